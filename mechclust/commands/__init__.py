@@ -1,1 +1,1 @@
-"""What practitioners ask of their own models: one module per command."""
+"""Questions of practitioners about their models: one module per command."""

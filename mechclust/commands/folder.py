@@ -1,4 +1,4 @@
-"""The folder of a command: named by what is measured, and owned by one command, model and data at a time."""
+"""The folder of a command: named by its subject, and owned by one command, model and data at a time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _RESUME = "run the same command again to resume"
 
 
 def default_folder(command: str, *parts: Any) -> Path:
-    """Return the folder of a command that is given none: ``runs/``, and what is measured.
+    """Return the folder of a command that is given none: ``runs/``, and the names of its subject.
 
     Args:
         command: name of the command.
-        parts: models, adapters and files, each shortened to its last part; ``None`` is left out.
+        parts: models, adapters and files, each shortened to its last part, leaving out ``None``.
 
     Example:
         >>> default_folder("compare", "openai/gpt2", "./tuned", "data/prompts.jsonl").as_posix()
@@ -72,14 +72,14 @@ def check_outside(out: str | Path, folders: Iterable[Path]) -> None:
 def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] | None = None) -> Iterator[None]:
     """Own the folder ``out`` for the block, or inside ``until_reported`` to that block's end.
 
-    Unfinished files of killed processes are removed. What was measured is recorded with the results
-    (``save_results``), so that what is refused before changes nothing.
+    Unfinished files of killed processes are removed. The subject is recorded with the results (``save_results``), so
+    that a refusal before that changes no file.
 
     Args:
-        out: the folder; ``None``: none is needed.
+        out: the folder, or ``None`` if none is needed.
         command: name of the command.
-        subject: what is to be measured, by kind, such as ``{"model": "gpt2"}``; ``None`` if hidden states in the folder
-            tell it better than names do, or if only a report is written.
+        subject: the subject of the measurement, by kind, such as ``{"model": "gpt2"}``. ``None`` if hidden states in
+            the folder identify it better than names do, or if only a report is written.
 
     Raises:
         InputError: if another process owns the folder, or it holds the report of another command or subject, or
@@ -98,14 +98,14 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         try:
             yield
         finally:
-            if out.is_dir():  # somebody may have removed the folder, and what is in it now is of this command
+            if out.is_dir():  # it may have been removed meanwhile, and its files are now this command's
                 with suppress(InputError):
                     record_command(out, command)
 
 
 @contextmanager
 def folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder ``out``, or one that is removed after the block if there is none."""
+    """Yield the folder ``out`` or, if there is none, a temporary one that is removed after the block."""
     if out is not None:
         yield Path(out)
         return
@@ -115,7 +115,7 @@ def folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
 
 @contextmanager
 def until_reported() -> Iterator[None]:
-    """Keep folders that are taken inside the block to its end: nobody comes between measurement and report."""
+    """Keep folders taken inside the block to its end, so that no process comes between measurement and report."""
     with ExitStack() as stack:
         token = _OWNED_FOLDERS.set((stack, set()))
         try:
@@ -126,13 +126,13 @@ def until_reported() -> Iterator[None]:
 
 @contextmanager
 def goes_on(out: Path) -> Iterator[None]:
-    """Own the folder from measurement to report; an interruption says what it left."""
+    """Own the folder from measurement to report. An interruption reports the files that it left."""
     with telling_what_is_kept(partial(_so_far, out)), until_reported():
         yield
 
 
 def _so_far(out: Path) -> str:
-    """Say what an interruption left."""
+    """Return a text on the files that an interruption left."""
     if (out / "adapters").exists():
         return f"; adapters and measurements so far are in {out}; {_RESUME}"
     if (out / "checkpoints").exists():

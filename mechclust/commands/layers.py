@@ -1,4 +1,4 @@
-"""Group layers of two models that can be compared at a time in the memory that there is."""
+"""Group layers of two models so that each group can be compared in the free memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int =
 def layers_that_fit(
     layers: Sequence[int], tuned: int, base: int, n: int, room: float, *, most: int | None = None, svcca: int = 0
 ) -> list[list[int]]:
-    """Return layers in groups that take at most ``room`` bytes each; one by one if even two are too many.
+    """Return layers in groups that take at most ``room`` bytes each, or one by one if even two are too many.
 
     Args:
         layers: numbers of the layers.

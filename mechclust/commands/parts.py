@@ -1,4 +1,4 @@
-"""Keep measurements in parts beside what they are made of, so that an interruption costs one part."""
+"""Keep measurements in parts beside their sources, so that an interruption costs one part."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MeasurementPart:
         """Return the result if it is there and undamaged, else ``None``.
 
         Raises:
-            InputError: if a folder stands in its place, which nothing can be written over.
+            InputError: if there is a folder in its place, which cannot be overwritten.
         """
         if self.path.is_dir():
             raise InputError(
@@ -64,7 +64,7 @@ class MeasurementPart:
         if kept is not None:
             return kept
         result = self.measure()
-        with suppress(InputError):  # what cannot be kept would only be measured again
+        with suppress(InputError):  # a result that cannot be kept would only be measured again
             result.save(self.path)
         return result
 
@@ -75,7 +75,7 @@ def measured(
     """Return the results of parts, by group: in this process one after the other, or as jobs of the engine.
 
     Args:
-        groups: parts under the name of what they belong to, for progress bars.
+        groups: parts under the name of their group, for progress bars.
         settings: where jobs run.
         folder: a folder that all processes see.
         progress: show progress bars.
@@ -123,14 +123,16 @@ def probe_part(
     arrays: Iterable[Shaped[Tensor, "..."]] = (),
     run: RunOnStores = run_stores,
 ) -> MeasurementPart:
-    """Return the part that runs a probe on hidden states; its file is named by all that its numbers depend on.
+    """Return the part that runs a probe on hidden states.
+
+    Its file is named by all that its numbers depend on.
 
     Args:
         folder: folder of parts.
         name: name of the measure.
         probe: the probe.
         stores: hidden states of each model.
-        settings: further settings that the numbers depend on; the first, if it is not empty, says what is measured.
+        settings: further settings that the numbers depend on. The first, if it is not empty, names the measurement.
         arrays: further arrays that they depend on.
         run: runs the probe.
     """
@@ -151,14 +153,14 @@ def merged_results(
     notes: bool = False,
     progress: bool = False,
 ) -> dict[_Key, ProbeResult]:
-    """Measure all parts and merge those of each group.
+    """Measure all parts and merge each group's.
 
     Args:
-        groups: parts that are one result.
+        groups: parts of one result.
         settings: where jobs run.
         folder: a folder that all processes see.
         title: title of the progress bar.
-        metadata: added to each result's own.
+        metadata: added to each result's metadata.
         notes: keep the notes of all parts.
         progress: show a progress bar.
     """
@@ -174,7 +176,7 @@ def merged_results(
 
 
 def shard_rows(n: int, *, shared: bool = False) -> int:
-    """Return the prompts of a shard; fewer if each worker writes its own."""
+    """Return the prompts of a shard, fewer if each worker writes its shard itself."""
     return max(MIN_SHARD_ROWS // 4 if shared else MIN_SHARD_ROWS, n // MAX_SHARDS)
 
 

@@ -1,4 +1,4 @@
-"""What the results of all commands that measure have in common."""
+"""The common parts of the results of all commands that measure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MeasuredResult(ABC):
 
     @abstractmethod
     def _analysis(self) -> Analysis:
-        """Return what the page shows."""
+        """Return the contents of the page."""
 
     @property
     def sentences(self) -> list[str]:
@@ -89,8 +89,8 @@ class MeasuredResult(ABC):
 
         Args:
             out: the folder.
-            command: as it is called.
-            source: what was measured.
+            command: name of the command.
+            source: the subject of the measurements.
             config: the settings.
             results: the measurements, by the name of their file.
             tables: by name, for ``NAME.csv``.

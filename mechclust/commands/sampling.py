@@ -1,4 +1,4 @@
-"""Samples of prompts that are the same in every run, whatever else is measured."""
+"""Samples of prompts that do not vary between runs, whatever else is measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def draw_prompts(index: Int[Tensor, "prompts"], most: int) -> Int[Tensor, "drawn
 
 
 def drawn_of_each(of_task: Mapping[str, Int[Tensor, "_"]], most: int | None) -> Mapping[str, Int[Tensor, "_"]]:
-    """Draw at most ``most`` prompts of each task; ``None`` takes all."""
+    """Draw at most ``most`` prompts of each task, or all if ``None``."""
     if most is None or all(len(index) <= most for index in of_task.values()):
         return of_task
     return {task: draw_prompts(index, most) for task, index in of_task.items()}

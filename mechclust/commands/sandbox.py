@@ -43,22 +43,21 @@ _TOKENS_PER_BATCH = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Choice of what is shown of a model of any size.
+    """Choice of views of a model of any size.
 
     Args:
-        label: whose values colour the sequences; the task by default, or the right answer if there is none.
-        layers: of the residual stream, 0 for the embedding; by default all, or six if there are more.
-        heads: such as L0H1; by default all, or none if there are more than eight.
-        plane: in which points are drawn, the same in all frames: pca (of all frames), last (of the last frame) or
-            classes (through the means of the colours in the last frame).
+        label: whose values colour the sequences. By default the task, or the right answer if there is none.
+        layers: of the residual stream, 0 for the embedding. By default all, or six if there are more.
+        heads: such as L0H1. By default all, or none if there are more than eight.
+        plane: plane of the points, fixed in all frames: pca (of all frames), last (of the last frame) or classes
+            (through the means of the colours in the last frame).
         split: of the task, from which sequences are taken.
-        position: a named position of the sequences to read, such as input; the last token by default.
-        sequences: how many are followed.
-        prompts: file of prompts with their tasks, as other commands read it; for checkpoints in Hugging Face's format.
+        position: a named position of the sequences to read, such as input. By default, the last token.
+        sequences: number of sequences to follow.
+        prompts: file of prompts with their tasks, as other commands read it, for checkpoints in Hugging Face's format.
         bos: whether each prompt begins with the beginning-of-sequence token: ``yes``, ``no``, or ``model``, as the
             tokenizer does.
-        too_long: what to do with a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the
-            left.
+        too_long: for a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the left.
     """
 
     label: str | None = None
@@ -78,7 +77,7 @@ class View:
 
 
 class _Checkpoints:
-    """Steps and models, loaded one after the other, as often as asked."""
+    """Steps and models, loaded one after the other, as often as requested."""
 
     def __init__(self, steps: Sequence[int], load: Callable[[int], HookedModel]) -> None:
         self.steps = steps
@@ -94,14 +93,14 @@ def open_sandbox(
     """Return one model of a run, ready to be shown.
 
     Args:
-        folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there; the ``out`` of
-            ``train_ensemble``; or a folder of checkpoints, ``step-000100.safetensors`` as ``CheckpointCallback`` writes
+        folder: the ``--out`` of `mechclust run clustering-heads`, with the curves measured there, or the ``out`` of
+            ``train_ensemble``. Or a folder of checkpoints, ``step-000100.safetensors`` as ``CheckpointCallback`` writes
             them or ``checkpoint-100`` as Hugging Face's Trainer does, or one with such a folder in it, like the ``out``
             of ``train``.
-        seed: of the network; ``None``: the first.
+        seed: of the network, or ``None`` for the first.
         max_frames: most epochs or steps to keep.
-        view: what to show. ``None``: of a network of two dimensions with one head everything, of others what ``View``
-            shows unasked.
+        view: the view. With ``None``, a network of two dimensions with one head is shown entirely, and others by the
+            defaults of ``View``.
 
     Raises:
         InputError: for another folder, a seed that is not in it, or a view that it cannot have.
@@ -251,11 +250,11 @@ def _task_of(folder: Path) -> Task:
     )
 
 
-# ---- what is shown ----
+# ---- contents ----
 
 
 def _shown(task: Task, view: View) -> dict[str, Any]:
-    """Return the examples of a task and what is known of them."""
+    """Return the examples of a task and the facts known of them."""
     split = view.split or next((name for name in _PREFERRED_SPLITS if name in task.splits), task.splits[0])
     batch = next(iter(task.batches(split, _BATCH_SIZE)))
     position = view.position or ("input" if "input" in batch.positions else None)
@@ -298,8 +297,8 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
     Args:
         run: from ``open_sandbox``.
         out: the file.
-        epoch: epoch of the figure; ``None``: the last.
-        panels: panels of the film or figure; all if empty. A page has them all.
+        epoch: epoch of the figure, or ``None`` for the last.
+        panels: panels of the film or figure, or all if empty. A page has them all.
 
     Raises:
         InputError: for another suffix, an unknown panel, an epoch that was not kept, or a folder that cannot be
@@ -334,7 +333,7 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
 
 
 def check_new(out: Path) -> None:
-    """Refuse a file that is there already: nothing says that it is ours.
+    """Refuse a file that is there already, since it may not be ours.
 
     Raises:
         InputError: naming it.

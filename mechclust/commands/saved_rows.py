@@ -31,13 +31,13 @@ class Checkpoint:
     """A model to measure.
 
     Attributes:
-        role: what it is compared as, such as ``base``.
+        role: its role in comparisons, such as ``base``.
         model: by name or in memory, with its adapter.
         device: of its weights.
         dtype: of its weights.
         task: task of a control.
         tokenizer: tokenizer of a model that has none.
-        untrained: seed of random weights that replace its own.
+        untrained: seed of random weights in place of its weights.
     """
 
     role: str
@@ -119,7 +119,7 @@ def saved_rows(
     fewer_prompts: str = "--max-per-task",
     progress: bool = False,
 ) -> dict[Checkpoint, RowStore]:
-    """Save each model's hidden states, where they are not saved yet.
+    """Save each model's hidden states, unless they are saved already.
 
     Weights are loaded once for all their adapters, unless there are enough workers for each checkpoint to be a job.
 
@@ -163,7 +163,7 @@ def portable(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _save_job(job: _WeightsJob, *, progress: bool = False) -> None:
-    """Save the hidden states of a job's models; weights that were loaded for it are freed."""
+    """Save the hidden states of a job's models, and free weights that were loaded for it."""
     first, *_ = job.batches
     try:
         _save_models(job, progress)
@@ -269,7 +269,10 @@ def naming(checkpoint: Checkpoint, fewer_prompts: str) -> Iterator[None]:
 
 
 def _load(checkpoint: Checkpoint, settings: ModelSettings, attention: AttentionKind) -> Any:
-    """Load the weights without an adapter. Models in memory are hooked anew, with the same hook points as others."""
+    """Load the weights without an adapter.
+
+    Models in memory are hooked anew, with standard hook points.
+    """
     settings = replace(settings, device=checkpoint.device, dtype=checkpoint.dtype)
     options: dict[str, Any] = {"attention": attention, "tokenizer": checkpoint.tokenizer}
     if checkpoint.untrained is not None:

@@ -1,4 +1,4 @@
-"""Settings that commands share, each with its checks: how a model is run, on which prompts or texts, against what."""
+"""Settings that commands share, with their checks: how a model is run, on which prompts or texts, and controls."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class EngineSettings:
 
     Args:
         engine: where jobs run: ``local``, on this machine, or ``ray``, on a Ray cluster.
-        address: address of the Ray cluster, ``auto`` or HOST:PORT; by default the one in RAY_ADDRESS, or a new cluster
+        address: address of the Ray cluster, ``auto`` or HOST:PORT. By default the one in RAY_ADDRESS, or a new cluster
             on this machine.
-        gpus_per_job: GPUs per worker of a Ray cluster, such as 1; 0.5 lets two workers share one.
-        workers: number of parallel processes, with one thread each; by default everything runs in the command's own
+        gpus_per_job: GPUs per worker of a Ray cluster, such as 1. With 0.5, two workers share one.
+        workers: number of parallel processes, with one thread each. By default everything runs in the command's
             process, or, with ``ray``, in as many as the cluster has room for.
         job_timeout: seconds after which an unfinished job is stopped.
         yes: begin work that is estimated to take more than a day, or more memory than is free.
@@ -118,13 +118,13 @@ class ModelSettings(EngineSettings):
         adapter: folder of an adapter (LoRA or a relative, saved by peft) to add to the model.
         bos: whether each text begins with the beginning-of-sequence token: ``yes``, ``no``, or ``model``, as the
             tokenizer does.
-        tokens_per_batch: maximum number of tokens per forward pass, including padding; prompts of similar length are
+        tokens_per_batch: maximum number of tokens per forward pass, including padding. Prompts of similar length are
             batched together.
         device: device to run on, such as ``cpu`` or ``cuda``.
-        device_map: ``auto`` spreads a model that is too large for one device over several; replaces ``device``.
+        device_map: ``auto`` spreads a model that is too large for one device over several. It replaces ``device``.
         quantize: load the weights in ``8bit`` or ``4bit`` (needs bitsandbytes).
         dtype: dtype of the model's weights.
-        trust_remote_code: run code that comes with a checkpoint. It can do whatever you can do; read it first.
+        trust_remote_code: run code that comes with a checkpoint. It can do whatever you can do, so read it first.
         seed: seed for everything random.
     """
 
@@ -157,7 +157,7 @@ class ModelSettings(EngineSettings):
             check_device(device)
 
     def resolve(self, model: AnyModel) -> ResolvedModel:
-        """Find out whether a model is a name, a folder, an adapter or in memory; it gets the adapter of these settings.
+        """Resolve a model given as a name, a folder, an adapter or in memory, with the adapter of these settings.
 
         Raises:
             InputError: if the model is an adapter itself, and these settings have another.
@@ -178,8 +178,8 @@ class ModelSettings(EngineSettings):
         """Load a model with a tokenizer to read ``what``.
 
         Args:
-            model: loaded as these settings say if it was given by name; a model in memory is taken as it is.
-            what: what the tokenizer is needed for, in words.
+            model: loaded by these settings if it was given by name. A model in memory is taken as it is.
+            what: the purpose of the tokenizer, in words.
             **options: further ones, as ``load_pretrained`` takes them. With ``untrained`` no adapter is added.
         """
         if options.get("untrained"):
@@ -238,15 +238,14 @@ class PromptSettings:
             ``.tsv`` or ``.parquet``, or a directory written by Hugging Face's ``save_to_disk``.
         prompt_field: field or column of that file with the prompt's text.
         task_field: field or column with the task.
-        label_fields: further fields to read as labels; by default all others.
-        position: which hidden state to use: that of the ``last`` prompt token, that of the ``first`` (``[CLS]`` in
-            BERT-like encoders), or the ``mean`` over tokens.
-        units: a label in the file that says which prompts belong together and are not independent. P-values and
-            intervals then take units as independent. ``auto``: the templates, if prompts have an ``input`` field and
-            there are enough templates; ``none``: every prompt is independent.
+        label_fields: further fields to read as labels. By default all others.
+        position: which hidden state to use: at the ``last`` prompt token, at the ``first`` (``[CLS]`` in BERT-like
+            encoders), or the ``mean`` over tokens.
+        units: a label in the file that groups prompts that are not independent. P-values and intervals then take units
+            as independent. ``auto`` takes the templates, if prompts have an ``input`` field and there are enough
+            templates. With ``none``, every prompt is independent.
         chat: wrap each prompt as a user message in the tokenizer's chat template.
-        too_long: what to do with a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the
-            left.
+        too_long: for a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the left.
     """
 
     prompts: Path = field(kw_only=False)
@@ -275,7 +274,7 @@ class PromptSettings:
 
     @property
     def unit_label(self) -> str | None:
-        """The label of units that probes get; ``None`` as long as templates have not been looked for."""
+        """The label of units that probes get, or ``None`` as long as templates have not been looked for."""
         return None if self.units in ("auto", "none") else self.units
 
     @property
@@ -291,11 +290,11 @@ class PromptSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSettings:
-    """Which text is read, and what a document is.
+    """Choice of the texts, and of the unit that counts as a document.
 
     Args:
-        corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them; .gz and .bz2 too.
-        split: what counts as a document in a text file: a paragraph (between blank lines), a file or a line.
+        corpus: text, JSON lines, parquet and MediaWiki dumps, or directories of them, also as .gz and .bz2.
+        split: the unit that counts as a document in a text file: a paragraph (between blank lines), a file or a line.
         min_words: paragraphs with fewer words are joined to the next ones in their file.
         text_field: the field of an object or row that holds the text.
     """

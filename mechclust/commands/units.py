@@ -1,7 +1,8 @@
-"""Which prompts belong together: those of one template are not independent, and p-values must know that.
+"""Which prompts belong together: prompts of one template are not independent, and p-values must know that.
 
-A command reads its prompts, calls ``units_of`` once, adds the units to the prompts as a label (``Units.added_to``),
-gives ``Units.label`` to its probes as ``units=``, prints ``Units.sentence``, and puts it among the notes of its report.
+A command reads its prompts and calls ``units_of`` once. It adds the units to the prompts as a label
+(``Units.added_to``), and gives ``Units.label`` to its probes as ``units=``. It prints ``Units.sentence``, and puts it
+among the notes of its report.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Units:
     """Which prompts belong together.
 
     Attributes:
-        label: name of the label that probes get as ``units``; ``None`` if prompts are taken as independent.
+        label: name of the label that probes get as ``units``, or ``None`` if prompts are taken as independent.
         values: unit of each prompt, if there is a label.
         sentence: says in reports how prompts were grouped.
         held_out: template or unit of each prompt, for a control that holds them out: the units, or templates that are
-            too few for p-values; ``None`` if no two prompts are known to share one.
+            too few for p-values. ``None`` if no two prompts are known to share one.
     """
 
     label: str | None
@@ -74,7 +75,7 @@ class Units:
 
 
 def templates_of(prompts: Sequence[str], inputs: Sequence[str]) -> list[str]:
-    """Return the template of each prompt: the prompt with its input replaced by a slot, where it stands as a word.
+    """Return the template of each prompt: the prompt with a slot in place of its input, as a separate word.
 
     If the input does not occur as a separate word, the whole prompt is the template.
 
@@ -101,16 +102,16 @@ def units_of(
 ) -> Units:
     """Return which prompts belong together.
 
-    ``"auto"`` finds templates if prompts have an ``input`` label, and uses them if there are enough for all that is
-    measured: 20 relabellings of whole templates for a p-value; for CKA 8 templates in each group of prompts, with 20
-    ways to pair them.
+    ``"auto"`` finds templates if prompts have an ``input`` label, and uses them if there are enough for all measures. A
+    p-value needs 20 relabellings of whole templates. CKA needs 8 templates in each group of prompts, with 20 ways to
+    pair them.
 
     Args:
         prompts: with their labels.
         chosen: a label, ``"auto"`` or ``"none"``.
-        relabelled: the label whose classes are exchanged for p-values; ``None`` if none is.
+        relabelled: the label whose classes are exchanged for p-values, or ``None``.
         within: a label within whose classes they are exchanged.
-        compared_in: group of each prompt, if CKA is measured, which is in each group; ``None`` for a prompt in none.
+        compared_in: group of each prompt, if CKA is measured, which is in each group. ``None`` for a prompt in none.
 
     Raises:
         InputError: for a label that the prompts do not have, that is the one measured, or that gives too few units for
@@ -170,7 +171,7 @@ def _found_templates(prompts: LabelledPrompts) -> list[str] | None:
 
 
 def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
-    """Return a sentence on prompts in which the input does not occur as a word; empty if there are none."""
+    """Return a sentence on prompts in which the input does not occur as a word, or ``""`` if there are none."""
     if TEMPLATE in prompts.labels:
         return ""
     triples = zip(prompts.prompts, prompts.labels["input"], templates, strict=True)
@@ -181,7 +182,7 @@ def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
 
 
 def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = _LEAST_UNITS) -> str:
-    """Return which group has fewer units than CKA needs; empty if none has.
+    """Return which group has fewer units than CKA needs, or ``""`` if none has.
 
     Example:
         >>> few_units(["a", "a", "b", "b"], ["x", "x", "x", "x"])
@@ -208,7 +209,7 @@ def _too_few(
     within: str | None,
     compared_in: Sequence[str | None] | None,
 ) -> str:
-    """Return why these units cannot be used; empty if they can."""
+    """Return why these units cannot be used, or ``""`` if they can."""
     if compared_in is not None:
         few = few_units(values, compared_in)
         if few:

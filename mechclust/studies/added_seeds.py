@@ -1,4 +1,4 @@
-"""Seeds that are added to a run: only they are measured, and the record keeps which verdicts had been seen before."""
+"""Seeds that are added to a run: only they are measured, and the record keeps the verdicts seen before."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _ADDED = "added_seeds"  # in config.json
 
 
 def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, out: Path) -> None:
-    """Extend the record of a run with further seeds; leave every other folder as it is.
+    """Extend the record of a run with further seeds, and leave every other folder as it is.
 
     Args:
         study: its name.
         jobs_of: ``Study.jobs``.
-        config: its settings. All but the seeds must be those of the run, and the run's seeds must come first.
+        config: its settings. All but the seeds must equal the run's, and the run's seeds must come first.
         out: the run's folder.
 
     Raises:
-        InputError: if networks of earlier seeds would be trained again, because some train in groups; if a file of the
-            run is damaged or was changed.
+        InputError: if networks of earlier seeds would be trained again because some train in groups, or if a file of
+            the run is damaged or was changed.
     """
     if not (out / "config.json").exists():
         return
@@ -66,7 +66,7 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
 
 
 def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -> list[Finding]:
-    """Return the findings of a run, those whose verdict was seen before seeds were added with this in their history.
+    """Return the findings of a run, with the verdicts seen before seeds were added in their histories.
 
     Args:
         findings: of the run.

@@ -18,7 +18,7 @@ from probes.engine.result import load_result
 from probes.store.files import file_name, write_atomic
 from tasks import Batch, InputError
 
-_SHOWN = 4  # models per probe shown in the report; all are in the folder
+_SHOWN = 4  # models per probe shown in the report, whereas all are in the folder
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class TrainedModel:
 
     Attributes:
         name: name of the model, such as ``"private-seed0"``.
-        load: returns both; called when they are needed.
-        examples: returns the examples alone, on which probes are tried before anything is trained; ``None`` if they
-            need the model.
+        load: returns both, when they are needed.
+        examples: returns the examples alone, so that probes can be tried on them before training. ``None`` if they need
+            the model.
     """
 
     name: str
@@ -50,14 +50,14 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
 
 
 def try_further(trained_models: Iterable[TrainedModel], probes: Sequence[RegisteredProbe]) -> None:
-    """Refuse probes that the examples lack something for, before anything is trained.
+    """Refuse probes whose inputs the examples lack, before anything is trained.
 
     Args:
-        trained_models: of the study. The first that has examples is taken.
+        trained_models: the study's. The first that has examples is taken.
         probes: the probes to run.
 
     Raises:
-        InputError: naming the probe, with its reason.
+        InputError: naming the probe, with the reason.
     """
     examples = next((trained.examples for trained in trained_models if trained.examples is not None), None)
     if examples is not None:
@@ -74,12 +74,12 @@ def measure_further(
     """Run probes on trained models and keep the results in ``out/results/probes``.
 
     They are measured again each time, since a probe under development may change without a new version. A probe that
-    cannot measure a model stops neither the others nor the study; the reason is kept with the results.
+    cannot measure a model stops neither the others nor the study. The reason is kept with the results.
 
     Args:
         trained_models: the study's, see ``Study``.
-        config: its settings.
-        out: its folder.
+        config: the study's settings.
+        out: the run's folder.
         probes: the probes to run.
         on: ``workers``, ``engine`` and ``timeout``, see ``map_jobs``.
     """

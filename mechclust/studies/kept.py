@@ -17,12 +17,14 @@ from tasks import InputError, SkillSuite, Task
 
 
 def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
-    """Return the result at ``path``; measure and save it there if it is missing, damaged, or of another model.
+    """Return the result at ``path``.
+
+    It is measured and saved there if it is missing, damaged, or of another model.
 
     Args:
         path: file of the result.
         measure: computes it.
-        model: ``fingerprint`` of the model measured, or of several by name; kept in its metadata.
+        model: ``fingerprint`` of the model measured, or of several by name. It is kept in the metadata.
 
     Example:
         >>> import tempfile, torch
@@ -45,7 +47,7 @@ def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[st
 
 
 def kept(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
-    """Return the result at ``path``; ``None`` if it is missing or damaged, or (with a warning) of another model."""
+    """Return the result at ``path``, or ``None`` if it is missing or damaged, or (with a warning) of another model."""
     if not is_whole(path):
         return None
     result = load_result(path)
@@ -74,7 +76,7 @@ def train_once(path: Path, train: Callable[[Path], tuple[HookedModel, int]], bas
     Args:
         path: file of the model.
         train: trains it, with its state in a folder that it is given, and returns it with the number of its steps.
-        base: ``fingerprint`` of the model that it is tuned from; ``None``: it is trained from scratch.
+        base: ``fingerprint`` of the model that it is tuned from, or ``None`` if it is trained from scratch.
     """
     state = path.with_suffix("")
     if is_whole(path):
@@ -102,9 +104,9 @@ def new_model(task: Task, device: str, *, d_model: int, init_std: float | None, 
 
     Args:
         task: the data.
-        device: where the model is.
+        device: device of the model.
         d_model: width.
-        init_std: standard deviation of the initial weights; None: 1 / sqrt(d_model).
+        init_std: standard deviation of the initial weights, or ``None`` for 1 / sqrt(d_model).
         shape: further settings of ``model_for``, such as ``seed``.
     """
     init_std = d_model**-0.5 if init_std is None else init_std
@@ -115,11 +117,12 @@ def pretrain(config: Any, suite: SkillSuite, seed: int, name: str, state: Path) 
     """Train a new model on the pre-training stream of a suite of skills.
 
     Args:
-        config: of a study, with ``n_layers``, ``d_model``, ``n_heads``, ``init_std``, ``device`` and ``pretraining``.
+        config: settings of a study, with ``n_layers``, ``d_model``, ``n_heads``, ``init_std``, ``device`` and
+            ``pretraining``.
         suite: the skills.
-        seed: of the initial weights.
-        name: of the job.
-        state: folder of the training's state, from which it goes on if it was interrupted.
+        seed: seed of the initial weights.
+        name: name of the job.
+        state: folder of the training's state, from which an interrupted training resumes.
 
     Returns:
         The model and the number of its steps.
@@ -142,7 +145,7 @@ def load_there(out: Path, path: Path) -> ProbeResult:
     """Read a measurement of a run.
 
     Raises:
-        InputError: if it is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     check_there(out, [path])
     return load_result(path)

@@ -1,4 +1,4 @@
-"""What a repository keeps of a run: settings, findings, figures, measurements, and the command that reproduces it."""
+"""The part of a run that a repository keeps: settings, findings, figures, measurements, and the command."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str
 
     Args:
         run_folder: the ``--out`` folder of a run.
-        folder: where a repository keeps the results of this study: a new folder, or one that was written by this
-            function. The files that its ``mechclust.json`` lists are replaced, and nothing else.
-        figures: names of the figures to keep, such as those that a page shows.
+        folder: folder of a repository for the results of this study, new or written by this function. Only the files
+            that its ``mechclust.json`` lists are replaced.
+        figures: names of the figures to keep, such as the ones that a page shows.
 
     Raises:
-        InputError: if ``run_folder`` holds no complete run, it has no figure of such a name, or ``folder`` cannot be
-            written, is or lies in a run's folder, holds the results of another study, or holds files that this function
-            did not write.
+        InputError: if ``run_folder`` holds no complete run or has no figure of such a name. Also if ``folder`` cannot
+            be written, is or lies in a run's folder, holds the results of another study, or holds files that this
+            function did not write.
     """
     run_folder = Path(run_folder)
     folder = Path(folder)
@@ -102,22 +102,22 @@ def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
 
 
 def is_record(folder: str | Path) -> bool:
-    """Whether a folder is the record of a run, with measurements, rather than the run itself."""
+    """Return whether a folder is the record of a run, with measurements, rather than the run itself."""
     return (Path(folder) / _RESULTS).exists() and not (Path(folder) / "results").exists()
 
 
 def judge_again(folder: str | Path) -> Findings:
     """Judge the findings of a recorded run again, from its measurements, and rewrite its ``findings.json``.
 
-    Figures stay as they are. The findings are those of the installed version: if it changed how a finding is judged, or
-    added one, the record now says so.
+    Figures stay as they are. The findings are the installed version's. If it changed how a finding is judged, or added
+    one, the record now says so.
 
     Args:
         folder: where ``record_run`` wrote.
 
     Raises:
-        InputError: if the folder cannot be written, is not a record with measurements, its ``findings.json`` was
-            changed, or the measurements are damaged or not those that the installed version needs; and as
+        InputError: if the folder cannot be written or is not a record with measurements, or if its ``findings.json``
+            was changed. Also if the measurements are damaged or do not suit the installed version, and as
             ``check_findings``.
     """
     folder = Path(folder)
@@ -143,7 +143,7 @@ def judge_again(folder: str | Path) -> Findings:
 
 
 def command_of(study: Study, config: Mapping[str, Any]) -> str:
-    """Return the command that runs a study with these settings: the nearest preset, and all that differs from it.
+    """Return the command that runs a study with these settings: the nearest preset, and all differences from it.
 
     Args:
         study: the study.

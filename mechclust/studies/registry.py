@@ -1,4 +1,4 @@
-"""The available studies: ours and those of other installed packages, all found by entry point."""
+"""The available studies: ours and other installed packages', all found by entry point."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RegisteredStudy:
     Attributes:
         name: its name for ``mechclust run``.
         package: the package that registers it, with its version.
-        study: the study; ``None`` if it cannot be loaded.
+        study: the study, or ``None`` if it cannot be loaded.
         error: why it cannot be loaded.
     """
 
@@ -54,7 +54,7 @@ def get_study(name: str) -> Study:
     """Return the study called ``name``.
 
     Raises:
-        InputError: if there is no such study (the text lists those there are), or it is broken (the text says why).
+        InputError: if there is no such study (the text lists the existing ones), or it is broken (the text says why).
 
     Example:
         >>> get_study("task-clusters").presets["quick"]  # doctest: +SKIP
@@ -104,7 +104,7 @@ def _loaded(point: EntryPoint, points: Sequence[EntryPoint]) -> RegisteredStudy:
 
 
 def _why_not(name: str, study: Any) -> str:
-    """Return why an object cannot be registered as the study called ``name``; ``""`` if it can."""
+    """Return why an object cannot be registered as the study called ``name``, or ``""`` if it can."""
     if not isinstance(study, Study):
         return f"is {study!r}; expected a mechclust.studies.Study"
     return "" if study.name == name else f"is called {study.name!r}; register it under that name"

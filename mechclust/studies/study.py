@@ -95,26 +95,26 @@ class Study:
         source: the paper.
         presets: configurations by name, of one frozen dataclass with a field ``seeds``.
         jobs: configuration to picklable jobs, at least one.
-        trained_models: ``(config, out)``: the models it trained, for probes chosen by the user.
-        check: refuses a configuration that cannot run on this machine, before anything is written; reports do not ask.
-        trainings: configuration to the networks that are trained, from which memory and time are estimated; without
-            them nothing is estimated.
-        stage: number of a job's stage; the jobs of a stage are independent and start when earlier stages are done.
-        run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, resuming where an interrupted call stopped.
-        load: ``(config, out)``: what was measured, from ``results/`` alone, which is all that a record keeps of the
-            artefacts.
-        findings: ``(config, results)``: the findings, from what ``load`` returned. One that has no control says why in
+        trained_models: ``(config, out)``: the models that a run trained, for probes chosen by the user.
+        check: refuses a configuration that cannot run on this machine, before anything is written. Reports do not call
+            it.
+        trainings: configuration to the networks that are trained, from which memory and time are estimated. Without it,
+            there is no estimate.
+        stage: number of a job's stage. The jobs of a stage are independent and start when earlier stages are done.
+        run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, or resumes an interrupted call.
+        load: ``(config, out)``: the measurements, from ``results/`` alone, since a record keeps no other artefacts.
+        findings: ``(config, results)``: the findings, from the results of ``load``. One that has no control says why in
             its note.
         panels: ``(config, results)``: the figures.
         tables: ``(config, results)``: long tables by title, which a report shows folded.
         views: ``(config, results)``: HTML fragments by title, such as links to pages that it writes into the run.
-        notes: ``(config, results)``: what a reader must know.
-        headline: ``(config, results)``: the conclusion; by default how many findings hold.
-        unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses; a
+        notes: ``(config, results)``: the notes for readers.
+        headline: ``(config, results)``: the conclusion. By default, it says how many findings hold.
+        unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses. A
             record leaves them out.
 
     Raises:
-        InputError: for a field that is not a function where one is needed, or presets of another kind.
+        InputError: if a field should be a function and is not, or for presets of another kind.
 
     Example:
         >>> from mechclust import get_study
@@ -157,7 +157,7 @@ class Study:
         """Return the configuration called ``name``.
 
         Raises:
-            InputError: if there is no such preset; the text lists those there are.
+            InputError: if there is no such preset. The text lists the existing ones.
         """
         if name not in self.presets:
             raise InputError(f"{self.name} has no preset {name!r}{suggest(name, self.presets)}")
@@ -186,7 +186,7 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
 
     Args:
         seeds: the seeds.
-        name: of the setting.
+        name: name of the setting.
 
     Raises:
         InputError: for no seeds, or one given twice.
@@ -220,9 +220,9 @@ def check_left_out(section: str, settings: Any, names: Sequence[str], by: str) -
 
     Args:
         section: the field of the configuration that holds them, such as ``"task"``.
-        settings: its value.
-        names: of these settings.
-        by: what sets them.
+        settings: the value of that field.
+        names: names of these settings.
+        by: the setting that determines them.
 
     Raises:
         InputError: naming the first, such as ``"task.seed is set by each run, from seeds; leave it out"``.
@@ -246,27 +246,27 @@ def run_study(
 ) -> Analysis:
     """Run a study in the folder ``out``, or resume it there.
 
-    Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``,
-    ``findings.json``, ``report.html``. Called again, an interrupted run resumes where it stopped. Called with more
-    seeds after those of the run, it measures the new ones only, and findings whose verdict was seen before are marked
-    exploratory. Results are bit-identical for any ``workers`` and ``engine``. If findings or figures fail, everything
-    measured is kept, and ``report_run`` goes on once the study is corrected.
+    Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``, ``findings.json``,
+    ``report.html``. Called again, an interrupted run resumes at the interruption. Called with more seeds after the
+    run's, it measures the new ones only, and findings whose verdict was seen before are marked exploratory. Results are
+    bit-identical for any ``workers`` and ``engine``. If findings or figures fail, everything measured is kept, and
+    ``report_run`` goes on once the study is corrected.
 
     Args:
         study: the study.
         config: one of its presets, changed or not.
-        out: the folder. Only one process may use it at a time; on a cluster, all nodes must see it.
-        workers: processes; one per core by default, on Ray as many as the cluster has room for.
+        out: the folder. Only one process may use it at a time. On a cluster, all nodes must see it.
+        workers: processes. By default, one per core, or on Ray as many as the cluster has room for.
         probes: names of probes (see ``probes.list_probes``) to run, with their default settings, on the trained
             models, for the report.
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
         timeout: maximum seconds per job.
-        yes: begin a run that is estimated to take more than a day; false: refuse it.
+        yes: begin a run that is estimated to take more than a day. If false, refuse it.
 
     Raises:
-        InputError: if a setting is out of range, there are no jobs, networks do not fit in memory or train too long,
-            ``out`` cannot be written, is in use, or holds a run with other settings, or a probe does not exist or does
-            not fit the examples; as ``check_findings``, and as ``map_jobs``.
+        InputError: if a setting is out of range, there are no jobs, or networks do not fit in memory or train too long.
+            Also if ``out`` cannot be written, is in use, or holds a run with other settings. Also if a probe does not
+            exist or does not fit the examples. Also as ``check_findings`` and ``map_jobs``.
 
     Example:
         >>> from mechclust import get_study
@@ -317,8 +317,8 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
     """Analyse a run's artefacts again: ``findings.json``, ``figures/`` and ``report.html``.
 
     Raises:
-        InputError: if ``out`` cannot be written, holds no run, one that is not complete, or measurements or files of
-            the report that were changed.
+        InputError: if ``out`` cannot be written, or holds no run or an incomplete one. Also for measurements or files
+            of the report that were changed.
     """
     from mechclust.report.style import styled  # loads matplotlib
 
@@ -349,10 +349,10 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
 
 
 def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
-    """Return what a study concludes from a run's artefacts.
+    """Return a study's conclusions from a run's artefacts.
 
     Raises:
-        InputError: if a file is missing, or a figure's name is there twice; and as ``check_findings``.
+        InputError: if a file is missing, or a figure's name is there twice. Also as ``check_findings``.
     """
     results = study.load(config, out)
     findings = study.findings(config, results)

@@ -1,4 +1,4 @@
-"""What a study trains, and what that takes: memory and time are estimated before anything is written."""
+"""The networks that a study trains. Memory and time are estimated before anything is written."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def no_trainings(config: object) -> Sequence[Any]:
 
 
 def check_trainings(trainings: Sequence[Training]) -> None:
-    """Refuse a training that freezes what the network does not have, or all of it. No network is built.
+    """Refuse a training that freezes parameters that the network lacks, or all of them. No network is built.
 
     Raises:
-        InputError: naming what is frozen.
+        InputError: naming the frozen parameters.
 
     Example:
         >>> from tasks import SkillSuite
@@ -102,12 +102,12 @@ def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes:
 
     Args:
         trainings: the networks.
-        device: where they are trained.
-        at_once: how many are trained at the same time.
-        yes: whether more than a day was agreed to; then time is not estimated.
+        device: device of the training.
+        at_once: how many are trained at once.
+        yes: whether more than a day was agreed to. If so, time is not estimated.
 
     Raises:
-        InputError: with the estimate, and what is free.
+        InputError: with the estimate, and the free memory.
     """
     _check_memory(trainings, device, at_once)
     if not yes:
@@ -118,11 +118,11 @@ def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes:
 def training_seconds(trainings: Sequence[Training], device: str) -> float:
     """Return how long one process trains these networks, from some measured steps of each kind of network.
 
-    What is measured of the networks comes on top.
+    Measuring the networks takes additional time.
 
     Args:
         trainings: the networks.
-        device: where they are trained.
+        device: device of the training.
     """
     measured: dict[tuple[AnyConfig, int], float] = {}
     total = 0.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 RARE = "(rare)"
-MIN_PROMPTS = 5  # of one value; rarer values are pooled
+MIN_PROMPTS = 5  # of one value. Rarer values are pooled
 WORDS = ("last word", "first word")
 TOKENS = ("last token", "first token", "length")
 _N_LENGTH_BINS = 5
@@ -22,13 +22,13 @@ def surface_features(
 ) -> dict[str, list[str]]:
     """Return ``last word``, ``last token``, ``first word``, ``first token`` and ``length`` of each prompt, by name.
 
-    Values of fewer than 5 prompts are pooled as ``(rare)``. Features that are the same for all prompts are left out.
+    Values of fewer than 5 prompts are pooled as ``(rare)``. Features with a single value are left out.
 
     Args:
         texts: the prompts, without a chat template.
         ids: token ids of each prompt, as the model reads them.
         decode: returns a token's text.
-        special: ids of tokens that are no text; first and last token are those between them.
+        special: ids of tokens that are no text. First and last token are the ones between them.
 
     Example:
         >>> texts = 5 * ["Sort b a now"] + 5 * ["Count b a now"]
@@ -52,7 +52,7 @@ def surface_features(
 
 
 def word_features(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the features that need no tokens, also those that are the same for all prompts.
+    """Return the features that need no tokens, including features with a single value.
 
     Example:
         >>> word_features(5 * ["Sort b a"])["first word"]
@@ -66,7 +66,7 @@ def word_features(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def pool_rare_values(values: Sequence[str], least: int = MIN_PROMPTS) -> list[str]:
-    """Return the values, with those of fewer than ``least`` examples replaced by ``(rare)``.
+    """Return the values, with values of fewer than ``least`` examples replaced by ``(rare)``.
 
     Example:
         >>> pool_rare_values(["a", "a", "b", "c"], least=2)
@@ -77,7 +77,7 @@ def pool_rare_values(values: Sequence[str], least: int = MIN_PROMPTS) -> list[st
 
 
 def labels_determine(label: Sequence[str], *given: Sequence[str]) -> bool:
-    """Return whether prompts with the same values of all of ``given`` have the same ``label`` too.
+    """Return whether prompts that agree in all of ``given`` also agree in ``label``.
 
     Example:
         >>> labels_determine(["a", "a", "b"], ["x", "x", "y"]), labels_determine(["a", "b", "b"], ["x", "x", "y"])
@@ -101,6 +101,6 @@ def _length_bins(lengths: Sequence[int]) -> list[str]:
 
 
 def _distinct_names(texts: Mapping[int, str]) -> dict[int, str]:
-    """Return the text of each token, with its id if the text is blank or that of several tokens."""
+    """Return the text of each token, with its id if the text is blank or shared by several tokens."""
     counts = Counter(texts.values())
     return {i: text if counts[text] == 1 and text.strip() else f"{text!r} (id {i})" for i, text in texts.items()}

@@ -1,4 +1,4 @@
-"""Figures of ``mechclust clusters``: curves over layers, what the clusters follow, and the map of prompts."""
+"""Figures of ``mechclust clusters``: curves over layers, followed labels and features, and the map of prompts."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _nearest_figure(result: Measurements) -> Figure:
     return figure
 
 
-# ---- what the clusters follow ----
+# ---- labels and features that the clusters follow ----
 
 
 def followed_figure(result: Measurements) -> Figure:
@@ -225,7 +225,7 @@ def followed_figure(result: Measurements) -> Figure:
 
 
 def prompt_views(result: Measurements) -> dict[str, str]:
-    """Return the map of prompts under its title; empty if there is no map."""
+    """Return the map of prompts under its title, empty if there is no map."""
     shown = result.shown
     if shown is None:
         return {}
@@ -253,7 +253,7 @@ def prompt_views(result: Measurements) -> dict[str, str]:
 
 
 def _first_shown_layer(result: Measurements, best: str | None) -> int | None:
-    """Return the layer above the embedding at which clusters agree most with what they follow."""
+    """Return the layer above the embedding at which clusters agree most with the label or feature they follow."""
     table = result.followed.table
     table = table[(table["name"] == best) & (table["layer"] > 0)].dropna(subset="ami")
     return int(table.loc[table["ami"].idxmax(), "layer"]) if len(table) else None

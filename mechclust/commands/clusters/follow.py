@@ -1,4 +1,4 @@
-"""Compare clusters with every label and surface feature, at every layer, and find what they follow."""
+"""Compare clusters with every label and surface feature, at every layer, and find the one they follow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Followed:
     Attributes:
         table: ``layer, name, kind, n_values, ami, ari, untrained, untrained_high, p_value, p_corrected``, a row per
             layer and candidate. ``untrained`` is the mean ``ami`` of models with random weights, ``untrained_high`` the
-            highest; NaN without them.
+            highest. Both are NaN without such models.
         alike: agreement of the candidates with each other (adjusted mutual information), by sorted pair.
         unshown: labels that a stricter test than the table's does not show, such as one that permutes labels only
             within the classes of another.
@@ -60,12 +60,12 @@ class Followed:
 
     @cached_property
     def highest_of_random(self) -> dict[str, float]:
-        """Like ``means``, of the highest model with random weights at every layer; NaN without them."""
+        """Like ``means``, of the highest model with random weights at every layer, or NaN without such models."""
         return self._means("untrained_high")
 
     @property
     def layers(self) -> list[int]:
-        """Layers over which agreement is averaged: those above the embedding, if there are any."""
+        """Layers over which agreement is averaged: all above the embedding, if there are any."""
         layers = sorted(set(self.table["layer"]))
         return [layer for layer in layers if layer > 0] or layers
 
@@ -96,7 +96,7 @@ class Followed:
         return {name: mean for name, mean in self.means.items() if name in above and mean >= PARTLY}
 
     def best(self, first: Sequence[str] = ()) -> str | None:
-        """Return what the clusters follow most, at least in part; ``None`` if they follow nothing.
+        """Return the candidate that the clusters follow most, at least in part, or ``None`` if they follow none.
 
         Args:
             first: labels that are preferred to another candidate that is higher by ``TIE`` at most.
@@ -119,7 +119,7 @@ class Followed:
         ]
 
     def besides_task(self, first: Sequence[str]) -> str | None:
-        """Return what the clusters follow most, or as much as the task, other than the task."""
+        """Return the candidates, other than the task, that the clusters follow most or as much as the task."""
         best = self.best(first)
         return next(iter(self.as_much_as(best)), None) if best == "task" else best
 
@@ -153,16 +153,17 @@ def what_clusters_follow(
 ) -> Followed:
     """Compare clusters with candidates by adjusted mutual information (Vinh, Epps & Bailey 2010) and Rand index.
 
-    The first allows for how many values a candidate has, so that candidates can be compared. The p-value is that of
-    the index, from its exact moments under relabelling. Candidates and clusters with too few classes for moments are
+    The first index allows for a candidate's number of values, so that candidates can be compared. The p-value is the
+    index's, from its exact moments under relabelling. Candidates and clusters with too few classes for moments are
     relabelled at random, as often as the number of tests needs.
 
     Args:
         clusters: cluster of each example, by layer.
         layers: number of each layer.
-        labels: of the examples; those with one value, or all different, are left out.
-        features: of the examples, with the same exceptions.
-        p_values: of labels that were tested in another way, by layer; if these show nothing, the label is not followed.
+        labels: of the examples. Labels with one value, or with all values different, are left out.
+        features: of the examples, with these exceptions too.
+        p_values: of labels that were tested in another way, by layer. If no layer is significant, the label is not
+            followed.
         units: of the examples that belong together: candidates are then relabelled by whole units, or within them.
         untrained: ``clusters`` of each model with random weights.
     """
@@ -188,14 +189,14 @@ def what_clusters_follow(
 
 
 def _candidates(kind: str, values_by_name: Mapping[str, Sequence[str]]) -> Iterator[_Candidate]:
-    """Yield the labels or features that clusters can follow: not all the same, and not all different."""
+    """Yield the labels or features that clusters can follow: neither all equal nor all different."""
     for name, values in values_by_name.items():
         if 1 < len(set(values)) < len(values):
             yield _Candidate(name, kind, np.unique(values, return_inverse=True)[1])
 
 
 def _agreement(candidate: _Candidate, trained: Codes, random_weights: Sequence[Codes]) -> dict[str, Any]:
-    """Return the columns of a candidate's agreement with clusters at one layer, also those of random weights."""
+    """Return the columns of a candidate's agreement with clusters at one layer, and with clusters of random weights."""
     from sklearn.metrics import adjusted_mutual_info_score
 
     random = [adjusted_mutual_info_score(candidate.codes, clusters) for clusters in random_weights]

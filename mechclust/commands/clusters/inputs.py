@@ -51,7 +51,7 @@ class Inputs:
         sizes: sizes of the model.
         tokenization: how texts became tokens.
         units: which prompts belong together.
-        notes: what a reader must know of the prompts.
+        notes: notes on the prompts for readers.
     """
 
     texts: Sequence[str]
@@ -74,7 +74,7 @@ class Inputs:
 
     @property
     def held_out(self) -> str | None:
-        """Label whose classes can be held out, because each task has several; ``None`` if there is none."""
+        """The label whose classes can be held out, because each task has several, or ``None`` if there is none."""
         if self.units.held_out is None or self.units.with_one(self.labels["task"]):
             return None
         return self.units.name
@@ -86,7 +86,7 @@ class Inputs:
 
     @cached_property
     def codes(self) -> dict[str, Int[Tensor, "prompt"]]:
-        """Labels, features and what is held out by name, each value as its place among the sorted values."""
+        """Labels, features and held-out classes by name, each value as its place among the sorted values."""
         values = self.values
         if self.units.held_out is not None:
             values = {**values, self.units.name: self.units.held_out}
@@ -101,7 +101,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     """Read prompts, labels and tokens, without loading weights.
 
     Raises:
-        InputError: for prompts or settings that nothing can be measured with.
+        InputError: for prompts or settings that do not allow any measurement.
     """
     all_prompts = config.read_prompts()
     config.check()
@@ -167,7 +167,7 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
 
 
 def _tokenizer_and_sizes(model: ResolvedModel, config: ClustersConfig, tokenizer: Any) -> tuple[Any, Sizes]:
-    """Return the tokenizer, the given one or the model's, and how large the model is."""
+    """Return the tokenizer, the given one or the model's, and the model's sizes."""
     model_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
     reader = model_tokenizer if tokenizer is None else tokenizer
     check_has_tokenizer(repr(model.name), reader, "prompts")
@@ -270,7 +270,7 @@ def _check_held_apart(inputs: Inputs, config: ClustersConfig) -> None:
 def _check_given(
     given: str, values: Sequence[str], labels: Mapping[str, Sequence[str]], config: ClustersConfig
 ) -> None:
-    """Refuse a ``given`` label or feature after whose removal nothing is left of the task."""
+    """Refuse a ``given`` label or feature whose removal would remove the task entirely."""
     if len(set(values)) < 2:
         raise InputError(f"given is {given!r}, which is the same for every prompt of {config.prompts}; choose another")
     if labels_determine(labels["task"], values):

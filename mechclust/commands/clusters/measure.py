@@ -1,4 +1,4 @@
-"""Measure what hidden states cluster by: prompts, hidden states, measures by layer, result."""
+"""Measure which labels hidden states cluster by: prompts, hidden states, measures by layer, result."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ def measure_clusters(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> ClustersResult:
-    """Measure what k-means clusters of hidden states follow, and how the task compares, at every layer.
+    """Measure which labels k-means clusters of hidden states follow, and how the task compares, at every layer.
 
     One model is in memory at a time: its hidden states are saved in ``out/rows`` and measured layer by layer. A second
-    call with the same ``out`` does not run saved prompts again. With ``config.workers`` or a Ray cluster the
-    prompts, the untrained models and the layers are spread over several processes; the results are the same.
+    call with this ``out`` does not run saved prompts again. With ``config.workers`` or a Ray cluster, the prompts, the
+    untrained models and the layers are spread over several processes. The results do not depend on that.
 
     Args:
         model: hub name or local directory, or a loaded model: Hugging Face's, or one from ``load_pretrained``.
-        config: what to measure.
-        out: folder for the hidden states; ``None`` for a temporary one, which is deleted afterwards.
+        config: the settings.
+        out: folder for the hidden states, or ``None`` for a temporary one, which is deleted afterwards.
         tokenizer: tokenizer of a loaded Hugging Face model.
         progress: print an estimate of the cost first, and show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings or prompts, a ``given`` label that determines the
-            task, too little memory, a model in memory for several processes, and an ``out`` that another process uses
-            or that holds measurements of another model or other prompts. Later: for a model that cannot be loaded, too
-            little disk, and an ``out`` with hidden states of other weights.
+        InputError: before any weights are loaded, for bad settings or prompts, a ``given`` label that determines the
+            task, too little memory, or a model in memory for several processes. Also for an ``out`` that another
+            process uses or that holds measurements of another model or other prompts. Later, for a model that cannot be
+            loaded, too little disk, or an ``out`` with hidden states of other weights.
 
     Example:
         >>> result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")  # doctest: +SKIP
@@ -99,7 +99,10 @@ def measure_clusters(
 def _save_states(
     model: ResolvedModel, inputs: Inputs, config: ClustersConfig, tokenizer: Any, rows: Path, *, progress: bool
 ) -> dict[str, RowStore]:
-    """Save the hidden states of the model and of copies with random weights; return them with the prompts' labels."""
+    """Save the hidden states of the model and of copies with random weights.
+
+    Return them with the prompts' labels.
+    """
     trained = Checkpoint(_TRAINED, model, config.device, config.dtype, tokenizer=tokenizer)
     checkpoints = [trained]
     for seed in range(config.untrained):
@@ -130,7 +133,7 @@ def _measure(
     *,
     progress: bool,
 ) -> ClustersResult:
-    """Cluster the hidden states, find what the clusters follow, remove it, and fit the linear classifier."""
+    """Cluster the hidden states, find the label they follow, remove it, and fit the linear classifier."""
     runner = _LayerRunner(stores, inputs, config, folder, progress)
     sites = [residual(layer) for layer in runner.layers]
     raw = runner.run({"raw": [config.clustering(site, config.labels, keep=True) for site in sites]})["raw"]
@@ -159,7 +162,7 @@ def _measure(
 def _further_probes(
     sites: Sequence[Selector], given: str | None, inputs: Inputs, config: ClustersConfig
 ) -> dict[str, Sequence[Probe]]:
-    """Return the probes besides the raw clusters: by measure, that of each site."""
+    """Return the probes besides the raw clusters: for each measure, one probe per site."""
     probes: dict[str, Sequence[Probe]] = {}
     if given is not None:
         labels = inputs.undetermined(given, config)
@@ -248,7 +251,7 @@ class _LayerRunner:
         )
 
     def remove_others(self) -> None:
-        """Remove what was measured with other settings or labels."""
+        """Remove measurements with other settings or labels."""
         for store in self.stores.values():
             remove_others(store.folder / "measured", self.used)
 
@@ -262,7 +265,7 @@ def _first_clustering(raw: ProbeResult, measure: str, label: str) -> Shaped[ndar
 
 
 def _choose_given(config: ClustersConfig, inputs: Inputs, followed: str | None) -> str | None:
-    """Return the label or feature whose means are subtracted: the requested one, or what the clusters follow."""
+    """Return the label or feature whose means are subtracted: the requested one, or the one that clusters follow."""
     if config.given != "auto":
         return None if config.given == "none" else config.given
     if followed is None or "task" not in inputs.undetermined(followed, config):
@@ -273,7 +276,7 @@ def _choose_given(config: ClustersConfig, inputs: Inputs, followed: str | None) 
 def _map_contents(
     store: RowStore, inputs: Inputs, raw: ProbeResult, layers: Sequence[int], most: int
 ) -> MapContents | None:
-    """Return what the map of at most ``most`` prompts shows; ``None`` for no map."""
+    """Return the contents of the map of at most ``most`` prompts, or ``None`` for no map."""
     if not most:
         return None
     index = draw_prompts(inputs.index, most)

@@ -1,4 +1,4 @@
-"""Hold what was measured of a model and of copies with random weights, as tables and with verdicts."""
+"""Hold the measurements of a model and of copies with random weights, as tables and with verdicts."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ class ModelCurves:
 
     Attributes:
         raw: agreement of clusters of its hidden states with each label.
-        given: the same after the class means of another label or feature were subtracted.
+        given: this agreement after the class means of another label or feature were subtracted.
         linear: accuracy with which a linear classifier reads each label.
         nearest: share of prompts whose nearest neighbour is of their task.
-        held_out: the same among prompts of other templates.
+        held_out: this share among prompts of other templates.
     """
 
     raw: ProbeResult
@@ -115,7 +115,7 @@ class MapContents:
 
     Attributes:
         layers: number of each layer.
-        places: places of its prompts among those measured.
+        places: places of its prompts among the measured ones.
         texts: these prompts.
         planes: coordinates of each prompt in each layer's plane.
         variance: share of the variance that each plane holds.
@@ -132,7 +132,7 @@ class MapContents:
 
 @dataclass(frozen=True, repr=False)
 class Measurements:
-    """Measurements of a model and of copies with random weights; see ``ClustersResult`` for the attributes."""
+    """Measurements of a model and of copies with random weights, with the attributes of ``ClustersResult``."""
 
     model: str
     config: ClustersConfig
@@ -158,7 +158,7 @@ class Measurements:
 
     @property
     def verdicts(self) -> Mapping[str, Mapping[str, str]]:
-        """The verdict on each measure (``clusters``, ``given``, ``linear``; ``held_out`` of the task) of each label."""
+        """The verdicts by label and measure: ``clusters``, ``given``, ``linear`` and the task's ``held_out``."""
         return {label: judged.verdicts for label, judged in self.judged.items()}
 
     @property
@@ -181,15 +181,15 @@ class Measurements:
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and label (and number of clusters, if there are several).
 
-        Columns: ``layer, site, label, ari, ari_low, ari_high, null_low, null_high, p_value, untrained, untrained_high,
-        ami, silhouette, label_silhouette, n_clusters``; after subtracting the means of ``given``: ``given_ari,
-        given_ari_low, given_ari_high, given_null_low, given_null_high, given_p, untrained_given, untrained_given_high,
-        given``; of the classifier: ``accuracy, accuracy_low, accuracy_high, linear_null_low, linear_null_high,
-        linear_p, linear_p_corrected, untrained_accuracy, untrained_accuracy_high``; of nearest neighbours, for the
-        task: ``nearest, untrained_nearest, untrained_nearest_high, held_out, held_out_low, held_out_high,
-        held_out_null_low, held_out_null_high, held_out_p, untrained_held_out, untrained_held_out_high``. ``ari_low``
-        and so on are 95% intervals over prompts, or over their units. With random weights, a column has the mean over
-        the models, and the one ending in ``_high`` the highest model's. What was not measured is missing.
+        Columns of the clusters: ``layer, site, label, ari, ari_low, ari_high, null_low, null_high, p_value, untrained,
+        untrained_high, ami, silhouette, label_silhouette, n_clusters``. After subtracting the means of ``given``:
+        ``given_ari, given_ari_low, given_ari_high, given_null_low, given_null_high, given_p, untrained_given,
+        untrained_given_high, given``. Of the classifier: ``accuracy, accuracy_low, accuracy_high, linear_null_low,
+        linear_null_high, linear_p, linear_p_corrected, untrained_accuracy, untrained_accuracy_high``. Of nearest
+        neighbours, for the task: ``nearest, untrained_nearest, untrained_nearest_high, held_out, held_out_low,
+        held_out_high, held_out_null_low, held_out_null_high, held_out_p, untrained_held_out, untrained_held_out_high``.
+        ``ari_low`` and so on are 95% intervals over prompts, or over their units. With random weights, a column has the
+        mean over the models, and the one ending in ``_high`` the highest model's. Unmeasured values are missing.
         """
         return self._table.copy()
 
@@ -231,7 +231,7 @@ class Measurements:
         """Agreement of the clusters with labels and surface features, a row per layer and candidate.
 
         Its columns are ``layer, site, name, kind, n_values, ami, ari, untrained, untrained_high, p_value,
-        p_corrected``; ``untrained`` is the mean ``ami`` of models with random weights, ``untrained_high`` the highest.
+        p_corrected``. ``untrained`` is the mean ``ami`` of models with random weights, ``untrained_high`` the highest.
         """
         table = self.followed.table.copy()
         raw = self.trained.raw
@@ -241,7 +241,7 @@ class Measurements:
 
 
 def _values(result: ProbeResult | None, columns: Mapping[str, str], place: Mapping[str, str]) -> dict[str, float]:
-    """Return measures at a place, by the names of their columns; empty if they were not taken of its label.
+    """Return measures at a place, by the names of their columns. It is empty if they were not taken of its label.
 
     A result without labels is of the task.
     """
@@ -258,7 +258,7 @@ def _values(result: ProbeResult | None, columns: Mapping[str, str], place: Mappi
 def _over_models(
     results: Iterable[ProbeResult | None], measure: str, column: str, place: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return the mean and the highest value of several models; empty if none has one."""
+    """Return the mean and the highest value of several models. It is empty if none has one."""
     values: list[float] = []
     for result in results:
         values += _values(result, {measure: column}, place).values()
@@ -268,7 +268,7 @@ def _over_models(
 def _p_of_highest(linear: ProbeResult, label: str, accuracy: float) -> float:
     """Return how often the highest accuracy of any layer is as high with shuffled labels (Westfall & Young 1993).
 
-    All layers have the same shuffles, so this p-value is corrected for the number of layers.
+    All layers share their shuffles, so this p-value is corrected for the number of layers.
     """
     highest = linear.sel("null", label=label).numpy().max(axis=0)
     if np.isnan(highest).any():

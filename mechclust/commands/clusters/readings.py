@@ -1,4 +1,4 @@
-"""Conclusions on what clusters follow: one headline, a table of readings, and what to know about the numbers."""
+"""Conclusions on the clusters: one headline, a table of readings, and caveats on the numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SAME_TASK = Measure("same task", ".2f", "--n-permutations")
 
 
 def headline(result: Measurements) -> str:
-    """Return what the clusters follow, and whether other measures show the task."""
+    """Return the label or feature that the clusters follow, and whether other measures show the task."""
     if result.judged["task"].clusters is None:
         followed = "The clusters could not be compared with the task."
     else:
@@ -84,7 +84,10 @@ def _verdict_on_followed(result: Measurements, best: str) -> LabelVerdict:
 
 
 def _other_measures(result: Measurements) -> str:
-    """Return whether other measures than the raw clusters show the task; if the clusters follow it, any doubt."""
+    """Return whether measures other than the raw clusters show the task.
+
+    If the clusters follow it, only doubts are given.
+    """
     if result.inseparable is not None:
         name = result.followed.called(result.inseparable)
         return f"{name[0].upper()}{name[1:]} determines the task, so the two cannot be separated."
@@ -104,7 +107,10 @@ def _other_measures(result: Measurements) -> str:
 
 
 def _on_wording(result: Measurements) -> str:
-    """Return why clusters that follow the task may be of its prompts' wording; empty if nothing says so."""
+    """Return why clusters that follow the task may follow the wording of its prompts.
+
+    It is empty without such a reason.
+    """
     task = result.judged["task"]
     if task.clusters is None or task.clusters.verdict not in _SHOWN:
         return ""
@@ -121,13 +127,13 @@ def _on_wording(result: Measurements) -> str:
 
 
 def unit_name(result: Measurements) -> str:
-    """Return what is held out: a template, or a label that was given for it."""
+    """Return the held-out unit: a template, or a label that was given for it."""
     label = result.config.unit_label
     return TEMPLATE if label in (None, TEMPLATE) else quoted(label)
 
 
 def readings(result: Measurements) -> list[Reading]:
-    """Return what was measured: what the clusters follow, then the measures of each label."""
+    """Return the readings: the labels that the clusters follow, then the measures of each label."""
     rows = [*_followed_readings(result)]
     for label in result.labels:
         rows += _label_readings(result, label)
@@ -187,7 +193,7 @@ def _agreement_reading(result: Measurements) -> Iterator[Reading]:
 
 
 def _label_readings(result: Measurements, label: str) -> Iterator[Reading]:
-    """Yield the readings of a label: clusters, clusters given what they follow, and the linear classifier."""
+    """Yield the readings of a label: clusters, clusters given the followed label, and the linear classifier."""
     judged = result.judged[label]
     name = "task" if label == "task" else quoted(label)
     by_label = f"Clusters by {name}"
@@ -217,7 +223,7 @@ def _held_out_reading(result: Measurements, held_out: JudgedCurve | None) -> Ite
 
 
 def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
-    """Return the highest value of a curve beside chance and random weights."""
+    """Return the highest value of a curve, with chance and random weights."""
     number = f"{{:z{measure.number}}}".format
     chance = "" if np.isnan(curve.low) else f"{number(curve.low)} to {number(curve.high)}"
     if chance and np.isfinite(curve.p):
@@ -268,11 +274,11 @@ def _at_embedding(what: str, curve: JudgedCurve) -> Iterator[Reading]:
         )
 
 
-# ---- what to know about the numbers ----
+# ---- caveats ----
 
 
 def caveats(result: Measurements) -> list[str]:
-    """Return what a reader needs to know about the numbers."""
+    """Return the caveats on the numbers."""
     config = result.config
     metadata = result.trained.raw.metadata
     after = ", after t-SNE" if config.tsne else ""
@@ -360,7 +366,7 @@ _DISTINCT_STATES = re.compile(r"^has (\d+) distinct states for (\d+) clusters of
 
 
 def _probe_notes(result: Measurements) -> Iterator[str]:
-    """Yield the probes' notes, those that are alike at several layers or for several labels as one."""
+    """Yield the probes' notes, merging notes that are alike at several layers or for several labels."""
     labels_of: dict[tuple[str, int, int, int], set[str]] = {}  # by prefix, layer, distinct states and clusters
     layers_of: dict[str, set[int]] = {}  # by note
     for prefix, note in _distinct_notes(result):
@@ -395,7 +401,7 @@ def _distinct_notes(result: Measurements) -> Iterator[tuple[str, str]]:
 
 
 def _notes_on_distinct_states(labels_of: dict[tuple[str, int, int, int], set[str]]) -> Iterator[str]:
-    """Yield at which layers hidden states are too few for the clusters, those of the same labels as one."""
+    """Yield at which layers hidden states are too few for the clusters, grouped by labels."""
     # By prefix, clusters and labels, states at each layer.
     states_at: dict[tuple[str, int, Sequence[str]], dict[int, int]] = {}
     for (prefix, layer, n_states, n_clusters), labels in labels_of.items():

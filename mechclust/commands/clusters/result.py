@@ -35,12 +35,12 @@ class ClustersResult(Measurements, MeasuredResult):
         model: the model's name.
         config: the settings.
         trained: measures of the model by site and label.
-        untrained: the same measures of each copy with random weights.
+        untrained: these measures of each copy with random weights.
         followed: agreement of the clusters with every label and surface feature.
-        given: label or feature whose means were subtracted from the states; ``None`` if none was.
+        given: label or feature whose means were subtracted from the states, or ``None``.
         values: labels and surface features: by name, the value of each prompt.
-        shown: what the map of the prompts shows; ``None`` for no map.
-        input_notes: what a reader must know of the prompts.
+        shown: contents of the map of the prompts, or ``None`` for no map.
+        input_notes: notes on the prompts for readers.
         one_template: tasks whose prompts share one template, so that none is left if it is held out.
 
     Example:
@@ -64,7 +64,7 @@ class ClustersResult(Measurements, MeasuredResult):
 
     @cached_property
     def readings(self) -> list[Reading]:
-        """Readings of what the clusters follow, and of each measure of each label."""
+        """Readings of the labels that the clusters follow, and of each measure of each label."""
         return readings.readings(self)
 
     @property

@@ -32,7 +32,7 @@ def label_verdict(lower_end: float, random_weights: float | None, *, above_chanc
 
     Args:
         lower_end: of the interval of the highest value.
-        random_weights: the highest value of any model with random weights at any layer; ``None`` if there are none.
+        random_weights: the highest value of any model with random weights at any layer, or ``None`` if there are none.
         above_chance: whether any layer is above chance, corrected for the number of layers.
         too_few: whether there are too few relabellings for any layer to be above chance.
 
@@ -56,11 +56,11 @@ class JudgedCurve:
     Attributes:
         value: the highest value, among the layers above chance if there are any.
         layer: its layer.
-        interval: 95% interval of this value over prompts or units; NaN if there is none.
+        interval: 95% interval of this value over prompts or units, or NaN if there is none.
         low: lower end of the 95% chance interval there.
         high: upper end of that interval.
-        p: p-value of the highest value, for that layer alone; NaN if the examples allow too few relabellings.
-        lower_end: the lower end of its own interval, if it has one; otherwise the value minus half the width of chance.
+        p: p-value of the highest value, for that layer alone, or NaN if the examples allow too few relabellings.
+        lower_end: the lower end of its interval, if it has one. Otherwise, the value minus half the width of chance.
         above: layers above chance, corrected for the number of layers examined.
         below: layers below the chance interval.
         layers: all layers examined.
@@ -68,7 +68,7 @@ class JudgedCurve:
         n_relabellings: number of relabellings.
         too_few: whether there are too few relabellings for any layer to be above chance.
         embedding: the value at layer 0, if that was examined.
-        untrained: mean value at that layer for models with random weights; ``None`` if there are none.
+        untrained: mean value at that layer for models with random weights, or ``None`` if there are none.
         untrained_best: the highest value of any of them at any layer, and that layer.
     """
 
@@ -105,7 +105,7 @@ class JudgedCurve:
 
 @dataclass(frozen=True)
 class JudgedLabel:
-    """The measures of one label; ``None`` for those that were not taken or are undefined at every layer.
+    """The measures of one label, with ``None`` for any not taken or undefined at every layer.
 
     Attributes:
         clusters: the index of the clusters.
@@ -131,10 +131,10 @@ class _CurveColumns:
     """Columns of a table with a row per layer that make up a curve.
 
     Attributes:
-        value: the measure; ``{value}_low`` and ``{value}_high``, if present, are the ends of its interval.
-        null: prefix of its chance interval; ``{null}_low`` and ``{null}_high`` are its ends.
-        p: p-value for each layer alone; jointly corrected ones are in ``{p}_corrected``, if present.
-        untrained: mean of models with random weights; ``{untrained}_high`` has the highest.
+        value: the measure. ``{value}_low`` and ``{value}_high``, if present, are the ends of its interval.
+        null: prefix of its chance interval, whose ends are ``{null}_low`` and ``{null}_high``.
+        p: p-value for each layer alone. Jointly corrected ones are in ``{p}_corrected``, if present.
+        untrained: mean of models with random weights. ``{untrained}_high`` has the highest.
     """
 
     value: str
@@ -166,11 +166,11 @@ def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
 
 
 def _judge_curve(table: pd.DataFrame, columns: _CurveColumns, n_relabellings: int) -> JudgedCurve | None:
-    """Judge a curve; return ``None`` if it has no value.
+    """Judge a curve, or return ``None`` if it has no value.
 
     Args:
         table: a row per layer, of one label.
-        columns: those of the curve.
+        columns: columns of the curve.
         n_relabellings: number of relabellings behind its p-values.
     """
     value = columns.value

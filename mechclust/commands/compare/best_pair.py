@@ -23,7 +23,7 @@ _MEASURES = ("best", "p_value", "adjusted", "difference", "low", "high", "elsewh
 
 
 def same_depth(n_tuned: int, n_base: int) -> list[int]:
-    """Return, for each tuned layer, the base layer at the same relative depth.
+    """Return, for each tuned layer, the base layer at its relative depth.
 
     Example:
         >>> same_depth(4, 3)
@@ -40,7 +40,7 @@ def best_pair_part(
 
     Args:
         label: name of these prompts.
-        index: of the prompts.
+        index: index of the prompts.
         config: gives the pairings, the half-samples and the seed.
         pair: hidden states of both models.
         folder: folder of parts.
@@ -59,7 +59,7 @@ def measure_best_pairs(
 
     Args:
         label: name of these prompts.
-        index: of the prompts.
+        index: index of the prompts.
         config: gives the pairings, at least twenty for each tuned layer, the half-samples and the seed.
         pair: hidden states of both models.
     """

@@ -1,4 +1,4 @@
-"""Save what each block of base and tuned model adds to the base's residual stream."""
+"""Save the additions of each block of base and tuned model to the base's residual stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEWER_PROMPTS = "--blocks-prompts"
 
 
 def block_folder(rows: Path, role: str) -> Path:
-    """Return the folder of what a model's blocks add.
+    """Return the folder of the additions of a model's blocks.
 
     Args:
         rows: folder of hidden states.
@@ -38,7 +38,7 @@ def save_block_rows(
     Args:
         models: base and tuned model, whose hooks can write.
         batches: the prompts.
-        config: what is saved.
+        config: the settings of the saved rows.
         rows: folder that gets ``blocks-base`` and ``blocks-tuned``.
         progress: show progress bars.
     """

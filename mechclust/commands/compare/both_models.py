@@ -1,4 +1,4 @@
-"""Measure with both models in memory: what each block adds to the same input, and what patching restores."""
+"""Measure with both models in memory: each block's addition to the same input, and the effect of patching."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class PairJob:
 
     Attributes:
         pair: base and tuned model.
-        weights: what identifies the weights of both.
-        in_blocks: prompts for what blocks add; empty if that is not measured.
-        patched: prompts for patching; empty if that is not measured.
-        config: how the weights are loaded, and what is saved.
+        weights: strings that identify the weights of both.
+        in_blocks: prompts for blocks' additions. Empty if these are not measured.
+        patched: prompts for patching. Empty if it is not measured.
+        config: how to load the weights, and the settings of saved rows.
         rows: folder that gets ``blocks-base``, ``blocks-tuned`` and ``patched``.
     """
 
@@ -68,8 +68,8 @@ class PairOutcome:
     """Outcome of a ``PairJob``.
 
     Attributes:
-        why_no_blocks: why no rows of blocks were saved; empty if they were.
-        why_no_patching: why nothing was patched; empty if it was.
+        why_no_blocks: why no rows of blocks were saved, or ``""`` if they were.
+        why_no_patching: why the models were not patched, or ``""`` if they were.
         patched: results of patching, one of each batch.
     """
 
@@ -83,10 +83,10 @@ class Together:
     """Measurements that need both models in memory.
 
     Attributes:
-        blocks: what each block adds to the base's residual stream, or ``None``.
-        patching: what patching restores, see ``patching_result``, or ``None``.
-        why_no_blocks: why there are no blocks; empty if there are.
-        why_no_patching: why there is no patching; empty if there is.
+        blocks: each block's addition to the base's residual stream, or ``None``.
+        patching: the effect of patching, see ``patching_result``, or ``None``.
+        why_no_blocks: why there are no blocks, or ``""`` if there are.
+        why_no_patching: why there is no patching, or ``""`` if there is.
     """
 
     blocks: SavedRows | None
@@ -98,14 +98,14 @@ class Together:
 def measure_together(
     inputs: Inputs, rows: SavedRows, config: CompareConfig, folder: Path, *, progress: bool = False
 ) -> Together:
-    """Measure what needs both models in memory, as far as it was requested and is possible.
+    """Measure everything that needs both models in memory, as far as it was requested and is possible.
 
     Args:
         inputs: models and prompts.
         rows: hidden states of both models.
-        config: what to measure.
-        folder: gets what is measured.
-        progress: show progress bars, and what patching costs.
+        config: the settings.
+        folder: gets the measurements.
+        progress: show progress bars, and the cost of patching.
     """
     reason = _reason_before_loading(inputs, rows, config)
     why_no_blocks = reason if config.blocks else "--no-blocks was given"
@@ -159,7 +159,7 @@ def _reason_before_loading(inputs: Inputs, rows: SavedRows, config: CompareConfi
 
 
 def _too_little_memory(inputs: Inputs, config: CompareConfig) -> str:
-    """Return that the weights of both models do not fit in memory, as far as their sizes tell; empty if they may."""
+    """Return that both models' weights do not fit in memory, as far as sizes tell, or ``""`` if they may."""
     if not config.here or config.device_map or config.quantize:
         return ""
     needed: dict[str, int] = {}
@@ -217,7 +217,7 @@ def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
 
 
 def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: bool) -> PairOutcome:
-    """Patch batch by batch, where it is not done yet."""
+    """Patch the batches that were not patched yet."""
     base, tuned = models.values()
     reason = why_not_patched(base, tuned)
     if reason:
@@ -234,7 +234,7 @@ def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: boo
 
 
 def _reason(base: HookedModel, tuned: HookedModel) -> str:
-    """Return why nothing of one model can be given to the other; empty if it can."""
+    """Return why states of one model cannot be given to the other, or ``""`` if they can."""
     if not can_write(base) or not can_write(tuned):
         return "the hooks of models of this kind can only read"
     if base.cfg.d_model != tuned.cfg.d_model:

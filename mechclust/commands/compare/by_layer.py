@@ -46,7 +46,7 @@ PromptsOf = Mapping[str, Int[Tensor, "_"]]
 
 
 class SecondOpinion(NamedTuple):
-    """A measure of the same pairs of layers as CKA, over the prompts of each task.
+    """A measure of the layer pairs of CKA, over the prompts of each task.
 
     Attributes:
         column: its column in tables.
@@ -84,7 +84,7 @@ class SavedRows:
 
     @property
     def same_layers(self) -> bool:
-        """Whether base and tuned model have the same layers."""
+        """Return whether base and tuned model have matching layers."""
         return self.pair["tuned"].sites == self.pair["base"].sites
 
 
@@ -101,10 +101,10 @@ def results_by_layer(
 
     Args:
         rows: the hidden states.
-        config: what to measure.
-        folder: keeps parts in ``measured``; other parts there are removed.
-        metadata: added to every result's own.
-        blocks: what each block adds to the base's residual stream, of base and tuned model.
+        config: the settings.
+        folder: keeps parts in ``measured``. Other parts there are removed.
+        metadata: added to every result's metadata.
+        blocks: the blocks' additions to the base's residual stream, of base and tuned model.
         progress: show a progress bar.
 
     Returns:
@@ -156,7 +156,7 @@ def _pair_parts(
 
 
 def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
-    """Return the part of CKA between what the same blocks add in both models."""
+    """Return the part of CKA between the additions of corresponding blocks in both models."""
     settings = ["", list(blocks.of_task)]
     return probe_part(
         folder,
@@ -169,7 +169,7 @@ def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, fol
 
 
 def _cka(layers: Selector, config: CompareConfig, rows: SavedRows) -> CKA:
-    """Return CKA of base and tuned model, layer by layer if they have the same, or of every two layers."""
+    """Return CKA of base and tuned model, layer by layer if their layers match, or of every two layers."""
     options: dict[str, Any] = {"pairs": "all", "form": "rows"}
     if rows.same_layers:
         options = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations}
@@ -218,7 +218,7 @@ def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[st
 
 
 def _largest_unit(rows: SavedRows, config: CompareConfig) -> int:
-    """Return how many prompts the largest unit has."""
+    """Return the number of prompts of the largest unit."""
     if config.unit_label is None:
         return 1
     store = rows.pair["tuned"]
@@ -227,7 +227,7 @@ def _largest_unit(rows: SavedRows, config: CompareConfig) -> int:
 
 
 def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
-    """Return groups of layers that fit in memory; one of all layers if every layer is compared with every other."""
+    """Return groups of layers that fit in memory, or one of all layers if every layer is compared with every other."""
     if not rows.same_layers:
         return [residual()]
     tuned = rows.pair["tuned"]
@@ -263,7 +263,7 @@ def labelled(result: ProbeResult, *labels: str) -> ProbeResult:
 
 
 def count_distinct(cka: ProbeResult, rows: SavedRows) -> dict[tuple[str, str], int]:
-    """Count different hidden states where CKA or its interval is undefined, in the model that has fewer.
+    """Count different hidden states if CKA or its interval is undefined, in the model that has fewer.
 
     It distinguishes too few prompts from prompts that are all alike.
 

@@ -17,8 +17,8 @@ def find_checkpoints(
 ) -> list[Checkpoint]:
     """Return base, tuned, then controls.
 
-    An adapter folder in the place of ``tuned`` or of a control is an adapter on ``base``; if ``base`` is one too,
-    every folder is a model of its own, with the base that it names.
+    An adapter folder in the place of ``tuned`` or of a control is an adapter on ``base``. If ``base`` is one too, every
+    folder is a separate model, with the base that it names.
 
     Args:
         base: see ``compare_models``.
@@ -28,7 +28,8 @@ def find_checkpoints(
         tokenizer: of models in memory without one.
 
     Raises:
-        InputError: for controls of no task or of one twice, and for two adapters on one model.
+        InputError: for a control of a task that the prompts lack, two controls of one task, or two adapters on one
+            model.
     """
     base = resolve_model(base)
     tuned = resolve_model(tuned)

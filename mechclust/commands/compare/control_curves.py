@@ -37,7 +37,7 @@ class ControlGroups:
 
     @property
     def why_none(self) -> str:
-        """Reason why no groups are named; empty if they are."""
+        """Reason why no groups are named, or ``""`` if they are."""
         n = len(self.curves.seen.tasks)
         if n >= LEAST_FOR_GROUPS:
             undefined = ranges(map(int, self.curves.seen.undefined_layers))
@@ -48,11 +48,11 @@ class ControlGroups:
 
     @cached_property
     def interval(self) -> LayerGroupsInterval | None:
-        """Groups of the tasks that are not held out, with intervals over tasks; ``None`` if no groups are named."""
+        """Groups of the tasks that are not held out, with intervals over tasks, or ``None`` if no groups are named."""
         return None if self.why_none else layer_groups_interval(self.curves.seen, seed=self.seed)
 
     def table(self) -> pd.DataFrame | None:
-        """Return one row per group, see ``LayerGroupsInterval.rows``, and ``tasks``; ``None`` without groups."""
+        """Return one row per group, see ``LayerGroupsInterval.rows``, and ``tasks``, or ``None`` without groups."""
         import pandas as pd
 
         if self.interval is None:

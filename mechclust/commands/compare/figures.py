@@ -95,7 +95,7 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
 
 
 def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield how much each block changed, next to how much the residual stream after it did, if nothing was patched."""
+    """Yield how much each block changed, next to the residual stream's change after it, if patching was not done."""
     if result.blocks is None or result.patching is not None:
         return
     figure, axes = subplots(2, size=(4.5, 3.6))
@@ -119,7 +119,7 @@ def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
 
 
 def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield how much each layer changed, next to what patching it restores of the output."""
+    """Yield how much each layer changed, next to how much patching it restores of the output."""
     if result.patching is None:
         return
     figure, axes = subplots(2, size=(4.5, 3.6))
@@ -150,14 +150,14 @@ def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
 
 
 def _draw_changes(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
-    """Draw 1 - CKA of each task by layer, with its interval, from the columns of CKA and of its lower and upper end."""
+    """Draw 1 - CKA of each task by layer with its interval, from the columns of CKA and of its interval's ends."""
     changes = tables["compare"].assign(**{column: 1 - tables["compare"][column] for column in columns})
     value, low, high = columns
     _draw_tasks(axis, {**tables, "compare": changes}, (value, high, low))
 
 
 def _draw_tasks(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
-    """Draw a number of each task by layer, with its interval, from its column and those of the lower and upper end."""
+    """Draw a number of each task by layer with its interval, from its column and its interval's ends."""
     for i, task in enumerate(tables["tasks"]["task"]):
         part = tables["compare"][tables["compare"]["task"] == task].set_index("layer")
         value, low, high = (part[column] for column in columns)
@@ -307,7 +307,7 @@ def _model_panels(result: Measurements) -> Iterator[Panel]:
 
 
 def _plot_models(axis: Axes, result: ProbeResult, values: Float[np.ndarray, "site"]) -> None:
-    """Draw a curve over layers for each model, the base's wider, so that it is visible where they coincide."""
+    """Draw a curve over layers for each model, the base's wider, so that overlaps are visible."""
     sites = result.coords["site"]
     for (model, color), lw, ms in zip(MODEL_COLORS.items(), (3, 1.4), (6, 4), strict=True):
         places = [i for i, site in enumerate(sites) if site.startswith(f"{model}/")]

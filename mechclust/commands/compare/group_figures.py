@@ -42,7 +42,7 @@ def controls_figure(controls: pd.DataFrame) -> Figure:
 
 
 def layer_groups_figure(controls: pd.DataFrame, interval: LayerGroupsInterval) -> Figure:
-    """Draw ``controls_figure`` with the groups and the intervals of their ends; layers are counted from 1."""
+    """Draw ``controls_figure`` with the groups and the intervals of their ends. Layers are counted from 1."""
     figure = controls_figure(controls)
     figure.axes[0].set_ylim(top=_TOP + _STRIP)
     _shade_groups(figure.axes[0], interval)
@@ -50,7 +50,7 @@ def layer_groups_figure(controls: pd.DataFrame, interval: LayerGroupsInterval) -
 
 
 def _shade_groups(axis: Axes, interval: LayerGroupsInterval) -> None:
-    """Shade the layers of each group, and draw where the groups end."""
+    """Shade the layers of each group, and draw the ends of the groups."""
     for name, color in _SHADES.items():
         group = getattr(interval.groups, name)
         if group:

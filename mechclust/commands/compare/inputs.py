@@ -1,4 +1,4 @@
-"""Read the prompts, find the models, and refuse what cannot be compared before a weight is loaded."""
+"""Read the prompts, find the models, and refuse invalid comparisons before a weight is loaded."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Inputs:
     Attributes:
         checkpoints: base, tuned, then controls.
         tasks: names, in the order of the label's numbers.
-        batches: the prompts as tokens; ``index`` is the place in the file, from 0.
+        batches: the prompts as tokens. ``index`` is the place in the file, from 0.
         prompts: the file.
-        notes: what a reader must know.
+        notes: notes for readers.
         tokenization: how the prompts were read.
         units: which prompts belong together.
         clusters: clusters of the tasks.
-        families: of the base and of the tuned model, if they differ; else empty.
+        families: of the base and of the tuned model if they differ, or else empty.
         sizes: of the models.
     """
 
@@ -90,13 +90,13 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     Args:
         base: see ``compare_models``.
         tuned: see ``compare_models``.
-        config: what to measure.
+        config: the settings.
         out: folder that will keep the rows.
         tokenizer: of models in memory that come without one.
 
     Raises:
-        InputError: for settings, prompts, clusters, tokenizers or controls that nothing can be compared with, and if
-            the rows would not fit in memory or on disk.
+        InputError: for settings, prompts, clusters, tokenizers or controls that do not allow a comparison. Also if the
+            rows would not fit in memory or on disk.
     """
     check_command(out, "compare")
     prompts = config.read_prompts()
@@ -152,7 +152,7 @@ def _choose(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
             f"give more, leave the task out{lower}"
         )
     chosen: list[int] = []
-    for some in places.values():  # each task has a draw of its own: other tasks do not change it
+    for some in places.values():  # each task has a separate draw, which other tasks do not change
         order = torch.randperm(len(some), generator=torch.Generator().manual_seed(config.seed))
         chosen += [some[i] for i in order[: config.max_per_task].tolist()]
     return sorted(chosen)
@@ -219,7 +219,7 @@ def _tokenize(
 
 
 def _widths(size: Sizes) -> list[int]:
-    """Return the width of each layer; empty if the sizes are not known."""
+    """Return the width of each layer, empty if the sizes are not known."""
     return [] if size.n_layers is None or size.d_model is None else [size.d_model] * (size.n_layers + 1)
 
 

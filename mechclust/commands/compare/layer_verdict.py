@@ -15,8 +15,8 @@ class LayerVerdict:
 
     Attributes:
         change: 1 - debiased CKA.
-        low: lower end of its interval; NaN if there is none.
-        high: upper end of its interval; NaN if there is none.
+        low: lower end of its interval, or NaN if there is none.
+        high: upper end of its interval, or NaN if there is none.
         tolerance: a change up to this is none.
 
     Example:
@@ -37,10 +37,10 @@ class LayerVerdict:
 
     @cached_property
     def changed(self) -> np.ma.MaskedArray:
-        """Return whether the interval lies above the tolerance; masked if there is none."""
+        """Return whether the interval lies above the tolerance, masked if there is none."""
         return np.ma.MaskedArray(self.low > self.tolerance, mask=~self.known)
 
     @cached_property
     def maybe_changed(self) -> Bool[np.ndarray, "layer label"]:
-        """Return where a change beyond the tolerance cannot be judged, because it has no interval."""
+        """Return for which layers a change beyond the tolerance cannot be judged, because it has no interval."""
         return ~self.known & (np.nan_to_num(self.change) > self.tolerance)

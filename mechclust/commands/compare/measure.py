@@ -33,27 +33,27 @@ def compare_models(
     """Measure CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
     One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. Then, unless
-    ``config.blocks`` is off and ``config.n_patched`` is 0, both are in memory, for what each block adds to the base's
-    residual stream, and for what patching the tuned model's residual stream into the base restores. A second call
-    with the same arguments resumes where the first was interrupted, and does not repeat finished measurements. With
-    ``config.workers`` or a Ray cluster the models, and then the layers, are spread over several processes; the results
-    are the same.
+    ``config.blocks`` is off and ``config.n_patched`` is 0, both are in memory. This measures each block's addition to
+    the base's residual stream, and the effect of patching the tuned model's residual stream into the base. A second
+    call with the same arguments resumes an interrupted one, and does not repeat finished measurements. With
+    ``config.workers`` or a Ray cluster, the models, and then the layers, are spread over several processes. The results
+    do not depend on that.
 
     Args:
         base: hub name or local directory, see ``load_pretrained``.
-        tuned: hub name or local directory; its tokenizer must read these prompts as the base's does. Its width and
+        tuned: hub name or local directory. Its tokenizer must read these prompts as the base's does. Its width and
             number of layers may differ.
-        config: what to measure.
+        config: the settings.
         out: folder for the hidden states and, in ``results``, the measurements.
         tokenizer: tokenizer of models in memory that have none.
         progress: show progress bars.
 
     Raises:
-        InputError: before any weights are loaded: for bad settings or prompts, an unavailable device, models
-            without weights or tokenizer, tokenizers that read a prompt differently, too little memory or disk, a model
-            in memory for several processes, an ``out`` that another process uses, or that was started with other
-            prompts or models. Later: for a model that cannot be loaded, an ``out`` that holds another model's hidden
-            states, and activations that are not finite.
+        InputError: before any weights are loaded, for bad settings or prompts, an unavailable device, models without
+            weights or tokenizer, or tokenizers that read a prompt differently. Also for too little memory or disk, a
+            model in memory for several processes, or an ``out`` in use by another process or started with other prompts
+            or models. Later, for a model that cannot be loaded, an ``out`` that holds another model's hidden states, or
+            activations that are not finite.
 
     Example:
         >>> result = compare_models("gpt2", "my-gpt2", CompareConfig(Path("prompts.jsonl")), "out")  # doctest: +SKIP
@@ -79,7 +79,7 @@ def compare_models(
 
 
 def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool) -> CompareResult:
-    """Save hidden states in the folder, or read those that ``saved_rows`` finds there, and compare them."""
+    """Save hidden states in the folder, or read the ones that ``saved_rows`` finds there, and compare them."""
     folder = folder if config.here else folder.absolute()
     batches = {model: inputs.batches_of(model.task) for model in inputs.checkpoints}
     stores = saved_rows(batches, config, config.readout, config.kept_labels, folder, progress=progress)

@@ -26,7 +26,7 @@ from tasks import InputError
 
 @dataclass(frozen=True, repr=False)
 class Measurements:
-    """Measurements of a tuned model and its base; see ``CompareResult`` for the attributes."""
+    """Measurements of a tuned model and its base, with the attributes of ``CompareResult``."""
 
     base: str
     tuned: str
@@ -54,7 +54,7 @@ class Measurements:
 
     @property
     def diagonal(self) -> bool:
-        """Whether each layer was compared with the same layer of the other model."""
+        """Return whether each layer was compared with the other model's layer at this position."""
         return "other_site" not in self.cka.coords
 
     @property
@@ -75,10 +75,10 @@ class Measurements:
 
     @cached_property
     def residual_verdict(self) -> LayerVerdict:
-        """Verdict from the residual stream, in which later layers inherit change; all prompts are the first label.
+        """Verdict from the residual stream, in which later layers inherit change. All prompts are the first label.
 
         Raises:
-            InputError: if the models have different layers, as for everything below that is made from it.
+            InputError: if the models have different layers. This also holds for all results below that use it.
         """
         if not self.diagonal:
             raise InputError("the models have different layers, so none has changed into another; read to_dataframe()")
@@ -86,9 +86,9 @@ class Measurements:
 
     @cached_property
     def verdict(self) -> LayerVerdict:
-        """Verdict from what each block adds to the base's residual stream, if it was measured, else from its own.
+        """Verdict from each block's addition to the base's residual stream, if measured, else from the residual stream.
 
-        The embedding, layer 0, has the same input in both models, so that its verdict is the residual stream's.
+        The embedding, layer 0, has the same input in both models, so its verdict is the residual stream's.
         """
         if self.blocks is None or not self.diagonal:
             return self.residual_verdict
@@ -99,7 +99,7 @@ class Measurements:
         return LayerVerdict(change, low, high, self.config.tolerance)
 
     def block_values(self, measure: str) -> Float[Tensor, "layer label"]:
-        """Return a measure of CKA between what each block adds, and of the embedding at layer 0."""
+        """Return a measure of CKA between the blocks' additions, and of the embedding at layer 0."""
         values = self.cka[measure].clone()
         if self.blocks is not None:
             places = [self.cka.coords["site"].index(site) for site in self.blocks.coords["site"]]
@@ -108,7 +108,7 @@ class Measurements:
 
     @cached_property
     def output_verdicts(self) -> dict[str, OutputVerdict]:
-        """Return verdicts from patching, by label, all prompts first; empty if nothing was patched."""
+        """Return verdicts from patching by label, all prompts first, or none without patching."""
         verdicts = {}
         if self.patching is not None:
             rise, low, high = (self.patching[name].numpy() for name in ("rise", "rise_low", "rise_high"))
@@ -123,7 +123,7 @@ class Measurements:
 
     @property
     def interval(self) -> tuple[Float[np.ndarray, "layer task"], Float[np.ndarray, "layer task"]]:
-        """Return the ends of the change's 95% interval over prompts; NaN if there is none."""
+        """Return the ends of the change's 95% interval over prompts, or NaN if there is none."""
         return self.residual_verdict.low[:, 1:], self.residual_verdict.high[:, 1:]
 
     @property
@@ -133,7 +133,7 @@ class Measurements:
 
     @property
     def changed(self) -> np.ma.MaskedArray:
-        """Return by layer and task whether the layer changed; masked if there is no interval. See ``verdict``."""
+        """Return by layer and task whether the layer changed, masked if there is no interval, see ``verdict``."""
         return self.verdict.changed[:, 1:]
 
     @property
@@ -153,7 +153,7 @@ class Measurements:
 
     @property
     def maybe_changed(self) -> Bool[np.ndarray, "layer task"]:
-        """Return where a change beyond the tolerance cannot be judged, because it has no interval."""
+        """Return for which layers a change beyond the tolerance cannot be judged, because it has no interval."""
         return self.verdict.maybe_changed[:, 1:]
 
     @cached_property
@@ -169,19 +169,19 @@ class Measurements:
 
     @cached_property
     def common(self) -> tuple[Bool[np.ndarray, "layer"], Bool[np.ndarray, "task"]]:
-        """Return the layers over which tasks are compared, and the tasks that are; see ``common_layers``."""
+        """Return the layers over which tasks are compared, and these tasks, see ``common_layers``."""
         return common_layers(self.residual_verdict.known[:, 1:])
 
     @cached_property
     def groups(self) -> ControlGroups | None:
-        """Return the layer groups that the controls show; ``None`` without controls."""
+        """Return the layer groups that the controls show, or ``None`` without controls."""
         if not self.diagonal or not self.controls:
             return None
         return control_groups(control_table(self.controls), self.n_dims, self.clusters, ALL, self.config.seed)
 
     @cached_property
     def base_layer(self) -> Int[np.ndarray, "layer label"]:
-        """Return the place of the base layer that each tuned layer is compared with: the same, or the most similar."""
+        """Return the place of the base layer compared with each tuned layer: its own, or the most similar."""
         cka = self.cka["debiased_cka"].numpy()
         if self.diagonal:
             return np.broadcast_to(np.arange(len(cka))[:, None], cka.shape)
@@ -193,7 +193,7 @@ class Measurements:
         return values if self.diagonal else np.take_along_axis(values, self.base_layer[:, None], axis=1)[:, 0]
 
     def first_layer(self, mask: Bool[np.ndarray, "layer"]) -> int | None:
-        """Return the first layer, by depth, for which the mask is true; ``None`` if it never is."""
+        """Return the first layer, by depth, for which the mask is true, or ``None`` if it never is."""
         return next((layer for layer, chosen in zip(self.layer_numbers, mask, strict=True) if chosen), None)
 
     def ranges_of(self, mask: Bool[np.ndarray, "layer"]) -> str:

@@ -1,4 +1,4 @@
-"""Say what of the change reaches the output, from patching."""
+"""Readings of how much of the change reaches the output, from patching."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _CONTROLS = (
 
 
 def output_sentence(result: Measurements) -> str:
-    """Return which layers matter to the output, as a sentence of the headline; empty if nothing was patched."""
+    """Return which layers matter to the output, as a sentence of the headline, empty without patching."""
     if result.patching is None:
         return ""
     return f" {MATTERS}: {_what_matters(result, result.patching)}."
 
 
 def output_readings(result: Measurements, changed: Bool[np.ndarray, "layer"]) -> Iterator[Reading]:
-    """Yield what patching found over all prompts.
+    """Yield the results of patching over all prompts.
 
     Args:
         result: the measurements.
@@ -78,7 +78,7 @@ def _is_beyond(share: Mapping[str, float], least: float) -> bool:
 
 
 def _end(result: Measurements, patching: ProbeResult, which: str, places: tuple[int, int, int]) -> Reading:
-    """Return the first or last layer that matters, with what patching it restores."""
+    """Return the first or last layer that matters, with the effect of patching it."""
     place, *ends = places
     layers = result.layer_numbers
     where = f"layer {layers[place]}"
@@ -96,7 +96,7 @@ def _end(result: Measurements, patching: ProbeResult, which: str, places: tuple[
 
 
 def how_patched(result: Measurements) -> Iterator[str]:
-    """Yield on how many prompts was patched and what was compared, or why nothing was patched."""
+    """Yield the number of patched prompts and the compared outputs, or why patching was not done."""
     if result.patching is None:
         if result.why_no_patching and result.diagonal:
             yield f"What of the change reaches the output was not measured: {result.why_no_patching}."

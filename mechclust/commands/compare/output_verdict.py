@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float
 
 @dataclass(frozen=True)
 class OutputVerdict:
-    """Judge whether patching a layer changes what is restored, beyond what patching the one before restores.
+    """Judge whether patching a layer restores more or less than patching the one before.
 
     Attributes:
-        rise: share restored, minus that of the layer before.
-        low: lower end of its interval; NaN if there is none.
-        high: upper end of its interval; NaN if there is none.
+        rise: share restored, minus the layer before's.
+        low: lower end of its interval, or NaN if there is none.
+        high: upper end of its interval, or NaN if there is none.
         least: a share up to this, up or down, is none.
 
     Example:

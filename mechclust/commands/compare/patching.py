@@ -1,4 +1,4 @@
-"""Measure what of a change reaches the output, by patching the tuned model's residual stream into the base."""
+"""Measure how much of a change reaches the output, by patching the tuned model's residual stream into the base."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tasks.batch import token_batches
 
 
 def why_not_patched(base: HookedModel, tuned: HookedModel) -> str:
-    """Return why outputs cannot be compared after a patch; empty if they can. Hooks of both models can write."""
+    """Return why outputs cannot be compared after a patch, or ``""`` if they can. Hooks of both models can write."""
     if base.cfg.d_vocab != tuned.cfg.d_vocab:
         return f"the models have outputs of {base.cfg.d_vocab} and {tuned.cfg.d_vocab} tokens"
     if not (predicts_next_token(base) and predicts_next_token(tuned)):
@@ -42,7 +42,7 @@ def why_not_patched(base: HookedModel, tuned: HookedModel) -> str:
 def batches_to_patch(
     batches: Sequence[Batch], of_task: Mapping[str, Int[Tensor, "_"]], tokens_per_batch: int
 ) -> list[Batch]:
-    """Return only these prompts, in batches of their own, those of like length together."""
+    """Return only these prompts, in new batches of prompts of similar length."""
     chosen = torch.cat([*of_task.values()])
     longest = max(batch.tokens.shape[1] for batch in batches)
     parts = [batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches]
@@ -66,9 +66,9 @@ def patching_part(
 
     Args:
         base: hooked model whose hooks can write.
-        tuned: one of the same shape.
+        tuned: a model of the same shape.
         batch: prompts, with their ``task``.
-        models: what identifies the weights of both.
+        models: strings that identify the weights of both.
         folder: folder of parts.
     """
     path = part_path(folder, "patching", [*models], [batch.tokens, batch.lengths(), batch.index, batch.label("task")])
@@ -80,10 +80,10 @@ def patch_batch(base: HookedModel, tuned: HookedModel, batch: Batch) -> ProbeRes
 
     Measures, in nats, of the distribution after the last token of each prompt:
         ``base`` (prompt): KL divergence of the base's distribution from the tuned model's.
-        ``patched`` (site, prompt): the same with the tuned model's residual stream written into the base there, at all
-            positions.
-        ``shuffled`` (site, prompt): the same with the stream of another prompt of the task, aligned at the last token;
-            NaN for a prompt that is the only one of its task in the batch.
+        ``patched`` (site, prompt): this divergence with the tuned model's residual stream written into the base there,
+            at all positions.
+        ``shuffled`` (site, prompt): this divergence with the stream of another prompt of the task, aligned at the last
+            token. NaN for a prompt that is the only one of its task in the batch.
 
     Cost: a forward pass of the tuned model and ``3 + 2 x layers`` of the base.
     Memory: the tuned model's residual stream of the batch at every layer, twice.
@@ -122,7 +122,7 @@ def _divergence(wanted: Float[Tensor, "prompt d_vocab"], logits: Logits, batch: 
 
 
 def _partners(task: Int[Tensor, "prompt"]) -> tuple[Int[Tensor, "prompt"], Bool[Tensor, "prompt"]]:
-    """Return another prompt of the same task for each prompt, and whether there is one."""
+    """Return another prompt with each prompt's task, and whether there is one."""
     partner = torch.arange(len(task))
     for number in torch.unique(task).tolist():
         members = (task == number).nonzero()[:, 0]
@@ -131,7 +131,10 @@ def _partners(task: Int[Tensor, "prompt"]) -> tuple[Int[Tensor, "prompt"], Bool[
 
 
 def _of_partners(states: ActivationsByHook, batch: Batch, partner: Int[Tensor, "prompt"]) -> dict[str, Activations]:
-    """Return the states of each prompt's partner, aligned at the last token; before it begins, of its first token."""
+    """Return the states of each prompt's partner, aligned at the last token.
+
+    Before the partner begins, its first token's states are used.
+    """
     lengths = batch.lengths()
     longer = (lengths - lengths[partner])[:, None]
     last = (lengths[partner] - 1)[:, None]
@@ -142,21 +145,21 @@ def _of_partners(states: ActivationsByHook, batch: Batch, partner: Int[Tensor, "
 def patching_result(
     parts: Sequence[ProbeResult], batches: Sequence[Batch], tasks: Sequence[str], unit_label: str | None
 ) -> ProbeResult:
-    """Return what of the difference between both models' outputs is restored by patching, by layer and task.
+    """Return how much of the difference between both models' outputs patching restores, by layer and task.
 
     Measures:
-        ``restored`` (site, label): ``1 - patched / base`` of the divergence's mean over prompts; with ``_low`` and
-            ``_high``, its 95% interval over prompts or units.
-        ``rise`` (site, label): ``restored`` minus that of the site before, which for the first is 0; likewise.
+        ``restored`` (site, label): ``1 - patched / base`` of the divergence's mean over prompts. ``_low`` and ``_high``
+            are its 95% interval over prompts or units.
+        ``rise`` (site, label): ``restored`` minus its value at the site before (0 for the first), with its interval.
         ``chance`` (site, label): ``restored`` if each prompt is given the stream of another one.
-        ``divergence`` (label): that of the base from the tuned model, in nats, mean over prompts.
+        ``divergence`` (label): of the base from the tuned model, in nats, mean over prompts.
         ``n`` (label): number of prompts.
 
     Args:
         parts: from ``patch_batch``, one of each batch.
         batches: prompts, with their ``task`` and the units.
         tasks: names of the tasks.
-        unit_label: label of prompts that belong together; ``None`` if prompts are independent.
+        unit_label: label of prompts that belong together, or ``None`` if prompts are independent.
     """
     task = torch.cat([batch.label("task") for batch in batches])
     unit = torch.arange(len(task)) if unit_label is None else torch.cat([batch.label(unit_label) for batch in batches])

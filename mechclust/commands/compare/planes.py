@@ -23,12 +23,12 @@ class PromptPlanes:
     """Coordinates of prompts in the plane of each layer, of the base and of the tuned model.
 
     Attributes:
-        xy: by model; the tuned model's planes are turned to fit the base's.
+        xy: by model. The tuned model's planes are turned to fit the base's.
         variance: by model, the share of each layer's variance that its plane holds.
         layers: by model, the layers' numbers.
         texts: the prompts.
-        labels: by label of the prompts' file, a value per prompt; the task first.
-        n: how many prompts were measured, from which these are drawn.
+        labels: by label of the prompts' file, a value per prompt, with the task first.
+        n: number of measured prompts, from which these are drawn.
     """
 
     xy: Mapping[str, Float[np.ndarray, "_ prompts 2"]]
@@ -54,10 +54,11 @@ class PromptPlanes:
 def prompt_planes(
     pair: Mapping[str, RowStore], inputs: Inputs, most: int, *, progress: bool = False
 ) -> PromptPlanes | None:
-    """Find the planes of both models' layers, of at most ``most`` prompts; ``None`` for 0.
+    """Find the planes of both models' layers, of at most ``most`` prompts. Return ``None`` for 0.
 
-    If the models have the same layers, each plane of the tuned model is turned to fit the base's at that layer, so that
-    the two can be compared by eye; otherwise its first one is, and each one after that fits the one before.
+    If the models have matching layers, each plane of the tuned model is turned to fit the base's at that layer. The two
+    can then be compared by eye. Otherwise, its first one is turned to fit the base's, and each later one to fit the one
+    before.
 
     Memory: one layer's rows of one model.
     """

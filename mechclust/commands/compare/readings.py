@@ -1,4 +1,4 @@
-"""Conclusions of a comparison: one headline, a table of readings, and what to know about the numbers."""
+"""Conclusions of a comparison: one headline, a table of readings, and caveats on the numbers."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def headline(result: Measurements, tables: Tables) -> str:
 
 
 def _is_open(result: Measurements) -> bool:
-    """Whether something may have changed that cannot be judged."""
+    """Return whether a possible change cannot be judged."""
     return bool(result.maybe_changed.any() or np.isnan(result.verdict.change[:, 1:]).any())
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
-    """Return what was measured, the most important first.
+    """Return the readings, the most important first.
 
     Args:
         result: the measurements.
@@ -131,7 +131,7 @@ def _changed_layers(result: Measurements) -> Iterator[Reading]:
 
 
 def _residual_stream(result: Measurements) -> Iterator[Reading]:
-    """Yield the layers that differ with what they inherit, if blocks decide which changed."""
+    """Yield the layers that differ including inherited change, if blocks decide which changed."""
     if result.blocks is None:
         return
     of_residual = np.asarray(result.residual_verdict.changed[:, 1:].filled(False).any(axis=1))
@@ -173,7 +173,7 @@ def _with_interval(row: pd.Series) -> str:
 
 
 def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
-    """Yield where there is no CKA, or no interval, of the residual stream and of what blocks add."""
+    """Yield layers without CKA or interval, of the residual stream and of the blocks' additions."""
     if result.blocks is None:
         yield from _without_cka_or_interval(table, result.distinct, "changed or stand out")
         return
@@ -194,13 +194,13 @@ def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Read
 def _without_cka_or_interval(
     table: pd.DataFrame, distinct: Mapping[tuple[str, str], int], unknown: str, block: str = ""
 ) -> Iterator[Reading]:
-    """Yield where there is no CKA, or no interval, with the number of different hidden states.
+    """Yield layers without CKA or interval, with the number of different hidden states.
 
     Args:
         table: by layer and task.
-        distinct: how many hidden states differ, by site and task.
-        unknown: what is not known of these tasks.
-        block: ``"block "`` for what blocks add.
+        distinct: number of different hidden states, by site and task.
+        unknown: the unknown measure of these tasks.
+        block: ``"block "`` for the blocks' additions.
     """
     undefined = table["debiased_cka"].isna()
     lacking = {f"No {block}CKA": undefined}
@@ -301,7 +301,7 @@ def _most_similar_layers(result: Measurements, table: pd.DataFrame) -> Iterator[
 
 
 def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
-    """Return what a reader needs to know about the numbers.
+    """Return the caveats on the numbers.
 
     Args:
         result: the measurements.
@@ -335,7 +335,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
 
 
 def _how_judged(result: Measurements) -> Iterator[str]:
-    """Yield what decides which layers changed, and what it does not see."""
+    """Yield how it is decided which layers changed, and the limits of this."""
     if result.blocks is not None:
         n, *of_tasks = result.blocks["n"].tolist()
         yield (
@@ -367,7 +367,7 @@ def _sample_sizes(result: Measurements) -> Iterator[str]:
 
 
 def _not_measured(result: Measurements) -> Iterator[str]:
-    """Yield what was requested but needs the same layers in both models."""
+    """Yield the requests that need matching layers in both models."""
     config = result.config
     requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--rbf": config.rbf}
     requested |= {"--top-pc": config.top_pc, "--svcca": config.svcca}

@@ -33,29 +33,29 @@ class CompareResult(Measurements, MeasuredResult):
         tuned: name of the tuned model.
         config: the settings.
         tasks: names.
-        cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks;
-            (site, other_site, label), every layer with every other, if the models have different layers.
+        cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks. If the
+            models have different layers, the axes are (site, other_site, label), every layer with every other.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
-        blocks: the same between what each block of both models adds to the base's residual stream, or ``None``. It
+        blocks: CKA between the additions of each block of both models to the base's residual stream, or ``None``. It
             decides which layers changed, except the embedding.
-        patching: what of the difference between the models' outputs patching restores, see ``patching_result``, or
-            ``None``. It says which layers matter to the output.
+        patching: how much of the difference between the models' outputs patching restores, see ``patching_result``, or
+            ``None``. It shows which layers matter to the output.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
         svcca: ``SVCCA`` of the tasks, or ``None``.
         n_dims: ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
-        purity: ``NeighbourPurity`` with the same sites, or ``None``.
+        purity: ``NeighbourPurity`` with the sites of ``n_dims``, or ``None``.
         best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
         clusters: clusters of the tasks.
         families: of the base and of the tuned model, if they differ, so that neither was tuned from the other.
-        notes: what a reader must know of the input.
-        distinct: by site and label without a CKA or an interval, how many different hidden states the prompts have, in
-            the model that has fewer.
-        blocks_distinct: the same of what blocks add.
-        why_no_blocks: why ``blocks`` was not measured; empty if it was.
-        why_no_patching: the same of ``patching``.
+        notes: notes on the input for readers.
+        distinct: number of different hidden states, in the model that has fewer, by site and label without a CKA or an
+            interval.
+        blocks_distinct: this number for the blocks' additions.
+        why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
+        why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
-        planes: coordinates of prompts in each layer's plane, or ``None``; ``planes.html()`` is the report's map.
+        planes: coordinates of prompts in each layer's plane, or ``None``. ``planes.html()`` is the report's map.
 
     Example:
         >>> result = compare_models("gpt2", "my-gpt2", CompareConfig(Path("prompts.jsonl")), "out")  # doctest: +SKIP
@@ -83,7 +83,7 @@ class CompareResult(Measurements, MeasuredResult):
 
     @cached_property
     def readings(self) -> list[Reading]:
-        """Readings of where change begins, which layers changed, for which tasks, and what cannot be decided."""
+        """Readings of where change begins, which layers changed, for which tasks, and of undecided questions."""
         return readings.readings(self, self.tables)
 
     @property
@@ -104,23 +104,23 @@ class CompareResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and task, and for all prompts together (``"(all)"``).
 
-        ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second opinions that
-        were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``block_cka, block_low, block_high``,
-        ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and ``change,
-        changed, stands_out``.
+        The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second
+        opinions that were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``block_cka, block_low, block_high``,
+        ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and
+        ``change, changed, stands_out``.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
-        ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between what the same block of both models adds to the
-        base's residual stream, and its 95%; at layer 0 that of the embedding. ``changed``: whether the interval of
-        1 - ``block_cka`` lies above the tolerance, or, if blocks were not measured, that of ``change``. ``restored``:
-        share of the difference between the models' outputs that patching the tuned model's residual stream into the
-        base restores; ``rise``: beyond the layer before; ``chance_restored``: with another prompt's stream;
-        ``matters``: whether the interval of ``rise`` lies beyond ``least_restored``. ``changed`` and
-        ``stands_out`` are missing where there is no interval, and ``stands_out`` for all prompts together, which are no
-        task. If the models have different layers:
-        ``base_layer`` and ``base_site`` that the tuned model's layer is most like for the task, with their CKA, no
-        interval, ``p_value`` (of the largest CKA over all base layers, by Holm over the tuned layers) and
-        ``elsewhere``: whether it is more like this layer than like the one at its relative depth.
+        ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between the additions of corresponding blocks of both
+        models to the base's residual stream, and its 95%. At layer 0, it is the embedding's. ``changed``: whether the
+        interval of 1 - ``block_cka`` lies above the tolerance, or the interval of ``change`` if blocks were not
+        measured. ``restored``: share of the difference between the models' outputs that patching the tuned model's
+        residual stream into the base restores. ``rise``: beyond the layer before. ``chance_restored``: with another
+        prompt's stream. ``matters``: whether the interval of ``rise`` lies beyond ``least_restored``. ``changed`` and
+        ``stands_out`` are missing without an interval, and ``stands_out`` for all prompts together, which are no task.
+        If the models have different layers, there are ``base_layer`` and ``base_site`` that the tuned model's layer is
+        most like for the task, with their CKA and no interval. ``p_value`` is of the largest CKA over all base layers,
+        by Holm over the tuned layers. ``elsewhere`` is whether it is more like this layer than like the one at its
+        relative depth.
         """
         return tables.layer_task_table(self)
 
@@ -130,29 +130,30 @@ class CompareResult(Measurements, MeasuredResult):
         ``task, n, change, low, high, stands_out, layers, begins_at, largest, largest_low, largest_high, at_layer,
         changed_layers, stands_out_layers, no_interval_layers``, and with patching ``output_layers``.
 
-        ``change`` is the mean over ``layers``, at which every task that is compared has an interval (see
-        ``common_layers``): the same for all tasks, and for ``low`` and ``high``, the means of the layers' ends, which
-        is at least as wide as the interval of the mean. A task without an interval at one of these has no ``low``,
-        ``high`` and ``stands_out``; without a CKA at one, no ``change`` either. ``begins_at`` is the first layer, by
-        depth, of ``changed_layers``; ``largest`` the largest change, ``at_layer``; ``output_layers`` those that matter
-        to the output.
+        ``change`` is the mean over ``layers``, at which every compared task has an interval (see ``common_layers``), so
+        that they are common to all tasks. ``low`` and ``high`` are the means of the layers' ends, at least as wide as
+        the interval of the mean. A task without an interval at one of these has no ``low``, ``high`` and
+        ``stands_out``. Without a CKA at one, it has no ``change`` either. ``begins_at`` is the first layer, by depth,
+        of ``changed_layers``. ``largest`` is the largest change, ``at_layer``. ``output_layers`` are the layers that
+        matter to the output.
         """
         return tables.task_table(self)
 
     def by_layer(self) -> pd.DataFrame:
         """Return one row per layer, by depth.
 
-        ``layer, site``, ``change`` (mean over the ``tasks`` that have a CKA there), ``least`` and ``most`` of any task,
-        ``most_task``, how many tasks ``changed``, and how many have ``no_interval``, so that it cannot be decided.
+        The columns are ``layer, site``, ``change`` (mean over the ``tasks`` that have a CKA there), ``least`` and
+        ``most`` of any task, and ``most_task``. Further, how many tasks ``changed``, and how many have ``no_interval``,
+        so that it cannot be decided.
         """
         return tables.layer_table(self)
 
     def control_table(self) -> pd.DataFrame:
         """Return one row per layer of each control.
 
-        ``task, layer, site, n``, debiased CKA of the control with the tuned (``control_tuned``) and with the base model
-        (``control_base``) over the task's prompts, each with ``_low`` and ``_high``, and ``gain``, the first minus the
-        second.
+        The columns are ``task, layer, site, n``, and debiased CKA of the control over the task's prompts with the tuned
+        (``control_tuned``) and with the base model (``control_base``). Each has ``_low`` and ``_high``, and ``gain`` is
+        the first minus the second.
         """
         return control_table(self.controls)
 

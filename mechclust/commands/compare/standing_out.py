@@ -16,18 +16,18 @@ def standing_out(
 ) -> np.ma.MaskedArray:
     """Find the tasks that changed clearly more than the others.
 
-    The tasks are split in two where the squared deviations of log change from the two groups' means are least
-    (Jenks' natural break; changes count as at least the tolerance). Those above stand out if their intervals lie
-    above the tolerance and above every interval of the others, and the least of them changed at least ``factor``
-    times as much as the most of the others. Otherwise none does: the tasks changed alike, or there are no two groups.
-    A comparison between these tasks, therefore; not a test of what a model was tuned on.
+    The tasks are split in two by least squared deviations of log change from the two groups' means (Jenks' natural
+    break). In this, changes count as at least the tolerance. Tasks above the split stand out under two conditions.
+    Their intervals lie above the tolerance and above every interval of the others. The least of them changed at least
+    ``factor`` times as much as the most of the others. Otherwise none does: the tasks changed alike, or there are no
+    two groups. This compares these tasks only. It does not test which data a model was tuned on.
 
     Args:
-        change: such as 1 - CKA; NaN if undefined.
-        low: lower end of its interval; NaN if there is none.
+        change: such as 1 - CKA, or NaN if undefined.
+        low: lower end of its interval, or NaN if there is none.
         high: upper end of its interval.
         tolerance: a change up to this is none.
-        factor: see above.
+        factor: least ratio of the changes of the two groups.
 
     Returns:
         A boolean for each task, masked if it cannot be decided: for a task without a change or without an interval,
@@ -62,16 +62,16 @@ def standing_out(
 def common_layers(known: Bool[np.ndarray, "layer task"]) -> tuple[Bool[np.ndarray, "layer"], Bool[np.ndarray, "task"]]:
     """Choose the layers over which tasks are compared, and the tasks that can be.
 
-    Layers change by different amounts, so that means of two tasks over different layers differ where the tasks do
-    not: the layers must be the same for every task. They are those at which every task is known. Where these are
-    fewer than half of the layers at which any task is, the task that costs the most layers is left out, and so on, as
-    long as more than two are left.
+    Layers change by different amounts, so means of two tasks over different layers could differ even if the tasks do
+    not. The layers must thus be common to every task. They are the layers at which every task is known. If these are
+    fewer than half of the layers at which any task is known, the task that costs the most layers is left out. This
+    repeats as long as more than two tasks are left.
 
     Args:
         known: whether the task has a change and an interval at the layer.
 
     Returns:
-        The layers and the tasks; a task that is known at no layer is never one of them.
+        The layers and the tasks. A task that is known at no layer is never one of them.
 
     Example:
         >>> known = np.array([[True, True, False], [True, True, True], [True, True, True], [True, True, True]])

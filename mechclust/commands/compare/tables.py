@@ -109,7 +109,7 @@ def _column(values: Shaped[np.ndarray, "layer label"]) -> list[Any]:
 
 
 def _decisions(masked: np.ma.MaskedArray) -> list[bool | float]:
-    """Return booleans by label and then layer, NaN where nothing can be decided."""
+    """Return booleans by label and then layer, with NaN for undecided ones."""
     return [np.nan if decision is None else bool(decision) for decision in masked.T.ravel().tolist()]
 
 
@@ -180,8 +180,9 @@ def layer_table(result: Measurements) -> pd.DataFrame:
 def cluster_table(result: Measurements, tasks: pd.DataFrame) -> pd.DataFrame:
     """Return one row per cluster, the most changed first.
 
-    ``cluster, tasks``, the median, least and most over its tasks of their mean ``change`` (``change``,
-    ``change_least``, ``change_most``), how many tasks have one (``change_tasks``), and ``layers``, over which it is.
+    The columns are ``cluster, tasks``, and the median, least and most over its tasks of their mean ``change``
+    (``change``, ``change_least``, ``change_most``). ``change_tasks`` is how many tasks have one, and ``layers`` are the
+    layers of the mean.
 
     Args:
         result: the measurements.
@@ -197,8 +198,9 @@ def cluster_table(result: Measurements, tasks: pd.DataFrame) -> pd.DataFrame:
 def cluster_layer_table(result: Measurements, by_task: pd.DataFrame, controls: pd.DataFrame | None) -> pd.DataFrame:
     """Return one row per cluster and layer.
 
-    ``cluster, layer, site``, and of ``change`` the median over the cluster's tasks, ``_least``, ``_most`` and
-    ``_tasks``, how many have one there; with controls likewise of ``control_base``, ``control_tuned`` and ``gain``.
+    The columns are ``cluster, layer, site``, and of ``change`` the median over the cluster's tasks, ``_least``,
+    ``_most`` and ``_tasks``, how many have one there. With controls, ``control_base``, ``control_tuned`` and ``gain``
+    have these columns too.
 
     Args:
         result: the measurements.
@@ -232,8 +234,8 @@ def _over_clusters(
 def second_opinion_table(result: Measurements, by_task: pd.DataFrame) -> pd.DataFrame:
     """Return one row per layer and measure, of debiased CKA and each second opinion.
 
-    Median, ``least`` and ``most`` over the ``tasks`` that have one there, ``n_least`` and ``n_most`` prompts of a task,
-    and ``differs``, the median over tasks of the difference from debiased CKA.
+    The columns are the median, ``least`` and ``most`` over the ``tasks`` that have one there, and ``n_least`` and
+    ``n_most`` prompts of a task. ``differs`` is the median over tasks of the difference from debiased CKA.
     """
     import pandas as pd
 
@@ -259,11 +261,11 @@ def second_opinion_table(result: Measurements, by_task: pd.DataFrame) -> pd.Data
 
 
 def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the tables of layer groups, clusters and second opinions that there are, by the name of their file.
+    """Yield the existing tables of layer groups, clusters and second opinions, by the name of their file.
 
     Args:
         result: the measurements.
-        tables: ``compare``, ``tasks`` if the models have the same layers, and ``controls`` if there are any.
+        tables: ``compare``, ``tasks`` if the models have matching layers, and ``controls`` if there are any.
     """
     groups = None if result.groups is None else result.groups.table()
     if groups is not None:

@@ -18,7 +18,7 @@ class ClustersOfTasks:
     """Clusters of tasks.
 
     Attributes:
-        of_task: task to its cluster; tasks in no cluster are missing.
+        of_task: task to its cluster. Tasks in no cluster are missing.
         held_out: tasks that the tuned model was not tuned on.
     """
 
@@ -35,7 +35,7 @@ def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> ClustersO
     """Read clusters from a file, or else from the prompts' label ``cluster``, if they have one.
 
     Raises:
-        InputError: for a file that cannot be read, a task in two clusters, and one of which there are no prompts.
+        InputError: for a file that cannot be read, a task in two clusters, or a task without prompts.
     """
     tasks = prompts.classes["task"]
     if path is not None:

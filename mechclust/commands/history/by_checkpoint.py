@@ -1,4 +1,4 @@
-"""Cluster the saved hidden states of each checkpoint, and compare them with those of others, in parts that are kept."""
+"""Cluster the saved hidden states of each checkpoint, and compare checkpoints, in parts that are kept."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def results_by_checkpoint(
 
     Args:
         jobs: the checkpoints, which have run.
-        config: what to measure.
-        folder: folder of the checkpoints; each keeps its parts in ``measured``.
+        config: the settings.
+        folder: folder of the checkpoints. Each keeps its parts in ``measured``.
         progress: show a progress bar.
 
     Returns:
@@ -60,7 +60,7 @@ def _cluster_parts(
 
 
 def _cka_parts(jobs: Sequence[CheckpointJob], config: HistoryConfig) -> dict[tuple[str, int], list[MeasurementPart]]:
-    """Return a part for each checkpoint and each other one that it is compared with, if they have the same layers."""
+    """Return a part for each checkpoint and each other one that it is compared with, if their layers match."""
     stores = [job.rows for job in jobs]
     parts = {}
     for against, i in product(AGAINST, range(len(jobs))):

@@ -41,7 +41,7 @@ def _mean_with_ends(
 
 
 def measured_ends(curve: Curve, right: Sequence[int]) -> tuple[int, int] | None:
-    """Return the first and the last of the checkpoints at which any layer is measured; ``None`` for fewer than two."""
+    """Return the first and the last checkpoint at which any layer is measured, or ``None`` for fewer than two."""
     measured = [i for i in right if np.isfinite(curve.value[i]).any()]
     return (measured[0], measured[-1]) if len(measured) > 1 else None
 
@@ -49,9 +49,9 @@ def measured_ends(curve: Curve, right: Sequence[int]) -> tuple[int, int] | None:
 def change_table(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.DataFrame:
     """Return the change of each layer from the first to the last checkpoint without findings, a row each.
 
-    ``measure, layer, site, first, last`` (the checkpoints), ``value_first, value_last, change, change_low,
-    change_high`` (95% interval; missing if there is none). Of the best head, the interval is wide enough for the best
-    of its block's heads.
+    The columns are ``measure, layer, site, first, last`` (the checkpoints), and
+    ``value_first, value_last, change, change_low, change_high`` (95% interval, missing if there is none). For the best
+    head, the interval is wide enough for the best of its block's heads.
     """
     import pandas as pd
 

@@ -45,8 +45,8 @@ class CheckpointJob:
         checkpoint: the checkpoint.
         parent: folder of all checkpoints.
         inputs: prompts and corpus.
-        config: what to measure.
-        own_tokenizer: compare the checkpoint's own tokenizer with those of others.
+        config: the settings.
+        own_tokenizer: compare the checkpoint's tokenizer with others.
     """
 
     checkpoint: Checkpoint
@@ -80,7 +80,7 @@ class CheckpointJob:
 
     @property
     def done(self) -> bool:
-        """Whether all files are there; ``facts.json`` is written last."""
+        """Return whether all files are there, of which ``facts.json`` is written last."""
         facts = self.folder / "facts.json"
         return facts.exists() and is_whole(facts) and bool(read_json(facts).get("key") == self.key)
 
@@ -146,7 +146,7 @@ class CheckpointJob:
         write_json(self.folder / "facts.json", facts)
 
     def _save_rows(self, model: Any) -> None:
-        """Save the hidden states; those of other weights or prompts in their place are removed."""
+        """Save the hidden states. Ones of other weights or prompts in their place are removed."""
         folder = self.folder / "rows"
         options: dict[str, Any] = {
             "readout": self.config.readout,
@@ -162,7 +162,7 @@ class CheckpointJob:
             save_rows(model, self.inputs.batches, folder, **options)
 
     def _probes(self) -> Iterator[tuple[str, Probe, Iterable[Batch]]]:
-        """Yield the probes that need the model, by name, with what they are run on."""
+        """Yield the probes that need the model, by name, with their batches."""
         config = self.config
         inputs = self.inputs
         for name in config.others:

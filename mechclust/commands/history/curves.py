@@ -49,18 +49,18 @@ class Curve:
 
     Attributes:
         name: a key of ``TITLES``, or the name of a probe and of its measure.
-        sites: hook names, those of the last checkpoint.
-        layers: their numbers; block numbers for heads and topics.
+        sites: hook names at the last checkpoint.
+        layers: their numbers, or block numbers for heads and topics.
         value: the measure.
-        low: lower end of the central 95% of the chance distribution; for heads and topics, of the best head's.
+        low: lower end of the central 95% of the chance distribution, for heads and topics of the best head's.
         high: upper end.
         p: share of the chance distribution that is at least as high.
         n: number of examples at each checkpoint.
         value_low: lower end of the value's 95% interval over prompts, units or documents.
         value_high: upper end.
-        halves: the measure in random halves of these, the same at all checkpoints and layers; ``None`` for none.
-        n_units: how many of these there are.
-        n_compared: heads of which the measure is the best one's.
+        halves: the measure in random halves of the units, common to all checkpoints and layers. ``None`` for none.
+        n_units: number of these prompts, units or documents.
+        n_compared: number of heads among which the measure's head is the best.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Curve:
     n_compared: int = 1
 
     def without(self, checkpoints: Iterable[int]) -> Curve:
-        """Return the curve as if it was not measured at these checkpoints."""
+        """Return the curve as if not measured at these checkpoints."""
         tables = {name: getattr(self, name).copy() for name in _TABLES}
         if self.halves is not None:
             tables["halves"] = self.halves.copy()
@@ -124,8 +124,8 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
 def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
     """Return a curve for each measure of any other probe that has numbers per site.
 
-    Of numbers per label, those of the task are taken; of numbers per head, their mean; of the roles of heads, the score
-    of the best head.
+    Of numbers per label, the task's are taken. Of numbers per head, their mean. Of the roles of heads, the score of the
+    best head.
     """
     last = results[max(results)]
     if "role" in last.coords:
@@ -138,7 +138,7 @@ def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: i
             continue
         if measure.endswith(("_low", "_high", "p_value")):
             continue
-        # A chance interval without a measure's name is that of the first one.
+        # A chance interval without a measure's name belongs to the first one.
         unnamed = not curves and f"{measure}_null_low" not in axes
         read = partial(_read_other, measure, "" if unnamed else f"{measure}_")
         curves.append(_curve(f"{name}_{measure}", results, n_checkpoints, read))
@@ -148,7 +148,7 @@ def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: i
 def _curve(
     name: str, results: Mapping[int, ProbeResult], n_checkpoints: int, read: Callable[[ProbeResult], _Numbers]
 ) -> Curve:
-    """Read each checkpoint's numbers; NaN if it is not measured, or has other sites than the last."""
+    """Read each checkpoint's numbers, with NaN if it is not measured, or has other sites than the last."""
     last = results[max(results)]
     sites = list(last.coords["site"])
     numbers = np.full((6, n_checkpoints, len(sites)), np.nan)
@@ -163,7 +163,10 @@ def _curve(
 
 
 def _n_examples(result: ProbeResult) -> int:
-    """Return the number of examples; of a probe that counts them by class, that of all, and 0 if it does not count."""
+    """Return the number of examples.
+
+    It is the total of a probe that counts them by class, and 0 if it does not count.
+    """
     n = result.metadata.get("n_examples", result.metadata.get("n")) or 0
     return max(n.values()) if isinstance(n, Mapping) else int(n)
 
@@ -211,13 +214,16 @@ def _read(name: str, result: ProbeResult) -> _Numbers:
 
 
 def _stacked(result: ProbeResult, measures: Sequence[str], **at: str) -> _Numbers:
-    """Return measures at the named coordinates, NaN for those that the probe did not compute."""
+    """Return measures at the named coordinates, with NaN for ones that the probe did not compute."""
     missing = np.full(len(result.coords["site"]), np.nan)
     return np.stack([result.sel(name, **at).double().numpy() if name in result else missing for name in measures])
 
 
 def _halves(name: str, curve: Curve, results: Mapping[int, ProbeResult]) -> _Halves | None:
-    """Return a measure in each half of the prompts or documents; NaN at checkpoints without it, ``None`` if all are."""
+    """Return a measure in each half of the prompts or documents, NaN at checkpoints without it.
+
+    ``None`` if all are.
+    """
     measure, at = _MEASURES_OF_HALVES.get(name.partition("_")[0], ("", {}))
     kept = {i: result for i, result in results.items() if measure in result}
     if not kept:
@@ -267,7 +273,7 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
 
 
 def _crossing(above: Bool[np.ndarray, "right"]) -> int | None:
-    """Return the first place that is above chance with the one after it; the last place needs none after it."""
+    """Return the first place that is above chance with the one after it. The last place needs none after it."""
     return next((k for k in range(len(above)) if above[k : k + 2].all()), None)
 
 

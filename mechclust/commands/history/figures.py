@@ -65,7 +65,7 @@ def history_panels(result: Measurements) -> list[Panel]:
 
 
 def map_figure(result: Measurements, curve: Curve) -> Figure:
-    """Draw a heat map of layers by checkpoints, with a dot where a layer crosses chance.
+    """Draw a heat map of layers by checkpoints, with a dot at crossings of chance.
 
     Flagged checkpoints are crossed out.
     """
@@ -92,7 +92,7 @@ def map_figure(result: Measurements, curve: Curve) -> Figure:
 
 
 def steps_figure(result: Measurements, curve: Curve) -> Figure:
-    """Draw curves by checkpoint, one panel per layer, with chance bands; flagged checkpoints are hollow."""
+    """Draw curves by checkpoint, one panel per layer, with chance bands. Flagged checkpoints are hollow."""
     columns = spread(len(curve.layers), MAX_PANELS)
     figure, axes = subplots(len(columns), min(4, len(columns)), size=(3.3, 2.4), sharey=True, sharex=True)
     x = np.arange(len(result.series))
@@ -150,7 +150,7 @@ def _name_ticks(axis: Axes, names: Sequence[str], most: int, rotation: int = 45)
 def _over_checkpoints(
     widest: Callable[..., Float[np.ndarray, "layer"]], ends: Float[np.ndarray, "checkpoint layer"]
 ) -> Float[np.ndarray, "layer"]:
-    """Return the widest end by layer; NaN where no checkpoint has a chance level."""
+    """Return the widest end by layer, or NaN if no checkpoint has a chance level."""
     known = np.isfinite(ends).any(axis=0)
     return np.where(known, widest(np.where(known, ends, 0.0), axis=0), np.nan)
 

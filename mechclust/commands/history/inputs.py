@@ -49,7 +49,7 @@ class Inputs:
         tokenizer: the tokenizer that produced them.
         words: the tokens, as strings, of each prompt whose attention is shown, by its number in the file.
         corpus: the tokenized corpus, for topics.
-        topics: which of the corpus's words belong to which topics.
+        topics: which words of the corpus belong to which topics.
         units: which prompts belong together.
         notes: anything a reader should know.
     """
@@ -79,7 +79,7 @@ class Inputs:
 
     @property
     def corpus_digest(self) -> str:
-        """Digest of the corpus as tokens, with its topics; ``""`` if there is no corpus."""
+        """Digest of the corpus as tokens, with its topics, or ``""`` if there is no corpus."""
         if self.corpus is None or self.topics is None:
             return ""
         return digest_of([*self.corpus.windows, *self.corpus.labels, self.topics])
@@ -134,7 +134,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
 
 
 def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
-    """Return the tokenizer that comes with a checkpoint; ``None`` if there is none."""
+    """Return the tokenizer that comes with a checkpoint, or ``None`` if there is none."""
     folder = Path(checkpoint.model.source)
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
@@ -191,7 +191,7 @@ def _tokenizer(model: Any, series: Sequence[Checkpoint], config: HistoryConfig) 
 
 
 def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
-    """Refuse a folder without weights, such as one that is still being written, before others are measured."""
+    """Refuse a folder without weights, such as one still being written, before others are measured."""
     if not Path(checkpoint.model.source).is_dir() or checkpoint.model.is_adapter:
         return
     try:
@@ -224,7 +224,10 @@ def tokens_of(batches: Sequence[Batch], place: int) -> Int[Tensor, "pos"]:
 def _topics(
     reader: Any, sizes: Sizes, config: HistoryConfig
 ) -> tuple[EncodedCorpus, Bool[Tensor, "word topic"], Sequence[str]]:
-    """Fit topics to the corpus and tokenize it; return it with the topics of its words, and notes."""
+    """Fit topics to the corpus and tokenize it.
+
+    Return it with the topics of its words, and notes.
+    """
     check_tokenizer(reader)
     corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
     check_corpus_size(len(corpus), config.n_topics)

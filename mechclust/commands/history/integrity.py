@@ -1,4 +1,4 @@
-"""Checks that the checkpoints of a series are what their names say, before any conclusion is drawn from them."""
+"""Checks that the checkpoints of a series are as their names say, before any conclusion is drawn from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Identity:
         name: the checkpoint's name.
         weights: a sketch of its weights.
         config: the parts of the model's configuration that affect the numbers.
-        tokenizer: a digest; ``None`` if the checkpoint has no tokenizer of its own.
+        tokenizer: a digest, or ``None`` if the checkpoint has no tokenizer.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class Defect:
-    """Checkpoints that are not what their names say.
+    """Checkpoints that contradict their names.
 
     Attributes:
-        kind: ``last``: they have the weights of the last one; ``equal``: they have the same weights; ``order``: their
-            weights belong elsewhere in the series; ``states``: they have the hidden states of the last one, but
-            different weights; ``tokenizer``, ``config``: these differ from the last one's.
-        checkpoints: their positions in the series; they are left out of all conclusions.
+        kind: ``last``: they have the weights of the last one. ``equal``: they have equal weights. ``order``: their
+            weights belong elsewhere in the series. ``states``: they have the hidden states of the last one, but
+            different weights. ``tokenizer``, ``config``: these differ from the last one's.
+        checkpoints: their positions in the series. They are left out of all conclusions.
         text: the finding as a sentence.
     """
 
@@ -78,20 +78,21 @@ class _Move(NamedTuple):
 def check_series(
     series: Sequence[Identity], cka_with_last: Float[np.ndarray, "checkpoint layer"] | None = None
 ) -> list[Defect]:
-    """Find what is wrong with a series of checkpoints, given in training order.
+    """Find defects in a series of checkpoints, given in training order.
 
     A checkpoint is out of order if moving it elsewhere shortens the path through the weights: the sum of the distances
     that change must fall below 0.8 of its former value. A training run that moves straight or at random passes (every
-    other position is longer); so does one that stays near a point (every position is equally long), and one whose
-    learning rate falls at the end (0.83; 0.71 if the first is moved behind the last, for which the bound is 0.6). Two
-    things cannot be detected: two checkpoints swapped at either end of a random walk, and a whole series in reverse.
+    other position is longer). So does one that stays near a point (every position is equally long). One whose learning
+    rate falls at the end passes too (0.83, or 0.71 if the first is moved behind the last, for which the bound is 0.6).
+    Two errors cannot be detected: two checkpoints swapped at either end of a random walk, and a whole series in
+    reverse.
 
     Args:
         series: at least two checkpoints.
-        cka_with_last: linear CKA of each with the last one; NaN if unknown.
+        cka_with_last: linear CKA of each with the last one, or NaN if unknown.
 
     Returns:
-        The findings; none if nothing is wrong.
+        The defects, if any.
     """
     defects = [*_other_tokenizers(series), *_other_configs(series), *_equal_weights(series)]
     wrong = flagged(defects)
@@ -109,7 +110,7 @@ def flagged(defects: Sequence[Defect]) -> set[int]:
 
 
 def distances(series: Sequence[Identity]) -> _Distances:
-    """Estimate the Euclidean distances between the weights; NaN where shapes differ."""
+    """Estimate the Euclidean distances between the weights, with NaN if shapes differ."""
     apart = np.full((len(series), len(series)), np.nan)
     for shapes in {each.weights.shapes for each in series}:
         same = [i for i, each in enumerate(series) if each.weights.shapes == shapes]
@@ -189,7 +190,7 @@ def _out_of_order(series: Sequence[Identity], order: list[int]) -> Iterator[Defe
 
 
 def _nearest_place(moved: int, apart: _Distances, order: Sequence[int]) -> list[int]:
-    """Return the neighbours between which it makes the path through the others longer by the least."""
+    """Return the neighbours between which it lengthens the path through the others least."""
     places = list(zip([None, *order], [*order, None], strict=True))
     longer = [_through(apart, left, moved, right) - _edge(apart, left, right) for left, right in places]
     return [i for i in places[int(np.argmin(longer))] if i is not None]
@@ -227,7 +228,7 @@ def _same_states(
 ) -> Iterator[Defect]:
     """Find hidden states of the last checkpoint, long before it, that the weights do not explain.
 
-    Only layers at which CKA is defined count: layer 0 may be the same for all prompts.
+    Only layers at which CKA is defined count, since layer 0 may be constant over prompts.
     """
     undefined = ~np.isfinite(cka)
     away = 1 - np.where(undefined, np.inf, cka).min(axis=1)

@@ -42,23 +42,23 @@ def measure_history(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> HistoryResult:
-    """Run probes at every checkpoint of a training run, and check that the checkpoints are what their names say.
+    """Run probes at every checkpoint of a training run, and check that the checkpoints are as their names say.
 
     Prompts and corpus are tokenized once, with the last checkpoint's tokenizer. Each checkpoint is loaded once, and
-    only one is in memory at a time. Hidden states are saved in ``out/checkpoints``; clusters and CKA are computed from
-    there. A second call with the same ``out`` does not reload checkpoints that are already measured.
+    only one is in memory at a time. Hidden states are saved in ``out/checkpoints``. Clusters and CKA are computed from
+    there. A second call with this ``out`` does not reload checkpoints that are already measured.
 
     Args:
         model: the hub name whose revisions ``config.revisions`` are, or a folder of ``checkpoint-*`` folders. Its
             tokenizer is used if no checkpoint has one.
-        config: what to measure.
-        out: folder for hidden states and results; ``None`` for a temporary one, which is deleted afterwards.
+        config: the settings.
+        out: folder for hidden states and results, or ``None`` for a temporary one, which is deleted afterwards.
         tokenizer: used instead of the checkpoints' own.
         progress: show progress bars.
 
     Raises:
-        InputError: before any weights are loaded, for invalid settings, prompts or checkpoints; later, for a
-            checkpoint that cannot be loaded or a full disk.
+        InputError: before any weights are loaded, for invalid settings, prompts or checkpoints. Later, for a checkpoint
+            that cannot be loaded or a full disk.
 
     Example:
         >>> config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000"))  # doctest: +SKIP
@@ -151,7 +151,7 @@ def _curves(results: dict[str, ByCheckpoint], config: HistoryConfig, n: int) -> 
 
 
 def _comparable(curves: dict[str, Curve], wrong: set[int], n: int) -> dict[str, Curve]:
-    """Remove CKA with a checkpoint that is not what its name says."""
+    """Remove CKA with a checkpoint that contradicts its name."""
     without = {"cka_previous": {i + 1 for i in wrong} - {n}}
     if 0 in wrong:
         without["cka_first"] = set(range(n))
@@ -161,7 +161,7 @@ def _comparable(curves: dict[str, Curve], wrong: set[int], n: int) -> dict[str, 
 
 
 def _biased_cka(results: ByCheckpoint | None, n: int) -> Float[np.ndarray, "checkpoint layer"] | None:
-    """Return CKA with the last checkpoint, whose 1 is reached only by the same states."""
+    """Return CKA with the last checkpoint, whose 1 is reached only by identical states."""
     if not results:
         return None
     cka = np.full((n, len(results[max(results)].coords["site"])), np.nan)

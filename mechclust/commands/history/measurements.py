@@ -1,4 +1,4 @@
-"""What was measured of a series of checkpoints, which tables, readings and figures are made from."""
+"""Measurements of a series of checkpoints, from which tables, readings and figures are made."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PatternBytes = UInt8[Tensor, "layer head query key"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measurements:
-    """Measurements of a series of checkpoints; see ``HistoryResult`` for the attributes."""
+    """Measurements of a series of checkpoints, with the attributes of ``HistoryResult``."""
 
     model: str
     config: HistoryConfig
@@ -59,7 +59,7 @@ class Measurements:
 
     @property
     def tested(self) -> dict[str, Curve]:
-        """The curves of which crossings of chance are found, by name."""
+        """The curves whose crossings of chance are found, by name."""
         return {name: self.curves[name] for name in TESTED if name in self.curves}
 
     @property
@@ -72,7 +72,7 @@ class Measurements:
 
     @cached_property
     def crossings(self) -> pd.DataFrame:
-        """When each layer crosses chance; see ``curves.crossings``."""
+        """When each layer crosses chance, see ``curves.crossings``."""
         import pandas as pd
 
         tables = [crossings(curve, self.names, self.right) for curve in self.tested.values()]
@@ -80,7 +80,7 @@ class Measurements:
 
     @cached_property
     def changes(self) -> pd.DataFrame:
-        """The change of each tested measure from the first to the last checkpoint; see ``changes.change_table``."""
+        """The change of each tested measure from the first to the last checkpoint, see ``changes.change_table``."""
         import pandas as pd
 
         tables = [change_table(curve, self.names, self.right) for curve in self.tested.values()]

@@ -28,7 +28,7 @@ class FixedPlanes:
     """The positions of the prompts at every checkpoint.
 
     Attributes:
-        xy: coordinates; NaN if a checkpoint lacks the layer.
+        xy: coordinates, or NaN if a checkpoint lacks the layer.
         variance: share of the states' variance in the plane.
         layers: numbers of the layers shown.
         sites: their hook names.
@@ -83,7 +83,7 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
 
 
 def _scaled_rows(store: RowStore, index: Int[Tensor, "prompt"], site: str) -> _Rows:
-    """Return rows that are centred, with a mean square distance of 1; zeros if all are the same."""
+    """Return rows that are centred, with a mean square distance of 1, or zeros if all are equal."""
     rows = centred_matrix(store.take(index, [f"rows/{site}"])[f"rows/{site}"].double())
     size = rows.square().sum(dim=1).mean().sqrt()
     return rows / size if float(size) > 0 else rows

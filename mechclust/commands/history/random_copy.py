@@ -27,7 +27,7 @@ class RandomCopy:
         model: a checkpoint, whose configuration is used.
         folder: for the file.
         tokenizer: of the series.
-        config: how models are loaded; the copy is made on the CPU.
+        config: how models are loaded. The copy is made on the CPU.
     """
 
     model: ResolvedModel
@@ -47,7 +47,7 @@ class RandomCopy:
         return digest_of([json.dumps([self.model.source, self.config.dtype, versions(), stamps_of(self.model.source)])])
 
     def run(self) -> None:
-        """Make the copy and keep its sketch, unless it is there; or keep why there is none."""
+        """Make the copy and keep its sketch, or the reason why there is none, unless it is there."""
         if self._header().get("key") == self.key:
             return
         settings = replace(self.config, device="cpu", device_map=None, quantize=None)

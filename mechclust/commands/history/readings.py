@@ -1,4 +1,4 @@
-"""Conclusions about a series of checkpoints: one headline, a table of readings, and what to know about the numbers."""
+"""Conclusions about a series of checkpoints: one headline, a table of readings, and caveats on the numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks.text.visible import quoted
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_FINDINGS = 8  # findings that are readings; others are caveats
+MAX_FINDINGS = 8  # findings that are readings. Others are caveats
 MAX_CROSSINGS = 4  # checkpoints of a measure at which layers cross chance, a reading each
 _SHORT_TITLES = {
     "clusters": "clusters against tasks",
@@ -58,7 +58,7 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
 
 
 def readings(result: Measurements) -> list[Reading]:
-    """Return what was found, the most important first."""
+    """Return the readings, the most important first."""
     rows = list(_integrity(result))
     for curve in result.tested.values():
         if curve.measured:
@@ -138,7 +138,7 @@ def _span_with_ends(result: Measurements, curve: Curve, rows: pd.DataFrame) -> s
 
 
 def _at(result: Measurements, name: str) -> str:
-    """Return when: a layer that is above chance at the first checkpoint crossed it there or before."""
+    """Return when a layer crossed: at a checkpoint, or by the first one if it was above chance there."""
     if name != result.start.name:
         return f"at {quoted(name)}"
     if result.start.origin == Origin.RANDOM:
@@ -156,7 +156,7 @@ def _layers(rows: pd.DataFrame, curve: Curve) -> str:
 
 
 def _notes(rows: pd.DataFrame, curve: Curve) -> str:
-    """Return the notes of crossings in sentences, each with its layers, but for what ``_at`` says."""
+    """Return the notes of crossings in sentences, each with its layers, except ones that ``_at`` states."""
     sentences = []
     for note, noted in rows.groupby("note"):
         beyond = str(note).removeprefix(FROM_FIRST).removeprefix("; ")
@@ -166,7 +166,7 @@ def _notes(rows: pd.DataFrame, curve: Curve) -> str:
 
 
 def _with_random_weights(result: Measurements, curve: Curve, rows: pd.DataFrame) -> str:
-    """Return the values at the first checkpoint, if it has random weights and is another than the crossing."""
+    """Return the values at the first checkpoint, if it has random weights and differs from the crossing."""
     start = result.start
     if start.origin != Origin.RANDOM or start.name in set(rows["crosses_at"]):
         return ""
@@ -181,7 +181,7 @@ def _span(values: Shaped[np.ndarray, "n"] | pd.Series) -> str:
 
 
 def _untested(result: Measurements) -> list[Curve]:
-    """Return the curves without crossings that a reading is about."""
+    """Return the curves without crossings that have a reading."""
     without_reading = (*result.tested, "cka_first", "cka_previous")
     curves = [curve for name, curve in result.summarised.items() if name not in without_reading]
     return [curve for curve in curves if np.isfinite(curve.value[result.right]).any()]
@@ -210,7 +210,7 @@ def _undefined(result: Measurements) -> Iterator[Reading]:
 
 
 def caveats(result: Measurements) -> list[str]:
-    """Return what a reader needs to know about the numbers."""
+    """Return the caveats on the numbers."""
     notes = [*result.input_notes, *(finding.text for finding in result.findings[MAX_FINDINGS:])]
     if result.flagged:
         notes.append(

@@ -31,11 +31,11 @@ class HistoryResult(Measurements, MeasuredResult):
         model: the model's name.
         config: the settings.
         series: the checkpoints, in training order.
-        findings: what is wrong with some of them; these are left out of all conclusions.
+        findings: defects of some of them, which are left out of all conclusions.
         results: the probes' results, by ``"NAME/CHECKPOINT"``.
         curves: by name: ``clusters``, ``cka_last``, ``cka_first``, ``cka_previous``, ``heads``, ``topics``, and for
             other probes the name of the probe and its measure, such as ``LinearDecodability_accuracy``.
-        planes: hidden states in fixed planes, for the page; ``None`` for none.
+        planes: hidden states in fixed planes, for the page, or ``None``.
         attention: for each checkpoint, patterns as bytes, by prompt number.
         words: tokens of these prompts, by prompt number.
         input_notes: anything a reader should know about the inputs.
@@ -76,9 +76,9 @@ class HistoryResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per measure, checkpoint and layer.
 
-        ``measure, checkpoint, step, flagged, layer, site, value, value_low, value_high, null_low, null_high, p_value,
-        n``: the value with its 95% interval over prompts, units or documents, the chance interval, the p-value and the
-        number of examples.
+        The columns are ``measure, checkpoint, step, flagged, layer, site, value, value_low, value_high, null_low,
+        null_high, p_value, n``. They hold the value with its 95% interval over prompts, units or documents, the chance
+        interval, the p-value and the number of examples.
         """
         import pandas as pd
 

@@ -23,7 +23,7 @@ class Checkpoint:
 
     Attributes:
         name: the revision, or the folder's name.
-        step: the last number in the name; ``None`` if it has none.
+        step: the last number in the name, or ``None`` if it has none.
         model: by name, with absolute paths.
     """
 
@@ -38,12 +38,12 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
     If another name has no number, they are in the given order.
 
     Args:
-        model: a hub name, or a folder; without revisions and checkpoints, its ``checkpoint-*`` folders are used.
-        config: with revisions or checkpoints.
+        model: a hub name, or a folder. Without revisions and checkpoints, its ``checkpoint-*`` folders are used.
+        config: settings with revisions or checkpoints.
 
     Raises:
-        InputError: for fewer than two checkpoints, a missing folder, a folder that holds checkpoints instead of being
-            one, revisions of a folder, a revision given twice, or two checkpoints of the same step.
+        InputError: for fewer than two checkpoints, a missing folder, or a folder that holds checkpoints instead of
+            being one. Also for revisions of a folder, a revision given twice, or two checkpoints with one step.
     """
     sources = _revisions(model, config) if config.revisions else _folders(Path(model), config)
     if len(sources) < MIN_CHECKPOINTS:
@@ -73,7 +73,7 @@ def _revisions(model: str | Path, config: HistoryConfig) -> list[tuple[str, str]
 
 
 def _folders(model: Path, config: HistoryConfig) -> list[tuple[str, str]]:
-    """Return names and paths of the given folders, or of those that the Trainer wrote."""
+    """Return names and paths of the given folders, or of the Trainer's."""
     folders = _given_folders(config.checkpoints) if config.checkpoints else _trainer_folders(model)
     return [(path.name, str(path)) for path in folders]
 
@@ -102,7 +102,7 @@ def _checkpoints_in(folder: Path) -> list[Path]:
 
 
 def _given_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders, including those that match a pattern which the shell did not expand."""
+    """Return the folders, including ones that match a pattern which the shell did not expand."""
     folders: list[Path] = []
     for path in paths:
         if not path.is_dir():

@@ -15,9 +15,9 @@ from mechclust.report.prompt_map import base64_numbers, label_classes, points_sc
 from mechclust.web.scripts import template_text
 from probes.engine.sites import head_name
 
-MAX_HALF_WIDTH = 4.0  # of a frame, where the mean square distance from the middle is 1
+MAX_HALF_WIDTH = 4.0  # of a frame, in which the mean square distance from the middle is 1
 MAX_ATTENTION_BYTES = 4_000_000  # of patterns on a page
-_STEPS = 30_000  # half a frame's width as an integer; what lies beyond is drawn at the edge
+_STEPS = 30_000  # half a frame's width as an integer. Points beyond are drawn at the edge
 _MISSING = -32_768
 
 
@@ -96,7 +96,7 @@ def _attention(result: Measurements, place: int) -> dict[str, Any]:
 
 
 def _packed_patterns(patterns: PatternBytes | None, last: PatternBytes, blocks: list[int]) -> str | None:
-    """Return the patterns of some blocks, or ``None`` if they are not those of the last checkpoint's heads."""
+    """Return the patterns of some blocks, or ``None`` if their heads differ from the last checkpoint's."""
     if patterns is None or patterns.shape != last.shape:
         return None
     return base64_numbers(patterns[torch.tensor(blocks)].numpy(), "u1")

@@ -68,7 +68,7 @@ def start_of(name: str, step: int | None, weights: WeightSketch, random: RandomW
     """Compare the first checkpoint with random weights.
 
     Training changes the weights that are initialised with a single number, such as biases, from its first step on.
-    Whatever the size of the initialisation, random weights have none of them changed. If nothing else is known, the
+    Whatever the size of the initialisation, random weights have none of them changed. Without further evidence, the
     other weights must also have the size that the configuration gives them.
 
     Args:

@@ -10,14 +10,14 @@ from tasks import InputError
 
 
 def check_probes(inputs: Inputs, config: HistoryConfig) -> None:
-    """Refuse probes that these prompts lack something for, and a history of which no curve would come.
+    """Refuse probes whose inputs these prompts lack, and a history without any curve.
 
     Args:
         inputs: prompts.
         config: with the probes.
 
     Raises:
-        InputError: naming the probe, with its reason.
+        InputError: naming the probe, with the reason.
     """
     if not config.others:
         return

@@ -80,7 +80,7 @@ def _which(role: str) -> Which:
 
 
 def _draw_role(axis: Axes, curves: TaskCurves, role: str, shift: float, step: float, seed: int) -> Label:
-    """Draw boxes or points of one role, its median and the intervals of the median; return its label."""
+    """Draw boxes or points of one role, its median and the intervals of the median, and return its label."""
     look = LOOKS[role]
     which = _which(role)
     draw_boxes(axis, curves.values(which), look, shift, 0.84 * step)
@@ -94,7 +94,7 @@ def _draw_role(axis: Axes, curves: TaskCurves, role: str, shift: float, step: fl
 
 
 def _interval_width(curves: TaskCurves, step: float) -> float:
-    """Return the width of the bars of intervals, thin where they would hide points or each other."""
+    """Return the width of the bars of intervals, thin if they would hide points or each other."""
     if len(curves.tasks) < BOXES:
         return 1.3
     return 3.2 if curves.n_layers * 0.8 / step <= 70 else 1.8
@@ -171,7 +171,7 @@ def gains_figure(result: Measurements) -> Figure:
 
 
 def groups_figure(result: Measurements) -> Figure:
-    """Draw the layer groups and the curves they are read from: medians, spread, dimensions."""
+    """Draw the layer groups and the curves behind them: medians, spread, dimensions."""
     curves = result.curves().seen
     seed = result.config.seed
     dims = {role: values for role, values in curves.dims.items() if np.isfinite(values).any()}
@@ -208,7 +208,7 @@ def _draw_spreads(axis: Axes, curves: TaskCurves, seed: int) -> list[Label]:
 
 
 def _shade_groups(axes: list[Axes], interval: LayerGroupsInterval) -> None:
-    """Shade and name the groups in all panels, and draw where they end above the first."""
+    """Shade and name the groups in all panels, and draw their ends above the first."""
     above = axes[0].get_xaxis_transform()
     for name, color in _SHADES.items():
         group = getattr(interval.groups, name)
@@ -335,7 +335,7 @@ def opinions_figure(result: Measurements) -> Figure:
 
 
 def final_norm_figure(result: Measurements) -> Figure:
-    """Draw debiased CKA after the final norm against that before it, one point per task."""
+    """Draw debiased CKA after the final norm against its value before, one point per task."""
     figure, (axis,) = subplots(1, size=(5.6, 4.8))
     lowest = 0.0
     for role, look in (("base", LOOKS["base"]), ("tuned", LOOKS["tuned"]), ("again", LOOKS["ceiling"])):

@@ -1,4 +1,4 @@
-"""Draw what the figures of ``mechclust mossa`` share: roles, boxes, medians, references, published curves."""
+"""Elements shared by the figures of ``mechclust mossa``: roles, boxes, medians, references, published curves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Look(NamedTuple):
     marker: str
 
 
-# The colours of pre and tuned are those of the paper.
+# Pre and tuned have the paper's colours.
 LOOKS: Mapping[str, Look] = {
     "base": Look("pre", BLUE, "s"),
     "tuned": Look("tuned", RED, "o"),
@@ -66,7 +66,7 @@ def width(n_layers: int, least: float = 8.0, most: float = 18.0) -> float:
 
 
 def median_interval(curves: TaskCurves, which: Which, seed: int) -> tuple[ByLayer, ByLayer] | None:
-    """Return 95% intervals of the median by bootstrap over tasks; None for too few tasks."""
+    """Return 95% intervals of the median by bootstrap over tasks, or None for too few tasks."""
     if curves.few:
         return None
     _, ends = bootstrap(curves, methodcaller("median", which), seed=seed)
@@ -177,6 +177,6 @@ def finish(axis: Axes, curves: TaskCurves, lowest: float, ylabel: str = CKA_LABE
 
 
 def least(*values: Float[np.ndarray, "..."] | None) -> float:
-    """Return the least number that is defined; 0 for none."""
+    """Return the least number that is defined, or 0 if none is."""
     known = [each[np.isfinite(each)] for each in values if each is not None]
     return float(min((each.min() for each in known if each.size), default=0.0))

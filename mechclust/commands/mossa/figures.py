@@ -42,7 +42,7 @@ _PUBLISHED = (
 
 @styled()
 def mossa_panels(result: Measurements) -> list[Panel]:
-    """Draw the figures in the report's order, the main one first; those without measurements are left out."""
+    """Draw the figures in the report's order, the main one first, leaving out figures without measurements."""
     return [*_curve_panels(result), *_learning_panels(result), *_state_panels(result), *_check_panels(result)]
 
 
@@ -54,7 +54,7 @@ def _curve_panels(result: Measurements) -> Iterator[Panel]:
         yield Panel("task_gains", gains_figure(result), _GAINS)
     yield Panel("layer_groups", groups_figure(result), _GROUPS)
     yield Panel("clusters", clusters_figure(result), _CLUSTERS + diamonds)
-    if sum(result.held_out) > 1:  # of one, the next figure shows the same
+    if sum(result.held_out) > 1:  # for one task, the next figure suffices
         caption = _held_out_caption(result) + published
         yield Panel("held_out", boxes_figure(result, held_out=True), caption)
     if any(result.held_out):
@@ -95,7 +95,7 @@ def _has(result: Measurements, probe: str) -> bool:
 
 
 def _shape(n: int) -> str:
-    """Return how this many tasks are drawn."""
+    """Return the form in which this many tasks are drawn."""
     parts = ["thin line: the median"]
     parts.append("box plots over tasks, whiskers to the minimum and maximum" if n >= BOXES else "one point per task")
     if n >= LEAST_TASKS:

@@ -1,7 +1,7 @@
 """Judge the findings of a run on a real model over tasks.
 
-One run has one tuned model, so every interval is over tasks (bootstrap): it shows how much depends on which tasks were
-measured, not what another seed of the tuning would give. C7 is stated here, all others in ``mechclust.mossa``.
+One run has one tuned model, so every interval is over tasks (bootstrap). It shows the dependence on the measured tasks,
+not on the seed of the tuning. C7 is stated here, all others in ``mechclust.mossa``.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ def findings_of(
     purity_chance: float | None = None,
     seed: int = 0,
 ) -> list[Finding]:
-    """Return C2 to C20 of a run; of these C10 is a check.
+    """Return C2 to C20 of a run, of which C10 is a check.
 
     Args:
-        curves: debiased CKA with the controls, of all tasks; with the covariates ``published.FLESCH_KINCAID``,
+        curves: debiased CKA with the controls, of all tasks, with the covariates ``published.FLESCH_KINCAID``,
             ``COLEMAN_LIAU`` and ``DATA_SIZE`` if they are known.
         n: prompts of the task that has the fewest.
         d: width of the model.
         biased: CKA in the biased form of ``"base"`` and ``"tuned"``.
-        gains: share of pairs of prompts whose right answers the tuned model tells from the same two exchanged, minus
-            that of the base model.
-        learnt: whether the tuned model learnt the task; held-out tasks that it did not learn are in no finding.
+        gains: share of pairs of prompts for which the tuned model prefers the right answers to the exchanged ones,
+            minus the base model's share.
+        learnt: whether the tuned model learnt the task. Held-out tasks that it did not learn are in no finding.
         task_dims: dimensions for 99% of the variance by task of ``"base"`` and ``"tuned"``.
         purity: share of nearest neighbours in the task's cluster of ``"base"`` and ``"tuned"``.
         purity_chance: purity by chance.
-        seed: for drawing tasks anew, behind each interval.
+        seed: seed of the bootstrap over tasks, behind each interval.
     """
     if gains is not None:
         curves = replace(curves, covariates={**curves.covariates, GAIN: np.asarray(gains, dtype=float)})
@@ -165,7 +165,7 @@ def _seen_curves(curves: TaskCurves, tables: TaskTables | None) -> TaskCurves | 
 
 
 def _fewer(count: int, what: str, which: str = "") -> str:
-    """Return why there are too few for an interval over tasks; ``""`` if there are enough."""
+    """Return why there are too few for an interval over tasks, or ``""`` if there are enough."""
     if count >= LEAST_TASKS:
         return ""
     tasks = counted(count, what) if count else f"no {what}"

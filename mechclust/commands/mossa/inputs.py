@@ -1,4 +1,4 @@
-"""Read the tasks of a MOSSA run as tokens, and refuse before work starts what cannot be measured."""
+"""Read the tasks of a MOSSA run as tokens, and refuse invalid ones before work starts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Inputs:
 
 
 def cluster_of(task: InstructionTask) -> str | None:
-    """Return the cluster in figures and findings; tasks of FLAN's ``"misc"`` have nothing in common, so none."""
+    """Return the cluster in figures and findings. Tasks of FLAN's ``"misc"`` have none, as they share little."""
     return None if task.cluster == MISC else task.cluster
 
 
@@ -80,7 +80,7 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
     """Read the tasks, the tokenizer, the sizes and the models' names, without weights.
 
     Raises:
-        InputError: for settings, files or models that nothing can be measured with.
+        InputError: for settings, files or models that do not allow any measurement.
     """
     config.check()
     collection = config.read()
@@ -123,7 +123,10 @@ def _check_tasks(collection: TaskCollection, config: MossaConfig) -> None:
 def _check_checkpoints(
     base: str, tokenizer: Any, sizes: Sizes, models: Sequence[Model], collection: TaskCollection, config: MossaConfig
 ) -> list[str]:
-    """Refuse checkpoints with another number of layers or that read texts otherwise; return notes on the others."""
+    """Refuse checkpoints with another number of layers or another tokenization.
+
+    Return notes on the others.
+    """
     texts: dict[str, str] = {}
     for task in collection:
         texts |= {example.where: example.prompt for example in task.test[:2]}
@@ -145,7 +148,10 @@ def _check_checkpoints(
 
 
 def _units_note(collection: TaskCollection, config: MossaConfig) -> str:
-    """Return how prompts were grouped; refuse units of which a measured task has too few for CKA."""
+    """Return how prompts were grouped.
+
+    Refuse units of which a measured task has too few for CKA.
+    """
     if config.units is None:
         return "CKA takes prompts as independent; if some share a template, give --units."
     for task in collection:
@@ -213,7 +219,7 @@ def _cut(collection: TaskCollection, text_format: InstructionFormat) -> list[str
 
 
 def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping[str, str]) -> list[str]:
-    """Return notes on tasks of which nothing is measured, or nothing trained, and why.
+    """Return notes on tasks that are not measured, or not trained, and why.
 
     Raises:
         InputError: if the controls that were given leave too few seen tasks.
@@ -288,9 +294,9 @@ def test_batches(
 
     Args:
         tasks: the tasks.
-        most: prompts of a task, chosen by a hash of their place in the file.
+        most: maximum number of prompts of a task, chosen by a hash of their place in the file.
         text_format: how they are read.
-        tokens_per_batch: padding included.
+        tokens_per_batch: maximum number of tokens, including padding.
         numbers: numbers of the tasks, for the label ``task``. The label ``unit`` numbers the units, which are the tasks
             if examples have none.
     """
@@ -342,5 +348,5 @@ def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
 
 
 def chosen_examples(task: InstructionTask, most: int) -> list[Example]:
-    """Return at most so many of a task's test examples, drawn by a hash, since files may be ordered by answers."""
+    """Return at most ``most`` of a task's test examples, drawn by a hash, since files may be ordered by answers."""
     return [task.test[i] for i in draw_prompts(torch.arange(len(task.test)), most).tolist()]

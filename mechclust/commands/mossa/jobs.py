@@ -16,9 +16,10 @@ class TaskJob:
 
     Attributes:
         task: name of the task.
-        models: by role: ``base``, ``tuned``, ``control``, and if there are any, ``again`` (the control trained once
-            more), ``other-1`` and so on (controls of other tasks, which are compared with ``tuned``; all others are
-            compared with ``control``) and ``all-tasks`` (for a held-out task: the model that was trained on it too).
+        models: by role: ``base``, ``tuned``, ``control``, and if there are any, ``again``, ``other-1`` and so on, and
+            ``all-tasks``. ``again`` is the control trained once more. ``other-1`` and so on are controls of other
+            tasks, which are compared with ``tuned``, whereas all others are compared with ``control``. ``all-tasks``
+            is, for a held-out task, the model that was trained on it too.
         numbers: numbers of the tasks.
     """
 
@@ -39,7 +40,7 @@ class ModelJob:
     Attributes:
         model: the base or the tuned model.
         numbers: numbers of the tasks.
-        clusters: number of each task's cluster; ``n_clusters`` for a task in no cluster.
+        clusters: number of each task's cluster, or ``n_clusters`` for a task in no cluster.
         n_clusters: number of clusters.
     """
 

@@ -24,23 +24,23 @@ Answers: TypeAlias = tuple[Shaped[np.ndarray, "prompt"], Float[np.ndarray, "prom
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one model's answers to one task's test prompts; every pair of numbers is a 95% interval over prompts.
+    """Scores of one model's answers to one task's test prompts. Pairs of numbers are 95% intervals over prompts.
 
     Attributes:
         n: number of prompts.
-        exact: share of prompts of which every token of the answer was the most probable one.
+        exact: share of prompts for which every token of the answer was the most probable one.
         exact_ends: interval by Wilson.
         loss: mean over prompts of the answer's mean loss, in nats a token.
         loss_ends: interval by Student's t.
-        exact_gain: exact - the base model's, on the same prompts.
-        exact_gain_ends: interval by Bonett & Price (2012), for shares of the same prompts.
+        exact_gain: exact - the base model's, on these prompts.
+        exact_gain_ends: interval by Bonett & Price (2012), for paired shares.
         loss_gain: the base model's loss - loss.
         loss_gain_ends: interval by Student's t over prompts.
         pairs: number of pairs of prompts with different answers.
-        margin: by how many nats both right answers of a pair are more probable together than the same two exchanged,
-            mean over pairs. 0 if answers do not depend on their prompts.
+        margin: by how many nats both right answers of a pair are together more probable than when exchanged, mean over
+            pairs. 0 if answers do not depend on their prompts.
         margin_ends: interval by Student's t over pairs.
-        apart: share of pairs with a margin above 0, and half of those at 0. By chance .5.
+        apart: share of pairs with a margin above 0, plus half the share at 0. By chance .5.
         margin_gain: margin - the base model's.
         margin_gain_ends: interval by Student's t over pairs.
     """
@@ -63,12 +63,12 @@ class Score:
 
     @property
     def state(self) -> LearningState:
-        """Verdict on what was learnt.
+        """Verdict on whether the task was learnt.
 
         ``learnt``: right answers are distinguished from other prompts' better than at random and than by the base
         model, by the intervals. ``form only``: they are only more probable or more often exact, because the model
         learnt which answers there are. ``not measured``: there are fewer than two pairs, for example because all
-        answers are the same. Otherwise ``not learnt``.
+        answers are equal. Otherwise ``not learnt``.
         """
         if self.pairs < 2:
             return "not measured"
@@ -114,10 +114,10 @@ def score(
     """Score answers.
 
     Args:
-        exact: 1 where the answer was given, else 0.
+        exact: 1 if the answer was given, else 0.
         loss: loss of the answer.
         margin: margins of pairs of prompts, see ``margins``.
-        base: the same three of the base model on the same prompts.
+        base: these three of the base model, on these prompts.
 
     Example:
         >>> none = np.zeros(10)  # a model that now always says "no", and as often to prompts that have another answer

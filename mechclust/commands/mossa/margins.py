@@ -1,4 +1,4 @@
-"""Measure whether a model's answers depend on their prompts: right answers against those of other prompts."""
+"""Measure whether a model's answers depend on their prompts: right answers against other prompts' answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Pairs = list[tuple[int, int]]
 
 
 def pairs_of(answers: Sequence[str]) -> Pairs:
-    """Pair each prompt with the first later one that has another answer and is in no pair yet.
+    """Pair each prompt with the first later unpaired one that has another answer.
 
     Example:
         >>> pairs_of(["yes", "yes", "no", "no", "yes"])
@@ -58,10 +58,10 @@ def margins(
     pairs: Pairs,
     tokens_per_batch: int,
 ) -> Float[Tensor, "pair"]:
-    """Return by how many nats both right answers of a pair are more probable together than the same two exchanged.
+    """Return by how many nats both right answers of a pair are together more probable than when exchanged.
 
-    A model whose answers do not depend on the prompt has 0 for every pair, whatever its habits, because the two answers
-    are the same on both sides.
+    A model whose answers do not depend on the prompt has 0 for every pair, whatever its habits, because both sides have
+    the same two answers.
 
     Args:
         model: Hugging Face model.

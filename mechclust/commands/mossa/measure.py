@@ -38,7 +38,7 @@ _ANSWERING = ("base", "tuned", "control", "all-tasks")  # roles
 def measure_models(
     inputs: Inputs, config: MossaConfig, out: Path, missing: Sequence[Model], *, progress: bool = False
 ) -> tuple[dict[str, dict[str, ProbeResult]], dict[str, dict[str, ProbeResult]]]:
-    """Measure all models; return results by task and name, and by kind of model and name."""
+    """Measure all models. Return results by task and name, and by kind of model and name."""
     of_tasks = task_jobs(inputs, missing, config.nulls)
     of_models = model_jobs(inputs)
     title = "measuring tasks" if progress else None
@@ -57,7 +57,7 @@ def _measure(resident: ResidentBase, job: TaskJob | ModelJob) -> dict[str, Probe
 
 
 def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]:
-    """Measure one task; return results by ``"ROLE.MEASURE"``. Results that are kept are not measured again."""
+    """Measure one task. Return results by ``"ROLE.MEASURE"``. Results that are kept are not measured again."""
     config = resident.config
     task = resident.collection[job.task]
     batches = test_batches([task], config.n_prompts, resident.format, config.tokens_per_batch, job.numbers)
@@ -97,8 +97,8 @@ def is_other_control(role: str) -> bool:
 def partner_of(role: str) -> str:
     """Return the role of the model that a role's model is compared with.
 
-    Similarity to the task's own control is what MOSSA measures; its null is the similarity of the tuned model to
-    controls of other tasks.
+    MOSSA measures the similarity to the task's control. Its null is the similarity of the tuned model to controls of
+    other tasks.
 
     Example:
         >>> partner_of("base"), partner_of("other-1")

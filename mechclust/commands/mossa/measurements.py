@@ -36,7 +36,7 @@ MEASURES = {
 
 @dataclass(frozen=True, repr=False)
 class Measurements:
-    """Measurements of a run; see ``MossaResult`` for the attributes."""
+    """Measurements of a run, with the attributes of ``MossaResult``."""
 
     base: str
     config: MossaConfig
@@ -57,7 +57,7 @@ class Measurements:
 
     @property
     def cluster_names(self) -> list[str]:
-        """Clusters by the number that pictures carry; the number after the last is of tasks in no cluster."""
+        """Clusters by the number that pictures carry. The number after the last is for tasks in no cluster."""
         return list(self.clusters_there) or sorted({name for name in self.clusters if name is not None})
 
     @property
@@ -102,7 +102,7 @@ class Measurements:
     def values(
         self, role: str, measure: str = "debiased CKA", *, final_norm: bool = False
     ) -> Float[np.ndarray, "task layer"] | Float[np.ndarray, "task"]:
-        """Return the similarity of a role's model with the tasks' controls; NaN if a task has no such model.
+        """Return the similarity of a role's model with the tasks' controls, or NaN if a task has no such model.
 
         For ``other-1`` and so on, it is the similarity with the tuned model.
 
@@ -136,10 +136,10 @@ class Measurements:
         )
 
     def gain_ends(self, n_compared: int = 1) -> Float[np.ndarray, "task 2"]:
-        """Return the 95% interval over prompts, or their units, of each task's gain; NaN if there is none.
+        """Return the 95% interval over prompts, or their units, of each task's gain, or NaN if there is none.
 
         Args:
-            n_compared: tasks of which one was chosen for its gain.
+            n_compared: number of tasks from which one was chosen for its gain.
         """
         return np.array([self._gain_ends(task, n_compared) for task in self.tasks])
 
@@ -179,7 +179,7 @@ class Measurements:
     def task_purity(self) -> dict[str, Float[np.ndarray, "task layer"]] | None:
         """Share of nearest neighbours, among all seen tasks' prompts, that are in the task's cluster.
 
-        Of ``base`` and ``tuned``. NaN for held-out tasks; None if tasks have no clusters.
+        It is for ``base`` and ``tuned``, NaN for held-out tasks, and None if tasks have no clusters.
         """
         if not all("task-purity" in self.of_model[kind] for kind in ("base", "tuned")):
             return None
@@ -216,9 +216,9 @@ class Measurements:
         return states_of(self.scores, role)
 
     def told_apart(self, role: str) -> Float[np.ndarray, "task"]:
-        """Return the share of pairs of prompts whose right answers are preferred to the same two exchanged.
+        """Return the share of pairs of prompts whose right answers are preferred to the exchanged ones.
 
-        By chance .5; NaN if not measured.
+        It is .5 by chance, and NaN if not measured.
         """
         shares = [self.scores[task][role].apart if role in self.scores[task] else np.nan for task in self.tasks]
         return np.array(shares, dtype=float)

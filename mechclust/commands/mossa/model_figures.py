@@ -143,7 +143,7 @@ def _draw_scores(axis: Axes, result: Measurements, tasks: Sequence[str], value: 
 
 
 def _name_tasks(axes: Sequence[Axes], result: Measurements, tasks: Sequence[str]) -> None:
-    """Name the rows; mark held-out tasks with a star, and those that were not learnt in red."""
+    """Name the rows, with a star for held-out tasks, and in red for tasks that were not learnt."""
     states = result.states()
     held_out = dict(zip(result.tasks, result.held_out, strict=True))
     names = [f"{figure_text(task, 30)}{' *' if held_out[task] else ''}" for task in tasks]
@@ -185,7 +185,7 @@ def dims_figure(result: Measurements) -> Figure:
 
 
 def _finish_dims(axis: Axes, result: Measurements, labels: list[Label], prompts: int) -> None:
-    """Draw the most dimensions that so many prompts can have, if it is near, and finish the axes."""
+    """Draw the most dimensions that this number of prompts can have, if it is near, and finish the axes."""
     _, top = axis.get_ylim()
     most = min(prompts - 1, result.d)
     if 0 < most < 1.6 * top:
@@ -226,7 +226,7 @@ def _cluster_name(result: Measurements, code: int) -> str:
 
 
 def purity_figure(result: Measurements) -> Figure:
-    """Draw the share of nearest neighbours in the same cluster by layer, with chance."""
+    """Draw the share of nearest neighbours in the prompt's cluster by layer, with chance."""
     figure, (axis,) = subplots(1, size=(width(result.n_layers, 6, 9), 3.6), grid="y")
     labels = []
     for role, probes in result.of_model.items():

@@ -39,10 +39,10 @@ class Model:
     """One model of a run.
 
     Attributes:
-        kind: ``base``; ``tuned`` on all tasks; tuned ``without-held-out`` tasks; ``control`` of a task; a control
+        kind: ``base``, ``tuned`` on all tasks, tuned ``without-held-out`` tasks, ``control`` of a task, or a control
             trained ``again`` with another seed.
         task: task of a control.
-        given: a checkpoint or an adapter that was given; ``None`` if the model is trained here.
+        given: a checkpoint or an adapter that was given, or ``None`` if the model is trained here.
     """
 
     kind: str
@@ -109,7 +109,7 @@ class ResidentBase:
     def as_model(self, model: Model) -> Iterator[Any]:
         """Give the hooked model of a block: the base with an adapter, or a checkpoint that is loaded and freed again.
 
-        Inside a block of the same model, the current one is given.
+        Inside a block of this model, the current one is given.
         """
         if self._current is not None and self._current[0] == model:
             yield self._current[1]
@@ -186,7 +186,7 @@ def run_on_base(
         base: hub name or folder.
         config: settings of the run.
         out: folder of the run.
-        title: title of the progress bar; ``None`` for none.
+        title: title of the progress bar, or ``None`` for none.
         unit: unit of the progress bar.
     """
     outcomes = each_result(
@@ -221,7 +221,7 @@ def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
 
 
 def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:
-    """Return the base and every model of a run, those that take longest to train first.
+    """Return the base and every model of a run, the longest to train first.
 
     A task that cannot be measured has no control. If no held-out task can be measured, there is no model without them.
 
@@ -260,7 +260,7 @@ def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:
 def tuning_of(model: Model, collection: TaskCollection, config: MossaConfig) -> TuneConfig:
     """Return how a model is trained.
 
-    Each adapter has its own initial weights and order of the data, because two that begin alike change the same few
+    Each adapter has separate initial weights and order of the data. Two that begin alike would change a few common
     directions, which makes them similar.
     """
     tuning = config.tuning

@@ -55,7 +55,7 @@ class _PooledRows:
 
 
 def measure_pooled(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResult]:
-    """Measure a model on all seen tasks together; return results by measure."""
+    """Measure a model on all seen tasks together. Return results by measure."""
     config = resident.config
     seen = [task for task in resident.collection.seen if not task.too_few]
     batches = _batches(resident, job, seen)
@@ -89,7 +89,7 @@ def _batches(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionT
 
 
 def _probes(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionTask]) -> dict[str, Probe]:
-    """Return the probes; neighbours are counted only if prompts of several clusters are there, and enough of them."""
+    """Return the probes. Neighbours are counted only for enough prompts of several clusters."""
     config = resident.config
     n_layers = n_layers_of(resident)
     at = sites(n_layers)

@@ -22,8 +22,8 @@ INDICES = ("Flesch-Kincaid", "Coleman-Liau")
 def readability(texts: Sequence[str]) -> dict[str, float]:
     """Return mean grade levels over texts.
 
-    Syllables are those of the CMU pronouncing dictionary where NLTK has it (``nltk.download('cmudict')``), else places
-    of hyphenation, which moves Flesch-Kincaid by less than a grade on prose.
+    Syllables are from the CMU pronouncing dictionary if NLTK has it (``nltk.download('cmudict')``). Otherwise, they are
+    places of hyphenation, which moves Flesch-Kincaid by less than a grade on prose.
 
     Args:
         texts: such as the prompts of a task.
@@ -49,7 +49,7 @@ def readability(texts: Sequence[str]) -> dict[str, float]:
 
 
 def kept_readability(texts: Sequence[str], folder: Path) -> tuple[dict[str, float], str]:
-    """Return ``readability`` and how syllables are counted; it is kept in a folder, since many texts take minutes.
+    """Return ``readability`` and how syllables are counted, kept in a folder, since many texts take minutes.
 
     Raises:
         InputError: if textstat is not installed.

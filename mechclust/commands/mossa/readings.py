@@ -1,4 +1,4 @@
-"""Conclusions of a MOSSA run: one headline, a table of readings, and what to know about the numbers."""
+"""Conclusions of a MOSSA run: one headline, a table of readings, and caveats on the numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
-    """Return what was learnt, layers, tasks, held-out tasks and findings.
+    """Return readings of learning, layers, tasks, held-out tasks and findings.
 
     Args:
         result: the measurements.
@@ -76,11 +76,11 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
     ]
 
 
-# ---- what was learnt ----
+# ---- learning ----
 
 
 def _learnt(result: Measurements) -> Iterator[Reading]:
-    """Yield how many tasks the controls learnt, and which they did not."""
+    """Yield how many tasks the controls learnt, and the ones that they did not."""
     tasks_by_state: dict[LearningState, list[str]] = {}
     for task, state in result.states().items():
         tasks_by_state.setdefault(state, []).append(task)
@@ -134,7 +134,7 @@ def _layer_groups(result: Measurements) -> Iterator[Reading]:
 
 
 def _tuned_alone(result: Measurements) -> Iterator[Reading]:
-    """Yield layers where tuned is less similar to the controls than pre, so that nothing there is shared."""
+    """Yield layers at which tuned is less similar to the controls than pre, so that they share no changes."""
     if not result.named_groups:
         return
     curves = result.curves().seen
@@ -226,7 +226,7 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
 
 
 def _verdicts(result: Measurements) -> Iterator[Reading]:
-    """Yield which findings have each verdict; checks are left out."""
+    """Yield which findings have each verdict, leaving out checks."""
     tested = [each for each in result.findings if each.kind == "finding" and each.verdict != "not tested"]
     for verdict, (what, meaning) in _VERDICTS.items():
         ids = [finding.id for finding in tested if finding.verdict == verdict]
@@ -248,7 +248,7 @@ def _not_tested(result: Measurements) -> Iterator[Reading]:
 
 
 def caveats(result: Measurements) -> list[str]:
-    """Return what a reader needs to know about the numbers, with the run's own notes."""
+    """Return the caveats on the numbers, with the run's notes."""
     groups = [f"Layer groups: {'; '.join(result.groups.notes)}"] if result.named_groups else []
     return [
         f"Measured at the last token of each test prompt, at the output of every block and after the final norm: n is "
@@ -287,7 +287,7 @@ def _few_prompts(result: Measurements) -> Iterator[str]:
 
 
 def _references(result: Measurements) -> Iterator[str]:
-    """Yield what the ceiling is from, or that there is no ceiling or null."""
+    """Yield the source of the ceiling, or that there is no ceiling or null."""
     curves = result.curves()
     if curves.ceiling is None:
         option = " Ask for it with --ceilings." if result.config.trains else ""
@@ -303,7 +303,7 @@ def _references(result: Measurements) -> Iterator[str]:
 
 
 def _lacking_answers(result: Measurements) -> Iterator[str]:
-    """Yield of which tasks nothing shows whether they were learnt."""
+    """Yield the tasks without evidence on whether they were learnt."""
     states = result.states()
     lacking = [task for task, state in states.items() if state == "not measured"]
     alike = [task for task in lacking if "control" in result.scores[task]]

@@ -36,8 +36,8 @@ class MossaResult(Measurements, MeasuredResult):
         tasks: measured tasks, cluster by cluster.
         clusters: cluster of each task, or ``None``.
         held_out: for each task, whether it was left out of the multi-task model.
-        n_train: training examples that each task's control saw; NaN if it was trained elsewhere.
-        readability: grades of each task by index; empty if not known.
+        n_train: training examples that each task's control saw, or NaN if it was trained elsewhere.
+        readability: grades of each task by index, empty if not known.
         of_task: by task and ``"ROLE.PROBE"``, such as ``"tuned.cka"``, see ``jobs.TaskJob``.
         of_model: by ``"base"`` and ``"tuned"``: ``dims``, ``projection`` and ``purity`` over all seen tasks.
         trained: the adapters that were trained here, by model.
@@ -45,9 +45,9 @@ class MossaResult(Measurements, MeasuredResult):
         n_layers: number of blocks.
         d: width.
         notes: remarks for the reader.
-        clusters_there: names of all clusters of the collection, in the order of the numbers that pictures carry; by
-            default those of the measured tasks.
-        unmeasured: held-out tasks of which nothing was measured; the notes say why.
+        clusters_there: names of all clusters of the collection, in the order of the numbers that pictures carry. By
+            default, those with measured tasks.
+        unmeasured: held-out tasks that were not measured. The notes say why.
 
     Example:
         >>> result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")  # doctest: +SKIP
@@ -69,7 +69,7 @@ class MossaResult(Measurements, MeasuredResult):
 
     @cached_property
     def readings(self) -> list[Reading]:
-        """Readings of what was learnt, of layers, clusters and tasks, and of the findings."""
+        """Readings of learning, of layers, clusters and tasks, and of the findings."""
         return readings.readings(self, self.tables)
 
     @property
@@ -85,9 +85,9 @@ class MossaResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per number.
 
-        ``task, cluster, held_out, layer`` (from 1, or ``final norm``), ``hook, measure, role, value``. The role is that
-        of the model whose similarity with the task's control it is; for ``other-1`` and so on, it is the similarity of
-        the tuned model with a control of another task. See ``jobs.TaskJob``.
+        The columns are ``task, cluster, held_out, layer`` (from 1, or ``final norm``), ``hook, measure, role, value``.
+        The value is the similarity of the role's model with the task's control. For ``other-1`` and so on, it is the
+        similarity of the tuned model with a control of another task. See ``jobs.TaskJob``.
         """
         return self.tables["curves"]
 

@@ -30,9 +30,9 @@ from tasks.text.visible import short
 def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progress: bool = False) -> MossaResult:
     """Train a model on many tasks and a control on each, and compare their hidden states layer by layer.
 
-    Adapters are trained one job each (``out/adapters``), then each task's prompts are measured with every model that
-    they concern: one base is in memory, and adapters are swapped. A second call with the same arguments resumes where
-    the first was interrupted: finished adapters are not trained again, nor finished measurements repeated. With
+    Adapters are trained one job each (``out/adapters``). Then each task's prompts are measured with every model that
+    they concern: one base is in memory, and adapters are swapped. A second call with the same arguments resumes an
+    interrupted one: finished adapters are not trained again, nor finished measurements repeated. With
     ``config.workers`` or a Ray cluster, jobs are spread over several processes.
 
     Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008).
@@ -44,8 +44,8 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         progress: show progress bars.
 
     Raises:
-        InputError: before work starts: for settings, files, tasks or models that cannot be used, and an ``out``
-            that holds another run. Later: for a model of all tasks whose loss is not finite.
+        InputError: before work starts, for settings, files, tasks or models that cannot be used, and an ``out``
+            that holds another run. Later, for a model of all tasks whose loss is not finite.
 
     Example:
         >>> result = run_mossa("google/gemma-3-270m", MossaConfig(tasks=Path("flan")), "runs/mossa")  # doctest: +SKIP
@@ -113,7 +113,7 @@ def _order(task: InstructionTask) -> tuple[bool, str, str]:
 def _readability(
     tasks: Sequence[InstructionTask], config: MossaConfig, out: Path
 ) -> tuple[dict[str, dict[str, float]], str]:
-    """Return grades by task and index, with a note; none if a library is missing."""
+    """Return grades by task and index, with a note. Without the libraries, there are none."""
     grades: dict[str, dict[str, float]] = {}
     note = ""
     try:

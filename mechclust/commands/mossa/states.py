@@ -1,4 +1,4 @@
-"""Say which hidden states a MOSSA run compares, and where."""
+"""The hidden states that a MOSSA run compares, and their places."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ READOUT = last_token()
 
 
 def sites(n_layers: int, layers: Sequence[int] | None = None) -> Sites:
-    """Return the outputs of these blocks, or of all, and with the last one what the final norm makes of it.
+    """Return the outputs of these blocks, or of all, and with the last one the final norm's output.
 
     The embedding of the last token is one vector for all prompts, which has no CKA.
     """

@@ -79,7 +79,7 @@ def _shown_tasks(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def parts_of(result: Measurements) -> dict[str, TaskCurves]:
-    """Return debiased CKA of the seen tasks of each cluster, by its name; of all tasks if there are no clusters."""
+    """Return debiased CKA of the seen tasks of each cluster, by its name, or of all tasks if there are no clusters."""
     curves = result.curves().seen
     clusters = np.array(curves.clusters, dtype=object)
     names = sorted({name for name in curves.clusters if name is not None})
@@ -111,10 +111,10 @@ def _largest(gap: Float[np.ndarray, "layer"]) -> dict[str, Any]:
 def tasks_table(result: Measurements) -> pd.DataFrame:
     """Return one row per task, the largest gain first.
 
-    ``task, cluster, held_out, training_examples, prompts``, readability, ``gain`` (tuned - pre, debiased CKA with the
-    control, mean over the upper half of the layers) with ``gain_low`` and ``gain_high``, its 95% interval over prompts
-    or units, ``largest`` (in size) and ``at_layer``, ``base_last``, ``tuned_last``, ``ceiling_last``, ``null_last``,
-    ``learnt`` (see ``learnt.Score``) and the accuracies.
+    The columns are ``task, cluster, held_out, training_examples, prompts``, readability, and ``gain`` with ``gain_low``
+    and ``gain_high``, its 95% interval over prompts or units. The gain is tuned - pre, debiased CKA with the control,
+    mean over the upper half of the layers. Further, ``largest`` (in size) and ``at_layer``, ``base_last``,
+    ``tuned_last``, ``ceiling_last``, ``null_last``, ``learnt`` (see ``learnt.Score``) and the accuracies.
     """
     import pandas as pd
 
@@ -208,9 +208,9 @@ def _medians_by_layer(layers: pd.DataFrame) -> pd.DataFrame:
 def groups_table(result: Measurements) -> pd.DataFrame:
     """Return one row per group of layers, if there are enough tasks.
 
-    ``group, first_layer, last_layer`` (empty: no layer is in it), ``end_low`` and ``end_high``, 95% of its last layer
-    over tasks drawn anew (0: before the first layer), ``tuned_alone``, those of its layers where tuned changed and the
-    controls did not, and ``tasks``.
+    The columns are ``group, first_layer, last_layer`` (empty if no layer is in it), ``end_low`` and ``end_high``. These
+    are 95% of its last layer over tasks drawn anew (0: before the first layer). ``tuned_alone`` are its layers at which
+    tuned changed and the controls did not. ``tasks`` is the last column.
     """
     import pandas as pd
 
@@ -225,8 +225,8 @@ def groups_table(result: Measurements) -> pd.DataFrame:
 def answers_table(result: Measurements) -> pd.DataFrame:
     """Return one row per task and model.
 
-    Accuracy, loss and margin of its answers and the gains over the base model, each with a 95% interval over prompts;
-    see ``learnt.Score``.
+    The columns are accuracy, loss and margin of its answers and the gains over the base model. Each has a 95% interval
+    over prompts, see ``learnt.Score``.
     """
     import pandas as pd
 

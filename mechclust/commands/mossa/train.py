@@ -1,4 +1,4 @@
-"""Train the adapters of a MOSSA run: each is a job, resumed where it stopped and never trained twice."""
+"""Train the adapters of a MOSSA run: each is a job, resumed after interruptions and never trained twice."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def train_adapters(
 
 
 def _train(resident: ResidentBase, model: Model, *, progress: bool) -> str | None:
-    """Train one adapter; return why it was given up, or ``None``."""
+    """Train one adapter. Return why it was given up, or ``None``."""
     examples, tuning = resident.training(model)
     try:
         tune_adapter(

@@ -4,7 +4,7 @@
 2. ``measure`` runs the command: it reads the texts and fits topics, or reads them from a ``topic_file``.
 3. ``variants`` says which words have which topics, by threshold, with overlap or without.
 4. ``sources`` runs the probes of attention and embeddings on a model, here or in other processes.
-5. ``measurements`` holds the numbers, ``tables`` arranges them, and ``readings`` and ``caveats`` say what they mean.
+5. ``measurements`` holds the numbers, ``tables`` arranges them, and ``readings`` and ``caveats`` interpret them.
 6. ``figures`` and ``head_maps`` draw them, and ``result`` writes the page. ``suite`` does this for many encoders.
 """
 

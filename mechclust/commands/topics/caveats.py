@@ -1,4 +1,4 @@
-"""What a reader needs to know about the numbers of ``mechclust topics``."""
+"""Caveats on the numbers of ``mechclust topics``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOO_FEW = "fewer than two topics keep a word, so there is nothing to compare"
 
 
 def caveats(result: Measurements) -> list[str]:
-    """Return what was measured, what was left out or could not be measured, and how to read the numbers."""
+    """Return the scope of the measurements, their omissions, and how to read the numbers."""
     return [
         _measured(result),
         "Chance: central 95% of the value when topics are reassigned to words at random; p: the share of such "
@@ -97,7 +97,7 @@ def _tokenization(result: Measurements) -> list[str]:
 
 
 def tokenization_notes(tokenization: Mapping[str, Any]) -> list[str]:
-    """Return how texts became tokens, and what it means for attention if a text's first token is a word of it.
+    """Return how texts became tokens, and the effect on attention if a text's first token is a word of it.
 
     Args:
         tokenization: as from ``mechclust.models.tokenizers.tokenization_of``.
@@ -112,7 +112,7 @@ def tokenization_notes(tokenization: Mapping[str, Any]) -> list[str]:
 
 
 def _empty_variants(result: Measurements) -> Iterator[str]:
-    """Yield where a value is NaN, and why; the same reason once."""
+    """Yield the reasons for NaN values, each once."""
     titles: dict[str, list[str]] = {}
     for place, variant in enumerate(result.variants):
         for reason, kinds in _reasons(result, place).items():

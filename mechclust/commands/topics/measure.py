@@ -46,26 +46,26 @@ def measure_topics(
     tokenizer: Any = None,
     progress: bool = False,
 ) -> TopicsResult:
-    """Attention and similarity between words of a topic, against words of different topics.
+    """Measure attention and similarity between words of one topic, against words of different topics.
 
-    Topics come from an LDA model of the corpus. All thresholds share one forward pass per batch. Case is
-    ignored, so several token ids can be the same word (``Cat``, ``cat``); its row of the embedding matrix is
-    the one of its most frequent token. With ``config.workers`` or a Ray cluster the documents go to several processes;
-    the results are the same, but for the rounding of sums.
+    Topics come from an LDA model of the corpus. All thresholds share one forward pass per batch. Case is ignored, so
+    several token ids can be one word (``Cat``, ``cat``). Its row of the embedding matrix is its most frequent token's.
+    With ``config.workers`` or a Ray cluster, the documents go to several processes. The results agree up to the
+    rounding of sums.
 
     Args:
-        model: hub name or local directory, or a loaded model: Hugging Face's, or one that ``load_pretrained`` gave.
-        config: what to measure.
-        out: folder for what was measured, in ``results``; with several processes also for what each has done, so that
-            the same call goes on after an interruption. ``None``: nothing is kept.
+        model: hub name or local directory, or a loaded model: Hugging Face's, or one from ``load_pretrained``.
+        config: the settings.
+        out: folder for the measurements, in ``results``. With several processes, also for the results of each process,
+            so that a repeated call goes on after an interruption. If ``None``, no files are kept.
         tokenizer: of a loaded Hugging Face model.
         progress: show progress bars.
 
     Raises:
-        InputError: for bad settings, a bad corpus, thresholds that leave each topic one word, a model in memory for
-            several processes, or an ``out`` that another process uses or that holds something else (before the model
-            is loaded), a model that cannot be loaded or whose tokenizer cannot be used or leaves
-            no word whole (before the topics are fitted), and no topic word that it leaves whole.
+        InputError: before the model is loaded, for bad settings, a bad corpus, thresholds that leave each topic one
+            word, a model in memory for several processes, or an ``out`` that another process uses or that holds other
+            measurements. Before the topics are fitted, for a model that cannot be loaded or whose tokenizer cannot be
+            used or leaves no word whole. Later, for no topic word that it leaves whole.
 
     Example:
         >>> result = measure_topics("bert-base-uncased", TopicsConfig((Path("corpus.txt"),)))  # doctest: +SKIP
@@ -251,7 +251,7 @@ def _with_tokenization(measures: ModelMeasures, tokenization: Mapping[str, Any])
 def _measure(
     source: ModelSource, encoded: EncodedCorpus, variants: Sequence[Variant], call: _Call, *, is_trained: bool = True
 ) -> ModelMeasures:
-    """Run all probes on one model; an untrained one has neither chance levels nor intervals.
+    """Run all probes on one model. An untrained one has neither chance levels nor intervals.
 
     Every word's mean hidden state is gathered once. The variants differ in which words count.
     """
@@ -295,6 +295,6 @@ def _similarity(
 def _for_each(
     variants: Sequence[Variant], usable: Sequence[Variant], results: Sequence[ProbeResult]
 ) -> list[ProbeResult | None]:
-    """Return the result of each variant, ``None`` for those that are not usable."""
+    """Return the result of each variant, or ``None`` for unusable ones."""
     by_variant = dict(zip(usable, results, strict=True))
     return [by_variant.get(variant) for variant in variants]

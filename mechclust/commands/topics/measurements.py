@@ -15,12 +15,12 @@ from tasks.text.encoding import EncodedCorpus
 
 @dataclass(frozen=True)
 class ModelMeasures:
-    """Results of one model under every variant; ``None`` where a variant leaves fewer than two topics.
+    """Results of one model under every variant, or ``None`` if a variant leaves fewer than two topics.
 
     Attributes:
         attention: of ``TopicAttention``.
         vectors: of ``TopicEmbedding`` at the residual stream: each word's mean hidden state.
-        embedding: the same measures of the rows of the token embedding matrix.
+        embedding: these measures of the rows of the token embedding matrix.
     """
 
     attention: Sequence[ProbeResult | None]
@@ -30,7 +30,7 @@ class ModelMeasures:
 
 @dataclass(frozen=True, repr=False)
 class Measurements:
-    """Measurements of a model and of untrained ones; the attributes are described at ``TopicsResult``."""
+    """Measurements of a model and of untrained ones, with the attributes of ``TopicsResult``."""
 
     model: str
     config: TopicsConfig

@@ -63,7 +63,7 @@ def readings(
     n_permutations: int,
     highest_ends: tuple[float, float] = (math.nan, math.nan),
 ) -> list[Reading]:
-    """Return what was compared with chance, the most important first; nothing without relabellings.
+    """Return comparisons with chance, the most important first. Without relabellings, there are none.
 
     Arguments as ``headline``, and the interval of the highest ratio of a head.
     """

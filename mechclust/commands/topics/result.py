@@ -32,12 +32,12 @@ class TopicsResult(Measurements, MeasuredResult):
         topics: the topic model.
         n_documents: documents it was fitted on.
         n_files: files they came from.
-        encoded: the documents measured, as tokens, and what the tokenizer lost.
+        encoded: the documents measured, as tokens, and the words that the tokenizer lost.
         variants: thresholds with and without overlap, in the order of the measurements.
         trained: measures of the model.
         untrained: measures of each untrained model.
         empty_files: files that held no word.
-        corpus_notes: what was left out of the corpus or cut, in sentences.
+        corpus_notes: parts of the corpus that were left out or cut, in sentences.
 
     Example:
         >>> result = measure_topics("bert-base-uncased", TopicsConfig((Path("corpus.txt"),)))  # doctest: +SKIP
@@ -72,9 +72,10 @@ class TopicsResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per variant, layer (0: ``blocks.0``) and head, with its name (such as ``L0H3``).
 
-        Mean attention and pairs by bucket, the ratio of same to different topic with its 95% interval over documents
-        (``ratio_low``, ``ratio_high``) and its null interval, and the ratio of untrained models. The means of these two
-        are within documents, that of the same word over all pairs. NaN where a variant leaves nothing.
+        The columns are mean attention and pairs by bucket, and the ratio of same to different topic. The ratio has a
+        95% interval over documents (``ratio_low``, ``ratio_high``), a null interval, and its value in untrained models.
+        Its means are within documents, whereas pairs of one word are averaged all together. NaN if a variant leaves no
+        pairs.
         """
         return tables.head_table(self)
 
@@ -83,7 +84,7 @@ class TopicsResult(Measurements, MeasuredResult):
         return tables.layer_table(self)
 
     def summary(self) -> pd.DataFrame:
-        """Return one row per variant, with differences, chance intervals, and the same for untrained models.
+        """Return one row per variant, with differences, chance intervals, and the values of untrained models.
 
         The ratio of same-topic to different-topic cosine and dot product in the token embedding matrix, and of
         attention within documents over all layers and heads.
@@ -93,10 +94,10 @@ class TopicsResult(Measurements, MeasuredResult):
     def by_measure(self) -> pd.DataFrame:
         """Return one row per measure and variant.
 
-        ``measure, threshold, overlap, topics, words, value, value_low, value_high, null_low, null_high, p_value,
-        untrained``; ``value_low`` and ``value_high`` are of attention, over documents. The measures:
-        attention over all layers and heads as the ratio of same-topic to different-topic pairs; cosine and dot product
-        in the token embedding matrix as the difference of these, since a mean between topics may be near 0.
+        The columns are ``measure, threshold, overlap, topics, words, value, value_low, value_high, null_low, null_high,
+        p_value, untrained``. ``value_low`` and ``value_high`` are of attention, over documents. Attention over all
+        layers and heads is the ratio of same-topic to different-topic pairs. Cosine and dot product in the token
+        embedding matrix are the difference of these, since a mean between topics may be near 0.
         """
         return tables.measure_table(self, self.tables["summary"])
 

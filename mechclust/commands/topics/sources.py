@@ -32,10 +32,10 @@ class ModelSource(Protocol):
     """A model that is measured."""
 
     def run(self, encoded: EncodedCorpus, config: TopicsConfig, probes: Sequence[Probe]) -> list[ProbeResult]:
-        """Run probes on a corpus; they hold their states afterwards."""
+        """Run probes on a corpus. They hold their states afterwards."""
 
     def word_rows(self, tokens: Int[Tensor, "word"]) -> Float[Tensor, "word dim"]:
-        """Return rows of the token embedding matrix; tokens below 0 give any row."""
+        """Return rows of the token embedding matrix. Tokens below 0 give any row."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LoadedModel:
         return run(self.hooked, batches, probes)
 
     def word_rows(self, tokens: Int[Tensor, "word"]) -> Float[Tensor, "word dim"]:
-        """Return rows of the token embedding matrix; tokens below 0 give any row."""
+        """Return rows of the token embedding matrix. Tokens below 0 give any row."""
         table = token_embeddings(self.hooked)
         return table[tokens.clamp(min=0).to(table.device)].to("cpu", torch.float64)
 
@@ -72,7 +72,7 @@ class ModelInWorkers:
     Attributes:
         name: of its folder, and in errors.
         load: loads it.
-        out: folder of the run; ``None`` if nothing is kept.
+        out: folder of the run, or ``None`` if no files are kept.
         rows: its rows of the token embedding matrix.
         progress: whether progress bars are shown.
     """
@@ -84,7 +84,7 @@ class ModelInWorkers:
     progress: bool
 
     def run(self, encoded: EncodedCorpus, config: TopicsConfig, probes: Sequence[Probe]) -> list[ProbeResult]:
-        """Run probes on a corpus, in shards that do not depend on the number of workers, for the same bits."""
+        """Run probes on a corpus, in shards that do not depend on the number of workers, for bit-identical results."""
         folder = None if self.out is None else self._folder(self.out / SHARDS, config, probes)
         try:
             return run_sharded(
@@ -101,7 +101,7 @@ class ModelInWorkers:
             raise InputError(f"{self.name}: {message}") from error
 
     def _folder(self, shards: Path, config: TopicsConfig, probes: Sequence[Probe]) -> Path:
-        """Return where the states of these probes are kept, and remove those of others."""
+        """Return the folder of the states of these probes, and remove other probes' states."""
         settings = (config.tokens_per_batch, config.max_length, config.max_documents, config.bos, config.seed)
         digest = digest_of([repr(settings), *(repr((probe, probe.states)) for probe in probes)])
         folder = shards / f"{self.name}-{digest}"

@@ -17,7 +17,7 @@ from tasks.text.topic_model import WordCounts, fit_counts
 from tasks.text.words import words_of
 
 TOPIC_FILE_FORMAT = "mechclust-topics-1"
-TOKENIZER = "mechclust-words-1"  # what a word is: tasks.text.words
+TOKENIZER = "mechclust-words-1"  # definition of a word: tasks.text.words
 _WAY = "fit the topics anew (leave out --topic-model), or give a file made from this corpus with the same settings"
 
 
@@ -28,9 +28,9 @@ class FittedTopics:
     Attributes:
         models: one per seed, over the same words.
         seeds: of the models, in rising order.
-        settings: what they were fitted with, such as topics, passes and weights; JSON.
-        corpus: digest of what they were fitted on.
-        tokenizer: the rule that says what a word is.
+        settings: settings of the fit, such as topics, passes and weights, as JSON.
+        corpus: digest of the texts of the fit.
+        tokenizer: the rule that defines words.
         undercount: see ``Vocabulary``.
     """
 
@@ -62,19 +62,19 @@ def fit_seeds(
     corpus: str = "",
     progress: bool = False,
 ) -> FittedTopics:
-    """Return a topic model for each seed; see ``tasks.text.topic_model.fit_counts``.
+    """Return a topic model for each seed, see ``tasks.text.topic_model.fit_counts``.
 
     Args:
         counts: of the corpus.
         seeds: one model each.
-        n_topics: how many topics.
+        n_topics: number of topics.
         passes: times through the corpus.
-        settings: what else the counts were made with, kept in the file.
+        settings: further settings of the counts, kept in the file.
         corpus: digest of the texts, kept in the file.
         progress: show progress bars.
 
     Raises:
-        InputError: for no seeds, the same twice, and as ``fit_counts``.
+        InputError: for no seeds, or one given twice, and as ``fit_counts``.
     """
     seeds = list(seeds)
     _check_seeds(seeds)
@@ -115,11 +115,11 @@ def save_topics(path: str | Path, fitted: FittedTopics) -> None:
 
 
 def load_topics(path: str | Path) -> FittedTopics:
-    """Read what ``save_topics`` wrote.
+    """Read the topic models that ``save_topics`` wrote.
 
     Raises:
-        InputError: for a file that is missing, damaged or another, one whose words were told apart by another rule
-            than ours, and one whose vocabulary is not the one it says.
+        InputError: for a file that is missing, damaged or another. Also for one whose words were separated by another
+            rule than ours, or whose vocabulary differs from the declared one.
     """
     tensors, header = read_safetensors(path)
     if header.get("format") != TOPIC_FILE_FORMAT:
@@ -165,8 +165,8 @@ def check_fits(path: str | Path, fitted: FittedTopics, **settings: Any) -> None:
 
     Args:
         path: of the file, for the message.
-        fitted: what it holds.
-        **settings: settings that must be those of the file, such as ``n_topics``.
+        fitted: the contents of the file.
+        **settings: settings that must equal the file's, such as ``n_topics``.
 
     Raises:
         InputError: naming the first difference.

@@ -50,7 +50,7 @@ def variant_title(threshold: float, overlap: bool) -> str:
 
 
 def n_topics(topics: Bool[Tensor, "word topic"]) -> int:
-    """Return how many topics have a word. With fewer than two there is nothing to compare."""
+    """Return how many topics have a word. With fewer than two, no comparison is possible."""
     return int(topics.any(dim=0).sum())
 
 
@@ -79,7 +79,7 @@ def variants_of(model: TopicModel, thresholds: Sequence[float], kept: Bool[Tenso
 
 
 def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
-    """Refuse thresholds none of which lets two words share a topic: every mean over a topic's pairs would be NaN."""
+    """Refuse thresholds if none lets two words share a topic: every mean over a topic's pairs would be NaN."""
     if int(n_words * max(thresholds)) > 0:
         return
     least = least_threshold(n_words)

@@ -1,24 +1,24 @@
 """Settings, arms and jobs of the study.
 
-The predictions, written down before the confirmatory seeds (200 to 209) were run; ``findings.py`` tests them. The
-design was explored on seed 0, and most predictions are based on what was seen there. Numbers that are missing below are
-of findings that the study of task clusters tests (T2, T4, T6, T7, T10), or that had too little power at this size (T3).
+The predictions were written before the confirmatory seeds (200 to 209) were run. ``findings.py`` tests them. The design
+was explored on seed 0, and most predictions are based on it. Missing numbers belong to findings that the study of task
+clusters tests (T2, T4, T6, T7, T10) or that had too little power at this size (T3).
 
 1. At x, the last layer clusters by output at every overlap of the outputs (T9, T12). It clusters by task only to the
-   extent that the outputs identify the task: with private outputs both appear at once, and task clusters disappear as
-   the overlap grows (T11). They are by-products of output clusters, not the reverse: with shared outputs, outputs
+   extent that the outputs identify the task. With private outputs both appear at once, and task clusters disappear as
+   the overlap grows (T11). They are by-products of output clusters, not the reverse. With shared outputs, outputs
    cluster within tasks but tasks hardly cluster within outputs (T24).
-2. The task can be read nevertheless: a linear classifier does so at x even with shared outputs (T20, as it turned out,
+2. The task can be read nevertheless. A linear classifier does so at x even with shared outputs (T20, as it turned out,
    in untrained networks too). At the last token of the instruction, the last layer clusters by task at every overlap
    (T13).
-3. This holds for a loss on all tokens, which requires the model to predict at the end of the instruction which inputs
-   the task has. With a loss on y only, it holds for private outputs only (T21). Doubling the width changes nothing
+3. This holds for a loss on all tokens, which requires the model to predict the task's inputs at the end of the
+   instruction. With a loss on y only, it holds for private outputs only (T21). Doubling the width changes nothing
    (T22).
 4. Layer 1 clusters by x, the last layer by output (T14). Task clusters move up during training: from step 100 on they
-   weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a constant learning rate (T16;
-   less certain: on seed 0 the fall was small).
+   weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a constant learning rate (T16,
+   less certain, since on seed 0 the fall was small).
 5. Causes: with private outputs, adding the difference between two tasks' means at x changes the answer to the other
-   task's, in the upper half of the layers (T17, T19). With shared outputs it has no effect (T18): there the task is not
+   task's, in the upper half of the layers (T17, T19). With shared outputs it has no effect (T18): then the task is not
    a component added to the state at x.
 6. The mean of an untrained network's embeddings of the prompt, a bag of symbols, clusters by task (T23).
 """
@@ -84,23 +84,23 @@ ARMS: Mapping[str, Arm] = {
 
 @dataclass(frozen=True)
 class ClusterFactorsConfig:
-    """Settings of the study of what hidden states cluster by.
+    """Settings of the cluster-factor study.
 
     Args:
-        seeds: one training run per seed and arm; the seed draws the tasks and the initial weights. The functions of a
-            seed's tasks are the same at every overlap of their outputs, so arms can be compared within seeds.
-        arms: names of the arms to run; see ``ARMS``.
-        task: the data; its ``seed``, ``overlap``, ``split_by`` and ``loss_on`` are set by the run.
+        seeds: one training run per seed and arm. The seed draws the tasks and the initial weights. The functions of a
+            seed's tasks do not depend on the overlap of their outputs, so arms can be compared within seeds.
+        arms: names of the arms to run, from ``ARMS``.
+        task: the data. Its ``seed``, ``overlap``, ``split_by`` and ``loss_on`` are set by the run.
         training: the training loop.
         first_measured: checkpoints before this step are not measured, except step 0.
         early_step: the migration is measured from this checkpoint to the end.
         n_layers: transformer blocks.
-        d_model: width; doubled in the wide arms.
-        n_heads: attention heads; doubled in the wide arms.
+        d_model: width, doubled in the wide arms.
+        n_heads: attention heads, doubled in the wide arms.
         n_init: k-means starts.
         n_permutations: random relabellings behind each null interval.
         n_shuffles: label shuffles behind the null interval of linear decodability.
-        clear: states are said to cluster by a label if the index is at least this.
+        clear: states cluster by a label if the index is at least this.
         device: where to train, such as ``cpu`` or ``cuda``.
         test_findings: whether this size can test the findings.
     """
@@ -152,7 +152,10 @@ def task_of(config: ClusterFactorsConfig, job: Job) -> InstructionFollowing:
 
 
 def training_of(config: ClusterFactorsConfig, arm: str) -> TrainConfig:
-    """Return the training of an arm; a constant learning rate is half the other arms' initial rate, their mean."""
+    """Return the training of an arm.
+
+    A constant learning rate is half the other arms' initial rate, which is their mean.
+    """
     settings = replace(config.training, **ARMS[arm].training)
     return replace(settings, lr=settings.lr / 2) if settings.schedule == "constant" else settings
 

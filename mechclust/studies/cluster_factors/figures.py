@@ -76,7 +76,7 @@ _EDGES = {UNDECIDED: "#aaaaaa"}
 def layer_verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shaped[np.ndarray, "layer"]:
     """Return whether states cluster by a label: the whole 95% interval of its index over seeds is at least ``clear``.
 
-    A single seed decides nothing.
+    A single seed is always undecided.
 
     Example:
         >>> layer_verdicts(np.array([[0.9, 0.1, 0.2], [0.8, 0.2, 0.9]]), 0.1).tolist()
@@ -86,7 +86,7 @@ def layer_verdicts(index: Float[np.ndarray, "seed layer"], clear: float) -> Shap
 
 
 def phases(arm: ArmResults, checkpoint: int, clear: float, position: str = "x") -> Shaped[np.ndarray, "layer"]:
-    """Return the phase of each layer at a checkpoint; ``undecided`` if an interval straddles ``clear``.
+    """Return the phase of each layer at a checkpoint, ``undecided`` if an interval straddles ``clear``.
 
     At the end of the instruction only the task counts, since no output is known yet.
     """
@@ -173,7 +173,7 @@ def within_the_other_figure(results: Results) -> Figure:
 
 
 def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, _Look], chance: Sequence[str]) -> list[_Label]:
-    """Draw curves at the end, and the band of chance that is the widest of some and of all seeds; return labels."""
+    """Draw curves at the end with the wider chance band of some and of all seeds, and return the labels."""
     null = np.concatenate([arm.null[curve][:, -1] for curve in chance])
     labels = [widest_chance(axis, range(null.shape[1]), null)]
     return labels + [layer_curve(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]

@@ -52,7 +52,7 @@ _ARMS_NEEDED: Mapping[str, Sequence[str]] = {
 _Seeds = Float[np.ndarray, "seed"]
 _Curve = Float[np.ndarray, "seed step"]
 
-_finding = partial(compared, source="ours", shown="table")  # of values and those of a control, by seed
+_finding = partial(compared, source="ours", shown="table")  # of values and a control's values, by seed
 _beyond_untrained = partial(beyond_untrained, source="ours", shown="table")  # of the end and the start of curves
 
 
@@ -73,7 +73,7 @@ def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]
 
 
 def _without_seeds(arm: ArmResults) -> ArmResults:
-    """Return results of the same shape of no network, for an arm that was not run."""
+    """Return results of the same shape but without networks, for an arm that was not run."""
     return ArmResults(
         steps=arm.steps,
         ari={curve: values[:0] for curve, values in arm.ari.items()},
@@ -86,7 +86,7 @@ def _without_seeds(arm: ArmResults) -> ArmResults:
 
 
 def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
-    """Return why a run cannot test a finding; ``""`` if it can."""
+    """Return why a run cannot test a finding, or ``""`` if it can."""
     if not config.test_findings:
         return TOO_SMALL
     for arm in _ARMS_NEEDED.get(id, ()):
@@ -132,7 +132,7 @@ def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
 
 
 def _n_tasks(config: ClusterFactorsConfig) -> int:
-    """Return how many tasks the measured examples are of."""
+    """Return the number of tasks among the measured examples."""
     return min(config.task.n_eval_tasks, config.task.n_tasks)
 
 
@@ -209,7 +209,7 @@ def _overlaps(config: ClusterFactorsConfig, arms: Results) -> list[Finding]:
 
 
 def _by_overlap(arms: Results, curve: str) -> Float[np.ndarray, "overlap seed step layer"]:
-    """Return a curve of the arms that differ in overlap; without seeds if one of them was not run."""
+    """Return a curve of the arms that differ in overlap, without seeds if one of them was not run."""
     curves = [arms[arm].ari[curve] for arm in OVERLAP_ARMS]
     n_seeds = min(map(len, curves))
     return np.stack([index[:n_seeds] for index in curves])

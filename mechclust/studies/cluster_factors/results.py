@@ -33,11 +33,11 @@ class ArmResults:
 
     Attributes:
         steps: measured checkpoints.
-        ari: adjusted Rand index, by the names of ``CURVES``; an arm lacks curves that its outputs leave undefined.
-        ami: adjusted mutual information, by the same names.
+        ari: adjusted Rand index, by the names of ``CURVES``. An arm lacks curves that its outputs leave undefined.
+        ami: adjusted mutual information, by the names of ``CURVES``.
         null: lower and upper end of the central 95% of ``ari`` under relabelling. Labels are exchanged within the
-            classes of the input at ``x`` and over the prompt, and within those of the other label for the partial
-            measures.
+            classes of the input at ``x`` and over the prompt. For the partial measures, they are exchanged within the
+            classes of the other label.
         linear: accuracy of a linear classifier that reads the task at ``x``.
         accuracy: accuracy on the validation subset.
         became: share of answers that become another task's, as ``swap_centroids`` measures it at the end.
@@ -59,7 +59,7 @@ def load(config: ClusterFactorsConfig, out: Path) -> dict[str, ArmResults]:
     """Read the results of every arm that was run.
 
     Raises:
-        InputError: if a result is missing; the text names it.
+        InputError: naming the result that is missing.
     """
     for job in jobs(config):
         check_there(out, result_files(config, job, out))

@@ -35,7 +35,7 @@ _N_SWAPPED = 200  # validation examples whose states are changed
 
 
 def trainings(config: ClusterFactorsConfig) -> list[Training]:
-    """Return what is trained, by arm."""
+    """Return the trainings of a run, by arm."""
     trained = []
     for arm in config.arms:
         job = Job(arm, config.seeds[0])
@@ -45,7 +45,7 @@ def trainings(config: ClusterFactorsConfig) -> list[Training]:
 
 
 def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
-    """Train one network and measure it at its checkpoints; existing results are not recomputed."""
+    """Train one network and measure it at its checkpoints, keeping existing results."""
     results = out / "results" / job.name
     models = out / "models" / job.name
     task = task_of(config, job)

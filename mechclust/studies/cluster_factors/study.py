@@ -81,7 +81,7 @@ def tables(config: ClusterFactorsConfig, results: Results) -> dict[str, pd.DataF
 
 
 def notes(config: ClusterFactorsConfig, results: Results) -> list[str]:
-    """Return what a reader of the report must know."""
+    """Return the notes for readers of the report."""
     return [
         "Overlap: the share of its output tokens that a task has in common with every other task. The functions of a "
         "seed's tasks are the same at every overlap except for the names of the outputs.",

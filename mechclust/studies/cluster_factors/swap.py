@@ -36,18 +36,18 @@ def swap_centroids(
     """Measure how often the answer becomes another task's when the difference of the two tasks' mean states is added.
 
     Every edited example ``(a, x)`` is paired with another task ``b`` that is defined on ``x`` and answers differently.
-    The means are over known examples with other inputs, so the added vector carries no information about the answer.
-    Where states also encode ``x``, the mean of all known examples with the same input is subtracted first.
+    The means are over known examples with other inputs, so the added vector carries no information about the answer. If
+    states also encode ``x``, the mean of all known examples with that input is subtracted first.
 
-    Positions: ``instruction_end``, the last token of the instruction; ``input``, the token ``x``; ``prompt``, all
-    tokens up to ``x``: states are averaged over these tokens, and the difference is added at each of them.
+    Positions: ``instruction_end`` is the last token of the instruction, ``input`` the token ``x``, and ``prompt`` all
+    tokens up to ``x``. States are averaged over these tokens, and the difference is added at each of them.
 
     Measures, with axes (position, kind, layer):
         ``became``: share of answers that are ``b``'s. ``stayed``: share that are still ``a``'s.
-        ``before`` (outcome): both, with nothing added.
+        ``before`` (outcome): both shares, without an added vector.
 
-    Kinds: ``task``; ``random``: a random direction of the same norm; ``halves``: the difference between the means of
-    two random halves of the known examples of ``a``, scaled to the same norm.
+    Kinds: ``task``: the difference of the means. ``random``: a random direction of equal norm. ``halves``: the
+    difference between the means of two random halves of the known examples of ``a``, scaled to that norm.
 
     Cost: one forward pass per position, kind and layer.
 
@@ -125,7 +125,7 @@ def _task_and_input(task: InstructionFollowing, batch: Batch) -> tuple[_Numbers,
 
 
 def _other_tasks(task: InstructionFollowing, known: Batch, edited: Batch, rng: np.random.Generator) -> _Numbers:
-    """Return another task for each edited example; -1 if there is none."""
+    """Return another task for each edited example, or -1 if there is none."""
     known_task, known_input = _task_and_input(task, known)
     other = np.full(len(edited), -1)
     for i, (a, x) in enumerate(zip(*_task_and_input(task, edited), strict=True)):
@@ -145,7 +145,7 @@ def _states(model: HookedModel, batch: Batch, sites: Sequence[str]) -> dict[str,
 
 
 def _places(batch: Batch, position: str) -> Bool[Tensor, "example pos"]:
-    """Return where something is read and added."""
+    """Return the positions at which states are read and the difference is added."""
     pos = torch.arange(batch.tokens.shape[1])
     if position == PROMPT:
         return pos <= batch.position("input")[:, None]
@@ -159,12 +159,12 @@ def _pooled(states: Float[Tensor, "example pos d"], places: Bool[Tensor, "exampl
 
 
 def _averages(chosen: Bool[np.ndarray, "example known"]) -> Float[np.ndarray, "example known"]:
-    """Return weights that average, for each example, the known rows that are chosen; 0 if there are none."""
+    """Return weights that average, for each example, its chosen known rows. They are 0 if there are none."""
     return chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
 
 
 def _scaled(direction: _Rows, like: _Rows) -> _Rows:
-    """Scale directions to the norms of others; 0 where a direction has norm 0."""
+    """Scale directions to the norms of others, with 0 for directions of norm 0."""
     norm = np.linalg.norm(direction, axis=1, keepdims=True)
     return direction * np.linalg.norm(like, axis=1, keepdims=True) / np.where(norm > 0, norm, 1)
 

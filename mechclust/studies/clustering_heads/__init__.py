@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The class that needs TransformerLens, whose import takes seconds, is imported when asked for."""
+    """Import the class that needs TransformerLens, which takes seconds, on first use."""
     if name != "PoolingTransformer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mechclust.studies.clustering_heads.model import PoolingTransformer

@@ -17,7 +17,7 @@ class Ablations:
     """Settings varied one at a time.
 
     Args:
-        seeds: seeds for every value; empty for no ablations.
+        seeds: seeds for every value. Without seeds, there are no ablations.
         batch_sizes: sequences per step, at a fixed number of epochs.
         lrs: learning rates.
         widths: widths of the feed-forward layer.
@@ -45,6 +45,6 @@ class Ablations:
     def seeds_for(
         self, *, batch_size: int = _CHEAP_BATCH, width: int = PADDED, dropout: float = 0.0
     ) -> tuple[int, ...]:
-        """The seeds trained with a batch size, a width or a dropout."""
+        """Return the seeds trained with a batch size, a width or a dropout."""
         cheap = batch_size >= _CHEAP_BATCH and width <= PADDED and dropout == 0
         return self.seeds if cheap else self.seeds[: self.costly]

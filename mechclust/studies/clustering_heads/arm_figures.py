@@ -64,7 +64,7 @@ def draw_arm_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> di
 
 
 def circuits_figure(results: HeadsResults, arm: str) -> dict[str, int]:
-    """Count the networks of an arm, or of the base setting with the same seeds, that end with each circuit."""
+    """Draw how many networks of an arm, or of the base setting with its seeds, end with each circuit."""
     if arm == "base":
         seeds: set[int] = set()
         for heads in results.started.values():
@@ -114,7 +114,7 @@ def second_stage_figure(config: ClusteringHeadsConfig, results: HeadsResults) ->
 
 
 def _test_accuracies(runs: Sequence[NetworkTraining]) -> Float[np.ndarray, "run epoch"]:
-    """Return the curves of all runs, those of shorter runs filled with NaN."""
+    """Return the curves of all runs, with the shorter ones filled with NaN."""
     curves = [run.curve("test_accuracy") for run in runs]
     filled = np.full((len(runs), max(map(len, curves))), np.nan)
     for row, curve in zip(filled, curves, strict=True):
@@ -129,7 +129,7 @@ def _share_solved_by_epoch(runs: Sequence[NetworkTraining]) -> list[float]:
 
 
 def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.DataFrame:
-    """Count heads at the end by modulus, of networks that solve the task, are weak, or in between."""
+    """Return counts of heads at the end by modulus, of networks that solve the task, are weak, or in between."""
     import pandas as pd
 
     if not results.next_modulus.get(SCRATCH):
@@ -145,7 +145,7 @@ def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.Da
 
 
 def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list[dict[str, object]]:
-    """Return a row for each range of accuracy that has networks; ``ends`` has their accuracies and kinds of head."""
+    """Return a row for each range of accuracy that has networks. ``ends`` has their accuracies and kinds of head."""
     ranges = {f"above {SOLVED}": (SOLVED, 1.0), f"{WEAK} or below": (-1.0, WEAK), "in between": (WEAK, SOLVED)}
     rows: list[dict[str, object]] = []
     for name, (low, high) in ranges.items():
@@ -160,7 +160,7 @@ def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list
 
 
 def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
-    """Return the final test accuracies by kind of ablation and value, of those that were run."""
+    """Return the final test accuracies by kind of ablation and value, of ablations that were run."""
     grid = config.ablations
     without_biases = (0.0,) if grid.bias else ()
     values = (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts, grid.dropouts, without_biases)
@@ -221,7 +221,7 @@ def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[flo
         axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.25, ms=4, mew=0)
     means = [np.mean(tests) for tests in tests_by_value.values()]
     shares, low, high = np.array([_share_solved(tests) for tests in tests_by_value.values()]).reshape(-1, 3).T
-    if kind == "bias":  # two settings, with nothing between them
+    if kind == "bias":  # two settings, without values between them
         axis.plot(values, means, "_", color=BLUE, ms=22, mew=2)
         axis.errorbar(values, shares, np.abs([low - shares, high - shares]), fmt="s", color=ORANGE, ms=5, capsize=4)
     else:

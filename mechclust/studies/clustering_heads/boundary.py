@@ -18,15 +18,15 @@ Classifier = Callable[[Float[Tensor, "point d"]], Float[Tensor, "point class"]]
 def boundary_distance(logits_of: Classifier, x: Float[Tensor, "point d"]) -> Float[Tensor, "point"]:
     """Return each point's distance from the nearest boundary of its predicted class, to first order.
 
-    With logits ``l`` and the predicted class ``k``, the minimum over the other classes ``j`` of
-    ``(l_k - l_j) / |grad_x (l_k - l_j)|``. Exact for linear logits; elsewhere the distance to the
-    boundary of the classifier linearised at the point, so trust it for points near a boundary.
-    Infinite if no gradient leads to another class, NaN if two classes have the same logits and
-    the same gradients. One backward pass per class, all at once: meant for few classes.
+    With logits ``l`` and predicted class ``k``, this is the minimum over the other classes ``j`` of
+    ``(l_k - l_j) / |grad_x (l_k - l_j)|``. It is exact for linear logits. Otherwise, it is the distance to the boundary
+    of the classifier linearised at the point, so trust it near a boundary only. It is infinite if no gradient leads to
+    another class, and NaN if two classes have the same logits and gradients. It takes one backward pass per class, all
+    at once, and is meant for few classes.
 
     Args:
         logits_of: the classifier, which treats each row independently.
-        x: the points; distances are in the same units.
+        x: the points. Distances are in their units.
 
     Raises:
         InputError: for points or logits of the wrong shape, or fewer than two classes.

@@ -1,4 +1,4 @@
-"""What the findings of this study share: their sources, and the joining of notes."""
+"""Sources of this study's findings, and the joining of notes."""
 
 from __future__ import annotations
 

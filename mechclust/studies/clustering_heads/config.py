@@ -1,4 +1,4 @@
-"""What the clustering-head study runs: settings, arms, and which of them train together."""
+"""Settings and arms of the clustering-head study, and which of them train together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MLP = "blocks.0.mlp"
 HEAD = "blocks.0.attn.hook_z"
 XI = "blocks.0.hook_resid_mid"  # the sequence embedding
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
-# What is measured on a network of the base setting: the head, its training, and interventions on the training.
+# Measurements of a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
 SCRATCH = "scratch"  # p + 1 from random weights
@@ -59,7 +59,7 @@ class Curriculum:
         p: the harder modulus.
         d_model: width of the network.
         d_mlp: width of its feed-forward layer.
-        steps: steps from scratch; the curriculum has the same total.
+        steps: steps from scratch, as many as the curriculum's in total.
         first_steps: steps of the curriculum with p = 2.
         lr: learning rate on the harder task.
         first_lr: learning rate with p = 2.
@@ -81,15 +81,15 @@ class Curriculum:
 
 @dataclass(frozen=True)
 class FullBatch:
-    """The base setting, all sequences at once. The source shows such a run but not its settings; these are ours.
+    """The base setting, all sequences at once. The source shows such a run without its settings, so we chose them.
 
     Args:
-        seeds: seeds of the networks; empty for none.
+        seeds: seeds of the networks. Without seeds, this is not run.
         steps: Adam steps.
         lr: Adam's learning rate.
         every: steps between snapshots, at which gradients are measured.
-        curvature: snapshots at which the smallest eigenvalues of the Hessian are computed, besides the last; 0 for
-            none.
+        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed. 0 turns
+            this off.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
@@ -104,11 +104,11 @@ class Starts:
     """The base setting from other initial weights.
 
     Args:
-        seeds: of every start; the base setting with the same seeds is the comparison. Empty for none.
+        seeds: seeds of every start, compared with the base setting on these seeds. Without seeds, this is not run.
         scales: factors on the initial weights of one part: embeddings, positions, attention, feed-forward layer.
         second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen, with every seed of the
             base setting.
-        beta: length of the ideal head's query; the larger it is, the less attention falls off the support.
+        beta: length of the ideal head's query. The larger it is, the less attention falls off the support.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
@@ -122,7 +122,7 @@ class ClusteringHeadsConfig:
     """Settings of the clustering-head study.
 
     Args:
-        seeds: one network per seed, in the base setting and from scratch on p + 1; the seed draws weights and data. The
+        seeds: one network per seed, in the base setting and from scratch on p + 1. The seed draws weights and data. The
             default seeds are fresh: the detector was fixed on 0 to 39, and an earlier form of the findings was judged
             on 200 to 299.
         replication: seeds of the base setting whose share of solved networks is compared with our replication's.
@@ -184,7 +184,7 @@ class ClusteringHeadsConfig:
             )
         if self.curriculum.seeds:
             self._check_curriculum(self.curriculum)
-        for arm in arms(self).values():  # refuses what cannot be trained before any training starts
+        for arm in arms(self).values():  # refuses invalid arms before any training starts
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
 
@@ -203,9 +203,9 @@ class Arm:
     Attributes:
         measure: how much is measured: ``"all"``, ``"losses"`` or ``"gradients"`` at every snapshot, or, at the end
             only, the ``"head"`` or just the accuracy (``"end"``).
-        every: steps between snapshots; ``None``: one epoch, or all steps if only the end is measured.
+        every: steps between snapshots. If ``None``, one epoch, or all steps if only the end is measured.
         scales: factors on the initial weights, by the beginning of a parameter's name.
-        ideal: what is initialised from the ideal head: nothing, its positions, or all of it.
+        ideal: the part initialised from the ideal head: none, its positions, or all of it.
     """
 
     name: str
@@ -222,7 +222,7 @@ class Arm:
 
     @property
     def kind(self) -> str:
-        """The first word of its name, such as ``"start"`` or the setting that an ablation varies."""
+        """The kind of arm: the first word of its name, such as ``"start"`` or the setting that an ablation varies."""
         return self.name.split(" ")[0]
 
 
@@ -234,7 +234,7 @@ class EnsembleJob(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the job's folder."""
         first = self.arms[0] if len(self.arms) == 1 else f"{self.arms[0]} and {len(self.arms) - 1} more"
         return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
 
@@ -246,12 +246,15 @@ class EnsembleJob(NamedTuple):
 
 
 def counted_from(config: ClusteringHeadsConfig, arm: str) -> int:
-    """Return the epoch from which a mitigation can prevent spikes: a smaller rate late in training, from halfway on."""
+    """Return the epoch from which a mitigation can prevent spikes.
+
+    A smaller rate late in training acts from halfway on.
+    """
     return config.epochs // 2 if arm == MITIGATIONS[2] else 0
 
 
 def curriculum_result(out: Path, seed: int) -> Path:
-    """Return where one seed of the curriculum is measured."""
+    """Return the path of the measurements of one seed of the curriculum."""
     return out / "results" / CURRICULUM / f"seed{seed}.safetensors"
 
 
@@ -360,7 +363,7 @@ def member_of(
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
-    """Return what trains together: an arm's seeds in groups, and all learning rates, starts and narrow widths at once.
+    """Return the jobs: an arm's seeds in groups, and all learning rates, starts and narrow widths at once.
 
     The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
@@ -423,10 +426,10 @@ class PoolingTransformerConfig(AnyConfig):
         d_vocab: rows of the embedding, which are also the answers.
         n_ctx: length of every sequence.
         d_model: width.
-        n_heads: attention heads; ``d_model`` must be a multiple.
+        n_heads: attention heads, a divisor of ``d_model``.
         d_mlp: width of the feed-forward layer.
         eps: added to the root mean square in both norms.
-        eps_mlp: the same in the norm before the feed-forward layer; ``None``: ``eps``.
+        eps_mlp: ``eps`` of the norm before the feed-forward layer, or ``None`` to use ``eps``.
         dropout: probability of dropping a neuron of the feed-forward layer during training.
         seed: seed of the initial weights.
 

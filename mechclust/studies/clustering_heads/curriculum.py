@@ -35,7 +35,10 @@ _ARMS = (SCRATCH, CURRICULUM)
 
 
 def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
-    """Train both arms of some seeds; measure each pair of networks and the straight line between them."""
+    """Train both arms of some seeds.
+
+    Each pair of networks and the straight line between them are measured.
+    """
     c = config.curriculum
     hard = curriculum_members(config, c, c.p, job.seeds)
     easy = curriculum_members(config, c, 2, job.seeds)
@@ -79,10 +82,10 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
     """Measure one seed's networks: after p = 2, and at the end of each arm.
 
     Measures:
-        ``accuracy`` (arm, split): on the harder task; ``first_accuracy`` (split): on p = 2, before the curriculum goes
+        ``accuracy`` (arm, split): on the harder task. ``first_accuracy`` (split): on p = 2, before the curriculum goes
             on.
         ``line``, ``matched_line`` (place): training loss on the straight line between the two solutions, without and
-            with matched neurons; ``own_line`` (arm, place): on the line from halfway to the end of each arm's training
+            with matched neurons. ``own_line`` (arm, place): on the line from halfway to the end of each arm's training
             on the harder task.
     """
     model = build_model(first.configs[member])

@@ -1,4 +1,4 @@
-"""What the curriculum does, and how far apart its solution and that from scratch are: H5 and H5b."""
+"""Effects of the curriculum, and how far apart the solutions with it and from scratch are: H5 and H5b."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _accuracy(runs: _Runs, arm: str, split: str) -> _Seeds:
 
 
 def _solve(runs: _Runs, arm: str, split: str) -> Bool[np.ndarray, "seed"]:
-    """Return whether each network is above the accuracy that counts as solved; few networks end in between."""
+    """Return whether each network is above the accuracy that counts as solved. Few networks end in between."""
     return _accuracy(runs, arm, split) > SOLVED
 
 

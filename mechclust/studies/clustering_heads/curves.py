@@ -36,7 +36,7 @@ class Spike(NamedTuple):
         epoch: the first epoch of the spike.
         loss: the loss at that epoch.
         before: median loss of the epochs before it.
-        end: first epoch at which the loss is back below the threshold; the number of epochs if it never is.
+        end: first epoch at which the loss is back below the threshold, or the number of epochs if it never is.
     """
 
     epoch: int
@@ -49,7 +49,7 @@ def first_below(curve: ArrayLike, level: float) -> int | None:
     """Return the first index at which a curve is below ``level``, or ``None``. NaN never is.
 
     Raises:
-        InputError: when ``curve`` has not one axis.
+        InputError: if ``curve`` has not exactly one axis.
 
     Example:
         >>> first_below([0.7, 0.2, float("nan"), 0.1], 0.2)
@@ -62,7 +62,7 @@ def first_above(curve: ArrayLike, level: float) -> int | None:
     """Return the first index at which a curve is above ``level``, or ``None``. NaN never is.
 
     Raises:
-        InputError: when ``curve`` has not one axis.
+        InputError: if ``curve`` has not exactly one axis.
 
     Example:
         >>> first_above([0.5, 0.98, 0.99], 0.98)
@@ -74,14 +74,14 @@ def first_above(curve: ArrayLike, level: float) -> int | None:
 def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list[Drop]:
     """Return the phases in which the loss falls fast, in order.
 
-    The level of the loss is the lowest running median over ``window`` epochs so far. A drop is a
-    stretch in which every ``window`` epochs bring the level down by at least half of ``least`` of
-    where it started, and which brings it down by ``least`` of that in all.
+    The level of the loss is its lowest running median over ``window`` epochs so far. A drop is a stretch that lowers
+    the level by at least ``least`` of its starting value. Every ``window`` epochs of it must bring at least half of
+    that.
 
-    A slow drift is not a drop, nor is the recovery from a spike or a jump, since the level never rises:
-    to date what follows a jump, cut the curve there. Drops less than about ``window`` apart count as one.
-    Loss that is not finite counts as missing. Meant for losses whose optimum is about 0, on a linear
-    scale: a fall from 1e-2 to 1e-4 is not a drop.
+    A slow drift is not a drop. Nor is the recovery from a spike or a jump, since the level never rises. To date drops
+    after a jump, cut the curve there. Drops less than about ``window`` apart count as one. Loss that is not finite
+    counts as missing. The function is meant for losses whose optimum is about 0, on a linear scale: a fall from 1e-2 to
+    1e-4 is not a drop.
 
     Args:
         loss: training or test loss, a number for each epoch.
@@ -120,7 +120,7 @@ def loss_drops(loss: ArrayLike, *, window: int = 10, least: float = 0.1) -> list
 
 
 def below_guessing(loss: ArrayLike, p: int) -> int | None:
-    """Return where a loss first falls below 1.05 times that of guessing among ``p`` answers, or ``None``.
+    """Return the first index at which a loss is below 1.05 times the loss of guessing among ``p`` answers, or ``None``.
 
     Before that point, it falls from the random initialisation.
 
@@ -132,7 +132,7 @@ def below_guessing(loss: ArrayLike, p: int) -> int | None:
 
 
 def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
-    """Return the drops of a loss from where it is first as low as guessing, see ``below_guessing``.
+    """Return the drops of a loss after it first is as low as guessing, see ``below_guessing``.
 
     Example:
         >>> drops_after_guessing([9.0] * 20 + [0.69] * 40 + [0.0] * 40, 2)
@@ -146,18 +146,18 @@ def drops_after_guessing(loss: ArrayLike, p: int) -> list[Drop]:
 
 
 def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor: float = 1e-3) -> list[Spike]:
-    """Return where the loss exceeds both ``floor`` and ``factor`` times the median of the ``window`` epochs before.
+    """Return the spikes: the loss exceeds ``floor`` and ``factor`` times the median of the ``window`` epochs before.
 
-    Consecutive epochs are one spike, which lasts until the loss is back below that threshold, taken
-    from the median before the spike. Epochs inside a spike, and loss that is not finite, are left out
-    of later medians; the first ``window`` epochs cannot be spikes. A loss that becomes NaN is not
-    a spike; if it becomes NaN during a spike, it has not recovered.
+    Consecutive epochs are one spike. It lasts until the loss is back below that threshold, taken from the median before
+    the spike. Epochs inside a spike, and loss that is not finite, are left out of later medians. The first ``window``
+    epochs cannot be spikes. A loss that becomes NaN is not a spike. If it becomes NaN during a spike, it has not
+    recovered.
 
     Args:
         loss: training loss, a number for each epoch.
         factor: how many times the median.
         window: epochs whose median is taken.
-        floor: loss below which nothing is a spike, in the units of the loss.
+        floor: loss below which there are no spikes, in the units of the loss.
 
     Raises:
         InputError: for ``window`` below 1, ``factor`` not above 1 or a negative ``floor``.
@@ -192,7 +192,9 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
 
 
 def spikes_after_solving(loss: ArrayLike, accuracy: ArrayLike, level: float, start: int = 0) -> list[Spike]:
-    """Return loss spikes after ``start`` and after the accuracy first exceeded ``level``; none if it never does.
+    """Return loss spikes after ``start`` and after the accuracy first exceeded ``level``.
+
+    There are none if it never does.
 
     Example:
         >>> loss = [0.01] * 20 + [1.0] + [0.01] * 9

@@ -29,7 +29,7 @@ def sequence_embeddings(model: Any, weights: Weights, tokens: Int[Tensor, "row p
 def logits_of_embeddings(
     model: Any, weights: Weights, xi: Float[Tensor, "row d_model"]
 ) -> Float[Tensor, "row d_vocab"]:
-    """Return the logits for given sequence embeddings. Nothing behind them reads the tokens."""
+    """Return the logits for given sequence embeddings. The rest of the network does not read the tokens."""
     tokens = torch.zeros(1, model.cfg.n_ctx, dtype=torch.int64, device=xi.device)
     with holding_activations(model, {XI: xi[:, None]}):
         logits: Tensor = functional_call(model, dict(weights), (tokens,))

@@ -1,4 +1,4 @@
-"""Kinds of head, from what ``ClusteringHead`` measured, and scores by which networks with a head are detected."""
+"""Kinds of head, from the measures of ``ClusteringHead``, and scores by which networks with a head are detected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_textbook(head: ProbeResult) -> bool:
 
 
 def head_kind(head: ProbeResult) -> str:
-    """Return ``"textbook"``, ``"integer-weight"``, ``"planar"`` (lattice) or ``"neither"``; the first that applies."""
+    """Return the first that applies: ``"textbook"``, ``"integer-weight"``, ``"planar"`` (lattice) or ``"neither"``."""
     if is_textbook(head):
         return TEXTBOOK
     if bool(head["integer_head"]):
@@ -36,7 +36,7 @@ def head_kind(head: ProbeResult) -> str:
 def on_plane(head: ProbeResult) -> bool:
     """Return whether a head's weights lie on a planar lattice, by the thresholds of the integer-weight head.
 
-    A head measured before the planar measures existed counts as on none.
+    A head measured before the planar measures existed counts as being on none.
     """
     return planar_score(head) > -INTEGER_DEVIATION
 
@@ -106,6 +106,6 @@ def roc_area(
 def _above(
     positive: Float[np.ndarray, "positive"], negative: Float[np.ndarray, "negative"]
 ) -> Float[np.ndarray, "positive negative"]:
-    """Return 1 where a positive scores above a negative, one half where they tie, and 0 elsewhere."""
+    """Return 1 if a positive scores above a negative, one half if they tie, and 0 otherwise."""
     ties = positive[:, None] == negative
     return (positive[:, None] > negative) + 0.5 * ties

@@ -29,21 +29,21 @@ def follow_the_donor(
     Works for every network, whether or not its head is detected, since the classes are properties of the inputs.
 
     Measures:
-        ``follows`` (kind): share of examples whose prediction becomes the donor's own; ``stays`` (kind): those whose
+        ``follows`` (kind): share of examples whose prediction becomes the donor's. ``stays`` (kind): share whose
             prediction stays. Examples whose donor has the same prediction are left out.
         ``accuracy`` (no axes): the model's.
         ``random_draws`` (draw): ``follows`` for the kind *random classes*, one per draw.
 
     Kinds:
-        *centroid*: the mean embedding of the donor's class. High if the classes are what the network reads.
-        *random classes*: the same with classes of the same sizes drawn at random among inputs with the same
-            answer, which shows what the answer alone would give. This is the chance level of *centroid*.
+        *centroid*: the mean embedding of the donor's class. High if the network reads the classes.
+        *random classes*: the mean embedding of a random class. Classes of equal sizes are drawn among inputs with one
+            answer. This shows the effect of the answer alone, the chance level of *centroid*.
 
     Args:
         model: a pooling transformer.
         batch: with labels ``sum`` and ``answer``.
-        classes: the partition; ``None``: the sums.
-        draws: number of draws of random classes, each with its own donors.
+        classes: the partition, or ``None`` for the sums.
+        draws: number of draws of random classes, each with separate donors.
         seed: draws the donors and the random classes.
 
     Raises:

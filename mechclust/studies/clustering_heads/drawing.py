@@ -1,4 +1,4 @@
-"""What the figures of this study share."""
+"""Drawing functions shared by the figures of this study."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def title_left(axis: Axes, text: str) -> None:
 
 
 def name_guide(axis: Axes, y: float, text: str) -> None:
-    """Write what a horizontal guide is, above its right end."""
+    """Write the meaning of a horizontal guide above its right end."""
     axis.annotate(text, (1, y), xycoords=("axes fraction", "data"), ha="right", xytext=(0, 2),
                   textcoords="offset points", **REMARK)  # fmt: skip
 
 
 def say_none(axis: Axes, text: str, y: float) -> None:
-    """Write that there is nothing to draw."""
+    """Write that there are no results to draw."""
     axis.text(0.5, y, text, ha="center", transform=axis.transAxes, color=GREY)
 
 
@@ -54,5 +54,5 @@ def shade_falls(axis: Axes, run: NetworkTraining, p: int) -> None:
 
 
 def steps_of(run: NetworkTraining) -> list[int]:
-    """Return the steps of a full-batch run, of which an epoch has one."""
+    """Return the steps of a full-batch run, with one per epoch."""
     return [int(epoch) for epoch in run.dynamics.coords["epoch"]]

@@ -1,4 +1,4 @@
-"""What happens in a pooling transformer at every snapshot of its training: losses, gradients, clusters, margins."""
+"""Measures of a pooling transformer at every snapshot of its training: losses, gradients, clusters, margins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MeasuredRows(NamedTuple):
     """Sequences to measure on, and how often each occurs in the two splits.
 
     Attributes:
-        batch: every possible sequence, if there are at most 4,096; otherwise the training and test sequences.
+        batch: every possible sequence, if there are at most 4,096. Otherwise, the training and test sequences.
         train: share of the training split.
         test: share of the test split.
     """
@@ -112,15 +112,15 @@ def dynamics(
 ) -> ProbeResult:
     """Measure one member's training at every snapshot.
 
-    Measures (axis epoch): ``train_loss``, ``test_loss``, ``train_accuracy``, ``test_accuracy``,
-    ``smallest_norm`` (minimum norm of xi over sequences); unless ``brief`` also ``gradient_norm`` (epoch,
-    group) of the training loss, ``within_ratio`` of xi under the partition and ``margin`` (minimum over clusters of
-    the first-order distance from the centroid to the decision boundary, divided by the centroid's norm).
+    Measures (axis epoch): ``train_loss``, ``test_loss``, ``train_accuracy``, ``test_accuracy``, ``smallest_norm``
+    (minimum norm of xi over sequences). Unless ``brief``, also ``gradient_norm`` (epoch, group) of the training loss,
+    ``within_ratio`` of xi under the partition and ``margin``. The margin is the minimum over clusters of the
+    first-order distance from the centroid to the decision boundary, divided by the centroid's norm.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
         member: number of the network in the ensemble.
-        partition: cluster of each of the ``measured_rows``; ``None``: their multiset.
+        partition: cluster of each of the ``measured_rows``, or ``None`` for their multiset.
         brief: leave out measures that need gradients.
     """
     rows = measured_rows(task_of(snapshots, member))

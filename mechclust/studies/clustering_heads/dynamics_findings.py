@@ -1,4 +1,4 @@
-"""Which part is ready first, where the gradient is large, and how plateaus curve: H2 and H3."""
+"""Findings on which part is ready first, on the gradient during falls of the loss, and on plateaus: H2 and H3."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _ready(networks: _Networks, shuffled: bool = False) -> Float[np.ndarray, "2 
 
 
 def _head_first(networks: _Networks, *, shuffled: bool = False) -> Bool[np.ndarray, "network"]:
-    """Return whether the head is ready first, in networks whose parts are not ready at the same epoch."""
+    """Return whether the head is ready first, in networks whose parts become ready at different epochs."""
     head, classifier = _ready(networks, shuffled)
     apart = head != classifier
     return head[apart] < classifier[apart]
@@ -119,7 +119,7 @@ def _gradient(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
 
 
 def _log_ratios(pairs: Sequence[GradientInFalls]) -> list[float]:
-    """Return how much larger the gradient norm is where the loss falls, as log10 of the ratio of medians."""
+    """Return log10 of the median gradient norm while the loss falls over the median norm otherwise."""
     return [np.log10(np.median(norms[falls]) / np.median(norms[~falls])) for norms, falls in pairs]
 
 

@@ -1,4 +1,4 @@
-"""What parts of a pooling transformer do: mean attention, the effect of each connection, and the fewest that matter."""
+"""Effects of parts of a pooling transformer: mean attention, each connection, and the fewest that matter."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def mean_attention(snapshots: Snapshots, member: int, places: Sequence[int]) -> 
 
 @torch.no_grad()
 def edge_effects(snapshots: Snapshots, member: int, place: int) -> list[Layer]:
-    """Return what the edges between positions, xi, neurons, the output and the answers contribute, layer by layer.
+    """Return the effects of the edges between positions, xi, neurons, the output and the answers, layer by layer.
 
-    An edge's effect is the standard deviation, over the task's sequences, of what it adds to the node where it ends: a
-    contribution that is the same for every sequence counts as 0. Its sign is that of the weight, and from a position
-    that of the covariance with the digit there. What xi adds to the output directly is left out.
+    An edge's effect is the standard deviation, over the task's sequences, of its contribution to its end node. A
+    contribution that is constant over sequences counts as 0. The effect has the sign of the weight, or for an edge from
+    a position, of the covariance with the digit there. The direct path from xi to the output is left out.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
@@ -113,7 +113,7 @@ def _fewest(squares: Layer, share: float) -> Bool[np.ndarray, "from to"]:
 
 
 def nodes_on_edges(kept: Sequence[Bool[np.ndarray, "from to"]]) -> list[Bool[np.ndarray, "node"]]:
-    """Return for each column of nodes which of them has an edge that is kept.
+    """Return, for each column, which nodes have an edge that is kept.
 
     Example:
         >>> [nodes.tolist() for nodes in nodes_on_edges([np.array([[True, False]]), np.array([[True], [False]])])]

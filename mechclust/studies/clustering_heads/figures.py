@@ -1,4 +1,4 @@
-"""Figures of the clustering-head study: all of them by name, and those of networks of the base setting."""
+"""Figures of the clustering-head study: all by name, and the figures of the base setting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetw
 from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks
 from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
-LEAST_LOSS = 1e-10  # nats, as drawn; in float32 a smaller loss is often 0
+LEAST_LOSS = 1e-10  # nats, as drawn, since in float32 a smaller loss is often 0
 
 
 def draw_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
@@ -69,7 +69,7 @@ def _test_loss(axis: Axes, group: str, networks: list[TrainedNetwork], color: st
 
 
 def heads_figure(results: HeadsResults) -> Figure:
-    """Draw what the detector sees, against accuracy."""
+    """Draw the detector's scores against accuracy."""
     figure, (left, right) = subplots(2, size=(5.5, 4), grid=None, sharex=True)
     for kind, color in HEAD_COLORS.items():
         networks = [network for network in results.networks.values() if network.kind == kind]

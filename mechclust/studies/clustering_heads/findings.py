@@ -1,28 +1,28 @@
 """The findings of the study, H1 to H9. Bounds and predictions were written before the confirmatory run on fresh seeds.
 
-Most predictions draw on what seeds 200 to 299 showed under an earlier form of the findings, which each finding's
-history records. The findings were changed because they could hardly fail, or dropped seeds according to what the
-treatment did. Controls, and the shares of H5, were chosen after the confirmatory run.
+Most predictions draw on seeds 200 to 299 under an earlier form of the findings, which each finding's history records.
+The findings were changed because they could hardly fail, or dropped seeds according to effects of the treatment.
+Controls, and the shares of H5, were chosen after the confirmatory run.
 
 Predictions:
 
-- H1: the share solved is 0.25 to 0.6 (it was 0.29 on 200 to 299 and 0.45 on 0 to 39): undecided. H1a: with planar
-  lattices, nine in ten solved networks are detected, but so is one in six at 0.75 or below: undecided. H1b:
-  textbook heads are a minority: undecided. H1c, H1e: the line alone misses planar networks, so its area may stay below
-  0.9; line and plane together exceed it. H1d holds.
-- H2, H2b: the head is ready first in a majority of runs, unless drift hides it: a part that keeps moving after the task
+- H1: the share solved is 0.25 to 0.6 (it was 0.29 on 200 to 299 and 0.45 on 0 to 39). Undecided. H1a: with planar
+  lattices, nine in ten solved networks are detected, but so is one in six at 0.75 or below. Undecided. H1b:
+  textbook heads are a minority. Undecided. H1c, H1e: the line alone misses planar networks, so its area may stay below
+  0.9. Line and plane together exceed it. H1d holds.
+- H2, H2b: the head is ready first in a majority of runs, unless drift hides it. A part that keeps moving after the task
   is solved fits its final partner late. In five solved networks of a smaller task, seen while this was written, neither
-  was first: undecided.
-- H3: the gradient is larger in the falls. H3c: the plateau is a saddle: holds. Written after seeing the Hessian of one
+  was first. Undecided.
+- H3: the gradient is larger in the falls. H3c: the plateau is a saddle. Holds. Written after seeing the Hessian of one
   untrained network, but of no plateau.
 - H4a: freezing the norm's direction removes hardly more spikes than freezing attention (few spikes came with a small
-  norm): undecided; H4g, its scale alone: undecided. H4f: freezing the wedges does. H4b, H4d: fewer spikes, and just as
-  many networks solve the task.
-- H5: five of six generalised after p = 2, below the bound of 0.95; does not hold. H6: no transfer; undecided.
-  H5b: the barrier does not vanish when neurons are matched, as the heads differ: holds.
+  norm). Undecided. H4g, its scale alone: undecided. H4f: freezing the wedges removes more. H4b, H4d: fewer spikes, and
+  just as many networks solve the task.
+- H5: five of six generalised after p = 2, below the bound of 0.95. Does not hold. H6: no transfer. Undecided.
+  H5b: the barrier does not vanish when neurons are matched, as the heads differ. Holds.
 - H8, H8b: given the ideal head, most networks learn the classifier, and sooner. H9: ideal positions are most of
-  what makes a head, so more networks solve the task; holds. H9b: whether their heads are textbook ones is in doubt,
-  since they continue to train: undecided.
+  a head, so more networks solve the task. Holds. H9b: whether their heads are textbook ones is in doubt, since they
+  continue to train. Undecided.
 - H7: predictions follow the donor's class. H7b: the sums alone do not suffice, because integer weights have finer
   classes.
 """
@@ -57,7 +57,7 @@ _PREDICTED: dict[str, Verdict] = {
 _RUN = "paper, 2026-11-21, seeds 200 to 299"
 _FRESH = "fresh seeds"
 _TREATED = "all seeds, paired, and the share solved as well; before, seeds were left out according to their outcome"
-# The verdict on that run, the number of seeds, and what was changed afterwards.
+# The verdict on that run, the number of seeds, and the changes made afterwards.
 _EARLIER: dict[str, tuple[Verdict, int, str]] = {
     "H1": ("undecided", 100, _FRESH),
     "H1a": ("does not hold", 29, "nine in ten, on a line or a planar lattice, but not in networks at .75 or below"),
@@ -81,7 +81,7 @@ _EARLIER: dict[str, tuple[Verdict, int, str]] = {
 
 
 def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    """Return every finding in the order of ids; those that cannot be tested at this size say so."""
+    """Return every finding in the order of ids. Those that cannot be tested at this size say so."""
     findings = [
         *solved_findings(config, results),
         *dynamics_findings(config, results),
@@ -95,7 +95,7 @@ def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Fi
 
 
 def _described(finding: Finding, *, tested: bool) -> Finding:
-    """Return a finding with its prediction, its history, where it is shown, and whether this size can test it.
+    """Return a finding with its prediction, its history, its figure, and whether this size can test it.
 
     A control for which the run holds no values is left out.
     """

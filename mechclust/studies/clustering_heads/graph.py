@@ -53,7 +53,7 @@ class _Graph:
         self._labels = (positions, self._nodes[0], -1), (answers, self._nodes[-1], 1)
 
     def nodes(self, axis: Axes) -> tuple[list[LineCollection], list[PathCollection]]:
-        """Draw the nodes and their names; return lines between each pair of columns, and the nodes of each column."""
+        """Draw the nodes and their names. Return lines between each pair of columns, and the nodes of each column."""
         axis.axis("off")
         lines = []
         for start, end in pairwise(self._nodes):
@@ -99,9 +99,9 @@ def _spread(n: int) -> Float[np.ndarray, "node"]:
 def network_graph(snapshots: Snapshots, member: int, *epochs: int) -> Figure:
     """Draw one network as a graph: positions, components of xi, neurons, components of the output, answers.
 
-    An edge is as wide as its effect is large (``edge_effects``), compared with the largest of its kind at the epochs
-    drawn; red ones are negative. Of each layer, only the fewest edges are drawn that carry ``SHARE`` of the squared
-    effects. Neurons are in the order of the directions they read; positions off the support are grey.
+    The width of an edge is its effect (``edge_effects``), relative to the largest of its kind at the epochs drawn. Red
+    edges are negative. In each layer, only the fewest edges are drawn that carry ``SHARE`` of the squared effects.
+    Neurons are in the order of the directions they read. Positions off the support are grey.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
@@ -134,15 +134,15 @@ def graph_film(
     fps: int = 12,
     dpi: int = 80,
 ) -> Path:
-    """Write the film of ``network_graph`` over training. Widths and the order of neurons are the same in all frames.
+    """Write the film of ``network_graph`` over training, with fixed widths and a fixed order of neurons.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.
         member: number of the network in the ensemble.
         path: ends in ``.gif``, or in ``.mp4``, which needs ffmpeg.
-        epochs: epochs to draw, at least two; ``None``: all.
+        epochs: epochs to draw, at least two, or ``None`` for all.
         fps: frames per second.
-        dpi: dots per inch; a frame is 6.4 by 4.6 inches.
+        dpi: dots per inch. A frame is 6.4 by 4.6 inches.
 
     Raises:
         InputError: for an unknown file ending, a missing ffmpeg, fewer than two epochs, or one without a snapshot.

@@ -32,9 +32,9 @@ def ideal_head(
 ) -> dict[str, Float[Tensor, "_ d_model"]]:
     """Return embeddings, positions, query and values of the ideal clustering head, by name.
 
-    Digits are equally spaced from (1, 0) to (-1, 0), other rows of the embedding are 0, the query is (0, beta) and the
-    value matrix is the identity. For p = 2, attention is uniform on the support, and the larger ``beta``, the less
-    falls elsewhere; the sequence embedding depends only on the sum of the support's digits.
+    Digits are equally spaced from (1, 0) to (-1, 0), and other rows of the embedding are 0. The query is (0, beta) and
+    the value matrix is the identity. For p = 2, attention is uniform on the support. The larger ``beta``, the less
+    falls elsewhere. The sequence embedding depends only on the sum of the support's digits.
 
     Args:
         config: of a network with one head and at least two dimensions.
@@ -59,12 +59,12 @@ def ideal_head(
 
 
 def member_with_start(member: Member, scales: Mapping[str, float], ideal: Ideal, beta: float = 8.0) -> Member:
-    """Return the member with initial weights that differ from those drawn from its seed.
+    """Return the member with changed initial weights.
 
     Args:
         member: a pooling transformer on sparse modular addition.
         scales: factors on the initial weights, by the beginning of a parameter's name.
-        ideal: what is taken from the ideal head: nothing, ``"positions"``, or the whole ``"head"``.
+        ideal: the part taken from the ideal head: none, ``"positions"``, or the whole ``"head"``.
         beta: length of the ideal head's query.
     """
     if not scales and not ideal:

@@ -44,10 +44,10 @@ def loss_between(
 
 
 def neurons_matched(weights: Weights, to: Weights) -> dict[str, Float[Tensor, "..."]]:
-    """Reorder a network's feed-forward neurons to be most like those of another.
+    """Reorder a network's feed-forward neurons to be most like another network's.
 
-    The order of neurons does not change what a network computes, but it does change the line between two networks. The
-    chosen order maximises the sum over neurons of the inner products of all their weights.
+    The order of neurons leaves a network's function unchanged, but changes the line between two networks. The chosen
+    order maximises the sum over neurons of the inner products of all their weights.
 
     Args:
         weights: a pooling transformer's, by name.
@@ -74,7 +74,7 @@ def _neurons(weights: Weights) -> Float[np.ndarray, "neuron weight"]:
 
 
 def loss_barrier(line: Float[np.ndarray, "place"]) -> float:
-    """Return how far the loss on a line exceeds that of its worse end, in nats; 0 if it never does.
+    """Return how far the loss on a line exceeds the loss at its worse end, in nats, or 0 if it never does.
 
     Example:
         >>> loss_barrier(np.array([0.5, 3.0, 0.0]))

@@ -1,4 +1,4 @@
-"""Figures of interventions: stitched networks, replayed spikes, mitigations, donors; the detector's ROC, full batch."""
+"""Figures of interventions: stitched networks, replayed spikes, mitigations and donors, and of ROC and full batch."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _replays(results: HeadsResults) -> list[ProbeResult]:
 
 
 def replay_figure(results: HeadsResults) -> Figure:
-    """Draw which spikes disappear when a part is frozen, and what is left of each spike's loss."""
+    """Draw which spikes disappear when a part is frozen, and the remaining loss of each spike."""
     figure, (left, right) = subplots(2, size=(6, 3.6), grid=None)
     runs = _replays(results)
     means = np.array([run["gone"].numpy().mean(axis=0) for run in runs])
@@ -150,12 +150,12 @@ def _color_of(frozen: str) -> str:
 
 
 def _name_frozen(axis: Axes, names: tuple[str, ...]) -> None:
-    """Name what was frozen along the x axis."""
+    """Name the frozen parts along the x axis."""
     axis.set_xticks(range(len(names)), [_FROZEN_NAMES.get(name, name.replace(" ", "\n")) for name in names], fontsize=8)
 
 
 def mitigations_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Draw spikes in the base setting against those with a mitigation, one point per seed."""
+    """Draw spikes in the base setting against spikes with a mitigation, one point per seed."""
     arms = [arm for arm in MITIGATIONS if results.mitigated.get(arm)]
     figure, axes = subplots(len(arms), size=(3.8, 3.6), grid=None)
     draw = np.random.default_rng(0)
@@ -175,7 +175,7 @@ def mitigations_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> 
 
 
 def donors_figure(results: HeadsResults) -> Figure:
-    """Draw the share of predictions that follow a donor, by what replaces the sequence embedding."""
+    """Draw the share of predictions that follow a donor, by the replacement of the sequence embedding."""
     figure, axes = subplots(2, size=(4.4, 3.4), grid=None, sharey=True)
     draw = np.random.default_rng(0)
     titles = {"head": "the head's clusters", "sum": "the support's sums"}
@@ -211,7 +211,7 @@ def full_batch_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> F
 
 
 def shown_full_batch(results: HeadsResults, p: int) -> dict[int, NetworkTraining]:
-    """Return two full-batch runs: the first that solve the task with two or more falls, or those nearest to that."""
+    """Return two full-batch runs: the first that solve the task with two or more falls, or the nearest to that."""
     ranks = []
     for seed, run in results.full_batch.items():
         falls = min(2, len(run.drops(p)))

@@ -18,7 +18,7 @@ from tasks import InputError
 
 
 class _Norm(nn.Module):
-    """Divides by the root mean square, to which ``eps`` is added (outside the root); no gain."""
+    """Division by the root mean square, to which ``eps`` is added (outside the root), without a gain."""
 
     def __init__(self, eps: float) -> None:
         super().__init__()
@@ -73,20 +73,19 @@ class _Embed(nn.Module):
 class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
     """One attention layer that pools a sequence into one vector, and a feed-forward layer that classifies it.
 
-    ``e = E[x] + P[t]``; ``z = norm(e)``; attention with one learned query per head and no keys,
-    ``a = softmax_t(q . z_t / sqrt(d_head))``; the sequence embedding ``xi = sum_t a_t V z_t`` (no
-    output matrix, no residual); ``y = xi + W_2 gelu(W_1 norm(xi) + b_1) + b_2``; logits ``y E^T``. In training, neurons
-    are dropped behind the gelu.
+    Embeddings: ``e = E[x] + P[t]`` and ``z = norm(e)``. Attention has one learned query per head and no keys:
+    ``a = softmax_t(q . z_t / sqrt(d_head))``. The sequence embedding is ``xi = sum_t a_t V z_t`` (no output matrix, no
+    residual). The output is ``y = xi + W_2 gelu(W_1 norm(xi) + b_1) + b_2``, with logits ``y E^T``. In training,
+    neurons are dropped behind the gelu.
 
-    Hook points: ``hook_embed``, ``hook_pos_embed``, ``blocks.0.hook_resid_pre`` (e),
-    ``blocks.0.ln1.hook_normalized`` (z), ``blocks.0.attn.hook_{attn_scores,pattern}``
-    ``[batch head 1 key]``, ``blocks.0.attn.hook_v`` ``[batch pos head d_head]``, and, with one position
-    ``[batch 1 ...]``, ``blocks.0.attn.hook_z`` and ``blocks.0.hook_resid_mid`` (xi),
-    ``blocks.0.ln2.hook_{scale,normalized}``, ``blocks.0.mlp.hook_{pre,post}``, ``blocks.0.hook_mlp_out``,
-    ``blocks.0.hook_resid_post`` (y).
+    Hook points: ``hook_embed``, ``hook_pos_embed``, ``blocks.0.hook_resid_pre`` (e), ``blocks.0.ln1.hook_normalized``
+    (z), ``blocks.0.attn.hook_{attn_scores,pattern}`` ``[batch head 1 key]``, and ``blocks.0.attn.hook_v``
+    ``[batch pos head d_head]``. With one position ``[batch 1 ...]``: ``blocks.0.attn.hook_z`` and
+    ``blocks.0.hook_resid_mid`` (xi), ``blocks.0.ln2.hook_{scale,normalized}``, ``blocks.0.mlp.hook_{pre,post}``,
+    ``blocks.0.hook_mlp_out``, and ``blocks.0.hook_resid_post`` (y).
 
     Args:
-        config: sizes; weights are drawn from ``config.seed``.
+        config: sizes. Weights are drawn from ``config.seed``.
 
     Example:
         >>> from mechclust.models import build_model
@@ -139,7 +138,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         mlp.W_out.copy_(neurons[:, d + 1 :] / math.sqrt(self.config.d_mlp))
 
     def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "answer d_vocab"]:
-        """Return the logits of the answer to each sequence, or to each xi that a hook gives in place of theirs.
+        """Return the logits of the answer to each sequence, or to each xi that a hook puts in its place.
 
         Raises:
             InputError: for sequences of the wrong length.
@@ -155,7 +154,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         return out[:, 0] @ embed.W_E.T  # type: ignore[no-any-return]
 
     def _by_token(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch 1 head d_head"]:
-        """Return head outputs, computed at every token, where hooks can read and change it."""
+        """Return head outputs, computed at every token, so that hooks can read and change them."""
         embed, pos_embed, block = self._parts()
         embedded = self.hook_embed(embed.W_E[tokens])
         placed = self.hook_pos_embed(pos_embed.W_pos.expand(len(tokens), -1, -1))
@@ -165,7 +164,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         return torch.einsum("bhqk,bkhd->bqhd", pattern, values)
 
     def _by_symbol(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch 1 head d_head"]:
-        """Return head outputs, computed once for each symbol at each position: these are far fewer than tokens."""
+        """Return head outputs, computed once for each symbol at each position, which are far fewer than tokens."""
         embed, pos_embed, block = self._parts()
         shown = (tokens[..., None] == torch.arange(len(embed.W_E), device=tokens.device)).to(embed.W_E.dtype)
         z = block.ln1(pos_embed.W_pos[:, None] + embed.W_E)  # [pos symbol d_model]
@@ -184,7 +183,7 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         return attn.hook_pattern(scores.softmax(dim=-1))  # type: ignore[no-any-return]
 
     def _watched(self) -> bool:
-        """Return whether a hook reads or changes what is computed token by token."""
+        """Return whether a hook reads or changes the token-by-token computation."""
         block = self._parts()[2]
         points = (self.hook_embed, self.hook_pos_embed, block.hook_resid_pre, *block.ln1.children(), block.attn.hook_v)
         return any(point._forward_hooks or point._backward_hooks for point in points)

@@ -47,7 +47,7 @@ def draw_phase_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> 
 
 
 def phases_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Draw four moments of the run whose loss falls most often, among those that solve the task if there are any."""
+    """Draw four moments of the run whose loss falls most often, preferring runs that solve the task."""
     arm, seed, run = _most_falls(config, results)
     snapshots, member = snapshots_of(config, arm, seed, results.folder)
     moments = _moments(run.drops(config.task.p), last=len(snapshots) - 1)
@@ -59,7 +59,7 @@ def phases_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figur
 
 
 def _most_falls(config: ClusteringHeadsConfig, results: HeadsResults) -> tuple[str, int, NetworkTraining]:
-    """Return arm, seed and training of the run to show; with two falls or more, one of full batch comes first."""
+    """Return arm, seed and training of the run to show. If it has two falls or more, a full-batch run comes first."""
     runs: dict[tuple[str, int], NetworkTraining] = {("base", seed): run for seed, run in results.networks.items()}
     runs |= {(FULL_BATCH, seed): run for seed, run in results.full_batch.items()}
     ranks = {}
@@ -83,7 +83,7 @@ def _moments(drops: list[Drop], last: int) -> dict[int, str]:
 
 
 def _largest_spike(results: HeadsResults) -> tuple[TrainedNetwork, Spike] | None:
-    """Return the largest of all spikes after solving that have three epochs behind them."""
+    """Return the largest spike after solving that has three epochs behind it."""
     largest = None
     for network in results.solved:
         last_start = len(network.curve("train_loss")) - _EPOCHS_AFTER_SPIKE
@@ -115,7 +115,7 @@ def _graph(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
 
 
 def ideal_head_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Draw the ideal head and a classifier trained on it, if possible one that solves the task."""
+    """Draw the ideal head and a classifier trained on it, preferably one that solves the task."""
     solved = [seed for seed, run in results.second_stage.items() if run.solved_at is not None]
     seed = min(solved or results.second_stage)
     snapshots, member = snapshots_of(config, SECOND_STAGE, seed, results.folder)
@@ -131,7 +131,7 @@ def ideal_head_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> F
 
 
 def name_positions(axis: Axes, places: Shaped[np.ndarray, "pos 2"]) -> None:
-    """Name points by their positions, those that coincide together: "0-4"."""
+    """Name points by their positions, coinciding ones together, such as "0-4"."""
     for point in np.unique(places, axis=0):
         positions = np.flatnonzero((places == point).all(axis=1)).tolist()
         first = positions[0]

@@ -44,10 +44,10 @@ def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeRes
     - *attention*: the attention pattern, another nonlinearity. No explanation of spikes involves it: the control.
     - *head*: all of xi, and *feed-forward*: the feed-forward layer's weights. Which of the two moved?
 
-    The updates of an epoch are taken as one step; how the optimiser would have reacted to the change is not replayed.
+    The updates of an epoch are taken as one step. The optimiser's reaction to the change is not replayed.
 
     Measures:
-        ``loss`` (spike, frozen): training loss with that part frozen; ``spike_loss``, ``quiet_loss``, ``threshold``
+        ``loss`` (spike, frozen): training loss with that part frozen. ``spike_loss``, ``quiet_loss``, ``threshold``
             (spike): the loss at the spike, at the snapshot before, and above which there is a spike.
         ``gone`` (spike, frozen): 1 if the loss stays below the threshold.
 

@@ -1,4 +1,4 @@
-"""What a run of the clustering-head study left on disk, read back for findings and figures."""
+"""Results of a run of the clustering-head study, read from disk for findings and figures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class NetworkTraining:
 
     @property
     def solved_or_end(self) -> int:
-        """First epoch at which the task is solved; the last epoch if it never is."""
+        """First epoch at which the task is solved, or the last epoch if it never is."""
         return len(self.curve("test_accuracy")) - 1 if self.solved_at is None else self.solved_at
 
     @cached_property
@@ -89,11 +89,11 @@ class NetworkTraining:
         return [rise for rise in rises if counted.isdisjoint(range(rise.epoch, rise.end))]
 
     def spikes_after_solving(self, start: int = 0) -> list[Spike]:
-        """Return loss spikes after ``start`` and after the task was first solved; none if it never was."""
+        """Return loss spikes after ``start`` and after the task was first solved. There are none if it never was."""
         return spikes_after_solving(self.curve("train_loss"), self.curve("test_accuracy"), SOLVED, start)
 
     def drops(self, p: int) -> list[Drop]:
-        """Return the phases in which the training loss falls, from where it is first near that of guessing.
+        """Return the phases in which the training loss falls, once it is first near the loss of guessing.
 
         Before that point, it falls from the random initialisation.
         """
@@ -119,7 +119,7 @@ class NetworkTraining:
 def spikes_in_both(one: NetworkTraining, other: NetworkTraining, start: int = 0) -> tuple[int, int]:
     """Return the numbers of loss spikes of two networks after ``start`` and after both have solved the task.
 
-    Both are thus counted over the same epochs. They are 0 if one of them never solves it.
+    Both are counted over these epochs only, and are 0 if one of them never solves it.
     """
     if one.solved_at is None or other.solved_at is None:
         return 0, 0
@@ -166,9 +166,9 @@ class TrainedNetwork(NetworkTraining):
     def diagnoses(self) -> list[tuple[Spike, list[str]]]:
         """Return each spike after the task was solved, with its diagnosis.
 
-        A diagnosis names what was small, at the epoch or the one before: the smallest norm of xi, or the margin of a
-        cluster, below the lowest tenth of the run's quiet epochs (solved, and 10 or more away from every spike). This
-        is descriptive only; ``replay`` intervenes.
+        A diagnosis names a quantity that was small, at the epoch or the one before: the smallest norm of xi, or a
+        cluster's margin. Small means below the lowest tenth of the run's quiet epochs (solved, and 10 or more away from
+        every spike). This is descriptive only, whereas ``replay`` intervenes.
         """
         start = self.solved_at
         if start is None:
@@ -194,16 +194,16 @@ class HeadsResults:
     """Everything a run measured.
 
     Attributes:
-        networks: those of the base setting, by seed.
+        networks: networks of the base setting, by seed.
         mitigated: the training of each mitigation's networks, by seed.
         final: arm to seed to final ``(train, test)`` accuracy.
         curriculum: by seed.
         full_batch: the training of each network of the full-batch run, by seed.
-        curvature: the Hessian of the same networks at some snapshots, by seed.
+        curvature: the Hessian of the full-batch networks at some snapshots, by seed.
         started: arm to seed to the final head, for networks from other initial weights.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
         next_modulus: ``SCRATCH`` and ``TRANSFER`` to seed to the final head, for networks that add modulo p + 1.
-        folder: of the run, whose trained networks figures draw.
+        folder: folder of the run, whose trained networks figures draw.
     """
 
     networks: dict[int, TrainedNetwork]
@@ -237,7 +237,7 @@ class HeadsResults:
 
         Negative curvature is minus the smallest eigenvalue of the Hessian over the largest: the median over the
         measured snapshots on a run's plateaus, and the value at the end. Plateaus are the stretches on which the loss
-        does not fall, from where it is that of guessing to the last fall.
+        does not fall, from the level of guessing to the last fall.
 
         Args:
             p: the modulus.

@@ -49,7 +49,7 @@ _Networks = list[tuple[Arm, int]]  # arm and seed
 
 
 def trainings(config: ClusteringHeadsConfig) -> list[Training]:
-    """Return what is trained. An ensemble counts as its first network, which is the least that it takes."""
+    """Return the trainings. An ensemble counts as its first network, which is a lower bound."""
     all_arms = arms(config)
     curriculum = config.curriculum
     trained = []
@@ -66,7 +66,7 @@ def trainings(config: ClusteringHeadsConfig) -> list[Training]:
 
 
 def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
-    """Make a job's artefacts in ``out``, or resume where an interrupted call stopped."""
+    """Make a job's artefacts in ``out``, or resume an interrupted call."""
     if job.arms[0] == CURRICULUM:
         run_curriculum(config, job, out)
         return
@@ -93,7 +93,7 @@ def _trained(
     name: str,
     weights: Mapping[int, Weights] = {},
 ) -> Snapshots:
-    """Train networks together; ``weights``, by seed, are those that they start with."""
+    """Train networks together from initial ``weights``, given by seed."""
     first = networks[0][0]
     training = training_of(config, first)
     members = []
@@ -166,8 +166,8 @@ def _measure_base(snapshots: Snapshots, member: int, path: Path) -> None:
 def head_classes(probe: ClusteringHead, head: ProbeResult) -> Int[Tensor, "row"]:
     """Return the clusters of a head, by one rule for all networks, solved or not.
 
-    The points of its planar lattice if it has one and no integer weights; otherwise the integer sums, even if these
-    are far from integers; the support's multiset if no integer weights can be fitted at all.
+    These are the points of its planar lattice if it has one and no integer weights. Otherwise, they are the integer
+    sums, even if far from integers. If no integer weights can be fitted at all, they are the support's multiset.
     """
     if on_plane(head) and not bool(head["integer_head"]):
         return probe.planar_fit(HEAD, 0).classes

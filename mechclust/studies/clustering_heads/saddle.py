@@ -28,7 +28,7 @@ class TrainingLoss:
     Args:
         model: the network.
         rows: sequences that the loss is measured on, weighted by the training split.
-        weights: the network's, by name; they define names, shapes and order.
+        weights: the network's, by name. They define names, shapes and order.
     """
 
     def __init__(self, model: Any, rows: MeasuredRows, weights: Weights) -> None:
@@ -54,8 +54,8 @@ class TrainingLoss:
 def eigenvalues(loss: TrainingLoss, at: Float[Tensor, "weight"]) -> Float[np.ndarray, "weight"]:
     """Return all eigenvalues of the Hessian of a loss, ascending, in float64.
 
-    A network of the base setting has 198 weights, so the whole Hessian costs less than the few extreme eigenvalues by
-    Lanczos iteration, whose end of training, with all eigenvalues near 0, is where it converges worst.
+    A network of the base setting has 198 weights. The whole Hessian costs less than its few extreme eigenvalues by
+    Lanczos iteration, which converges worst at the end of training, when all eigenvalues are near 0.
 
     Args:
         loss: the loss.
@@ -89,7 +89,7 @@ def measure_curvature(snapshots: Snapshots, member: int, places: Sequence[int]) 
     """Measure the Hessian of one member's training loss at some snapshots.
 
     Measures:
-        ``smallest`` (snapshot, rank): the smallest eigenvalues, ascending; ``largest`` (snapshot).
+        ``smallest`` (snapshot, rank): the smallest eigenvalues, ascending. ``largest`` (snapshot): the largest.
 
     Args:
         snapshots: of an ensemble of pooling transformers on sparse modular addition.

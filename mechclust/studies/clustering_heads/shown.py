@@ -1,4 +1,4 @@
-"""Networks of a run as the sandbox shows them, and which of them are worth a page."""
+"""Networks of a run as the sandbox shows them, and the choice of networks worth a page."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def sandbox_of(
 
 
 def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
-    """Write the pages, and a film of each network as a graph, into the run's folder; return links to them as HTML."""
+    """Write the pages, and a film of each network as a graph, into the run's folder.
+
+    Return links to them as HTML.
+    """
     if not config.sandbox:
         return ""
     links = ""

@@ -1,4 +1,4 @@
-"""Which networks solve their task, whether the detector finds their heads, and what transfer does: H1 and H6."""
+"""Findings on which networks solve their task, on detected heads, and on transfer: H1 and H6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What removes loss spikes when it is frozen, and which settings make them rarer: H4."""
+"""Findings on parts whose freezing removes loss spikes, and on settings that make spikes rarer: H4."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FROZEN_NAMES = {
     "wedges": "the feed-forward layer's gates",
     "feed-forward": "the feed-forward layer's weights",
 }
-# The frozen part of each finding, and that of its control.
+# The frozen part of each finding, and of its control.
 _REPLAYED = {
     "H4a": ("norm direction", "norm scale"),
     "H4f": ("wedges", "norm scale"),
@@ -59,7 +59,7 @@ def _replayed(id: str, results: HeadsResults, part: str, other: str) -> Finding:
 
 
 def _gone_more_often(runs: Sequence[_Gone], part: str) -> list[float]:
-    """Return by how much more spikes of a run disappear with a part frozen than with the attention pattern frozen."""
+    """Return how much more often spikes of a run disappear with a part frozen than with attention frozen."""
     place = FROZEN.index(part)
     attention = FROZEN.index("attention")
     return [gone[:, place].mean() - gone[:, attention].mean() for gone in runs]

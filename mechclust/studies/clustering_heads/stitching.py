@@ -19,15 +19,15 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
     """Measure one member's accuracies on the test split when stitched from two epochs, at every snapshot.
 
     A network is cut at the sequence embedding xi. Its *head* computes xi: embeddings, positions, query and values. Its
-    *classifier* reads xi: the feed-forward layer and the unembedding. The embedding matrix is tied, so it belongs to
-    both; each part uses that of its own epoch.
+    *classifier* reads xi: the feed-forward layer and the unembedding. The tied embedding matrix belongs to both, and
+    each part uses its epoch's matrix.
 
     Measures (axis epoch):
         ``head_accuracy``: the head of the epoch with the final classifier. The head is ready when this is high.
         ``classifier_accuracy``: the final head with the classifier of the epoch.
         ``accuracy``: both parts from the epoch.
 
-    A part may be ready although its accuracy is low, if the other part has rotated or scaled xi since: the accuracies
+    A part may be ready although its accuracy is low, if the other part has rotated or scaled xi since. The accuracies
     show when a part fits the *final* version of the other.
 
     Args:

@@ -70,7 +70,7 @@ def views(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, str
 
 
 def notes(config: ClusteringHeadsConfig, results: HeadsResults) -> list[str]:
-    """Return what a reader of the report must know."""
+    """Return the notes for readers of the report."""
     texts = list(_NOTES)
     if not can_measure_all(config.task):
         texts.append(

@@ -1,27 +1,26 @@
-"""What the study of heads in models runs: settings, arms, files.
+"""Settings, arms and files of the study of heads in models.
 
-The predictions, written down before the confirmatory seeds were run; ``findings.py`` has the bounds. The design was
-explored on seed 0. Ten networks (seeds 100 to 109) left A3, A4 and I6 undecided, so that parts 1 and 3 were run again
-on 30 fresh seeds (200 to 229), by the same bounds; the words of the pretrained model are those of seeds 100 to 109.
+The predictions were written before the confirmatory seeds were run. ``findings.py`` has the bounds. The design was
+explored on seed 0. Ten networks (seeds 100 to 109) left A3, A4 and I6 undecided. Parts 1 and 3 were therefore run again
+on 30 fresh seeds (200 to 229), with unchanged bounds. The words of the pretrained model are from seeds 100 to 109.
 
 1. A transformer of two layers with four heads per layer that adds modulo 2, 3 or 4 has clustering heads in its second
-   layer, several of which share the work, and none in the first: there is not one per layer (A2, A3, A6).
+   layer, several of which share the work. The first has none, so there is not one per layer (A2, A3, A6).
 2. The rule that finds them finds none in the untrained network, and none in the trained one for the sum of as many
-   digits that do not count (A4, A5). For p = 2, it found heads in 6 of 30 untrained networks: A2 to A6 are no longer
+   digits that do not count (A4, A5). For p = 2, it found heads in 6 of 30 untrained networks. A2 to A6 are no longer
    tested there, and ``clustered_by_attention`` says why.
-3. In a pretrained model, some heads' outputs are similar for prompts that differ in an irrelevant word, but not if the
-   same word is relevant (W2); with random weights there are fewer such heads (W3). The heads that the answer depends
-   on are largely the same for both endings (W5). Interchanging one of them seldom changes an answer (as on
-   the one draw explored), but interchanging all heads of W2 together carries the thing asked for (W4), and the
-   irrelevant word does not matter to them (W6); W4 and W6 were not explored. Without labels: if the 64 heads with the
-   largest effect are interchanged together, the classes discovered are those of the thing asked (W7), unlike with as
-   many other heads (W8) or random weights (W9), and the heads' outputs are clusters rather than a cloud that the
-   answers divide (W10). W7 to W10 were written when W1 to W6 had been measured on the same words; what they are about
-   had been seen on seed 0 alone, without random weights and without other heads for 64. W8 and W9 have become the
-   control of W7, as A4 and A5 that of A2.
+3. In a pretrained model, some heads' outputs are similar for prompts that differ in an irrelevant word, but not if that
+   word is relevant (W2). With random weights there are fewer such heads (W3). Both endings largely share the heads that
+   the answer depends on (W5). Interchanging one of them seldom changes an answer (as on the one draw explored).
+   Interchanging all heads of W2 together carries the thing asked for (W4), and the irrelevant word does not matter to
+   them (W6). W4 and W6 were not explored. Without labels: if the 64 heads with the largest effect are interchanged
+   together, the discovered classes are the things asked for (W7), unlike with as many other heads (W8) or random
+   weights (W9). The heads' outputs are clusters rather than a cloud that the answers divide (W10). W7 to W10 were
+   written when W1 to W6 had been measured on these words. Their subject had been seen on seed 0 alone, without random
+   weights and without other heads for 64. W8 and W9 have become the control of W7, and A4 and A5 the control of A2.
 4. In a network that follows instructions, some heads' outputs are similar for all instructions of a task, including
-   unseen ones (I2), beyond what the symbols of the instructions explain (I3, I4); and these heads are where the
-   residual stream's task clusters arise (I5).
+   unseen ones (I2). The symbols of the instructions do not explain this (I3, I4). The residual stream's task clusters
+   arise at these heads (I5).
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ class HeadsInModelsConfig:
     """Settings of the study of clustering heads in models of several layers and heads.
 
     Args:
-        seeds: one network per seed and task; the seed draws data and weights.
-        word_seeds: one draw of words per seed for the pretrained model, and of the weights of its random twin.
-        model: a Hugging Face checkpoint, by name or folder, for the prompts; ``None``: without that part.
+        seeds: one network per seed and task. The seed draws data and weights.
+        word_seeds: for the pretrained model, one draw of words and of its copy's random weights per seed.
+        model: a Hugging Face checkpoint, by name or folder, for the prompts. ``None`` leaves that part out.
         moduli: one addition task per modulus.
-        addition: data of the additions; its ``p``, ``n_embeddings`` and ``seed`` are set by the run.
-        instructions: the data of the task-cluster network; its ``seed`` is set by the run.
+        addition: data of the additions. Its ``p``, ``n_embeddings`` and ``seed`` are set by the run.
+        instructions: the data of the task-cluster network. Its ``seed`` is set by the run.
         n_layers: blocks of the trained networks.
         d_model: width of the trained networks.
         n_heads: attention heads per block of the trained networks.
@@ -69,20 +68,21 @@ class HeadsInModelsConfig:
         n_measured: examples whose head outputs are measured and interchanged.
         recipients: examples that receive every output.
         tolerance: share of the recipients in which two examples of one discovered class may differ.
-        n_words: words of each kind in the prompts; the prompts are all pairs.
-        n_tested: heads of the pretrained model that are interchanged, those with the largest effect; in the small
-            networks all are.
+        n_words: words of each kind in the prompts. The prompts are all pairs.
+        n_tested: heads of the pretrained model that are interchanged, chosen by the largest effect. In small networks,
+            all are.
         word_recipients: recipients among the prompts.
-        together: how many heads of the pretrained model are interchanged together to discover an equivalence, those
-            with the largest effect.
-        together_recipients: recipients of these among the prompts; up to 7, ``tolerance`` 0.125 allows no difference.
+        together: how many heads of the pretrained model, chosen by the largest effect, are interchanged together to
+            discover an equivalence.
+        together_recipients: recipients of these among the prompts. With up to 7, ``tolerance`` 0.125 allows no
+            difference.
         names: names to draw from.
         nouns: things to draw from.
-        share: a head is called a clustering head of a label if the label's within-ratio is at most this share of
-            what chance gives, interchanges within a class change at most this share of the answers that those between
-            classes do, and the answers follow the label (permutation p with Holm's correction at most ``level``). Heads
-            of the pretrained model that are not interchanged need only meet the first condition, with the p-value of
-            the output: they are called alike.
+        share: a head is called a clustering head of a label under three conditions. The label's within-ratio is at most
+            this share of the chance value. Interchanges within a class change at most this share of the answers that
+            interchanges between classes do. The answers follow the label (permutation p with Holm's correction at most
+            ``level``). Heads of the pretrained model that are not interchanged need only meet the first, with the
+            p-value of the output: they are called alike.
         level: significance level of that p-value.
         solved: minimum accuracy of a network that counts as having learnt its task.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
@@ -177,7 +177,7 @@ def arms(config: HeadsInModelsConfig) -> list[str]:
 
 
 def jobs(config: HeadsInModelsConfig) -> list[Job]:
-    """Return every run, seed by seed; the draws of words last."""
+    """Return every run, seed by seed, with the draws of words last."""
     trained = [Job(arm, seed) for seed, arm in product(config.seeds, arms(config)) if arm != PROMPTS]
     return trained if config.model is None else [*trained, *(Job(PROMPTS, seed) for seed in config.word_seeds)]
 
@@ -197,16 +197,16 @@ def prompt_subject(kind: str, order: str) -> str:
 
 
 def labels_of(arm: str) -> tuple[str, ...]:
-    """Return the equivalences that are measured in an arm: first that of its task, second a control."""
+    """Return the equivalences that are measured in an arm: first the task's, second a control."""
     if arm == INSTRUCTIONS:
         return ("task", "input", "output")
     return ("asked", "other") if arm == PROMPTS else ("sum", OFF, "multiset", "answer")
 
 
 def clustered_by_attention(config: HeadsInModelsConfig, arm: str, label: str) -> bool:
-    """Return whether a head needs nothing but attention to cluster by a label, so that the rule calls no head for it.
+    """Return whether attention alone suffices to cluster by a label, so that the rule calls no head for it.
 
-    Each class of such a label is one multiset of digits: a head that attends alike to their positions and no others
+    Each class of such a label is one multiset of digits. A head that attends alike to their positions and no others
     maps each class to one point, whatever its weights. The sum is such a label if p is 2 or one digit counts. For
     larger p, different multisets have one sum, and only certain values of the digits map them to one point.
     """

@@ -15,7 +15,7 @@ from probes.engine.sites import head_name
 from probes.store.files import versions
 from tasks import Batch
 
-FOLLOWING = "alike for the thing asked"  # chosen by labels; the other sets need none
+FOLLOWING = "alike for the thing asked"  # chosen by labels, which the other sets do not need
 _MEASURES_OF_SET = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
 _MEASURES_OF_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")
 
@@ -34,10 +34,10 @@ def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) 
     """Return which heads are interchanged together.
 
     Args:
-        heads: of the model at this ending.
+        heads: heads of the model at this ending.
         following: heads that are alike for the thing asked, chosen by labels.
-        sizes: how many of those with the largest effect.
-        seed: draws the control: as many other heads of the same blocks or, where these have too few, the nearest.
+        sizes: numbers of heads with the largest effect.
+        seed: draws the control: as many other heads, from the same blocks or, if they have too few, from the nearest.
 
     Returns:
         Pairs of block and head, by the names of ``largest_heads``, ``control_heads`` and ``FOLLOWING``. A control with
@@ -65,13 +65,13 @@ def discover_together(
 ) -> ProbeResult:
     """Run ``interchange_together`` on every set at the last token, as one result.
 
-    Measures: those of ``interchange_together``, with a first axis ``set``.
+    Measures: the measures of ``interchange_together``, with a first axis ``set``.
 
     Args:
         model: a model whose hooks can write.
         batch: the prompts.
         labels: equivalences with which the discovered classes are compared.
-        sets: pairs of block and head by name; an empty set is NaN.
+        sets: pairs of block and head by name. An empty set is NaN.
         recipients: as in ``interchange_together``.
         tolerance: as in ``interchange_together``.
         seed: as in ``interchange_together``.

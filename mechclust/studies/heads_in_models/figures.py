@@ -1,4 +1,4 @@
-"""Figures of the study: where the heads are, and what they are equivalent for."""
+"""Figures of the study: the places of heads, and their equivalences."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _dots(
     measure: Literal["ratio", "selectivity"],
     look: _Look,
 ) -> None:
-    """Draw heads side by side in their layer, seeds on top of one another; filled where the rule calls them."""
+    """Draw heads side by side in their layer, seeds on top of one another, filled if the rule calls them."""
     for heads in models:
         values = heads.ratio(label) if measure == "ratio" else heads.selectivity(label)
         n_layers, n_heads = values.shape
@@ -142,7 +142,7 @@ def _cluster_curves(axis: Axes, models: HeadsByModel) -> None:
 
 
 def prompts_figure(config: HeadsInModelsConfig, models: HeadsByModel) -> Figure:
-    """Draw each head's effect, the prompts that its outputs are alike for, and what interchanges carry."""
+    """Draw each head's effect, the prompts with similar outputs, and the effects of interchanges."""
     figure, (effects, alike, causal, together) = subplots(4, columns=2, size=(5.2, 3.9), grid=None)
     _draw_effects(figure, effects, models)
     _draw_alike(alike, config, models)
@@ -196,7 +196,7 @@ def _draw_interchanged(axis: Axes, models: HeadsByModel) -> None:
 
 
 def _draw_discovered(axis: Axes, config: HeadsInModelsConfig, models: HeadsByModel) -> None:
-    """Draw the agreement of discovered classes with the thing asked for, by number of heads; mean of both endings."""
+    """Draw the agreement of discovered classes with the thing asked for, mean of both endings, by number of heads."""
     sizes = np.array(config.together)
     for kind, name_of, label, color, style in (
         (PRETRAINED, largest_heads, "largest effect, pretrained", BLUE, "-"),

@@ -60,7 +60,7 @@ def _finding(
     shares: bool = False,
     **details: Any,
 ) -> Finding:
-    """Return a finding whose parts are means, or shares, that have the same bound."""
+    """Return a finding whose parts are means, or shares, with a common bound."""
     return compared(
         id,
         statement,
@@ -74,23 +74,23 @@ def _finding(
 
 
 def _beyond_untrained(id: str, statement: str, bound: Bound, values: _Values, measure: str, **details: Any) -> Finding:
-    """Return a finding about trained networks whose control are the untrained ones."""
+    """Return a finding about trained networks whose control is untrained networks."""
     trained = values(TRAINED, measure)
     untrained = values(UNTRAINED, measure)
     return _finding(id, statement, bound, trained, "untrained networks", untrained, **details)
 
 
 def _beyond_random(id: str, statement: str, bound: Bound, values: _Values, measure: str, **details: Any) -> Finding:
-    """Return a finding about the pretrained model whose control is the same model with random weights."""
+    """Return a finding about the pretrained model whose control is that model with random weights."""
     pretrained = values(PRETRAINED, measure)
     random = values(RANDOM, measure)
     return _finding(id, statement, bound, pretrained, "random weights", random, **details)
 
 
 def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
-    """Return A1 to A7, W1 to W10, I1 to I6 and the checks K1 and K2, without those that became controls of others.
+    """Return A1 to A7, W1 to W10, I1 to I6 and the checks K1 and K2, except the ones that became controls.
 
-    A4 and A5 are the control of A2; W8 and W9 are that of W7.
+    A4 and A5 are the control of A2. W8 and W9 are the control of W7.
     """
     findings = [
         *_addition(config, data),
@@ -107,7 +107,7 @@ def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
 
 
 def _place(finding: Finding) -> tuple[int, int]:
-    """Return where a finding stands in the order of the study's parts."""
+    """Return the position of a finding in the order of the study's parts."""
     return "AWIK".index(finding.id[0]), int(finding.id[1:])
 
 
@@ -188,7 +188,7 @@ def _called_for_sum(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
 
 
 def _prompts(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
-    """Return W1 to W10; their values are over draws of words."""
+    """Return W1 to W10, whose values are over draws of words."""
     data = data if config.model is not None else defaultdict(_no_values)
     findings = [*_heads_alike(config, data), *_heads_together(data), *_discovered(config, data)]
     not_tested = _NO_MODEL if config.model is None else ""
@@ -267,7 +267,7 @@ def _heads_together(data: Data) -> list[Finding]:
 
 
 def _discovered(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
-    """Return W7 and W10, on what the largest set of heads has in common without labels."""
+    """Return W7 and W10, on the equivalence that the largest set of heads shares, without labels."""
     n = config.together[-1]
     asked = f"agreement asked, {largest_heads(n)}"
     compactness = f"compactness, {largest_heads(n)}"

@@ -20,17 +20,17 @@ class Heads:
     """The heads of one model.
 
     Attributes:
-        labels: the equivalences; the first is that of the task, the second a control.
+        labels: the equivalences. The first is the task's, the second a control.
         values: measures by name. The last axis is the label or, for ``discovered``, the example.
         chance: within-ratio of random labels.
         accuracy: accuracy of the model.
-        clusters: task-ARI and output-ARI of the residual stream by layer; ``None`` if not measured.
+        clusters: task-ARI and output-ARI of the residual stream by layer, or ``None`` if not measured.
         place: layer and head of a planted head.
         carried: share of answers that become the donor's when several heads are interchanged together, by the names of
-            ``together.DONORS``; empty if not measured.
-        changed: share of answers that change at all, by the same names.
-        discovery: what ``discover_together`` found; ``None`` if not measured.
-        uncalled: labels for which no head is called; see ``config.clustered_by_attention``.
+            ``together.DONORS``. Empty if not measured.
+        changed: share of answers that change at all, by these names.
+        discovery: the result of ``discover_together``, or ``None`` if not measured.
+        uncalled: labels for which no head is called, see ``config.clustered_by_attention``.
     """
 
     labels: tuple[str, ...]
@@ -45,19 +45,19 @@ class Heads:
     uncalled: frozenset[str] = frozenset()
 
     def labelled(self, measure: str, label: str) -> _Values:
-        """Return a measure that exists for every label."""
+        """Return a measure that all labels have."""
         return np.asarray(self.values[measure][..., self.labels.index(label)])
 
     def ratio(self, label: str) -> _Values:
-        """Return the within-ratio as a share of what random labels give."""
+        """Return the within-ratio as a share of its value for random labels."""
         return self.labelled("within_ratio", label) / self.chance[self.labels.index(label)]
 
     def selectivity(self, label: str) -> _Values:
-        """Return the share of answers changed between the label's classes minus that within; NaN if untested."""
+        """Return the share of answers changed between the label's classes minus that within, or NaN if untested."""
         return self.labelled("changed_between", label) - self.labelled("changed_within", label)
 
     def called(self, config: HeadsInModelsConfig, label: str) -> _Called:
-        """Return whether the rule calls each head a clustering head of the label; see ``config.share``.
+        """Return whether the rule calls each head a clustering head of the label, see ``config.share``.
 
         False for all heads if the label is one of ``uncalled``.
         """
@@ -70,7 +70,7 @@ class Heads:
         return follows & (within <= config.share * between) & (ratio <= config.share)
 
     def alike(self, config: HeadsInModelsConfig, label: str) -> _Called:
-        """Return whether each head's outputs are similar within the label's classes, whatever reads them."""
+        """Return whether each head's outputs are similar within the label's classes, whether or not they are read."""
         return (self.labelled("output_p_holm", label) <= config.level) & (self.ratio(label) <= config.share)
 
     def strongest(self, n: int) -> set[int]:

@@ -34,16 +34,16 @@ def measure_heads(
 ) -> ProbeResult:
     """Run ``ClusteringHead``, ``head_attribution`` and ``interchange`` on one model, as one result.
 
-    Measures keep their names, except that the probe's ``p_holm`` becomes ``output_p_holm``, that of the interchanges
-    ``causal_p_holm``, and ``within_ratio`` and ``within_ratio_gaussian`` of the discovered classes are prefixed with
-    ``discovered_``. ``accuracy`` is measured on these examples.
+    Measures keep their names, with exceptions. The probe's ``p_holm`` becomes ``output_p_holm``, and the interchanges'
+    becomes ``causal_p_holm``. ``within_ratio`` and ``within_ratio_gaussian`` of the discovered classes are prefixed
+    with ``discovered_``. ``accuracy`` is measured on these examples.
 
     Args:
         model: the model.
         batches: examples.
         labels: equivalences.
-        correct: function of logits and batch; 1 if the answer is right.
-        tested: number of heads that are interchanged, those with the largest effect.
+        correct: function of logits and batch, 1 if the answer is right.
+        tested: number of heads that are interchanged, chosen by the largest effect.
         recipients: number of recipients of interchanges.
         tolerance: tolerance of discovered classes.
         query: the position that is measured.

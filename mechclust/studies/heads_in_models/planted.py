@@ -21,22 +21,23 @@ _DIGIT = 0
 _TOTAL = 1
 _COPY = 2
 _UNUSED = 3
-_SCORE = 9.0  # attention score at positions that a head attends to; 0 elsewhere
+_SCORE = 9.0  # attention score at positions that a head attends to, 0 elsewhere
 
 
 class PlantedHeads(HookedRootModule):  # type: ignore[misc]
-    """Answers with the sum modulo p of the support together with one digit off the support.
+    """Network that answers with the sum modulo p of the support together with one digit off the support.
 
     The answer is the token ``p * (sum modulo p) + digit``. One head, the clustering head, averages the digits of the
     support, so that its output is one point per sum. Another copies one digit off the support. All other heads copy
-    digits that nothing reads.
+    digits that are not read.
 
     Args:
-        task: whose sequences it reads; there must be a position off the support.
+        task: gives the sequences. There must be a position off the support.
         n_layers: blocks.
-        n_heads: heads per block; at least 2 heads in total.
-        seed: draws the layer and head of the clustering head, of the copying head, and what the others copy.
-        read: ``False``: nothing reads the clustering head, and the answer is just the copied digit.
+        n_heads: heads per block, at least 2 heads in total.
+        seed: draws the layer and head of the clustering head and of the copying head, and the digits that other heads
+            copy.
+        read: if ``False``, the clustering head is not read, and the answer is just the copied digit.
 
     Attributes:
         place: layer and head of the clustering head.

@@ -1,8 +1,8 @@
-"""Prompts in which one word determines the answer and another is irrelevant; the ending decides which is which.
+"""Prompts in which one word determines the answer and another is irrelevant, as decided by the ending.
 
 ``Anna: boat, Paul: horse. Anna: boat, Paul: horse. Anna:``: the answer is copied from after the earlier ``Anna:``, as
-an induction head does, and the word after ``Paul:`` is irrelevant. If the same text ends in ``Anna: boat, Paul:``,
-that word is the answer.
+an induction head does. The word after ``Paul:`` is irrelevant. If the text instead ends in ``Anna: boat, Paul:``, that
+word is the answer.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NOUNS = (
 class WordPrompts:
     """Every pair of one person's thing and another person's thing, listed twice and then once more up to a name.
 
-    Labels: ``asked``: which thing belongs to the person named last; ``other``: which thing belongs to the other person;
-    ``answer``: the token that continues the prompt.
+    Labels: ``asked`` is the thing of the person named last, ``other`` is the other person's thing, and ``answer`` is
+    the token that continues the prompt.
 
     Args:
-        n_words: number of different things per person; the two persons share none.
+        n_words: number of different things per person. The two persons share none.
         seed: draws names and things.
         names: names to draw from, at least 2.
         nouns: things to draw from, at least twice ``n_words``.
@@ -71,7 +71,7 @@ class WordPrompts:
         return names, nouns[: self.n_words], nouns[self.n_words :]
 
     def texts(self, order: Order) -> list[str]:
-        """Return the prompts; both orders have the same words in the same places."""
+        """Return the prompts. Both orders have the same words in the same places."""
         (one, other), first, second = self._drawn()
         pairs = list(product(first, second))
         ends = [f"{one}:" if order == "first" else f"{one}: {a}, {other}:" for a, _ in pairs]
@@ -86,7 +86,7 @@ class WordPrompts:
             pad_id: the id to pad with.
 
         Raises:
-            InputError: for a tokenizer that begins two things with the same token, or a thing with no token of its own.
+            InputError: for a tokenizer that begins two things with one token, or adds no token for a thing.
         """
         _, first, second = self._drawn()
         texts = self.texts(order)

@@ -1,4 +1,4 @@
-"""What the runs of the study measured: every model's heads, and one number per seed of each."""
+"""Measurements of the study's runs: every model's heads, and one number per seed of each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load(config: HeadsInModelsConfig, out: Path) -> dict[Job, HeadsBySubject]:
     """Return the heads of every model of every job.
 
     Raises:
-        InputError: if a result is missing; the text names it.
+        InputError: naming the result that is missing.
     """
     return {job: load_job(config, out, job) for job in jobs(config)}
 
@@ -52,7 +52,7 @@ def load_job(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, Head
     """Return the heads of every model of a job, by subject.
 
     Raises:
-        InputError: if a result is missing; the text names it.
+        InputError: naming the result that is missing.
     """
     check_there(out, results_of(job, out))
     return {subject: _load_subject(config, job, subject, out) for subject in subjects_of(job.arm)}
@@ -150,8 +150,8 @@ def _measures(config: HeadsInModelsConfig, arm: str, heads: Heads) -> dict[str, 
 def discovered_agreement(discovery: ProbeResult) -> dict[str, float]:
     """Return the agreement with each label of each set of heads, and how compact outputs are within discovered classes.
 
-    Compactness is the within-ratio of the outputs minus that of a Gaussian cloud in their place. If all prompts are one
-    class, it is 0; for an empty set, all is NaN.
+    Compactness is the within-ratio of the outputs minus the ratio of a Gaussian cloud in their place. If all prompts
+    are one class, it is 0. For an empty set, all is NaN.
     """
     measures: dict[str, float] = {}
     for i, name in enumerate(discovery.coords["set"]):
@@ -167,7 +167,7 @@ def discovered_agreement(discovery: ProbeResult) -> dict[str, float]:
 def rise_where_called(task_ari: Float[np.ndarray, "layer"], called: Shaped[np.ndarray, "block"]) -> float:
     """Return how much more the task-ARI rises in the blocks with most heads called than in others, in the mean.
 
-    0 if all blocks have as many.
+    0 if all blocks have equally many.
     """
     most = called == called.max()
     if most.all():
@@ -177,17 +177,17 @@ def rise_where_called(task_ari: Float[np.ndarray, "layer"], called: Shaped[np.nd
 
 
 def _smallest(values: Float[np.ndarray, "layer head"]) -> float:
-    """Return the smallest value over heads; NaN if none is finite."""
+    """Return the smallest value over heads, or NaN if none is finite."""
     return float(np.nanmin(values)) if np.isfinite(values).any() else math.nan
 
 
 def _largest(values: Float[np.ndarray, "layer head"]) -> float:
-    """Return the largest value over the heads that were tested; 0 if none was, since no answer depends on any."""
+    """Return the largest value over tested heads, or 0 if none was tested, since no answer depends on any."""
     return float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
 
 
 def by_subject(config: HeadsInModelsConfig, results: Results, arm: str) -> dict[str, list[Heads]]:
-    """Return each subject of an arm with its models in the order of the seeds; nothing if the arm was not run."""
+    """Return each subject of an arm with its models in the order of the seeds. It is empty if the arm was not run."""
     if arm not in arms(config):
         return {}
     of_jobs = [models for job, models in results.items() if job.arm == arm]
@@ -209,6 +209,6 @@ def called_table(config: HeadsInModelsConfig, results: Results) -> pd.DataFrame:
 
 
 def _mean_called(config: HeadsInModelsConfig, models: Sequence[Heads], label: str) -> Float[np.ndarray, "block"]:
-    """Return how many heads of each block are called, mean over models; NaN if the rule calls none for the label."""
+    """Return the mean number of called heads per block over models, or NaN if the rule calls none for the label."""
     called = np.mean([heads.called(config, label).sum(axis=1) for heads in models], axis=0)
     return np.full_like(called, np.nan) if label in models[0].uncalled else called

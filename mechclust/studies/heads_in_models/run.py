@@ -60,7 +60,7 @@ _Logits = Float[Tensor, "batch pos d_vocab"]
 
 
 def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
-    """Make a job's models and measure their heads; existing results are not recomputed."""
+    """Make a job's models and measure their heads, keeping existing results."""
     if job.arm == PLANTED:
         _measure_planted(config, job, out)
     elif job.arm == PROMPTS:
@@ -70,7 +70,7 @@ def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
 
 
 def check(config: HeadsInModelsConfig) -> None:
-    """Refuse a model that is not there, lacks heads or cannot read the prompts.
+    """Refuse a model that is missing, lacks heads or cannot read the prompts.
 
     Raises:
         InputError: saying which, before anything is trained.
@@ -96,7 +96,7 @@ def check(config: HeadsInModelsConfig) -> None:
 
 
 def trainings(config: HeadsInModelsConfig) -> list[Training]:
-    """Return what is trained, by arm."""
+    """Return the trainings, by arm."""
     trained = []
     for arm in arms(config):
         if arm not in (PLANTED, PROMPTS):
@@ -230,7 +230,7 @@ def _interchange_together(
     following: Places,
     out: Path,
 ) -> None:
-    """Interchange several heads at once: those that follow the thing asked, and those with the largest effect."""
+    """Interchange several heads at once: heads that follow the thing asked, and heads with the largest effect."""
     identity = fingerprint(model)
     n_blocks, n_heads = heads.values["effect"].shape
     exchange = partial(exchange_together, model, batch, following, (n_blocks, n_heads), seed=job.seed)
@@ -270,7 +270,7 @@ def _measure(
     correct: Correct,
     out: Path,
 ) -> ProbeResult:
-    """Measure the heads of a model once; in a small model all are interchanged."""
+    """Measure the heads of a model once. In a small model, all are interchanged."""
     pretrained = job.arm == PROMPTS
     query: Readout = token_at("input") if job.arm == INSTRUCTIONS else last_token()
     measure = partial(

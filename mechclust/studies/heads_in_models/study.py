@@ -1,8 +1,8 @@
 """Clustering heads in models of several layers and heads: which heads map equivalent inputs to similar outputs?
 
-Odonnat, Bouaziz & Cabannes (arXiv 2410.24050) describe such heads in a network with a single head. Here the probe is
-applied to transformers trained to add, to a pretrained language model, and to the task-cluster network of Wu & Varshney
-(arXiv 2402.12151), each with its controls.
+Odonnat, Bouaziz & Cabannes (arXiv 2410.24050) describe such heads in a network with a single head. Here, the probe is
+applied to three kinds of model, each with its controls. They are transformers trained to add, a pretrained language
+model, and the task-cluster network of Wu & Varshney (arXiv 2402.12151).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def tables(config: HeadsInModelsConfig, results: Results) -> dict[str, pd.DataFr
 
 
 def notes(config: HeadsInModelsConfig, results: Results) -> list[str]:
-    """Return what a reader of the report must know."""
+    """Return the notes for readers of the report."""
     texts = [
         f"A head is called if its within-ratio is at most {config.share:g} of chance, interchanges within a class "
         f"change at most {config.share:g} of the answers that those between classes do, and the answers follow the "

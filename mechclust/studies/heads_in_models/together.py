@@ -1,4 +1,4 @@
-"""Several heads at once: does the answer follow their outputs, and only what is asked?"""
+"""Several heads at once: does the answer follow their outputs, and only the thing asked for?"""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def exchange_together(
 ) -> ProbeResult:
     """Give each prompt another prompt's outputs of all these heads at once, at its last token.
 
-    Donors differ in what is asked for and in the other thing (``relevant donors``), or only in the other thing
-    (``irrelevant donors``). The control is the same relevant donors with equally many other heads, drawn at random from
-    the same blocks or, where these have too few others, from the nearest. Donors and control heads are drawn ``draws``
+    Donors differ in the thing asked for and in the other thing (``relevant donors``), or only in the other thing
+    (``irrelevant donors``). The control uses the relevant donors with equally many other heads, drawn at random from
+    the same blocks or, if they have too few others, from the nearest. Donors and control heads are drawn ``draws``
     times.
 
     Measures:
-        ``carried`` (donors): share of answers that become the donor's; NaN for irrelevant donors, which have the same.
-        ``changed`` (donors): share of answers that differ from those without interchange.
+        ``carried`` (donors): share of answers that become the donor's. NaN for irrelevant donors, with the same answer.
+        ``changed`` (donors): share of answers that differ from the answers without interchange.
 
-    Both are NaN without heads: nothing is interchanged, which says nothing of heads; and for the control if most heads
-    of the model are among them, because there are not as many others.
+    Both are NaN without heads, since an empty interchange says little of heads. The control is also NaN if most heads
+    of the model are interchanged, because there are not as many others.
 
     Args:
         model: a model whose hooks can write.
@@ -78,7 +78,7 @@ def exchange_together(
 def _undefined(
     carried: Float[Tensor, "donors"], changed: Float[Tensor, "donors"], heads: Places, shape: tuple[int, int]
 ) -> list[str]:
-    """Put NaN where nothing is measured, and return notes that say why."""
+    """Put NaN for unmeasured values, and return notes with the reasons."""
     if not heads:
         carried[:] = torch.nan
         changed[:] = torch.nan
@@ -100,7 +100,7 @@ def _donors(allowed: Bool[Tensor, "prompt prompt"], draw: torch.Generator) -> In
 
 
 def other_heads(heads: Places, shape: tuple[int, int], draw: torch.Generator) -> Places:
-    """Return equally many other heads if there are, in blocks as near as possible, at random within a block."""
+    """Return as many other heads, if there are any, in blocks as near as possible, at random within a block."""
     n_blocks, n_heads = shape
     places = list(product(range(n_blocks), range(n_heads)))
     free = [places[i] for i in torch.randperm(len(places), generator=draw).tolist() if places[i] not in heads]

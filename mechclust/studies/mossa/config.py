@@ -16,7 +16,7 @@ from tasks.skills import OPERATIONS
 
 MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
-# One argument of each operation is never tuned on (its words are, but never together); which one depends on the seed.
+# One argument of each operation, chosen by the seed, is never tuned on. Its words are, but never together.
 _HELD_OUT_TASKS = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")
 _TASKS = [f"{operation}-{argument}" for operation, argument in product(OPERATIONS, range(4))]
 SEEN_TASKS = tuple(task for task in _TASKS if task not in _HELD_OUT_TASKS)
@@ -34,10 +34,10 @@ class OriginConfig:
         width: width of the reference's models.
         widths: widths of the models, including the reference's.
         examples: the reference's training examples per domain.
-        sizes: sizes of the training data, as multiples of the reference's; must include 1.
+        sizes: sizes of the training data, as multiples of the reference's. They must include 1.
         training: training of the reference's model of all domains. A control has a share of its steps equal to its
             share of the domains, so both see an example equally often. Rates are inversely proportional to the width.
-        ceiling: also train every control again, with other weights and another order: how similar two of them are.
+        ceiling: also train every control again, with other weights and another order, to measure how similar two are.
     """
 
     domains: tuple[str, ...] = ("copy", "swap", "translate", "type", "classify")
@@ -85,11 +85,11 @@ class MossaConfig:
     ``n_heads``, ``init_std``, ``device`` and ``test_findings``.
 
     Args:
-        experiment: ``"tuning"``: a base model tuned on many tasks and on each alone; ``"origin"``: models trained from
-            scratch on several domains and on each alone, as in the paper that the method comes from.
+        experiment: ``"tuning"`` tunes a base model on many tasks and on each alone. ``"origin"`` trains models from
+            scratch on several domains and on each alone, as in the paper that introduced the method.
         origin: settings of the second experiment.
         seeds: one base model, one tuned on all seen skills, and one control for each skill, per seed.
-        suite: the skills; its ``seed``, ``stream`` and ``skills`` are set by the run.
+        suite: the skills. Its ``seed``, ``stream`` and ``skills`` are set by the run.
         turn: shift the held-out arguments by one from seed to seed, so that over seeds no skill is held out more often
             than another.
         n_layers: transformer blocks.
@@ -97,13 +97,15 @@ class MossaConfig:
         n_heads: attention heads.
         pretraining: pre-training of the base model, on the generic stream.
         tuning: tuning of the model of all seen skills, from the base.
-        rank: tune changes of this rank to the query and value matrices (LoRA, alpha twice the rank), with everything
-            else frozen; 0: tune all weights that ``tuning`` does not freeze.
+        rank: tune changes of this rank to the query and value matrices (LoRA, alpha twice the rank), with all else
+            frozen. 0 tunes all weights that ``tuning`` does not freeze.
         control_steps: steps of the controls, otherwise tuned like that model. With 1 / 18 of its steps (18 skills are
-            seen), a control sees its skill as often as that model does, as after the same number of epochs.
-        controls: which skills have a control: all, or only seen ones; then held-out skills are not tested.
-        init_std: standard deviation of initial weights; None: 1 / sqrt(d_model). GPT-2's .02 is for a larger width.
-        ceiling: also tune the controls of seen skills with another order of the data: how similar two of them are.
+            seen), a control sees its skill as often as that model does.
+        controls: which skills have a control: all, or only seen ones. In the second case, held-out skills are not
+            tested.
+        init_std: standard deviation of initial weights, or None for 1 / sqrt(d_model). GPT-2's .02 is for a larger
+            width.
+        ceiling: also tune the controls of seen skills with another order of the data, to measure how similar two are.
         n_neighbours: number of nearest neighbours for cluster purity.
         n_purity: prompts per seen skill among which neighbours are searched.
         n_projected: examples in the projection figure.
@@ -151,7 +153,7 @@ class MossaConfig:
 
 
 class ModelJob(NamedTuple):
-    """One model to train, or one thing to measure."""
+    """One model to train, or one measurement."""
 
     kind: str  # base, tuned, control, measure, describe
     seed: int
@@ -165,7 +167,7 @@ class ModelJob(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """The number of its stage: tuning waits for the base models, measuring for all models."""
+        """The number of the job's stage: tuning waits for the base models, measuring for all models."""
         return {"base": 0, "tuned": 1, "control": 1, "measure": 2, "describe": 2}[self.kind]
 
     def model_path(self, out: Path) -> Path:
@@ -179,7 +181,7 @@ class ModelJob(NamedTuple):
 
 
 def jobs(config: MossaConfig) -> list[ModelJob]:
-    """Return every model and measurement; the longest of a stage first."""
+    """Return every model and measurement, with the longest of a stage first."""
     plan = [ModelJob(kind, seed) for kind in (*MODELS, "measure", "describe") for seed in config.seeds]
     for seed in config.seeds:
         suite = suite_of(config, seed)

@@ -59,7 +59,7 @@ def _layers(runs: Runs) -> Int[np.ndarray, "layer"]:
 def boxes_figure(runs: Runs) -> Figure:
     """Draw CKA of every task and seed by layer, for pre and tuned, seen and held-out tasks, as the paper does.
 
-    Points in the boxes: filled, of tasks that pre-training did not encode; rings, of the others.
+    Points in the boxes are filled for tasks that pre-training did not encode, and rings for the others.
     """
     parts = {"seen tasks": [run.seen for run in runs]}
     if not runs[0].seen.all():
@@ -113,7 +113,7 @@ def _draw_boxes(
 
 
 def layer_groups_figure(runs: Runs) -> Figure:
-    """Draw what the layer groups are read from: median difference with the two boundaries, spread and dimensions."""
+    """Draw the curves behind the layer groups: median difference with both boundaries, spread and dimensions."""
     figure, axes = subplots(3, size=(4.0, 3.6))
     gap, spread, dims = axes
     _draw_seeds(gap, [run.curves.seen.gap for run in runs], color="black", label="tuned - pre")
@@ -192,7 +192,7 @@ def purity_figure(runs: Runs) -> Figure:
 
 
 def _tasks_by_kind(runs: Runs, names: Sequence[str]) -> dict[str, _Masks]:
-    """Return the tasks of each operation, seen and then held out; held-out ones are marked with a star."""
+    """Return the tasks of each operation, seen and then held out. Held-out ones are marked with a star."""
     kinds = {}
     for seen, mark in ((True, ""), (False, " *")):
         for number, name in enumerate(names):
@@ -264,7 +264,7 @@ def clusters_figure(runs: Runs, names: Sequence[str]) -> Figure:
 
 
 def accuracy_figure(runs: Runs, names: Sequence[str]) -> Figure:
-    """Draw accuracy by operation, seen and held out: base, tuned, the tasks' controls; grey: without the skill."""
+    """Draw accuracy by operation, seen and held out: base, tuned and the tasks' controls, grey without the skill."""
     kinds = _tasks_by_kind(runs, names)
     figure, (axis,) = subplots(1, size=(11, 3.6), grid="y")
     places = np.arange(len(kinds))

@@ -36,7 +36,7 @@ _TWO_ENCODED = (
 
 
 def _encoded_difference(curves: TaskCurves) -> float:
-    """Return the mean gain of the tasks that pre-training did not encode, minus that of the others."""
+    """Return the mean gain of the tasks that pre-training did not encode, minus the others' mean gain."""
     not_encoded = np.asarray(curves.covariates[_NOT_ENCODED]) > 0
     return float(curves.gain[not_encoded].mean() - curves.gain[~not_encoded].mean())
 
@@ -52,11 +52,11 @@ _C7 = CurveFinding(
 
 
 def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Finding]:
-    """Return C1 to C12, C14 and C18 to C20; of these C1 and C10 are checks.
+    """Return C1 to C12, C14 and C18 to C20. Of these, C1 and C10 are checks.
 
     Args:
         config: the run's configuration.
-        seeds: what was measured, one for each seed.
+        seeds: the measurements, one for each seed.
     """
     not_tested = "" if config.test_findings else TOO_SMALL
     curves = [_with_encoded(one) for one in seeds]
@@ -70,7 +70,7 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
 
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:
-    """Return where the layer groups end, in layers: means over seeds and their intervals."""
+    """Return the ends of the layer groups, in layers: means over seeds and their intervals."""
     ends, has_transition = boundaries_by_seed(curves)
     parts = [f"last shared layer {mean_text(ends[:, 0], decimals=1)}"]
     if has_transition.any():

@@ -60,7 +60,7 @@ def load(config: MossaConfig, out: Path) -> Results:
     """Read the measurements of a run.
 
     Raises:
-        InputError: if one is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     runs = [load_results(config, out, seed) for seed in config.seeds]
     first = config.seeds[0]
@@ -102,7 +102,7 @@ def panels(config: MossaConfig, results: Results) -> list[Panel]:
 
 
 def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:
-    """Return the layer groups of each seed, and the medians that they are read from."""
+    """Return the layer groups of each seed, and the medians behind them."""
     return {
         "Layer groups by the fixed rule": groups_table(config.seeds, results.runs),
         "Median debiased CKA over tasks by layer, mean over seeds": medians_table(results.runs).round(2),
@@ -110,7 +110,7 @@ def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:
 
 
 def notes(config: MossaConfig, results: Results) -> list[str]:
-    """Return what a reader of the report must know, and why values are undefined."""
+    """Return the notes for readers of the report, with the reasons for undefined values."""
     tuning = config.tuning
     n_seen = len(config.suite.seen)
     texts = [

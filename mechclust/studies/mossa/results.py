@@ -1,4 +1,4 @@
-"""Read what a MOSSA run measured, seed by seed."""
+"""Read the measurements of a MOSSA run, seed by seed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ByTask = Float[np.ndarray, "task"]
 
 @dataclass(frozen=True)
 class SeedResults:
-    """Measurements of one seed. Layers are blocks 1 to n; CKA is debiased unless stated otherwise.
+    """Measurements of one seed. Layers are blocks 1 to n, and CKA is debiased unless stated otherwise.
 
     Attributes:
         names: of the skills that have a control.
         cka: of ``"base"`` and ``"tuned"`` with the task's control.
-        biased: the same in the biased form.
-        ceiling: of the controls of seen tasks with those tuned in another order, or ``None``.
+        biased: ``cka`` in the biased form.
+        ceiling: of the controls of seen tasks with controls tuned in another order, or ``None``.
         dims: dimensions for 99% of the variance of ``"base"`` and ``"tuned"``, over all seen skills.
-        purity: the same for the share of nearest neighbours in the cluster.
+        purity: share of nearest neighbours in the cluster, for ``"base"`` and ``"tuned"``.
         purity_chance: chance level of the purity.
         accuracy: of ``"base"``, ``"tuned"`` and ``"control"``.
         chance: accuracy without the skill, see ``SkillSuite.chance``.
@@ -107,7 +107,7 @@ class SeedResults:
         return groups_of(self.curves.unseen)
 
     def crossing(self, tasks: TaskMask) -> int:
-        """Return the layer from which tuned stays above base; one more than the number of layers if it never does."""
+        """Return the layer from which tuned stays above base, or the number of layers plus one if it never does."""
         return crossover(self.median("base", tasks), self.median("tuned", tasks))
 
     @property
@@ -121,7 +121,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
     """Read the measurements of a seed.
 
     Raises:
-        InputError: if one is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     suite = suite_of(config, seed)
     names = controlled_skills(config, suite)
@@ -166,7 +166,7 @@ def _accuracies(out: Path, seed: int, names: Sequence[str]) -> dict[str, ByTask]
 
 
 def _why_undefined(seed: int, names: Sequence[str], similarities: Mapping[str, Sequence[ProbeResult]]) -> list[str]:
-    """Return the notes that say why a similarity is NaN."""
+    """Return the notes with the reasons why a similarity is NaN."""
     notes = set()
     for kind, results in similarities.items():
         for name, result in zip(names, results, strict=True):

@@ -57,7 +57,7 @@ def block_sites(config: MossaConfig) -> Selector:
 
 
 def run_job(config: MossaConfig, job: ModelJob, out: Path) -> None:
-    """Train a model, or measure those of a seed; existing results are not recomputed."""
+    """Train a model, or measure the models of a seed, keeping existing results."""
     if job.kind == "measure":
         _measure(config, job.seed, out)
     elif job.kind == "describe":
@@ -137,7 +137,7 @@ def _adapt(
 
 
 def _measure(config: MossaConfig, seed: int, out: Path) -> None:
-    """Measure CKA of every control with the base, the tuned model, and the control tuned again; and its accuracy."""
+    """Measure each control's accuracy and CKA with the base, the tuned model and the control tuned again."""
     suite = suite_of(config, seed)
     probe = CKA(at=block_sites(config), readout=prompt_end_readout())
     models = _load_both(config, out, seed)
@@ -157,7 +157,7 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
 
 
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
-    """Measure dimensions, purity and accuracy of the base and the tuned model, a picture, and CKA's own check."""
+    """Measure dimensions, purity and accuracy of the base and the tuned model, a picture, and the check of CKA."""
     suite = suite_of(config, seed)
     at = block_sites(config)
     models = _load_both(config, out, seed)

@@ -27,7 +27,7 @@ from tasks import SkillSuite
 
 
 def trainings(config: MossaConfig) -> list[Training]:
-    """Return what the configured experiment trains. Low-rank changes count as if all weights were trained."""
+    """Return the trainings of the configured experiment. Low-rank changes count as if all weights were trained."""
     model = model_for(config.suite, n_layers=config.n_layers, d_model=config.d_model, n_heads=config.n_heads)
     n_seeds = len(config.seeds)
     trained = []
@@ -71,7 +71,10 @@ def _models_trained(config: MossaConfig, out: Path) -> Iterable[TrainedModel]:
 
 
 def _of_experiment(function: str, config: MossaConfig, argument: Any) -> Any:
-    """Call this function of the configured experiment, which has its results, findings, figures, tables and notes."""
+    """Call this function of the configured experiment's module.
+
+    The module has its results, findings, figures, tables and notes.
+    """
     module = origin_report if config.experiment == "origin" else report
     return getattr(module, function)(config, argument)
 

@@ -1,4 +1,4 @@
-"""Measure how similar a model is to its single-task controls at every layer, as in MOSSA; and what models learnt."""
+"""Measure the similarity of a model and its single-task controls by layer, as in MOSSA, and how much models learnt."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def measure_alike(
     *,
     n_few: int | None = None,
 ) -> ProbeResult:
-    """Measure how similar a model is to each task's control at every layer, on the task's own prompts.
+    """Measure how similar a model is to each task's control at every layer, on the task's prompts.
 
     Measures:
-        ``similarity`` (prompts, view, measure, task, layer): by each measure of ``alike_of``, for the residual stream
-            after the block, and for what the block adds when given the base's residual stream.
+        ``similarity`` (prompts, view, measure, task, layer): by each measure of ``alike_of``. The views are the
+            residual stream after the block, and the block's contribution when given the base's residual stream.
         ``n_dims`` (prompts, layer): dimensions for 99% of the variance of the model's residual stream, over the prompts
             of all tasks.
         ``n`` (prompts, task): number of prompts.
@@ -143,7 +143,7 @@ def share_learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite:
 
     Measures:
         ``accuracy`` (answer): ``MODEL.SKILL``.
-        ``chance`` (answer): that without the skill (``SkillSuite.chance``).
+        ``chance`` (answer): accuracy without the skill (``SkillSuite.chance``).
     """
     without_skill = suite.chance("test")
     answers = []

@@ -1,31 +1,31 @@
 """Settings, models and pairs of models of the study of planted layers.
 
-The predictions, written down before the confirmatory seeds (10 and above) were run; ``findings.py`` tests them:
+The predictions were written before the confirmatory seeds (10 and above) were run. ``findings.py`` tests them:
 
-1. CKA of the residual stream shows where a change begins: everything below is bit-identical.
-2. It does not show where the change ends: whatever a layer writes stays in the stream of all layers above it, so that
+1. CKA of the residual stream shows the beginning of a change: all layers below are bit-identical.
+2. It does not show the end of the change. A layer's output stays in the stream of all layers above it, so that
    the last layer called changed is the last of the model.
 3. Biased CKA misses changes if there are fewer prompts than dimensions.
-4. Measured on each block's own contribution, CKA finds both ends. The argument against is that a block above the change
-   receives a different input, so what it writes changes too; hence 5.
-5. Measured on each block's own contribution with the same input, debiased CKA finds both ends.
-6. Learning rates that fall from block to block make a change in all layers look like one in the upper layers only;
-   twice the steps do not count as a change, and if all layers were changed with one rate, most are called.
+4. Measured on each block's contribution, CKA finds both ends. The argument against is that a block above the change
+   receives a different input, so its output changes too. Hence 5.
+5. Measured on each block's contribution to the same input, debiased CKA finds both ends.
+6. Learning rates that fall from block to block make a change in all layers look like one in the upper layers only.
+   Twice the steps do not count as a change. If all layers were changed with one rate, most are called.
 
-The predictions for the method's own comparison of a model of several tasks (E), its single-task controls and the base,
-written down before any such trio was measured on any seed; ``control_findings.py`` tests them:
+The following predictions are for the method's comparison of a model of several tasks (E), its single-task controls and
+the base. They were written before any such trio was measured on any seed. ``control_findings.py`` tests them:
 
-7. If E and its controls were trained in the same layers, E is more similar to its controls than the base is from the
+7. If E and its controls were trained in one span of layers, E is more similar to its controls than the base is from the
    first of these layers on, and this is where the layer groups end the shared layers (P11).
-8. Neither the gain nor the end of the transition marks the last of these layers, since what a layer writes stays in
+8. Neither the gain nor the end of the transition marks the last of these layers, since a layer's output stays in
    the stream of all layers above it (P12).
-9. The gain in what each block adds to the base's stream finds both ends (P13).
+9. The gain in each block's contribution to the base's stream finds both ends (P13).
 10. If all layers were trained with learning rates that fall from block to block, more layers are called shared than
-    with a uniform rate (P14); but with a uniform rate, too, some layers are called shared, although none is (P15).
+    with a uniform rate (P14). But with a uniform rate, too, some layers are called shared, although none is (P15).
 11. Doubling E's steps does not move the end of the shared layers by more than a layer (P16).
 12. With fewer prompts than dimensions, biased CKA shows a gain in fewer layers than debiased CKA does (P17).
 13. By construction (check K3), there is no gain below the first layer in which both E and its controls were trained,
-    whichever of them was trained there. What E alone learnt in lower layers is read as shared.
+    whichever of them was trained there. Changes that E alone learnt in lower layers are read as shared.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tasks.settings import (
 )
 
 FROZEN = ("embed", "pos_embed", "unembed", "ln_final")  # only blocks change
-FRESH = 1  # tunings in addition to those of the null, so that one pair has a model that no threshold has seen
+FRESH = 1  # tunings besides the null's, so that one pair has a model that no threshold has seen
 
 
 @dataclass(frozen=True)
@@ -62,31 +62,31 @@ class PlantedConfig:
     """Settings of the study of planted layers.
 
     Args:
-        seeds: one base model and everything made from it per seed; for a given model, one draw of the planted noise.
+        seeds: one base model, and the models tuned from it, per seed. For a given model, one draw of the planted noise.
         model: a Hugging Face checkpoint, by name or folder, to plant in instead of the miniature, with noise only.
-        prompts: prompts for ``model``: a file (JSONL, CSV, parquet) with ``prompt`` and ``task``; the first
+        prompts: prompts for ``model``, a file (JSONL, CSV, parquet) with ``prompt`` and ``task``. The first
             ``suite.n_eval`` of each task are used.
-        suite: the skills of the miniature; its ``seed``, ``stream``, ``skills`` and ``stream_seed`` are set by the run.
+        suite: the skills of the miniature. Its ``seed``, ``stream``, ``skills`` and ``stream_seed`` are set by the run.
         n_measured: number of its seen skills whose prompts are used for measuring.
         n_layers: transformer blocks of the miniature.
         d_model: width of the miniature.
         n_heads: attention heads of the miniature.
-        init_std: standard deviation of its initial weights; None: 1 / sqrt(d_model).
+        init_std: standard deviation of its initial weights, or None for 1 / sqrt(d_model).
         pretraining: pre-training of the base model, on the generic stream.
-        tuning: tuning of the models made from it, on all seen skills.
+        tuning: tuning of the models from the base, on all seen skills.
         layer_decay: factor on the learning rate from each block to the one below, for the model with rates by layer.
-        spans: the first and last layer of each plant, from 1; empty: three, spread over the depth.
+        spans: the first and last layer of each plant, from 1. By default, three spans spread over the depth.
         noise: relative norms of the noise in planted weights, the smallest first.
-        null_noise: relative norm of noise that does not count as a change, about that of rounding to bfloat16.
+        null_noise: relative norm of noise that does not count as a change, about as much as rounding to bfloat16.
         n_null: number of models tuned identically except for data order, and of models with such noise in all layers.
             Their pairs are the nulls: the former for trained changes, the latter for planted noise.
         margin: a layer is called changed if a measure exceeds this times its largest value among the null's pairs.
         least_restored: a layer is called changed by patching if patching it restores this share of the loss difference.
         n_few: prompts per task for the condition with few prompts.
         n_patched: prompts per task for patching.
-        n_control_spans: number of spans in which a model of several tasks and its single-task controls are trained;
-            0: none, and what MOSSA reads is not tested.
-        control_steps: steps of these controls, otherwise tuned like the others; the model of several tasks takes this
+        n_control_spans: number of spans in which a model of several tasks and its single-task controls are trained.
+            With 0, MOSSA's readings are not tested.
+        control_steps: steps of these controls, otherwise tuned like the others. The model of several tasks takes this
             many for each of its ``n_measured`` tasks.
         gain_margin: margin by which it must be more similar to its controls than the base is, as in ``layer_groups``.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
@@ -170,7 +170,7 @@ class Made:
     Attributes:
         source: name of the trained model.
         noise: relative norm of the noise.
-        layers: layers with noise, from 1; empty: all layers.
+        layers: layers with noise, from 1. Empty means all layers.
         draw: number of the noise draw.
         rounded: whether weights are rounded to bfloat16.
     """
@@ -187,12 +187,12 @@ class Pair:
     """Two models that are compared, and the truth about them.
 
     Attributes:
-        column: the kind of comparison; a column in tables.
+        column: the kind of comparison, a column in tables.
         base: one model.
         tuned: the other.
-        truth: first and last changed layer; ``None``: none.
+        truth: first and last changed layer, or ``None`` if there is none.
         split: split of the prompts.
-        number: distinguishes pairs of the same column.
+        number: distinguishes pairs within a column.
         null: the column of pairs that gives its thresholds.
     """
 

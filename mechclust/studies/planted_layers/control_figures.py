@@ -1,4 +1,4 @@
-"""Figures of what MOSSA reads if the truth is known."""
+"""Figures of MOSSA's readings if the truth is known."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gains_figure(config: PlantedConfig, runs: Sequence[SeedReadings]) -> Figure:
 
 
 def _shade_trained(axis: Axes, reading: TrioReading, run: SeedReadings) -> None:
-    """Draw the layers in which E was trained in grey, and those of its controls hatched if they differ."""
+    """Draw the layers in which E was trained in grey, and its controls' layers hatched if they differ."""
     trio = reading.trio
     if trio.column in (SAME, *CROSSED):
         shade_layers(axis, trio.truth)

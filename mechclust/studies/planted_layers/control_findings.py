@@ -1,4 +1,4 @@
-"""The findings P11 to P17 on what MOSSA reads with their controls, and the check K3.
+"""The findings P11 to P17 on MOSSA's readings with their controls, and the check K3.
 
 Their bounds were written before any trio of models was measured.
 """
@@ -31,7 +31,7 @@ from mechclust.studies.planted_layers.rows import RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.trios import ALL_DECAYED, CROSSED, EVERYWHERE, LONGER, SAME
 
 _LEAST_LEARNT = 0.1  # share of correct answers above both the base and chance
-_MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds; with ten of ten, Wilson's interval begins at .72
+_MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds. With ten of ten, Wilson's interval begins at .72
 _SAME_LAYERS = "if E and its controls were trained in the same layers"
 _DIFFERENT_LAYERS = "E and its controls trained in different layers"
 
@@ -43,7 +43,7 @@ _finding = partial(compared, source="ours", shown="table")
 
 
 def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
-    """Return P11 to P17, and the check K3; none if there are no trios."""
+    """Return P11 to P17, and the check K3. Without trios, there are none."""
     if not runs or not runs[0].readings:
         return []
     too_small = "" if config.test_findings else TOO_SMALL
@@ -66,7 +66,7 @@ def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
 
 
 def _learnt_too_little(runs: Runs) -> str:
-    """Return which model learnt too little for a comparison; ``""`` if all learnt enough."""
+    """Return which model learnt too little for a comparison, or ``""`` if all learnt enough."""
     gain, model = least_learnt(runs)
     if not gain < _LEAST_LEARNT:
         return ""
@@ -87,7 +87,7 @@ def _one(scores: _Scores, name: str, view: str = RESIDUAL, measure: str = DEBIAS
     return scores[name][:, *place(view, measure, prompts)]
 
 
-# ---- E and its controls trained in the same layers ----
+# ---- E and its controls trained in one span of layers ----
 
 
 def _of_same_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
@@ -231,7 +231,7 @@ def _at_most_one(layers: _Seeds) -> _Seeds:
 
 
 def _too_similar_to_gain(config: PlantedConfig, runs: Runs) -> tuple[int, int]:
-    """Return in how many of the layers called shared, with all layers trained, no gain could show, and their number."""
+    """Return how many of the layers called shared could not show a gain, with all layers trained, and their number."""
     hidden = 0
     total = 0
     for run, n_shared in zip(runs, _n_shared(config, runs, EVERYWHERE), strict=True):

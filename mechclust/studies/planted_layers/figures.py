@@ -66,7 +66,7 @@ class DotPanel(NamedTuple):
 
 
 def curves_figure(config: PlantedConfig, runs: Sequence[SeedResults]) -> Figure:
-    """Draw the change by layer for every plant: residual stream, what blocks add, and loss restored by patching."""
+    """Draw the change by layer for every plant: residual stream, block contributions, and loss restored by patching."""
     columns = planted_columns(config)
     n_spans = len(runs[0].of(columns[0]))
     figure, axes = subplots(len(columns) * n_spans, n_spans, size=(4.2, 2.9), sharey="row")
@@ -87,7 +87,7 @@ def shade_layers(axis: Axes, span: Span, style: Mapping[str, Any] = _SHADED) -> 
 
 
 def _draw_plant(axis: Axes, runs: Sequence[SeedResults], pair: Pair) -> None:
-    """Draw the curves of one plant with their thresholds; its layers are grey."""
+    """Draw the curves of one plant with their thresholds. Its layers are grey."""
     assert pair.truth is not None
     shade_layers(axis, pair.truth)
     layers = np.arange(1, runs[0].n_layers + 1)
@@ -119,7 +119,7 @@ def _draw_patching(axis: Axes, runs: Sequence[SeedResults], pair: Pair, *, last:
 
 
 def errors_panels(config: PlantedConfig) -> list[DotPanel]:
-    """Return two panels: the error of the first changed layer and that of the last."""
+    """Return two panels: the errors of the first and of the last changed layer."""
     main = main_column(config)
     return [
         DotPanel("first changed layer", "error in layers", main, "onset"),
@@ -155,7 +155,7 @@ def unplanted_panels(config: PlantedConfig) -> list[DotPanel]:
 
 
 def dots_figure(config: PlantedConfig, runs: Sequence[SeedResults], panels: Sequence[DotPanel]) -> Figure:
-    """Draw a score for each measure, a dot for each view, with the 95% interval over seeds; chance is dashed."""
+    """Draw a score for each measure, a dot for each view, with the 95% interval over seeds. Chance is dashed."""
     columns = min(3, len(panels))
     width = 8.0 if columns == 2 else 10.5
     figure, axes = subplots(len(panels), columns, size=(width / columns, 4.3), grid="x", sharey=True)
@@ -192,7 +192,7 @@ def _draw_dots(axis: Axes, values: Mapping[Row, BySeed], *, share: bool) -> None
 
 
 def _height(row: Row) -> float:
-    """Return where a row's dot lies: measures from above, the views of a measure one below the other."""
+    """Return the height of a row's dot: measures from above, the views of a measure one below the other."""
     if row == PATCHED:
         return float(len(MEASURES))
     views = list(_VIEW_COLORS)[:-1]

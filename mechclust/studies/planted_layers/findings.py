@@ -53,7 +53,7 @@ class _Pairs:
     Attributes:
         runs: the seeds.
         planted: the main column.
-        measured_on: the column whose curves are scored: the main one; or, as the control, one without planted layers.
+        measured_on: the column whose curves are scored: the main one or, as the control, one without planted layers.
     """
 
     runs: Runs
@@ -86,7 +86,7 @@ def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
 
 
 def _why_not_tested(config: PlantedConfig, id: str) -> str:
-    """Return why a finding cannot be tested; ``""`` if it can."""
+    """Return why a finding cannot be tested, or ``""`` if it can."""
     if not config.test_findings:
         return TOO_SMALL
     if config.model is None:
@@ -154,7 +154,7 @@ def _missed_if_biased(pairs: _Pairs, prompts: str) -> BySeed:
     return pairs.scores("hit", _STREAM, prompts) - pairs.scores("hit", Row(RESIDUAL, "CKA"), prompts)
 
 
-# ---- what blocks add ----
+# ---- contributions of blocks ----
 
 
 def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) -> list[Finding]:
@@ -213,7 +213,7 @@ def _called_to_the_end(pairs: _Pairs) -> list[BySeed]:
 
 
 def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
-    """Return P7, P8 and P10, on pairs without a truth: their share of false calls is that of all layers."""
+    """Return P7, P8 and P10, on pairs without a truth: their share of false calls counts all layers."""
     shuffled = np.random.default_rng(0).permutation(runs[0].n_layers)
     tuned = _scores_of_one(runs, ALL, "false")
     return [
@@ -260,7 +260,7 @@ def _more_upper_calls(runs: Runs, order: Int[np.ndarray, "layer"] | None = None)
 
 
 def _scores_of_one(runs: Runs, column: str, name: str, order: Int[np.ndarray, "layer"] | None = None) -> BySeed:
-    """Return a score of a column of one pair, without a truth; empty if there is no such pair."""
+    """Return a score of a column of one pair, without a truth. It is empty if there is no such pair."""
     pairs = runs[0].of(column)
     if not pairs:
         return np.empty(0)
@@ -307,13 +307,13 @@ def _rounding(run: SeedResults) -> float:
     (pair,) = run.of(ROUNDED)
     curve = run.curve(pair, _STREAM)
     threshold = run.threshold(pair, _STREAM)
-    # NaN fails the check: a change where the threshold is 0
+    # NaN fails the check: the threshold is 0 and there is a change
     relative = curve / np.where(threshold > 0, threshold, np.nan)
     return float(np.max(np.where(curve > 0, relative, 0.0)))
 
 
 def _largest_difference(run: SeedResults) -> float:
-    """Return the largest value of any measure between a model and itself; undefined curves are left out."""
+    """Return the largest value of any measure between a model and itself, leaving out undefined curves."""
     (pair,) = run.of(NONE)
     curves = [np.abs(run.curve(pair, row)) for row in ROWS]
     return max(float(curve.max()) for curve in curves if np.isfinite(curve).all())

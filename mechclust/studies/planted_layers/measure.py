@@ -66,11 +66,11 @@ MEASURES = (*SIMILARITY_MEASURES, *_OTHERS)
 
 
 def change_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
-    """Return how far apart two models' rows for the same examples are, by each measure: 0 if they are the same.
+    """Return how far apart two models' rows for the same examples are, by each measure. Identical rows give 0.
 
-    ``CKA``, ``debiased CKA``, the same without the largest principal component of each side, ``RBF CKA`` (debiased) and
-    ``SVCCA`` are 1 minus these; ``n99`` is the change in the number of dimensions that hold 99% of the variance;
-    ``distance`` is the norm of the difference over that of ``x``, both centred, without any alignment.
+    ``CKA``, ``debiased CKA``, both without the largest principal component of each side, ``RBF CKA`` (debiased) and
+    ``SVCCA`` are 1 minus these. ``n99`` is the change in the number of dimensions that hold 99% of the variance.
+    ``distance`` is the norm of the difference over the norm of ``x``, both centred, without any alignment.
 
     Args:
         x: the base model's rows.
@@ -89,7 +89,10 @@ def change_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
 
 
 def alike_of(x: LayerRows, y: LayerRows) -> dict[str, float]:
-    """Return how similar two models' rows for the same examples are, by each of ``SIMILARITY_MEASURES``: 1 if alike."""
+    """Return the similarity of two models' rows for the same examples, by ``SIMILARITY_MEASURES``.
+
+    Identical rows give 1.
+    """
     if _same(x, y):
         return dict.fromkeys(SIMILARITY_MEASURES, 1.0)
     return {name: float(similarity(x.double(), y.double())) for name, similarity in SIMILARITY_MEASURES.items()}  # type: ignore[arg-type]
@@ -100,7 +103,7 @@ def _same(x: LayerRows, y: LayerRows) -> bool:
 
 
 def prompt_sizes(n_few: int | None) -> dict[str, int | None]:
-    """Return how many prompts of each task are measured, by name; ``None``: all."""
+    """Return how many prompts of each task are measured, by name, with ``None`` for all."""
     return {ALL: None} if n_few is None else {ALL: None, FEW: n_few}
 
 
@@ -129,19 +132,19 @@ def measure_planted(
 
     Measures, with axes (prompts, view, measure, task, layer):
         ``change``: by each measure of ``change_of``. The view ``residual`` is the residual stream after the block.
-            ``contribution`` is what the block adds to it. ``same input`` is what the block adds when both models'
-            blocks are given the base's residual stream, so that it differs only if the blocks themselves do; NaN for
-            a model whose hooks cannot write.
+            ``contribution`` is the block's addition to it. ``same input`` is the block's addition when both models'
+            blocks are given the base's residual stream, so that it differs only if the blocks do. It is NaN for a model
+            whose hooks cannot write.
         ``n`` (prompts, task): number of prompts.
 
     Memory: three times ``prompts x layers x d`` per model, and the residual stream of all layers for one batch.
 
     Args:
         base: any hooked model.
-        tuned: one of the same shape.
+        tuned: a model of the same shape.
         batches: prompts.
         readout: the position to read, one row per prompt.
-        label: one value per class of this label; ``None``: all prompts together.
+        label: one value per class of this label, or ``None`` for all prompts together.
         n_few: also measure on only this many prompts per task.
 
     Raises:
@@ -203,7 +206,7 @@ def _gather(
 
 
 def _changes(rows: _PairRows, chosen: Int[Tensor, "chosen"], n_layers: int) -> Float[Tensor, "view measure layer"]:
-    """Return the change between the chosen rows; NaN for a view that was not read."""
+    """Return the change between the chosen rows, or NaN for a view that was not read."""
     change = torch.full((len(VIEWS), len(MEASURES), n_layers), math.nan, dtype=torch.float64)
     for view in rows.tuned:
         for layer in range(n_layers):
@@ -228,20 +231,20 @@ def patch_layers(
 ) -> ProbeResult:
     """Measure the share of the loss difference that patching the tuned model's residual stream into the base restores.
 
-    The base model is run with the output of one block, at all positions, replaced by the tuned model's: nothing is
-    restored below the first changed layer, and everything from the last one on.
+    The base model is run with the output of one block, at all positions, replaced by the tuned model's. The share is 0
+    below the first changed layer, and 1 from the last one on.
 
     Measures:
-        ``restored`` (layer): ``(base - patched) / (base - tuned)`` of the mean loss; NaN if these two are equal.
+        ``restored`` (layer): ``(base - patched) / (base - tuned)`` of the mean loss, or NaN if these two are equal.
         ``loss`` (model): of the base and the tuned model.
 
     Cost: ``2 + layers`` forward passes.
 
     Args:
         base: any hooked model whose hooks can write.
-        tuned: one of the same shape.
+        tuned: a model of the same shape.
         batches: prompts.
-        loss: of logits and batch, a scalar; by default that of every next token.
+        loss: of logits and batch, a scalar. By default, it is the loss of every next token.
 
     Raises:
         InputError: for no prompts.
@@ -274,7 +277,10 @@ def patch_layers(
 def _patched_losses(
     base: HookedModel, tuned: HookedModel, batches: Iterable[Batch], loss: Loss
 ) -> tuple[dict[str, float], int]:
-    """Return the mean loss of both models and, by hook point, of the patched base; and the number of prompts."""
+    """Return the mean loss of both models and, by hook point, of the patched base.
+
+    The number of prompts comes last.
+    """
     hooks = post_hooks(base)
     totals: dict[str, float] = defaultdict(float)
     n_prompts = 0

@@ -21,8 +21,8 @@ from tasks import InputError
 def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[None]:
     """Add noise to all weight matrices of some layers inside a context, and restore the weights afterwards.
 
-    Each matrix has Gaussian noise added to it, with a Frobenius norm of ``noise`` times the matrix's own. Biases, norms
-    and everything outside these blocks are unchanged.
+    Each matrix has Gaussian noise added to it, with a Frobenius norm of ``noise`` times the matrix's norm. Biases,
+    norms and everything outside these blocks are unchanged.
 
     Memory: a copy of these layers' matrices.
 
@@ -30,7 +30,7 @@ def plant_in(model: HookedModel, layers: Sequence[int], *, noise: float, seed: i
         model: any hooked model, from ``build_model`` or ``load_pretrained``.
         layers: layers to plant in, from 1 as in all results.
         noise: relative norm, above 0.
-        seed: seed of the noise; each layer has its own stream.
+        seed: seed of the noise. Each layer has a separate stream.
 
     Raises:
         InputError: for a layer that does not exist or shares its weights with another, no layers, or noise that is

@@ -1,4 +1,4 @@
-"""Read layers from three models' curves as MOSSA does, and score how far that is from what was planted."""
+"""Read layers from three models' curves as MOSSA does, and score how far they are from the planted ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TrioReading:
     Attributes:
         trio: the trio.
         base: similarity of the base to the controls, median over tasks.
-        tuned: the same for E.
+        tuned: similarity of E to the controls, median over tasks.
         spread: interquartile range over tasks for E.
         dims: dimensions for 99% of the variance of E's residual stream.
     """
@@ -65,7 +65,7 @@ class TrioReading:
 
     @property
     def gain(self) -> Similarities:
-        """The similarity of E minus that of the base."""
+        """The similarity of E minus the base's."""
         return self.tuned - self.base
 
     @property
@@ -80,7 +80,7 @@ class SeedReadings:
 
     Attributes:
         readings: one of each trio.
-        accuracy: by model and skill; a set of controls counts as one model.
+        accuracy: by model and skill. A set of controls counts as one model.
         chance: by skill, the accuracy without it.
         notes: why a value is NaN.
     """
@@ -99,7 +99,7 @@ class SeedReadings:
 
 
 def reading_scores(reading: TrioReading, margin: float) -> dict[str, Float[np.ndarray, "prompts view measure"]]:
-    """Score how far the readings of a trio are from the layers in which E was trained; see ``_score_curves``."""
+    """Score how far the readings of a trio are from the layers in which E was trained, see ``_score_curves``."""
     dims = reading.dims[:, None, None]
     return _score_curves(reading.trio.truth, reading.base, reading.tuned, reading.spread, dims, margin)
 
@@ -112,14 +112,14 @@ def _score_curves(
     dims: Float[np.ndarray, "... layer"],
     margin: float,
 ) -> dict[str, Float[np.ndarray, "*curve"]]:
-    """Score how far readings are from the layers in which E was trained; NaN if the gain is undefined.
+    """Score how far readings are from the layers in which E was trained, or give NaN if the gain is undefined.
 
     By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``, ``end``,
-    ``hit``, ``false``, ``found`` and ``top``, as for other curves. ``crossing``: the error of the first layer from
-    which the gain is above 0, with at most one exception. By ``layer_groups``: ``shared``, the error of the first layer
-    after the shared ones; ``transition``, that of the transition's last layer, and ``by spread`` the same without
-    dimensions; ``transition off``, whether there is one that ends elsewhere; ``shared layers``, their number. Anything
-    not found counts as a random layer.
+    ``hit``, ``false``, ``found`` and ``top``, as for other curves. ``crossing`` is the error of the first layer from
+    which the gain is above 0, with at most one exception. The others are by ``layer_groups``. ``shared`` is the error
+    of the first layer after the shared ones. ``transition`` is the error of the transition's last layer, and
+    ``by spread`` its error without dimensions. ``transition off`` is whether there is one that ends elsewhere.
+    ``shared layers`` is their number. Anything not found counts as a random layer.
     """
     first, last = span
     n_layers = base.shape[-1]
@@ -151,7 +151,7 @@ def _score_curves(
 def read_scores(
     runs: Sequence[SeedReadings], column: str, margin: float
 ) -> dict[str, Float[np.ndarray, "seed prompts view measure"]]:
-    """Return every score, mean over the trios of a column; without seeds if there are none."""
+    """Return every score, mean over the trios of a column. Without trios, it has no seeds."""
     by_trio = []
     for readings in zip(*[run.of(column) for run in runs], strict=True):
         base = np.stack([reading.base for reading in readings])
@@ -171,7 +171,7 @@ def place(view: str, measure: str, prompts: str = ALL) -> tuple[int, int, int]:
 
 
 def reading_chance(readings: Sequence[TrioReading], name: str) -> float:
-    """Return the expected error of a layer drawn at random; NaN for scores that are not errors."""
+    """Return the expected error of a layer drawn at random, or NaN for scores that are not errors."""
     if name == "auc":
         return 0.5
     if name not in (*FIRST_LAYER_SCORES, *LAST_LAYER_SCORES):
@@ -215,7 +215,7 @@ def no_gain_below(runs: Sequence[SeedReadings]) -> list[float]:
 
 
 def in_order(runs: Sequence[SeedReadings], order: Int[np.ndarray, "layer"]) -> list[SeedReadings]:
-    """Return the readings with their layers in another order, the same for all of them."""
+    """Return the readings with their layers in another order, common to all of them."""
     return [replace(run, readings=tuple(_in_order(reading, order) for reading in run.readings)) for run in runs]
 
 
@@ -251,7 +251,7 @@ def reading_table(
 
 
 def accuracy_table(runs: Sequence[SeedReadings]) -> pd.DataFrame:
-    """Return a row per model: its share of correct answers for each measured skill, mean over seeds; last, chance."""
+    """Return a row per model: its share of correct answers for each measured skill, mean over seeds. Chance is last."""
     import pandas as pd
 
     skills = list(runs[0].chance)
@@ -271,7 +271,7 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
     """Read the measurements of a seed's comparison with controls.
 
     Raises:
-        InputError: if one is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     trios = trios_of(config)
     controls = control_sets(config)

@@ -1,4 +1,4 @@
-"""Read what a run of planted layers measured, seed by seed, and score how well each measure found what was planted."""
+"""Read the measurements of a run of planted layers, and score how well each measure found the planted ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SeedResults:
     """Measurements of one seed.
 
     Attributes:
-        pairs: every comparison except those of the nulls.
+        pairs: every comparison except between nulls.
         curves: medians over tasks, by name of the pair.
         thresholds: values above which a layer is called changed, by null, from its pairs.
         restored: share of the loss difference that patching restores, by name of the pair.
@@ -156,7 +156,7 @@ def _patching_scores(config: PlantedConfig, runs: Sequence[SeedResults], column:
 
 
 def _means(by_pair: Sequence[_Scores]) -> _Scores:
-    """Return means over the pairs of a column, which are the same in all seeds."""
+    """Return means over the pairs of a column, which all seeds have in common."""
     return {name: np.mean([scores[name] for scores in by_pair], axis=0) for name in by_pair[0]}
 
 
@@ -172,7 +172,7 @@ def scores_by_row(
 
 
 def chance_of(column: str, name: str, run: SeedResults) -> float:
-    """Return the expected score of layers chosen at random; NaN if it depends on how many are chosen."""
+    """Return the expected score of layers chosen at random, or NaN if it depends on how many are chosen."""
     if name == "auc":
         return 0.5
     spans = [pair.truth for pair in run.of(column) if pair.truth is not None]
@@ -185,10 +185,10 @@ def chance_of(column: str, name: str, run: SeedResults) -> float:
 
 
 def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.DataFrame:
-    """Return a row per measure: how well it finds the planted layers, and how many it calls where none stands out.
+    """Return a row per measure: how well it finds the planted layers, and how many it calls if none stands out.
 
-    The planted layers are those that were trained, or, in a given model, those with the most noise. Cells are means
-    over seeds with their 95% interval.
+    The planted layers are the trained ones or, in a given model, the ones with the most noise. Cells are means over
+    seeds with their 95% interval.
     """
     import pandas as pd
 
@@ -239,7 +239,7 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
     """Read the measurements of a seed.
 
     Raises:
-        InputError: if one is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     first = _change(out, seed, Pair(NOISE_NULL, Made(), Made()))
     pairs = pairs_of(config, len(first.coords["layer"]))

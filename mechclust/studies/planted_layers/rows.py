@@ -1,4 +1,4 @@
-"""Read a model's residual stream by layer, and what each block adds to it."""
+"""Read a model's residual stream by layer, and each block's addition to it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stream_of(model: HookedModel, batch: Batch, inputs: ActivationsByHook | None
     Args:
         model: any hooked model.
         batch: of examples.
-        inputs: another model's stream, which each block is given instead of its own input.
+        inputs: another model's stream, which each block is given in place of its input.
     """
     pres = _pre_hooks(model)
     written = None if inputs is None else {name: inputs[name] for name in pres}
@@ -47,7 +47,7 @@ def stream_of(model: HookedModel, batch: Batch, inputs: ActivationsByHook | None
 
 
 def read_rows(model: HookedModel, stream: ActivationsByHook, batch: Batch, readout: Readout) -> RowsByView:
-    """Return a batch's rows of the residual stream after each block, and of what the block adds, in float64."""
+    """Return a batch's rows of the residual stream after each block, and of the block's addition, in float64."""
     before = [readout(stream[name], batch).cpu() for name in _pre_hooks(model)]
     after = [readout(stream[name], batch).cpu() for name in post_hooks(model)]
     added = [post.double() - pre.double() for pre, post in zip(before, after, strict=True)]
@@ -55,7 +55,7 @@ def read_rows(model: HookedModel, stream: ActivationsByHook, batch: Batch, reado
 
 
 def read_same_input(model: HookedModel, inputs: ActivationsByHook, batch: Batch, readout: Readout) -> list[LayerRows]:
-    """Return a batch's rows of what each block adds if it is given another model's stream."""
+    """Return a batch's rows of each block's addition if it is given another model's stream."""
     return read_rows(model, stream_of(model, batch, inputs), batch, readout)[CONTRIBUTION]
 
 

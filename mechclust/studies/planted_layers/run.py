@@ -45,7 +45,7 @@ _TOKENS_PER_BATCH = 1024  # of a given model: the residual streams of all layers
 
 
 def run_job(config: PlantedConfig, job: ModelJob, out: Path) -> None:
-    """Train a model, or measure all pairs of a seed; existing results are not recomputed."""
+    """Train a model, or measure all pairs of a seed, keeping existing results."""
     if job.kind == "measure":
         _measure(config, job.seed, out)
     elif job.kind == "compare":
@@ -101,14 +101,14 @@ def _load(config: PlantedConfig, seed: int, out: Path, name: str) -> HookedModel
 
 @dataclass(frozen=True)
 class _Source:
-    """The models of a seed, and what they are measured on.
+    """The models of a seed, and the prompts that they are measured on.
 
     Attributes:
         load: name to trained model.
         batches: split to the prompts to measure on.
         few_batches: split to the prompts to patch on.
         readout: the position to read.
-        loss: what patching restores.
+        loss: the loss that patching restores.
     """
 
     load: Callable[[str], HookedModel]
@@ -175,7 +175,7 @@ def _first_of_each(prompts: LabelledPrompts, n_per_task: int) -> LabelledPrompts
 
 
 class _ChangedModels:
-    """The models that pairs are made of: two copies of each model in use, so that one can be changed."""
+    """The models of the pairs: two copies of each model in use, so that one can be changed."""
 
     def __init__(self, source: _Source, seed: int) -> None:
         self.source = source
@@ -183,7 +183,7 @@ class _ChangedModels:
         self.copies: dict[int, tuple[str, HookedModel]] = {}
 
     def copy(self, name: str, side: int) -> HookedModel:
-        """Return the trained model with this name; each side has a separate copy."""
+        """Return the trained model with this name. Each side has a separate copy."""
         if side not in self.copies or self.copies[side][0] != name:
             self.copies[side] = (name, self.source.load(name))
         return self.copies[side][1]
@@ -207,7 +207,7 @@ class _ChangedModels:
 
 
 def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
-    """Measure how far apart the models of every pair are, and what patching restores."""
+    """Measure how far apart the models of every pair are, and how much patching restores."""
     source = _source(config, seed, out)
     models = _ChangedModels(source, seed)
     for pair in pairs_of(config, n_layers_of(models.copy("base", 0))):
@@ -223,7 +223,7 @@ def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
 
 
 def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
-    """Measure the similarity of the base and of models of several tasks to controls, and what all of them learnt."""
+    """Measure the similarity of the base and of models of several tasks to controls, and how much all learnt."""
     suite = suite_of(config, seed)
     skills = skills_of(config)
     load = partial(_load, config, seed, out)

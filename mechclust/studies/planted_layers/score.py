@@ -28,7 +28,7 @@ def change_threshold(null: Float[np.ndarray, "pair *curve layer"], margin: float
     """Return the value above which a layer is called changed: ``margin`` times the largest of the null's pairs.
 
     Args:
-        null: the same measure between models without a relevant difference.
+        null: this measure between models without a relevant difference.
         margin: at least 1.
 
     Example:
@@ -109,7 +109,7 @@ def auc(curve: Curve, truth: Truth) -> PerCurve:
 
 
 def share_called(called: Called, chosen: Truth) -> PerCurve:
-    """Return the share of the chosen layers that are called changed; NaN if none is chosen.
+    """Return the share of the chosen layers that are called changed, or NaN if none is chosen.
 
     Example:
         >>> share_called(np.array([True, True, False]), np.array([False, True, True])).tolist()
@@ -121,7 +121,7 @@ def share_called(called: Called, chosen: Truth) -> PerCurve:
 
 
 def _upper_call(called: Called) -> Bool[np.ndarray, "*curve"]:
-    """Return whether the layers called changed are those from some layer up to the last, and not all.
+    """Return whether the layers called changed are all from some layer up to the last, but not all layers.
 
     Example:
         >>> _upper_call(np.array([[False, True, True], [True, True, True], [False, True, False]])).tolist()
@@ -137,12 +137,12 @@ def score(curve: Curve, bar: Curve, truth: Span | None) -> dict[str, PerCurve]:
     Args:
         curve: the measure by layer.
         bar: the value above which a layer is called changed.
-        truth: first and last planted layer; ``None``: none.
+        truth: first and last planted layer, or ``None`` if there is none.
 
     Returns:
-        ``auc``; ``onset`` and ``end``: errors in layers; ``hit``: share of the changed layers that are called;
-        ``false``: share of the others that are called; ``found``: whether any layer is called; ``top``: whether the
-        model's last layer is; ``upper``: whether upper layers only are. NaN if a score is undefined.
+        ``auc``. ``onset`` and ``end``: errors in layers. ``hit``: share of the changed layers that are called.
+        ``false``: share of the others that are called. ``found``: whether any layer is called. ``top``: whether the
+        model's last layer is. ``upper``: whether upper layers only are. NaN if a score is undefined.
     """
     called = curve > bar
     planted = truth_of(truth, curve.shape[-1])

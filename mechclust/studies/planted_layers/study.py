@@ -74,7 +74,7 @@ class Results(NamedTuple):
 
     Attributes:
         changes: of pairs of models, one for each seed.
-        readings: of trios, one for each seed; empty if there are no trios.
+        readings: of trios, one for each seed. Empty if there are no trios.
     """
 
     changes: list[SeedResults]
@@ -85,7 +85,7 @@ def load(config: PlantedConfig, out: Path) -> Results:
     """Read the measurements of a run.
 
     Raises:
-        InputError: if one is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     changes = [load_results(config, out, seed) for seed in config.seeds]
     readings = [load_readings(config, out, seed) for seed in config.seeds] if trios_of(config) else []
@@ -133,7 +133,7 @@ def tables(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
 
 
 def notes(config: PlantedConfig, results: Results) -> list[str]:
-    """Return what a reader of the report must know, and why values are undefined."""
+    """Return the notes for readers of the report, with the reasons for undefined values."""
     noise = (
         f"{config.n_null} models with noise of {config.null_noise:g} of their norm in all layers, about that of "
         "rounding to bfloat16"
@@ -165,7 +165,7 @@ def notes(config: PlantedConfig, results: Results) -> list[str]:
 
 
 def trainings(config: PlantedConfig) -> list[Training]:
-    """Return what is trained: with a given model, nothing."""
+    """Return the trainings, of which there are none with a given model."""
     if config.model is not None:
         return []
     model = model_for(config.suite, n_layers=config.n_layers, d_model=config.d_model, n_heads=config.n_heads)

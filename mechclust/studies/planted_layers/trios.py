@@ -23,11 +23,11 @@ class Trio:
     """A model of several tasks (E), its single-task controls, and the base that all are tuned from.
 
     Attributes:
-        column: the kind of comparison; a column in tables.
+        column: the kind of comparison, a column in tables.
         tuned: the name of E.
         controls: the name of the set of controls.
         truth: first and last layer in which E was trained.
-        shared: first layer in which both E and its controls were trained; below it, one of them equals the base.
+        shared: first layer in which both E and its controls were trained. Below it, one of them equals the base.
     """
 
     column: str
@@ -50,7 +50,7 @@ def control_spans(config: PlantedConfig) -> list[Span]:
 
 
 def trios_of(config: PlantedConfig) -> list[Trio]:
-    """Return every trio of a seed; none for a given model."""
+    """Return every trio of a seed. A given model has none."""
     if config.model is not None or not config.n_control_spans:
         return []
     spans = control_spans(config)

@@ -33,9 +33,9 @@ class Tuning:
     Attributes:
         steps: optimiser steps.
         order: seed of the order of the data.
-        skills: skills to tune on; empty: all seen skills.
-        span: the layers that are trained; ``None``: all.
-        layer_decay: the learning rate of a block is this times that of the block above it.
+        skills: skills to tune on. Empty means all seen skills.
+        span: the layers that are trained, or ``None`` for all.
+        layer_decay: factor on the learning rate from each block to the one below.
     """
 
     steps: int
@@ -119,7 +119,7 @@ class ModelJob(NamedTuple):
 
 
 def jobs(config: PlantedConfig) -> list[ModelJob]:
-    """Return every model and measurement; a given model is only measured."""
+    """Return every model and measurement. A given model is only measured."""
     measurements = [ModelJob("measure", seed) for seed in config.seeds]
     if config.model is not None:
         return measurements

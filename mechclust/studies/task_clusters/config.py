@@ -28,10 +28,10 @@ class TaskClustersConfig:
     """Settings of the task-cluster study.
 
     Args:
-        seeds: one training run per seed and arm; the seed draws the tasks and the initial weights.
-        arms: ``private``: each task has its own output tokens (the primary arm); ``instruction``:
-            the same, with unseen validation instructions; ``shared``: all tasks share outputs.
-        task: the data; its ``seed``, ``outputs`` and ``split_by`` are set by the run.
+        seeds: one training run per seed and arm. The seed draws the tasks and the initial weights.
+        arms: in ``private``, the primary arm, each task has separate output tokens. ``instruction`` adds unseen
+            validation instructions to that. In ``shared``, all tasks share outputs.
+        task: the data. Its ``seed``, ``outputs`` and ``split_by`` are set by the run.
         shared_outputs: output tokens in the ``shared`` arm.
         training: the training loop.
         n_layers: transformer blocks.
@@ -39,7 +39,7 @@ class TaskClustersConfig:
         n_heads: attention heads.
         n_init: k-means starts.
         n_permutations: relabellings within the classes of the input, behind each null interval.
-        tsne: also measure after t-SNE, at the end of training; without it, hidden states are drawn by PCA.
+        tsne: also measure after t-SNE, at the end of training. Without it, hidden states are drawn by PCA.
         device: where to train, such as ``cpu`` or ``cuda``.
         test_findings: whether this size can test the findings.
     """

@@ -25,9 +25,9 @@ class RunResults:
         steps: of the checkpoints.
         ari: task-ARI by split. Sites are layers 0 to n, then the final norm.
         output_ari: ARI against output labels, on the validation subset.
-        null: of the task-ARI when examples are relabelled within the classes of the input: lower and upper end of the
-            central 95%, and the mean; validation.
-        tsne: task-ARI after t-SNE at the end, validation; ``None`` when not measured.
+        null: of the task-ARI when examples are relabelled within the classes of the input, on validation. It has lower
+            and upper end of the central 95%, and the mean.
+        tsne: task-ARI after t-SNE at the end, on validation. ``None`` if not measured.
         accuracy: on the validation subset.
         loss: training loss in nats.
     """
@@ -45,7 +45,7 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
     """Read a run's results.
 
     Raises:
-        InputError: if a result is missing; the text names it.
+        InputError: naming the result that is missing.
     """
     check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name

@@ -21,7 +21,7 @@ from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 
 def trainings(config: TaskClustersConfig) -> list[Training]:
-    """Return what is trained, by arm."""
+    """Return the trainings, by arm."""
     first = [Job(arm, config.seeds[0]) for arm in config.arms]
     n_seeds = len(config.seeds)
     return [Training(_model_config(config, job), task_of(config, job), config.training, n_seeds) for job in first]
@@ -34,7 +34,7 @@ def _model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
 
 
 def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
-    """Train one model and measure it at its checkpoints; existing results are not recomputed."""
+    """Train one model and measure it at its checkpoints, keeping existing results."""
     task = task_of(config, job)
     model = on_device(build_model(_model_config(config, job)), config.device)
     results = out / "results" / job.name

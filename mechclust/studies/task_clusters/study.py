@@ -92,7 +92,7 @@ def views(config: TaskClustersConfig, results: Results) -> dict[str, str]:
 
 
 def notes(config: TaskClustersConfig, results: Results) -> list[str]:
-    """Return what a reader must know."""
+    """Return the notes for readers."""
     return _NOTES
 
 

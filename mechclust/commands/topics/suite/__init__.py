@@ -1,10 +1,10 @@
 """``mechclust topics --suite``: both published tables for many encoders, with one topic model.
 
 1. ``config`` holds the settings, ``models`` reads the list of encoders, and ``texts`` fits or reads the topics.
-2. ``run`` submits a ``job`` for each encoder and each random twin; ``vectors`` measures word vectors.
+2. ``run`` submits a ``job`` for each encoder and each random twin. ``vectors`` measures word vectors.
 3. ``measurements`` holds the numbers. ``curves`` arranges them by threshold, with intervals from ``spread``.
-4. ``findings`` judges P7 and what a suite tests on any encoder, beside the ``published`` tables.
-5. ``tables``, ``readings`` and ``caveats`` say what was found, ``figures`` and ``view`` draw it, and ``result`` writes
+4. ``findings`` judges P7 and findings on any encoder, beside the ``published`` tables.
+5. ``tables``, ``readings`` and ``caveats`` state the results, ``figures`` and ``view`` draw them, and ``result`` writes
    the page.
 """
 

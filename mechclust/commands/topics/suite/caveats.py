@@ -1,4 +1,4 @@
-"""What a reader needs to know about the numbers of a suite."""
+"""Caveats on the numbers of a suite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mechclust.report.text import join
 
 
 def caveats(result: Measurements) -> list[str]:
-    """Return how it was measured, and what was left out."""
+    """Return how the suite was measured, and the omissions."""
     weights = result.texts.fitted.settings.get("weights")
     source = "" if result.config.topic_model is None else ", as the file says"
     return [
@@ -78,7 +78,7 @@ def _tokenization(result: Measurements) -> Iterator[str]:
 
 
 def _undefined(result: Measurements) -> Iterator[str]:
-    """Yield where resampled documents have no pairs of words of one topic, or of different ones."""
+    """Yield when resampled documents have no pairs of words of one topic, or of different ones."""
     for name, measured in result.trained.items():
         measures = [measured.attention[f"overall_{measure}_resampled"].numpy() for measure in ("ratio", "matched")]
         drawn = np.stack(measures)

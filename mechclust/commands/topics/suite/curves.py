@@ -1,4 +1,4 @@
-"""Attention ratios of an encoder by threshold, with what varies about them, for tables and findings."""
+"""Attention ratios of an encoder by threshold, with their variation, for tables and findings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _Values = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A measure by threshold, for each topic model; or one number made of it, without the axis of thresholds.
+    """A measure by threshold, for each topic model, or one number made of it, without the axis of thresholds.
 
     Attributes:
         values: measured values.
         drawn: values of resampled documents.
-        without: a mean over several models with random weights, without each of them; ``None`` for one model.
+        without: a mean over several models with random weights, without each of them. ``None`` for one model.
     """
 
     values: Float[np.ndarray, "seed *threshold"]
@@ -42,7 +42,7 @@ class Curve:
         return Curve(self.values[:, threshold], self.drawn[:, threshold], without)
 
     def minus(self, other: Curve) -> Curve:
-        """Return the difference from a curve measured on the same documents; one of the two may be a mean of twins."""
+        """Return the difference from a curve measured on these documents. One of the two may be a mean of twins."""
         return self._with(other, np.subtract)
 
     def highest(self, other: Curve) -> Curve:
@@ -59,7 +59,7 @@ class Curve:
         return self.values[..., None] if self.without is None else self.without
 
     def interval(self, freedom: float = math.inf) -> Interval | None:
-        """Return the 95% interval of a number; see ``spread``."""
+        """Return the 95% interval of a number, see ``spread``."""
         return spread(self.values, self.drawn, freedom, self.without)
 
 

@@ -1,4 +1,4 @@
-"""P7, and what a suite tests on any encoder."""
+"""P7, and the findings that a suite tests on any encoder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def judge_folder(folder: str | Path) -> Findings:
 
 
 def _place(result: ProbeResult) -> tuple[int, int]:
-    """Return a result's place in the suite; the trained encoder comes before its random twins."""
+    """Return a result's place in the suite. The trained encoder comes before its random twins."""
     twin = result.metadata["twin"]
     return result.metadata["position"], -1 if twin is None else int(twin)
 
@@ -128,7 +128,7 @@ def _table_parts(curves: Mapping[str, Curve]) -> tuple[Part, ...]:
 
 
 def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str, ProbeResult], twins: Twins) -> Finding:
-    """Judge whether a measure is above that of the encoder's twins: chance is not 1 if documents differ in length."""
+    """Judge whether a measure is above the encoder's twins: chance is not 1 if documents differ in length."""
     names = [name for name in trained if twins[name]]
     without_twins = [name for name in trained if not twins[name]]
     pairs = {}
@@ -170,7 +170,7 @@ def _part(name: str, number: Curve, bound: Bound) -> Part:
 
 
 def _unit(curves: Iterable[Curve]) -> str:
-    """Return what an interval is over."""
+    """Return the unit that an interval is over."""
     known = list(curves)
     sources = ["documents"]
     if any(len(curve.values) > 1 for curve in known):

@@ -1,4 +1,4 @@
-"""One encoder of a suite, trained or random: what is measured of it, as a job that another process may do."""
+"""The job that measures one encoder of a suite, trained or random, possibly in another process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode_documents
 
 _SHOWN_TOKENS = 72
 _SHOWN_HEADS = 8
-_ATTENTION_MEASURES = {  # by name; the unmatched ratio is over all distances, within documents
+_ATTENTION_MEASURES = {  # by name. The unmatched ratio is over all distances, within documents
     "ratio": "ratio_unmatched",
     "matched": "ratio",
     "overall_ratio": "overall_ratio_unmatched",
@@ -67,7 +67,7 @@ class Measured:
     """Measurements of one encoder.
 
     Attributes:
-        attention: by topic seed, variant and head: ``ratio`` and ``matched``; over all heads ``overall_ratio``,
+        attention: by topic seed, variant and head: ``ratio`` and ``matched``. Over all heads: ``overall_ratio``,
             ``overall_matched`` with ``_resampled``, and ``by_distance``.
         embedding: by topic seed, variant, ``VECTORS`` and similarity: ``ratio``, ``difference``, ``mean``, and
             ``ratio_without`` each part of the documents.
@@ -87,13 +87,13 @@ class ModelJob:
         name: in tables and folders.
         load: gives the model with its tokenizer.
         identity: of the model, such as its directory and the seed of its random weights.
-        words: that the topics are about.
-        topics: by topic seed, the same variants for each; their topics are over ``words``.
+        words: words of the topics.
+        topics: by topic seed, with the same variants for each. Their topics are over ``words``.
         documents: texts.
         reading: how these are read.
         folder: where measurements are kept.
         shown: whether attention of a document is kept to be shown.
-        about: stands in the results' metadata; may be another in a later run.
+        about: stands in the results' metadata, and may differ in a later run.
     """
 
     name: str
@@ -124,7 +124,10 @@ class ModelJob:
 
 
 def measure_model(job: ModelJob) -> Measured | str:
-    """Measure an encoder, or read its measurements where they are kept; return why if it cannot be measured."""
+    """Measure an encoder, or read its measurements if they are kept.
+
+    Return why if it cannot be measured.
+    """
     kept = _kept(job)
     if kept is not None:
         return kept
@@ -218,7 +221,7 @@ def _attention_probe(
 
 
 def _in_place(probes: Sequence[object | None], results: Iterator[ProbeResult]) -> list[ProbeResult | None]:
-    """Return the result of each probe, ``None`` for those that there are not."""
+    """Return the result of each probe, with ``None`` for missing ones."""
     return [None if probe is None else next(results) for probe in probes]
 
 
@@ -228,7 +231,7 @@ def _in_place(probes: Sequence[object | None], results: Iterator[ProbeResult]) -
 def _by_variant(
     job: ModelJob, values: Sequence[Float[Tensor, "..."] | None]
 ) -> Float[Tensor, "topic_seed variant *axes"]:
-    """Stack values of every topic model and variant; NaN if a variant has none."""
+    """Stack values of every topic model and variant, with NaN if a variant has none."""
     measured = next(value for value in values if value is not None)
     lacking = torch.full_like(measured, torch.nan)
     stacked = torch.stack([lacking if value is None else value for value in values])
@@ -298,6 +301,6 @@ def _view(
 
 
 def topic_label(topics: Bool[Tensor, "topic"]) -> str | None:
-    """Return ``topic 3`` for a word; for one that has several topics, the first; ``None`` without any."""
+    """Return ``topic 3`` for a word, its first topic if it has several, or ``None`` without any."""
     numbers = topics.nonzero().flatten().tolist()
     return f"topic {numbers[0]}" if numbers else None

@@ -16,7 +16,7 @@ from mechclust.evidence import Findings
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measurements of encoders and their random twins; the attributes are described at ``SuiteResult``."""
+    """Measurements of encoders and their random twins, with the attributes of ``SuiteResult``."""
 
     config: SuiteConfig
     models: Sequence[SuiteModel]

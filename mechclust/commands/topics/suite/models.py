@@ -23,9 +23,9 @@ class SuiteModel:
 
     Attributes:
         model: hub name or local directory.
-        name: in tables and folders; by default the model's own.
+        name: in tables and folders. By default the model's name.
         twins: how many times it is measured with random weights, seeds 0, 1, ...
-        published: the row of the published tables that it stands beside; empty: none.
+        published: the row of the published tables to compare it with. Empty for none.
     """
 
     model: str
@@ -35,7 +35,7 @@ class SuiteModel:
 
 
 def suite_models(given: Sequence[str]) -> list[SuiteModel]:
-    """Return the models of a suite file, if one ``.toml`` is given; otherwise the names and directories given.
+    """Return the models of a suite file, if one ``.toml`` is given. Otherwise, return the names and directories given.
 
     Raises:
         InputError: for none, as ``read_suite``, and for a model that is given twice.
@@ -60,8 +60,8 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
             ``published``.
 
     Raises:
-        InputError: for a file that is missing or no TOML, no models, a key that is not there or a value of another
-            kind, and a model or a name that stands in it twice.
+        InputError: for a file that is missing or no TOML, or no models. Also for a missing key, a value of another
+            kind, or a model or a name given twice.
     """
     try:
         contents = tomllib.loads(read_text(path, _EXPECTED, called="suite file"))
@@ -88,7 +88,7 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
 
 
 def _place(model: str) -> str:
-    """Return a text that is the same for all ways to write a folder."""
+    """Return one text for all ways to write a folder's path."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 

@@ -41,7 +41,7 @@ _MEASURES = ("cosine", "dot", "attention")
 
 
 def published_ratio(model: str, measure: str, threshold: float, overlap: bool) -> float:
-    """Return a number of the tables; NaN if they have none.
+    """Return a number of the tables, or NaN if they have none.
 
     Args:
         model: one of ``PUBLISHED``, or ``RANDOM``.

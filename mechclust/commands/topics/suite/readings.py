@@ -41,7 +41,7 @@ def headline(result: Measurements, ratios: pd.DataFrame) -> str:
 
 
 def readings(result: Measurements, ratios: pd.DataFrame) -> list[Reading]:
-    """Return what was measured: attention of each encoder, verdicts, and which vectors fit the published columns.
+    """Return the readings: attention of each encoder, verdicts, and which vectors fit the published columns.
 
     Arguments as ``headline``.
     """

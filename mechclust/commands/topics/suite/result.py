@@ -31,8 +31,8 @@ class SuiteResult(Measurements, MeasuredResult):
         config: the settings.
         models: of the suite, in its order.
         texts: topic models and documents.
-        trained: by name, measurements of those that could be measured.
-        twins: by name, the same of each random twin.
+        trained: by name, measurements of encoders that could be measured.
+        twins: by name, measurements of each random twin.
         failed: by name, or name and twin, why one could not be measured.
     """
 
@@ -66,8 +66,8 @@ class SuiteResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per model, measure, threshold and overlap.
 
-        ``value, low, high, published``, and the same of random weights. Measures: attention, attention at equal
-        distance, and cosine and dot product of each of ``VECTORS``.
+        The columns are ``value, low, high, published``, and the values of random weights. Measures: attention,
+        attention at equal distance, and cosine and dot product of each of ``VECTORS``.
         """
         return tables.ratio_table(self)
 
@@ -141,7 +141,7 @@ class SuiteResult(Measurements, MeasuredResult):
         )
 
     def _analysis(self) -> Analysis:
-        judged = {finding.id for finding in self.findings}  # in a table of their own
+        judged = {finding.id for finding in self.findings}  # in a separate table
         folded = {}
         for overlap, title in tables.KINDS_OF_TOPICS.items():
             folded[f"Attention, {title}, next to the published table"] = table_html(self.shown(overlap), missing="–")
@@ -168,7 +168,7 @@ class SuiteResult(Measurements, MeasuredResult):
         )
 
     def _attention_views(self) -> dict[str, str]:
-        """Return one view per encoder; the first includes the scripts."""
+        """Return one view per encoder, of which the first includes the scripts."""
         words = self.texts.fitted.models[0].top_words(_LABEL_WORDS)
         titles = {f"topic {topic}": f"topic {topic}: {', '.join(likeliest)}" for topic, likeliest in enumerate(words)}
         views: dict[str, str] = {}

@@ -33,8 +33,8 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
     """Measure many encoders and their random twins with one topic model.
 
     The topic models are fitted once, one for each seed, and kept as ``out/topics.safetensors``. Every encoder and every
-    random twin is a job; a second call resumes where the first was interrupted. An encoder that cannot be measured
-    leaves the others alone; the tables say why.
+    random twin is a job. A second call resumes an interrupted one. An encoder that cannot be measured leaves the others
+    alone, and the tables say why.
 
     Source: Li, Li & Risteski (ICML 2023, arXiv 2303.04245).
 
@@ -44,8 +44,8 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
         progress: show progress bars.
 
     Raises:
-        InputError: before models are loaded: for settings, a suite, a corpus or topics that nothing can be measured
-            with, and an ``out`` that holds something else. Later: when no encoder at all can be measured.
+        InputError: before models are loaded, for settings, a suite, a corpus or topics that do not allow any
+            measurement, or an ``out`` that holds another run. Later, if no encoder at all can be measured.
 
     Example:
         >>> # config = SuiteConfig(suite=("bert-base-uncased", "albert-base-v2"), corpus=(Path("texts"),))
@@ -102,7 +102,7 @@ def _result(
 
 
 def _first_of(failed: Mapping[str, str]) -> str:
-    """Return why the first encoder cannot be measured, and how many others there are."""
+    """Return why the first encoder cannot be measured, and the number of others."""
     (name, why), *others = failed.items()
     if not others:
         return f"{name}: {why}"
@@ -110,7 +110,7 @@ def _first_of(failed: Mapping[str, str]) -> str:
 
 
 def _jobs(models: Sequence[SuiteModel], texts: Texts, config: SuiteConfig, out: Path) -> dict[_Key, ModelJob]:
-    """Return the jobs; trained encoders come first."""
+    """Return the jobs, trained encoders first."""
     fitted = texts.fitted
     kept = kept_words(fitted.models, config.thresholds)
     words = chosen_words(fitted.words, kept)

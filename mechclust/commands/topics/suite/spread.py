@@ -19,15 +19,15 @@ def spread(
 ) -> Interval | None:
     """Return the 95% interval of a mean over topic models, whose documents were resampled too.
 
-    The variances of all sources are added; Student's t with the degrees of freedom of Welch & Satterthwaite. All topic
-    models see the same resampled documents and the same random weights.
+    The variances of all sources are added. Student's t has the degrees of freedom of Welch & Satterthwaite. All topic
+    models see the same resampled documents and random weights.
 
     Args:
         by_seed: measured values. Their variance over their number counts.
-        drawn: the values of resampled documents; ``None`` if documents play no part. The variance of their means over
-            seeds counts. Resamples with a value that is not finite are left out.
-        freedom: degrees of freedom of their variance; a bootstrap has many.
-        without: the values without each of several models with random weights; ``None`` if these play no part. Their
+        drawn: the values of resampled documents, or ``None`` if documents play no part. The variance of their means
+            over seeds counts. Resamples with a value that is not finite are left out.
+        freedom: degrees of freedom of their variance. A bootstrap has many.
+        without: the values without each of several models with random weights, or ``None`` if these play no part. Their
             jackknife variance counts.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Tables of a suite: ratios, heads and topics, and those that are shown next to the published ones."""
+"""Tables of a suite: ratios, heads and topics, and the ones shown next to the published tables."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Texts:
         fitted: topic models that differ in their seed.
         documents: the documents that encoders read.
         n_documents: number of documents in the corpus.
-        notes: what was left out of the corpus.
+        notes: parts of the corpus that were left out.
     """
 
     fitted: FittedTopics
@@ -54,11 +54,11 @@ class Texts:
 
 
 def read_texts(config: SuiteConfig, out: Path, *, progress: bool = False) -> Texts:
-    """Return topic models and documents; those that ``out`` already holds are read from there.
+    """Return topic models and documents, read from ``out`` if it already holds them.
 
     Raises:
-        InputError: for a corpus that cannot be read, a topic model of other settings, another tokenizer or another
-            vocabulary than the documents', and thresholds that leave each topic one word.
+        InputError: for a corpus that cannot be read, or a topic model of other settings, another tokenizer or another
+            vocabulary than the documents'. Also for thresholds that leave each topic one word.
     """
     given = None if config.topic_model is None else _given(config.topic_model, config)
     stream = CorpusStream(config.corpus, config.split, config.min_words, config.least_words, config.text_field)
@@ -78,7 +78,7 @@ def read_texts(config: SuiteConfig, out: Path, *, progress: bool = False) -> Tex
 
 
 def _given(path: Path, config: SuiteConfig) -> FittedTopics:
-    """Return the topic models of a file, or those of the seeds that were given."""
+    """Return the topic models of a file, or the ones of the given seeds."""
     fitted = load_topics(path)
     settings = dict(config.given)
     if "stop_words" in settings:
@@ -97,7 +97,7 @@ def _given(path: Path, config: SuiteConfig) -> FittedTopics:
 
 
 def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool) -> FittedTopics:
-    """Return one topic model per seed; those that an earlier run fitted are read, and new ones saved one by one."""
+    """Return one topic model per seed, read if an earlier run fitted it. New ones are saved one by one."""
     seeds = sorted(config.topic_seeds or TOPIC_SEEDS)
     settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
     together = _kept(out / TOPICS, corpus, settings)
@@ -152,7 +152,7 @@ def _stop_words_key(stop_words: str) -> str:
 
 
 def _kept(path: Path, corpus: str, settings: dict[str, Any]) -> FittedTopics | None:
-    """Return topic models that were fitted on the same corpus with the same settings."""
+    """Return topic models that were fitted on this corpus with these settings."""
     if path.exists():
         with suppress(InputError):  # a damaged one is fitted again
             fitted = load_topics(path)
@@ -177,7 +177,7 @@ def _bags(stream: CorpusStream, config: SuiteConfig, folder: str, progress: bool
 
 
 def _sample(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path) -> tuple[list[str], int, list[str]]:
-    """Return documents to measure on, how many there are in all, and what was left out of the corpus."""
+    """Return documents to measure on, the number of documents in all, and the omitted parts of the corpus."""
     key = digest_of([corpus, repr((config.max_documents, config.seed))])
     path = out / _DOCUMENTS
     if path.exists():
@@ -192,7 +192,7 @@ def _sample(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path) -
 
 
 def _check_known(fitted: FittedTopics, documents: Sequence[str], config: SuiteConfig) -> None:
-    """Refuse topics none of whose words is in the documents."""
+    """Refuse topics without any word in the documents."""
     known = set(fitted.words)
     if any(not known.isdisjoint(words_of(text)) for text in documents):
         return

@@ -1,4 +1,4 @@
-"""Word vectors of an encoder, and what their similarity would be without some of the documents."""
+"""Word vectors of an encoder, and their similarity without some of the documents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WordStates:
 
     Attributes:
         encoded: the documents.
-        n_words: how many words there are.
+        n_words: number of words.
         rows: which words are in which part, words of part 0 first.
     """
 
@@ -49,14 +49,14 @@ class WordStates:
 
     @classmethod
     def from_corpus(cls, encoded: EncodedCorpus, n_words: int) -> WordStates:
-        """Return the states to gather: those of the words that ``encoded`` has whole."""
+        """Return the states to gather: of the words that ``encoded`` has whole."""
         rows = torch.zeros(PARTS * n_words, dtype=torch.bool)
         for document, labels in zip(encoded.documents.tolist(), encoded.labels, strict=True):
             rows[torch.from_numpy(labels[labels >= 0]).long() + document % PARTS * n_words] = True
         return cls(encoded, n_words, rows)
 
     def probe(self) -> TopicEmbedding:
-        """Return the probe that gathers them; the two topics only say which rows there are."""
+        """Return the probe that gathers them. The two topics only say which rows there are."""
         topics = torch.where(self.rows, self.rows.cumsum(0) % 2, -1)
         return TopicEmbedding(topics, residual([0, -1]), _LABEL, n_permutations=0)
 
@@ -73,7 +73,7 @@ class WordStates:
 
         Args:
             probe: after the run.
-            left_out: the part of the documents that does not count; -1: none.
+            left_out: the part of the documents that does not count, or -1 for none.
         """
         row = self.rows.nonzero().flatten()
         kept = row // self.n_words != left_out
@@ -102,7 +102,7 @@ class WordVectors:
 
     @classmethod
     def from_states(cls, rows: _Rows, states: WordStates, probe: TopicEmbedding, left_out: int = -1) -> WordVectors:
-        """Return rows of the embedding and mean states; further arguments as ``WordStates.means``."""
+        """Return rows of the embedding and mean states, with the further arguments of ``WordStates.means``."""
         (first, last), met = states.means(probe, left_out)
         return cls({"rows": rows, "hook_embed": first, "contextual": last}, met)
 
@@ -118,7 +118,7 @@ class WordVectors:
         }
 
     def ratios(self, topics: _Topics) -> Float[Tensor, "vectors similarity"]:
-        """Return ratios in the order of ``VECTORS``; NaN if fewer than two topics were met."""
+        """Return ratios in the order of ``VECTORS``, or NaN if fewer than two topics were met."""
         if n_topics(topics[self.met]) < 2:
             return torch.full((len(VECTORS), 2), torch.nan, dtype=torch.float64)
         known = WordTopics.from_topics(topics[self.met])
@@ -132,7 +132,7 @@ class WordVectors:
 def similarities(
     topics: Sequence[_Topics], rows: _Rows, states: WordStates, probe: TopicEmbedding
 ) -> list[Measures | None]:
-    """Return the similarity of word vectors under every variant; ``None`` for fewer than two topics.
+    """Return the similarity of word vectors under every variant, or ``None`` for fewer than two topics.
 
     Args:
         topics: topics of each variant.
@@ -157,7 +157,7 @@ def similarities(
 def drawn_of(
     values: Float[np.ndarray, "seed"], without: Float[np.ndarray, "seed part"]
 ) -> Float[np.ndarray, "seed part"]:
-    """Return values that vary as much as an estimate from all documents, made of those with one part left out each.
+    """Return values that vary as much as an estimate from all documents, from values with one part left out each.
 
     These are pseudo-values, drawn together by the root of their number, so that their variance is the jackknife's.
 

@@ -25,7 +25,7 @@ def save_view(path: Path, view: AttentionView) -> None:
 
 
 def load_view(path: Path) -> AttentionView | None:
-    """Read what ``save_view`` wrote; ``None`` if there is no file.
+    """Read the view that ``save_view`` wrote, or return ``None`` if there is no file.
 
     Raises:
         InputError: for a damaged file, or another.

@@ -31,7 +31,7 @@ from tasks import InputError, SparseModularAddition
 _CLOUD_SEQUENCES = 400  # test sequences drawn as small dots behind the followed ones
 _GRID = (96, 60)  # cells of a class map, across and up
 _LEVELS = (0.5, 0.75, 0.95)
-_QUIET_LOSS = 1e-4  # nats; below it the loss's logarithm is mostly noise
+_QUIET_LOSS = 1e-4  # nats, below which the loss's logarithm is mostly noise
 
 
 def sandbox_run(
@@ -46,7 +46,7 @@ def sandbox_run(
 ) -> SandboxRun:
     """Record one network of an ensemble at the epochs worth seeing.
 
-    Keeps the first and the last epoch, some around every spike of ``curves``, and otherwise those at which weights
+    Keeps the first and the last epoch, some around every spike of ``curves``, and otherwise the ones at which weights
     and loss change most. Takes about 10 ms per epoch.
 
     Args:
@@ -56,15 +56,15 @@ def sandbox_run(
         curves: numbers measured at every epoch. ``None``: loss and accuracy are measured at the epochs
             kept, and the other curves are not shown.
         equivalence: the task's label that defines which sequences are equivalent.
-        title: title of the sandbox; ``None``: ``"seed 3"``.
-        epochs: which epochs to keep; ``None``: those worth seeing.
+        title: title of the sandbox, or ``None`` for ``"seed 3"``.
+        epochs: which epochs to keep, or ``None`` for the ones worth seeing.
 
     Returns:
         The run that ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
 
     Raises:
-        InputError: for fewer than two snapshots or frames, a network that cannot be drawn (``d_model``
-            other than 2, several heads), another task than sparse modular addition, or an epoch without a snapshot.
+        InputError: for fewer than two snapshots or frames, or a network that cannot be drawn (``d_model`` other than 2,
+            several heads). Also for another task than sparse modular addition, or an epoch without a snapshot.
 
     Example:
         >>> import tempfile

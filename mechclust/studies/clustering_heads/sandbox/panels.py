@@ -1,4 +1,4 @@
-"""What the sandbox of a two-dimensional network shows."""
+"""Panels of the sandbox of a two-dimensional network."""
 
 from __future__ import annotations
 

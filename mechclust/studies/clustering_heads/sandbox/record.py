@@ -67,7 +67,7 @@ def record_frames(
     Args:
         model, weights: as in ``_frames_of``.
         tokens: sequences to follow.
-        cloud: further sequences, of which only xi is kept.
+        cloud: further sequences, for which only xi is kept.
         task: gives the digits and the length.
     """
     # A sequence of a single repeated digit has it at every position: together these give every pair.

@@ -18,7 +18,7 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
     """Return supports of every sum, each in two orders, with four ways to fill the other positions.
 
     The other positions are all 0, all the largest digit, or one of two mixtures. If there are many sums, they are
-    thinned out evenly. Nothing is drawn at random.
+    thinned out evenly. The choice is deterministic.
 
     Args:
         task: the task that the sequences belong to.

@@ -27,7 +27,7 @@ class DomainCorpus(Task):
     Every epoch goes through all examples in a different order. The loss is on the answer.
 
     Args:
-        suite: the skills; its ``skills`` and ``stream_seed`` are not used.
+        suite: the skills. Its ``skills`` and ``stream_seed`` are not used.
         domains: operations.
         n_examples: number of examples per domain.
         order: seed of the order of examples.
@@ -62,7 +62,7 @@ class DomainCorpus(Task):
         return Batch.concat([self._examples_of(domain) for domain in self.domains])
 
     def _examples_of(self, domain: str) -> Batch:
-        # Each domain has its own stream: otherwise domains would have the same prompts except for the operation.
+        # Each domain has its stream. Otherwise, the prompts of domains would differ in the operation only.
         stream = replace(self.suite, skills=skills_of(self.suite, domain), stream_seed=1 + OPERATIONS.index(domain))
         n_draws = math.ceil(self.n_examples / _EXAMPLES_PER_DRAW)
         draws = [stream.train_batch(step, _EXAMPLES_PER_DRAW) for step in range(n_draws)]

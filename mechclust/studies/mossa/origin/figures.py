@@ -26,7 +26,7 @@ Runs = Sequence[OriginResults]
 
 
 def sweeps_figure(runs: Runs) -> Figure:
-    """Draw SVCCA by width and by data size, at the first and the last layer; means over domains."""
+    """Draw SVCCA, mean over domains, by width and by data size, at the first and the last layer."""
     n_layers = runs[0].chance.shape[2]
     figure, axes = subplots(4, 2, size=(5.0, 3.3), sharey=True)
     for axis, (layer, sweep) in zip(axes, product((1, n_layers), _SWEEPS), strict=True):
@@ -44,7 +44,7 @@ def sweeps_figure(runs: Runs) -> Figure:
 
 
 def layers_figure(runs: Runs) -> Figure:
-    """Draw SVCCA by layer at the reference and, for the domain's own control, at every width."""
+    """Draw SVCCA by layer at the reference and, for the domain's control, at every width."""
     figure, (reference, widths) = subplots(2, size=(5.0, 3.6))
     x = np.arange(1.0, runs[0].chance.shape[2] + 1)
     for name in _STYLES:

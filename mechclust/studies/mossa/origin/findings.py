@@ -34,7 +34,7 @@ class _Prediction:
 
 
 def origin_findings(config: MossaConfig, seeds: Sequence[OriginResults]) -> list[Finding]:
-    """Return O1 to O7. All are means over domains; slopes are per doubling of width or data."""
+    """Return O1 to O7. All are means over domains, and slopes are per doubling of width or data."""
     not_tested = _untested(config, seeds)
     note = _accuracies(seeds)
     findings = []
@@ -73,7 +73,7 @@ def _accuracies(seeds: Sequence[OriginResults]) -> str:
     return f"accuracy by width: E {experimental}; controls {controls}"
 
 
-# ---- what is measured ----
+# ---- measures ----
 
 
 def _rise_with_width(results: OriginResults) -> float:
@@ -111,7 +111,7 @@ def _slope(results: OriginResults, measure: Float[np.ndarray, "cell domain layer
 
 
 def _excess(results: OriginResults, layer: int) -> float:
-    """Return, at the reference, the similarity with the domain's own control minus that with the others."""
+    """Return, at the reference, the similarity with the domain's control minus the similarity with the others."""
     return float((results.own - results.others)[results.at_reference, :, layer].mean())
 
 

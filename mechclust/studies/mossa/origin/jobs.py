@@ -67,7 +67,7 @@ def cells_of(config: MossaConfig) -> list[Cell]:
 
 
 def models_of(config: MossaConfig, seed: int, cell: Cell) -> list[OriginJob]:
-    """Return the models of a cell: that of all domains, each domain's control, and its second one if there is one."""
+    """Return the models of a cell: of all domains, each domain's control, and its second control if there is one."""
     domains = config.origin.domains
     models = [OriginJob("experimental", seed, cell)]
     models += [OriginJob("control", seed, cell, domain) for domain in domains]
@@ -77,7 +77,7 @@ def models_of(config: MossaConfig, seed: int, cell: Cell) -> list[OriginJob]:
 
 
 def origin_jobs(config: MossaConfig) -> list[OriginJob]:
-    """Return every model and comparison; the longest first."""
+    """Return every model and comparison, the longest first."""
     experimental = []
     controls = []
     comparisons = []

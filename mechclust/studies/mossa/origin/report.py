@@ -33,7 +33,7 @@ def load(config: MossaConfig, out: Path) -> list[OriginResults]:
     """Read the measurements of all seeds.
 
     Raises:
-        InputError: if one is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     return [load_origin_results(config, out, seed) for seed in config.seeds]
 
@@ -67,7 +67,7 @@ def tables(config: MossaConfig, results: Runs) -> dict[str, pd.DataFrame]:
 
 
 def notes(config: MossaConfig, results: Runs) -> list[str]:
-    """Return what a reader of the report must know, and why values are undefined."""
+    """Return the notes for readers of the report, with the reasons for undefined values."""
     origin = config.origin
     texts = [
         f"E is trained from scratch for {origin.training.steps:,} steps on {origin.examples:,} examples of each of "

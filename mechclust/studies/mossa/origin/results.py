@@ -1,4 +1,4 @@
-"""Read what a run of the method's origin measured, seed by seed."""
+"""Read the measurements of a run of the method's origin, seed by seed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class OriginResults:
     """Mean canonical correlations of one seed, on the test prompts of each domain. Layers count from 1.
 
     Attributes:
-        cells: shapes and data sizes, those of all widths first.
+        cells: shapes and data sizes, first of all widths.
         reference: the cell of the reference.
         svcca: of the model of all domains with the control of each domain.
-        chance: with the domain's own control, for randomly paired rows.
-        ceiling: of two controls of the domain; NaN if there is only one.
+        chance: with the domain's control, for randomly paired rows.
+        ceiling: of two controls of the domain, or NaN if there is only one.
         n_dims: number of directions that hold 99% of the variance, in the model of all domains.
-        accuracy: of the model of all domains and of the domain's own control.
+        accuracy: of the model of all domains and of the domain's control.
         notes: why a number is NaN.
     """
 
@@ -50,7 +50,7 @@ class OriginResults:
 
     @property
     def own(self) -> ByCell:
-        """SVCCA with the domain's own control."""
+        """SVCCA with the domain's control."""
         return einops.rearrange(np.diagonal(self.svcca, axis1=1, axis2=2), "cell layer domain -> cell domain layer")
 
     @property
@@ -69,7 +69,7 @@ class OriginResults:
         """Return the cells of a sweep, by index, with their width or data size, from the smallest.
 
         Args:
-            sweep: ``"widths"``: all widths with the reference's data; ``"sizes"``: all data sizes at its width.
+            sweep: ``"widths"`` for all widths with the reference's data, ``"sizes"`` for all data sizes at its width.
         """
         values: dict[int, float] = {}
         for i, cell in enumerate(self.cells):
@@ -80,7 +80,7 @@ class OriginResults:
         return {i: values[i] for i in sorted(values, key=values.__getitem__)}
 
     def per_doubling(self, curve: Float[np.ndarray, "cell"], sweep: Sweep) -> float:
-        """Return the slope of a number per cell over log2 of the width or the data size; NaN for a single value."""
+        """Return the slope of a number per cell over log2 of the width or the data size, or NaN for a single value."""
         values = self.along(sweep)
         if len(values) < 2:
             return math.nan
@@ -89,7 +89,7 @@ class OriginResults:
         return float((x * curve[list(values)]).sum() / (x**2).sum())
 
     def next_controls(self) -> OriginResults:
-        """Return the results with each domain compared with the next domain's control as if it were its own."""
+        """Return the results with the next domain's control in place of each domain's control."""
         return replace(self, svcca=np.roll(self.svcca, -1, axis=2))
 
 
@@ -97,7 +97,7 @@ def load_origin_results(config: MossaConfig, out: Path, seed: int) -> OriginResu
     """Read the measurements of a seed.
 
     Raises:
-        InputError: if one is missing; the text names it.
+        InputError: naming the measurement that is missing.
     """
     cells = cells_of(config)
     results = [load_there(out, OriginJob("compare", seed, cell).result_path(out)) for cell in cells]

@@ -35,7 +35,7 @@ _Bases = list[Float[Tensor, "row _"]]  # by layer: an orthonormal basis of the p
 
 
 def run_origin_job(config: MossaConfig, job: OriginJob, out: Path) -> None:
-    """Train a model, or measure those of a cell; existing results are not recomputed."""
+    """Train a model, or measure the models of a cell, keeping existing results."""
     if job.kind == "compare":
         models = {other: _load(config, out, other) for other in models_of(config, job.seed, job.cell)}
         prints = {other.name: fingerprint(model) for other, model in models.items()}
@@ -96,7 +96,7 @@ def _train(config: MossaConfig, job: OriginJob, state: Path) -> tuple[HookedMode
 
 
 def _initial_seed(config: MossaConfig, job: OriginJob) -> int:
-    """Return the seed of the initial weights: no two models of a cell and no two seeds start from the same weights."""
+    """Return the seed of the initial weights, which differs between the models of a cell and between seeds."""
     models = models_of(config, job.seed, job.cell)
     return job.seed * len(models) + models.index(job)
 
