@@ -171,7 +171,9 @@ def _csv(path: Path, delimiter: str) -> Records:
             if row:
                 yield where, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num} cannot be read as CSV ({error}); write it again") from None
+        raise InputError(
+            f"{path}, line {reader.line_num} cannot be read as CSV ({error}); write it again, or as JSON lines"
+        ) from None
 
 
 def _dataset(path: Path) -> Records:
