@@ -27,7 +27,8 @@ from mechclust.attention.inputs import (
     real_positions,
 )
 from mechclust.attention.page import visible_token
-from probes import HookedModel, attention_pattern, record, resolve
+from probes import HookedModel, attention, record, resolve
+from probes.engine.attention import pattern_of
 from probes.engine.hooks import by_name, device_of, evaluation_mode, forward
 from probes.engine.run import check_models
 from probes.store.files import write_atomic
@@ -180,7 +181,7 @@ def attention_view(
         model: anything with TransformerLens's hook protocol, or several by name, ``{"tuned": a, "base": b}``, to see
             the same heads side by side on the same tokens.
         tokens: token ids of one sequence, or a text if the model has a tokenizer.
-        layers: which blocks, from 0 as in ``probes.attention_pattern``: 0 is ``blocks.0``; negative ones count from
+        layers: which blocks, from 0 as in ``probes.attention``: 0 is ``blocks.0``; negative ones count from
             the last. All of them when ``None``.
         heads: which heads of each layer, from 0; all of them when ``None``. Or ``(layer, head)`` pairs, such as
             ``result.top_heads("ratio")``, whose values are then shown beside the names; leave out ``layers``.
@@ -359,7 +360,7 @@ def _patterns(model: HookedModel, sites: Sequence[str], batch: Batch) -> dict[st
                 f"hook point {site!r} fired {len(fired)} times in one forward pass; expected once; "
                 "choose layers whose attention the model computes once"
             )
-    return {site: pattern[0].float().cpu() for site, (pattern,) in recorded.items()}
+    return {site: pattern_of(activation)[0].float().cpu() for site, (activation,) in recorded.items()}
 
 
 def _n_heads(model: HookedModel, batch: Batch) -> int:
@@ -367,7 +368,7 @@ def _n_heads(model: HookedModel, batch: Batch) -> int:
     n_heads = getattr(getattr(model, "cfg", None), "n_heads", None)
     if n_heads is not None:
         return int(n_heads)
-    site = resolve(model, attention_pattern(0))[0].name
+    site = resolve(model, attention(0))[0].name
     return len(_patterns(model, [site], batch)[site])
 
 

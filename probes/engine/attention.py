@@ -363,6 +363,16 @@ class AttentionReadout(Readout):
         raise NotImplementedError  # pragma: no cover - abstract
 
 
+def pattern_of(activation: Attention | Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    """Return the pattern of what a hook at ``attention()`` receives, for short texts.
+
+    Example:
+        >>> pattern_of(EagerAttention(torch.eye(2)[None, None])).tolist()
+        [[[[1.0, 0.0], [0.0, 1.0]]]]
+    """
+    return activation.pattern() if isinstance(activation, Attention) else activation
+
+
 def real_tokens(batch: Batch) -> Bool[Tensor, "batch pos"]:
     """Return which positions are not padding."""
     if batch.attention_mask is None:

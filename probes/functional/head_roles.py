@@ -10,6 +10,7 @@ import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from probes.functional.arrays import Array, computed_in_torch
 from tasks.errors import check_choice, check_count
@@ -112,8 +113,8 @@ def permuted_sums(
     The attention of one example stays as it is, and its token ids change places. The same permutations serve all sites.
     The number of queries with an earlier occurrence of their token is the same in all of them.
 
-    Time: ``n_permutations x heads`` additions for each pair of positions with the same token, and one look at each pair
-    for each block of queries. Memory: the attention of a block in float64, a million numbers, and the result.
+    Time: ``n_permutations x heads`` additions for each pair of positions with the same token. Memory: the attention of
+    a block in float64, a million numbers, and the result.
 
     Args:
         rows_of: by site, a function that returns attention of some queries to all keys of one example without padding.
@@ -126,18 +127,20 @@ def permuted_sums(
         Float64, for duplicates and for induction; 0 if no token occurs twice.
     """
     n = len(tokens)
-    n_repeated = max(1, n - len(torch.unique(tokens)))
-    pairs = (tokens[:, None] == tokens).triu(1).nonzero()
+    distinct, codes, counts = torch.unique(tokens, return_inverse=True, return_counts=True)
+    n_repeated = max(1, n - len(distinct))
+    n_pairs = int((counts * (counts - 1)).sum()) // 2
     sums: dict[str, Float[Tensor, "head 2 draw"]] = {}
     for start in range(0, n, queries_at_once):
         queries = torch.arange(start, min(start + queries_at_once, n), device=tokens.device)
         tables = {}
         for site, rows in rows_of.items():
             tables[site] = rearrange(rows(queries), "head q k -> (q k) head").contiguous().double()
-        at_once = _MAX_NUMBERS_AT_ONCE // max(n, len(pairs) * max(table.shape[1] for table in tables.values()))
+        at_once = _MAX_NUMBERS_AT_ONCE // max(n, n_pairs * max(table.shape[1] for table in tables.values()))
         of_block: dict[str, list[Float[Tensor, "head 2 _"]]] = {site: [] for site in tables}
-        draws = _permuted_pairs(pairs, queries, n, n_permutations, max(1, at_once), np.random.default_rng(seed))
-        for cells, ends in draws:
+        for cells, ends in _permuted_pairs(
+            codes, queries, n_permutations, max(1, at_once), np.random.default_rng(seed)
+        ):
             for site, table in tables.items():
                 of_both = [_segment_sums(table, of_role, ends) for of_role in (cells, cells + 1)]
                 of_block[site].append(rearrange(of_both, "role draw head -> head role draw"))
@@ -156,23 +159,38 @@ def _segment_sums(
 
 
 def _permuted_pairs(
-    pairs: Int[Tensor, "pair 2"],
+    codes: Int[Tensor, "pos"],
     queries: Int[Tensor, "query"],
-    n: int,
     n_permutations: int,
     at_once: int,
     draw: np.random.Generator,
 ) -> Iterator[tuple[Int[Tensor, "cell"], Int[Tensor, "end"]]]:
     """Yield pairs of positions that hold the same token in a few permutations, and where each one's pairs end, after 0.
 
-    A pair is its place in the table of a block of queries and all ``n`` keys. Pairs of other queries are left out.
+    A pair is its place in the table of a block of queries and all keys. Pairs of other queries are left out.
+
+    Args:
+        codes: tokens, numbered from 0.
+        queries: in the block.
+        n_permutations: number of draws.
+        at_once: number of draws in a part.
+        draw: of permutations.
     """
-    first, second = pairs.unbind(dim=1)
+    n = len(codes)
+    in_order = codes.sort().values
+    first = torch.searchsorted(in_order, in_order)  # of each token's places, in the order of tokens
+    n_earlier = torch.arange(n, device=codes.device) - first
     for start in range(0, n_permutations, at_once):
         size = min(at_once, n_permutations - start)
-        orders = torch.from_numpy(draw.permuted(np.broadcast_to(np.arange(n), (size, n)), axis=1)).to(pairs.device)
-        query = torch.maximum(orders[:, first], orders[:, second])
-        key = torch.minimum(orders[:, first], orders[:, second])
-        in_block = (query >= queries[0]) & (query <= queries[-1])
-        cells = (n * (query - queries[0]) + key)[in_block]
-        yield cells, torch.nn.functional.pad(in_block.sum(dim=1).cumsum(dim=0), (1, 0))
+        orders = torch.from_numpy(draw.permuted(np.broadcast_to(np.arange(n), (size, n)), axis=1)).to(codes.device)
+        position = (n * codes + orders).sort(dim=1).values - n * in_order  # by token, then as they stand in the text
+        which, place = ((position >= queries[0]) & (position <= queries[-1])).nonzero().unbind(dim=1)
+        counts = n_earlier[place]
+        ends = counts.cumsum(dim=0)
+        total = int(ends[-1]) if len(ends) else 0
+        number = torch.arange(total, device=codes.device)
+        begin = n * which + first[place] - (ends - counts)  # less the number of the query's first pair
+        key = position.flatten()[number + begin.repeat_interleave(counts, output_size=total)]
+        row = n * (position[which, place] - queries[0])
+        of_draw = counts.new_zeros(size).index_add_(0, which, counts)
+        yield key + row.repeat_interleave(counts, output_size=total), pad(of_draw.cumsum(dim=0), (1, 0))
