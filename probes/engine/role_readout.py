@@ -8,11 +8,12 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.engine.attention import Attention, AttentionReadout, EagerAttention, blocks_by_word, real_tokens
-from probes.functional.head_roles import RowsOf, first_keys, keys_at_offset, permuted_sums
+from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_sums
 from probes.functional.relabelling import enough_permutations
 from probes.functional.topic_attention import exact_dtype
 from tasks import Batch
@@ -92,7 +93,7 @@ class RoleReadout(AttentionReadout):
     def statistics(self, columns: Float[Tensor, "batch head column"]) -> RoleStatistics:
         """Return the part of the columns that is known without permutations."""
         n = self._n_places
-        return RoleStatistics(*columns[..., : 4 * n + 3].split([n, n, n, n, 2, 1], dim=2))
+        return RoleStatistics(*columns[..., : 4 * n + 3].tensor_split([n, 2 * n, 3 * n, 4 * n, 4 * n + 2], dim=2))
 
     def permuted(
         self, activations: Mapping[str, Float[Tensor, "batch _ column"]], batch: Batch
@@ -118,18 +119,18 @@ class RoleReadout(AttentionReadout):
         patterns = {}
         for site, columns in activations.items():
             n_draws = self._n_draws(columns.shape[1])
-            kept = columns[example, None, :, 4 * self._n_places + 3 :]
+            kept = columns[example, :, 4 * self._n_places + 3 :]
             if self._keeps_pattern(n_pos, n_draws):
-                pattern = EagerAttention(kept.unflatten(2, (n_pos, n_pos)))
+                pattern = EagerAttention(rearrange(kept, "head (query key) -> 1 head query key", key=n_pos))
                 patterns[site] = partial(_rows, pattern, _positions(batch, example))
             else:
-                sums[site] = kept[0].unflatten(1, (2, n_draws))
+                sums[site] = rearrange(kept, "head (role draw) -> head role draw", draw=n_draws)
         if patterns:
             sums |= self._permuted_sums(patterns, batch, example, n_draws, n_pos)
         return sums
 
     def _permuted_sums(
-        self, rows_of: Mapping[str, RowsOf], batch: Batch, example: int, n_draws: int, queries_at_once: int
+        self, rows_of: Mapping[str, RowsOfExample], batch: Batch, example: int, n_draws: int, queries_at_once: int
     ) -> dict[str, Float[Tensor, "_ 2 draw"]]:
         tokens = batch.tokens[example, _positions(batch, example)]
         return permuted_sums(rows_of, tokens, n_draws, [self.seed, int(batch.index[example])], queries_at_once)

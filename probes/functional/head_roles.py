@@ -19,7 +19,7 @@ KEY_ROLES = ("previous", "first", "itself", "offset", "duplicate", "induction")
 _MAX_NUMBERS_AT_ONCE = 2**20  # in the largest intermediate tensor, which a cache should hold
 
 # The attention of some queries to all keys of one example.
-RowsOf: TypeAlias = Callable[[Int[Tensor, "query"]], Float[Tensor, "head query key"]]
+RowsOfExample: TypeAlias = Callable[[Int[Tensor, "query"]], Float[Tensor, "head query key"]]
 
 
 @computed_in_torch()
@@ -102,7 +102,7 @@ def _followers(keys: Int[Tensor, "batch pos slot"], real: Bool[Tensor, "batch po
 
 
 def permuted_sums(
-    rows_of: Mapping[str, RowsOf],
+    rows_of: Mapping[str, RowsOfExample],
     tokens: Int[Tensor, "query"],
     n_permutations: int,
     seed: Sequence[int],

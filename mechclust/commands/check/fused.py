@@ -24,7 +24,7 @@ _KEYS = 4  # of each query, drawn at random
 
 
 class _Drawn(NamedTuple):
-    """What is summed: keys by class, and a few keys of each query."""
+    """Draw keys to sum attention over: keys by class, and a few keys of each query."""
 
     labels: Int[Tensor, "batch key"]
     keys: Int[Tensor, "batch query place"]
@@ -43,7 +43,7 @@ def fused_attention_equals(checked: CheckedModel, reference: Reference | str) ->
     if not reference.cases[0].as_it_is.patterns:
         raise NotTried("Hugging Face gives no attention patterns to compare with")
     bound = bound_of(reference)
-    distances = {}
+    distances: dict[tuple[str, str], float] = {}
     for case in reference.cases:
         distances |= {(site, case.padded): x for site, x in _distances(checked, case, sites).items()}
     worst = max(distances, key=distances.__getitem__)

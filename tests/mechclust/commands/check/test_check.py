@@ -207,8 +207,9 @@ def test_half_precision(gpt2):
 
 
 def test_a_loaded_model(gpt2):
-    report = sound(check_model(load_pretrained(gpt2)), set())
+    report = sound(check_model(load_pretrained(gpt2)), {"equals, fused attention"})
     assert report.model == "TransformerBridge"
+    assert report["equals, fused attention"].detail == "its attention is eager, so that probes read patterns"
 
 
 def test_a_model_that_cannot_be_drawn_anew():
