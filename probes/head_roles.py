@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-import numpy as np
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints
+from probes.engine.hooks import HookPoints, Models
 from probes.engine.probe import Probe
-from probes.engine.readout import all_tokens
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, attention_pattern, attention_sites
+from probes.engine.role_readout import TESTED_ROLES as TESTED_ROLES
+from probes.engine.role_readout import RoleReadout
+from probes.engine.sites import Site, Sites, attention, attention_sites
 from probes.engine.state import Sum
-from probes.functional.head_roles import RoleKeys, permuted_sums
 from probes.functional.mean_interval import interval_from_sums
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.relabelling import enough_permutations, holm_over_heads
-from probes.functional.topic_attention import check_patterns
+from probes.functional.relabelling import holm_over_heads
 from tasks import Batch, InputError
 from tasks.errors import check_count
 
 HEAD_ROLES = ("none", "previous", "first", "itself", "offset", "duplicate", "induction", "local")
-TESTED_ROLES = ("duplicate", "induction")  # by permuting token ids
 LEAST_EXCESS = 0.2  # of attention over chance
 LEAST_LOCALITY = 0.5  # attention reaches at most half as far as uniform attention
 ALPHA = 0.05
@@ -67,14 +65,15 @@ class HeadRoles(Probe):
         ``distance``, ``distance_uniform`` (site, head): mean distance in tokens from query to key, and that of uniform
             attention.
 
-    Memory: ``sites x heads x (4 max_offset + 2 permutations)`` numbers, and the patterns of all sites while a batch is
-    measured. Time: for each permutation and head, two additions for each pair of positions with the same token.
+    Memory: ``sites x heads x (4 max_offset + 2 permutations)`` numbers, as many for each example of a batch (in short
+    texts, a pattern if it is smaller), and what the attention of one layer takes (see ``attention``). Time: for each
+    permutation and head, two additions for each pair of positions with the same token.
 
     Source: the shares are TransformerLens's; induction heads: Olsson et al., In-context Learning and Induction Heads,
     2022. The rule for calls is ours. It calls roles in untrained models only if their attention is far from uniform.
 
     Args:
-        at: attention patterns.
+        at: attention, or attention patterns.
         max_offset: the largest fixed offset.
         n_permutations: of token ids; ``None``: as many as Holm's correction over all heads needs, at least 999. 0: no
             p-values, so that ``called`` rests on the interval alone.
@@ -83,15 +82,15 @@ class HeadRoles(Probe):
         seed: for the permutations.
 
     Raises:
-        InputError: for sites that are not attention patterns, or a ``max_offset`` below 2.
+        InputError: for sites that are not attention, or a ``max_offset`` below 2.
 
     Example:
         >>> HeadRoles(max_offset=4)
-        HeadRoles(at=attention_pattern(), max_offset=4, n_permutations=None, exclude_bos=False, \
+        HeadRoles(at=attention(), max_offset=4, n_permutations=None, exclude_bos=False, \
 exclude_current_token=False, seed=0)
     """
 
-    readout = all_tokens()
+    readout: RoleReadout
 
     sums = Sum()
     distances = Sum()
@@ -102,7 +101,7 @@ exclude_current_token=False, seed=0)
 
     def __init__(
         self,
-        at: Sites = attention_pattern(),
+        at: Sites = attention(),
         max_offset: int = 8,
         n_permutations: int | None = None,
         exclude_bos: bool = False,
@@ -118,53 +117,33 @@ exclude_current_token=False, seed=0)
         self.exclude_bos = exclude_bos
         self.exclude_current_token = exclude_current_token
         self.seed = seed
+        self.readout = RoleReadout(max_offset, n_permutations, exclude_bos, exclude_current_token, seed)
+
+    def bind(self, model: Models) -> list[Site]:
+        """Resolve the sites, and count them: the number of permutations depends on it."""
+        sites = super().bind(model)
+        self.readout = replace(self.readout, n_sites=len(sites))
+        return sites
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        return attention_sites(super()._sites_in(model), attention_pattern())
+        return attention_sites(super()._sites_in(model), attention())
 
     # ---- state ----
 
-    def update(self, activations: Mapping[str, Float[Tensor, "batch head query key"]], batch: Batch) -> None:
+    def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add each head's scores, summed over the examples of the batch."""
-        check_patterns(activations.values(), *batch.tokens.shape)
-        real = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
-        keys = RoleKeys.from_tokens(batch.tokens, real, self.max_offset)
-        both_real = real[:, None, :, None] & real[:, None, None, :]
-        patterns = {site: torch.where(both_real, pattern, 0) for site, pattern in activations.items()}
-        for site, pattern in patterns.items():
-            scores = keys.scores(pattern)
+        for site, columns in activations.items():
+            scores = self.readout.statistics(columns)
             excess = scores.score - scores.chance
-            shares = keys.shares(
-                pattern, exclude_bos=self.exclude_bos, exclude_current_token=self.exclude_current_token
-            )
-            statistics = torch.stack([scores.score, scores.chance, excess.square(), shares], dim=-1)
-            self.sums.add(site, statistics.nan_to_num(nan=0.0).sum(dim=0))
-            self.distances.add(site, scores.distance.nan_to_num(nan=0.0).sum(dim=0))
-            self.examples_with_role.add(site, (~scores.score[:, 0].isnan()).sum(dim=0))
-            self.examples_with_share.add(site, (~shares[..., 0].isnan()).sum(dim=0))
+            statistics = torch.stack([scores.score, scores.chance, excess.square(), scores.share], dim=-1)
+            self.sums.add(site, statistics.sum(dim=0))
+            self.distances.add(site, scores.distance.sum(dim=0))
+            self.examples_with_role.add(site, scores.is_defined[:, 0].sum(dim=0).long())
+            self.examples_with_share.add(site, scores.has_share[..., 0].sum(dim=0).long())
         self.count.add("examples", len(batch))
-        self._add_permuted(patterns, batch, real)
-
-    def _add_permuted(
-        self,
-        patterns: Mapping[str, Float[Tensor, "batch head query key"]],
-        batch: Batch,
-        real: Bool[Tensor, "batch query"],
-    ) -> None:
-        """Add the scores of duplicates and induction with the token ids of each example permuted."""
-        n_heads = sum(pattern.shape[1] for pattern in patterns.values())
-        n_draws = self.n_permutations
-        if n_draws is None:
-            n_draws = enough_permutations(len(TESTED_ROLES) * n_heads)
-        if n_draws == 0:
-            return
-        for example, number in enumerate(batch.index.tolist()):
-            position = real[example].nonzero().flatten()
-            of_example = {site: pattern[example][:, position[:, None], position] for site, pattern in patterns.items()}
-            draw = np.random.default_rng([self.seed, number])
-            sums = permuted_sums(of_example, batch.tokens[example, position], n_draws, draw)
-            for site, by_draw in sums.items():
-                self.permuted.add(site, by_draw.nan_to_num(nan=0.0))
+        if self.n_permutations != 0:
+            for site, by_draw in self.readout.permuted(activations, batch).items():
+                self.permuted.add(site, by_draw)
 
     # ---- result ----
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int, Integer, Shaped
 from torch import Tensor
 
-from probes import Head, HookedModel, Site, attention_pattern, resolve
+from probes import Head, HookedModel, Site, attention, resolve
 from probes.engine.sites import head_name
 from probes.engine.texts import tokenizers_of
 from tasks import InputError
@@ -44,7 +44,7 @@ def choose_heads(
 
     Args:
         models: by name. The name of a single one may be ``""``, and is then left out of messages.
-        layers: as in ``probes.attention_pattern``.
+        layers: as in ``probes.attention``.
         heads: head numbers in each of these layers, or ``(layer, head)`` pairs. ``None`` for all.
         count: returns the number of heads in each layer of a model.
 
@@ -96,11 +96,11 @@ def _in_model(
 ) -> list[ChosenHead]:
     wanted: list[tuple[Site, int, float | None]] = []
     if choice is None or isinstance(choice[0], Integral):
-        for site in resolve(model, attention_pattern(layers)):
+        for site in resolve(model, attention(layers)):
             wanted += [(site, head, None) for head in (range(n_heads) if choice is None else choice)]
     else:
         for layer, head, *value in choice:
-            (site,) = resolve(model, attention_pattern(int(layer)))
+            (site,) = resolve(model, attention(int(layer)))
             wanted.append((site, head, value[0] if value else None))
     for site, head, _ in wanted:
         if not -n_heads <= head < n_heads:

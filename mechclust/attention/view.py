@@ -27,7 +27,8 @@ from mechclust.attention.inputs import (
     real_positions,
 )
 from mechclust.attention.page import visible_token
-from probes import HookedModel, attention_pattern, record, resolve
+from probes import HookedModel, attention, record, resolve
+from probes.engine.attention import pattern_of
 from probes.engine.hooks import by_name, device_of, evaluation_mode, forward
 from probes.engine.run import check_models
 from probes.store.files import write_atomic
@@ -180,8 +181,8 @@ def attention_view(
         model: anything with TransformerLens's hook protocol. Or several by name, ``{"tuned": a, "base": b}``, to see
             identical heads side by side on identical tokens.
         tokens: token ids of one sequence, or a text if the model has a tokenizer.
-        layers: blocks, from 0 as in ``probes.attention_pattern``: 0 is ``blocks.0``. Negative numbers count from the
-            last. All of them when ``None``.
+        layers: blocks, from 0 as in ``probes.attention``: 0 is ``blocks.0``. Negative numbers count from the last. All
+            of them when ``None``.
         heads: heads of each layer, from 0. All of them when ``None``. Or ``(layer, head)`` pairs without ``layers``,
             such as ``result.top_heads("ratio")``, whose values are then shown beside the names.
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
@@ -359,7 +360,7 @@ def _patterns(model: HookedModel, sites: Sequence[str], batch: Batch) -> dict[st
                 f"hook point {site!r} fired {len(fired)} times in one forward pass; expected once; "
                 "choose layers whose attention the model computes once"
             )
-    return {site: pattern[0].float().cpu() for site, (pattern,) in recorded.items()}
+    return {site: pattern_of(activation)[0].float().cpu() for site, (activation,) in recorded.items()}
 
 
 def _n_heads(model: HookedModel, batch: Batch) -> int:
@@ -367,7 +368,7 @@ def _n_heads(model: HookedModel, batch: Batch) -> int:
     n_heads = getattr(getattr(model, "cfg", None), "n_heads", None)
     if n_heads is not None:
         return int(n_heads)
-    site = resolve(model, attention_pattern(0))[0].name
+    site = resolve(model, attention(0))[0].name
     return len(_patterns(model, [site], batch)[site])
 
 

@@ -174,12 +174,13 @@ class ModelSettings(EngineSettings):
             return None
         return matmul_speed(self.device, getattr(torch, self.dtype), width, min(512, self.tokens_per_batch))
 
-    def load(self, model: ResolvedModel, what: str, **options: Any) -> Any:
+    def load(self, model: ResolvedModel, what: str, *, measures_attention: bool = False, **options: Any) -> Any:
         """Load a model with a tokenizer to read ``what``.
 
         Args:
             model: loaded by these settings if it was given by name. A model in memory is taken as it is.
             what: the purpose of the tokenizer, in words.
+            measures_attention: load it for probes at ``attention()``: without patterns if its attention can be caught.
             **options: further ones, as ``load_pretrained`` takes them. With ``untrained`` no adapter is added.
         """
         if options.get("untrained"):
@@ -192,7 +193,11 @@ class ModelSettings(EngineSettings):
                 "dtype": getattr(torch, self.dtype),
                 "trust_remote_code": self.trust_remote_code,
             } | options
+        if measures_attention:
+            options["attention"] = "sdpa"
         hooked: Any = load_pretrained(model, **options)
+        if measures_attention and {"attn.hook_attention", "attn.hook_pattern"} <= getattr(hooked, "lacks", {}).keys():
+            hooked = load_pretrained(model, **{**options, "attention": "eager"})
         given = options.get("tokenizer")
         check_has_tokenizer(repr(model.name), getattr(hooked, "tokenizer", None) if given is None else given, what)
         return hooked

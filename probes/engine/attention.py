@@ -90,6 +90,23 @@ class Attention(ABC):
             blocks.append(torch.where(chosen >= 0, rows.gather(3, chosen.clamp(min=0)), 0))
         return torch.cat(blocks, dim=2)
 
+    def reach(
+        self, real: Bool[Tensor, "batch key"]
+    ) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
+        """Return each query's attention to real keys before it, and its mean distance in tokens to all real keys.
+
+        The mean is weighted by attention, and both are in float64.
+        """
+        exact = exact_dtype(self.device)
+        keys = torch.arange(self.shape[3], device=self.device)
+        earlier = []
+        distances = []
+        for queries, rows in self._blocks():
+            rows = torch.where(real[:, None, None], rows.to(exact), 0)
+            earlier.append((rows * (keys < queries[:, None])).sum(dim=-1))
+            distances.append((rows * (keys - queries[:, None]).abs()).sum(dim=-1))
+        return torch.cat(earlier, dim=2), torch.cat(distances, dim=2)
+
     def looks_ahead(self, real: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch"]:
         """Return which examples have a real query with weight on a real key behind it."""
         looks = torch.zeros_like(real[:, 0])
@@ -243,15 +260,8 @@ class Attention(ABC):
         same = torch.zeros(*self.shape[:2], dtype=exact_dtype(self.device), device=self.device)
         for number, words_of_text in enumerate(words):
             layer = self.example(number)
-            in_order, order = words_of_text.sort(stable=True)
-            order = order[in_order >= 0]
-            in_order = in_order[in_order >= 0]
-            for start in range(0, len(order), _QUERIES_AT_ONCE):
-                block = in_order[start : start + _QUERIES_AT_ONCE]
-                first = int(torch.searchsorted(in_order, block[0]))
-                last = int(torch.searchsorted(in_order, block[-1], right=True))
-                rows = layer.rows(order[start : start + _QUERIES_AT_ONCE], order[first:last])[0]
-                is_same = block[:, None] == in_order[first:last]
+            for queries, keys, is_same in blocks_by_word(words_of_text):
+                rows = layer.rows(queries, keys)[0]
                 same[number] += torch.where(is_same, rows, 0).sum(dim=(1, 2)).to(same.dtype)
         return same
 
@@ -353,11 +363,46 @@ class AttentionReadout(Readout):
         raise NotImplementedError  # pragma: no cover - abstract
 
 
+def pattern_of(activation: Attention | Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+    """Return the pattern of what a hook at ``attention()`` receives, for short texts.
+
+    Example:
+        >>> pattern_of(EagerAttention(torch.eye(2)[None, None])).tolist()
+        [[[[1.0, 0.0], [0.0, 1.0]]]]
+    """
+    return activation.pattern() if isinstance(activation, Attention) else activation
+
+
 def real_tokens(batch: Batch) -> Bool[Tensor, "batch pos"]:
     """Return which positions are not padding."""
     if batch.attention_mask is None:
         return torch.ones_like(batch.tokens, dtype=torch.bool)
     return batch.attention_mask
+
+
+def blocks_by_word(
+    words: Int[Tensor, "pos"],
+) -> Iterator[tuple[Int[Tensor, "query"], Int[Tensor, "key"], Bool[Tensor, "query key"]]]:
+    """Yield a few positions of a text, all positions of their words, and which of these pairs have the same word.
+
+    Positions are sorted by word, so that together the blocks have few pairs of different words.
+
+    Args:
+        words: each position's word; below 0: none.
+
+    Example:
+        >>> [(queries, keys, same)] = blocks_by_word(torch.tensor([7, 3, 7]))
+        >>> queries.tolist(), same.int().tolist()
+        ([1, 0, 2], [[1, 0, 0], [0, 1, 1], [0, 1, 1]])
+    """
+    in_order, order = words.sort(stable=True)
+    order = order[in_order >= 0]
+    in_order = in_order[in_order >= 0]
+    for start in range(0, len(order), _QUERIES_AT_ONCE):
+        block = in_order[start : start + _QUERIES_AT_ONCE]
+        first = int(torch.searchsorted(in_order, block[0]))
+        last = int(torch.searchsorted(in_order, block[-1], right=True))
+        yield order[start : start + _QUERIES_AT_ONCE], order[first:last], block[:, None] == in_order[first:last]
 
 
 def _attention_of(activation: Any, batch: Batch) -> Attention:

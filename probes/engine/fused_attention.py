@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from probes.engine.attention import Attention
+from probes.functional.topic_attention import exact_dtype
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -123,6 +124,31 @@ class FusedAttention(Attention):
         return is_key
 
     # ---- sums over all keys ----
+
+    def reach(
+        self, real: Bool[Tensor, "batch key"]
+    ) -> tuple[Float[Tensor, "batch head query"], Float[Tensor, "batch head query"]]:
+        """Return each query's attention to real keys before it, and its mean distance in tokens to all real keys.
+
+        If no query sees a later key, both are sums of what each of a few blocks of keys gets: its mass, and its mass
+        times the place in the block. Blocks that a query does not reach add no rounding to its distance.
+        """
+        if bool(self.looks_ahead(real).any()):
+            return super().reach(real)
+        exact = exact_dtype(self.device)
+        position = torch.arange(self.shape[3], device=self.device)
+        size = -(-self.shape[3] // max(1, self.columns_at_once // 2))
+        starts = position[::size]
+        in_block = (real[:, :, None] & (position[:, None] // size == starts // size)).float()
+        columns = torch.cat([in_block, in_block * (position % size)[:, None]], dim=2)
+        mass, within = self.apply(columns).tensor_split(2, dim=3)
+        itself = self.at(torch.where(real, position, -1)[:, :, None])[..., 0]
+        earlier = mass.sum(dim=-1, dtype=exact) - itself
+        distances = []
+        for part in self.parts(2 * mass[:, :, 0].numel()):
+            to_block = (position[part, None] - starts).to(exact)
+            distances.append((mass[:, :, part] * to_block - within[:, :, part]).sum(dim=-1))
+        return earlier, torch.cat(distances, dim=2)
 
     def apply(self, values: Float[Tensor, "batch key column"]) -> Float[Tensor, "batch head query column"]:
         """Return the sum of the keys' values, weighted by attention, for every query and head."""

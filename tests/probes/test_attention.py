@@ -71,6 +71,7 @@ def test_every_sum_is_that_of_the_pattern(kind: str, kv_heads: int) -> None:
     at = torch.where(keys[:, None] >= 0, pattern.gather(3, keys[:, None].clamp(min=0).expand(-1, HEADS, -1, -1)), 0)
     sees = pattern.sum(dim=-1) > 0
     entropy = torch.from_numpy(stats.entropy(pattern.numpy(), axis=-1)).nan_to_num(0)
+    apart = (torch.arange(N) - torch.arange(N)[:, None]).abs().double()
     some = torch.tensor([5, 2])
     for layer in (fused, EagerAttention(pattern)):
         assert layer.shape == (BATCH, HEADS, N, N)
@@ -81,6 +82,10 @@ def test_every_sum_is_that_of_the_pattern(kind: str, kv_heads: int) -> None:
         torch.testing.assert_close(layer.between(labels, 9), between, **close)
         torch.testing.assert_close(layer.at(keys), at, **close)
         torch.testing.assert_close(torch.where(sees, layer.entropy(), 0), entropy, **close)
+        seen = torch.where(REAL[:, None, :, None] & REAL[:, None, None], pattern, 0)
+        earlier, distance = (torch.where(REAL[:, None], sums, 0) for sums in layer.reach(REAL))
+        torch.testing.assert_close(earlier, seen.tril(-1).sum(dim=-1), **close)
+        torch.testing.assert_close(distance, (seen * apart).sum(dim=-1), **close)
         one = layer.example(1)
         torch.testing.assert_close(one.pattern(), pattern[1:], **close)
         torch.testing.assert_close(torch.where(sees[1:], one.entropy(), 0), entropy[1:], **close)

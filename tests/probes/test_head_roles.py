@@ -15,9 +15,13 @@ from torch import Tensor
 from transformer_lens import head_detector
 
 from probes import HeadRoles, ProbeResult, attention_pattern, record, residual, run
+from probes.engine import attention as attention_module
+from probes.engine import role_readout
+from probes.engine.fused_attention import FusedAttention
 from probes.extend import check_probe
 from tasks import Batch, InputError, RepeatedTokens
 from tests.probes.planted_roles import LENGTH, N_SYMBOLS, PLANTED, PlantedRoles
+from tests.probes.test_attention import LargestTensor
 
 SITES = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
 REPEATED = RepeatedTokens(N_SYMBOLS, LENGTH, periods=(8, 16), n_test=16)
@@ -170,6 +174,18 @@ def test_small_random_weights_play_no_role(tiny_model: Any) -> None:
     result = run(tiny_model(init_std=0.02, n_ctx=LENGTH, d_vocab=N_SYMBOLS), REPEATED.batches("test"), HeadRoles())
     assert result["called"].sum() == 0
     assert role_names(result) == [["none"] * 2] * 2
+
+
+def test_a_long_text_needs_no_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention_module, role_readout):
+        monkeypatch.setattr(module, "_MAX_NUMBERS_AT_ONCE", 2**19)
+    draw = torch.Generator().manual_seed(0)
+    q = torch.randn(1, 8, 1024, 16, generator=draw)
+    attention = FusedAttention(q, q, is_causal=True, scale=0.25)
+    probe = HeadRoles(n_permutations=1)
+    with LargestTensor() as largest:
+        probe.readout(attention, Batch(torch.randint(500, (1, 1024), generator=draw)))
+    assert largest.numbers < 8 * 1024**2 / 4
 
 
 def test_notes_say_what_is_undefined(model: Any) -> None:

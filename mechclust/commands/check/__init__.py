@@ -2,7 +2,8 @@
 
 1. ``model`` runs the checks in order, on random tokens from ``inputs``. A check that cannot be made says why.
 2. ``hooks``: do the hook points exist, fire once, and give what their names promise?
-3. ``equal``: does the hooked model compute what plain Hugging Face computes (``reference``)?
+3. ``equal``: does the hooked model compute what plain Hugging Face computes (``reference``)? ``fused``: also attention
+   that is measured without patterns?
 4. ``batches``: does an example give the same values alone, in a batch and with padding?
 5. ``traces``: does measuring leave hooks, flags, random states or memory behind?
 6. ``text``: does the tokenizer belong to the model? ``chance``: do probes find nothing where there is nothing?

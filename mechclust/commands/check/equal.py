@@ -93,7 +93,8 @@ def allowed_rounding(dtype: torch.dtype, n_layers: int, *, merged: bool = False)
     return min(factor * torch.finfo(dtype).eps * float(n_layers + 1) ** 0.5, _LARGEST_BOUND)
 
 
-def _bound_of(reference: Reference) -> float:
+def bound_of(reference: Reference) -> float:
+    """Return the largest difference from Hugging Face that is rounding."""
     return allowed_rounding(reference.dtype, reference.cases[0].as_it_is.n_layers, merged=bool(reference.base))
 
 
@@ -113,7 +114,7 @@ def equals_hugging_face(
     """
     if isinstance(reference, str):
         raise NotTried(reference)
-    bound = _bound_of(reference)
+    bound = bound_of(reference)
     comparisons, refused = _compare_cases(checked, reference.cases)
     wrong = _first_wrong(comparisons, bound)
     if wrong is not None:
@@ -163,7 +164,7 @@ def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple
     """
     if isinstance(reference, str):
         raise NotTried(reference)
-    bound = _bound_of(reference)
+    bound = bound_of(reference)
     comparisons, refused = _compare_cases(checked, reference.cases)
     wrong = _first_wrong(comparisons, bound)
     if wrong is not None:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import torch
 from mechclust.commands.check.batches import check_padding, check_repeats, check_same_alone
 from mechclust.commands.check.chance import Build, Chance, chance_of_untrained
 from mechclust.commands.check.equal import equals_hugging_face, read_only_equals
+from mechclust.commands.check.fused import fused_attention_equals
 from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, finite_values, hook_points
 from mechclust.commands.check.inputs import SELECTORS, CheckedModel
 from mechclust.commands.check.reference import Reference, take_reference
@@ -51,6 +52,12 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "flat memory": flat_memory,
     "tokenizer": text,
     "beginning of sequence": check_beginning_token,
+}
+
+_Compare = Callable[[CheckedModel, Reference | str], tuple[bool, str]]
+_READ_ONLY: dict[str, _Compare] = {
+    "equals, read-only": read_only_equals,
+    "equals, fused attention": fused_attention_equals,
 }
 
 
@@ -331,9 +338,7 @@ def _checks(subject: _Subject) -> Iterator[Check]:
     if subject.forget:
         checked.model = None
         gc.collect()
-    if subject.load_read_only is not None and not isinstance(subject.known.reference, str):
-        name = "equals, read-only"
-        yield Check(name, None, reason) if reason else _tried(name, partial(_read_only, subject))
+    yield from _read_only_checks(subject, reason)
     yield _tried("chance: untrained", partial(chance_of_untrained, subject.build, checked))
 
 
@@ -363,12 +368,22 @@ def _swap(model: Any, folder: str, put: bool) -> None:
     set_adapter(model, folder if put else None)
 
 
-def _read_only(subject: _Subject) -> tuple[bool, str]:
-    """Compare the other way in which a model of Hugging Face is read."""
-    assert subject.load_read_only is not None
-    checked = subject.checked
-    loaded = CheckedModel(subject.load_read_only(), checked.tokenizer, checked.seed)
-    return read_only_equals(loaded, subject.known.reference)
+def _read_only_checks(subject: _Subject, reason: str) -> Iterator[Check]:
+    """Compare the other way in which a model of Hugging Face is read, unless a reason says why that is no use."""
+    reference = subject.known.reference
+    if subject.load_read_only is None or isinstance(reference, str):
+        return
+    load = cache(partial(_loaded_read_only, subject.load_read_only, subject.checked))
+    for name, compare in _READ_ONLY.items():
+        yield Check(name, None, reason) if reason else _tried(name, partial(_compared, compare, load, reference))
+
+
+def _loaded_read_only(load: Callable[[], Any], checked: CheckedModel) -> CheckedModel:
+    return CheckedModel(load(), checked.tokenizer, checked.seed)
+
+
+def _compared(compare: _Compare, load: Callable[[], CheckedModel], reference: Reference) -> tuple[bool, str]:
+    return compare(load(), reference)
 
 
 def _tried(name: str, attempt: _Attempt) -> Check:

@@ -45,7 +45,7 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
     max_length: Several = 96
     max_offset: Several = 8
     n_permutations: DrawsOrZero | None = None
-    tokens_per_batch: Count = 2048  # attention patterns of all layers at once go with a pass
+    tokens_per_batch: Count = 2048  # the scores of each example with permuted token ids are kept
 
     def check(self) -> None:
         """Refuse settings that cannot be measured with, before any work."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-import torch
-
 from mechclust.commands.cost import Cost
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.heads.inputs import Inputs
@@ -17,8 +15,8 @@ from probes.head_roles import TESTED_ROLES
 from tasks import Batch
 
 _ADDITIONS_PER_S = 2e8  # of permutations, by one thread of a CPU
-_BYTES_PER_PERMUTATION = 16  # of a head: one number for each tested role
-_COPIES = 2  # of the attention patterns of a batch that are in memory at once
+_BYTES_PER_SCORE = 8
+_COPIES = 2  # of the permuted scores of all examples, while those of a batch are added
 
 
 @dataclass(frozen=True)
@@ -28,18 +26,16 @@ class Estimate:
     Attributes:
         n_models: number of models.
         tokens: tokens of all texts.
-        patterns: bytes of the attention patterns of a batch; ``None`` if not known.
+        permuted: bytes of the scores of all heads with permuted token ids; ``None`` if not known.
         operations: multiplications and additions of all forward passes, at least; ``None`` if not known.
         additions: additions behind the p-values; ``None`` if not known.
-        drawn: bytes of what is kept of each permutation.
     """
 
     n_models: int
     tokens: int
-    patterns: int | None
+    permuted: int | None
     operations: int | None
     additions: int | None
-    drawn: int
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: HeadsConfig) -> Estimate:
@@ -48,23 +44,22 @@ class Estimate:
         n_models = 1 + config.untrained
         positions = sum(batch.tokens.numel() for batch in batches)
         sizes = inputs.sizes
-        patterns = operations = additions = None
-        drawn = 0
+        permuted = operations = additions = None
         if sizes.n_layers is not None and sizes.n_heads is not None:
             n_heads = sizes.n_layers * sizes.n_heads
-            cells = max(batch.tokens.numel() * batch.tokens.shape[1] for batch in batches)
-            patterns = _COPIES * n_heads * cells * getattr(torch, config.dtype).itemsize
-            drawn = _BYTES_PER_PERMUTATION * n_heads * n_permutations(config, n_heads)
-            additions = 2 * n_heads * n_permutations(config, n_heads) * _n_pairs(batches)
+            n_scores = len(TESTED_ROLES) * n_permutations(config, n_heads)
+            n_kept = max(len(batch) * min(n_scores, batch.tokens.shape[1] ** 2) for batch in batches)
+            permuted = _BYTES_PER_SCORE * n_heads * (n_kept + _COPIES * n_scores)
+            additions = n_heads * n_scores * _n_pairs(batches)
         if sizes.n_layers is not None and sizes.block_weights is not None:
             operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
         tokens = sum(int(batch.lengths().sum()) for batch in batches)
-        return cls(n_models, tokens, patterns, operations, additions, drawn)
+        return cls(n_models, tokens, permuted, operations, additions)
 
     def cost(self, speed: float | None) -> Cost:
         """Return the time and memory of one process, as far as they are known; the speed is that of ``text``."""
         forward = 0.0 if self.operations is None or speed is None else self.operations / speed
-        return Cost(forward + (self.additions or 0) / _ADDITIONS_PER_S, self.drawn)
+        return Cost(forward + (self.additions or 0) / _ADDITIONS_PER_S, self.permuted or 0)
 
     def text(self, speed: float | None) -> str:
         """Return the estimate in words.
@@ -75,8 +70,8 @@ class Estimate:
         parts = [f"{self.tokens} tokens"]
         if self.n_models > 1:
             parts.append(f"{self.n_models} models")
-        if self.patterns is not None:
-            parts.append(f"attention patterns of a batch: about {size_text(self.patterns)} of memory")
+        if self.permuted:
+            parts.append(f"permuted scores: about {size_text(self.permuted)} of memory")
         if self.operations is not None and speed is not None:
             parts.append(f"forward passes: at least {duration_text(self.operations / speed)}")
         if self.additions:

@@ -61,7 +61,7 @@ def measure_heads(
     Raises:
         InputError: before any weights are loaded: for bad settings or texts, a model in memory for several processes,
             and an ``out`` that another process uses or that holds something else. Later: for a model that cannot be
-            loaded or has no attention patterns, and an ``out`` with measurements of other weights.
+            loaded or whose attention cannot be measured, and an ``out`` with measurements of other weights.
 
     Example:
         >>> result = measure_heads("gpt2", HeadsConfig(corpus=(Path("texts"),)), "runs/heads")  # doctest: +SKIP
@@ -182,7 +182,7 @@ class _ModelSource:
         job = self.job
         if self.hooked is None:
             options: dict[str, Any] = {} if job.untrained is None else {"untrained": True, "seed": job.untrained}
-            loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, attention="eager", **options)
+            loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, measures_attention=True, **options)
             self.hooked, _ = self.stack.enter_context(loading)
         return self.hooked
 

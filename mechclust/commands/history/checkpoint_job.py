@@ -26,7 +26,8 @@ from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.adapters import plain_model
 from mechclust.models.sketch import WeightSketch, named_weights, weight_sketch
-from probes import Probe, RowStore, TopicAttention, attention_pattern, record, resolve, run, save_rows
+from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
+from probes.engine.attention import pattern_of
 from probes.engine.hooks import device_of, evaluation_mode, forward
 from probes.engine.identity import settings_of
 from probes.store.digest import digest_of
@@ -118,12 +119,18 @@ class CheckpointJob:
         if self.done:
             return
         (self.folder / "facts.json").unlink(missing_ok=True)
-        model = self.config.load(self.checkpoint.model, "prompts", tokenizer=self.inputs.tokenizer)
+        config = self.config
+        model = config.load(
+            self.checkpoint.model,
+            "prompts",
+            measures_attention=config.measures_attention,
+            tokenizer=self.inputs.tokenizer,
+        )
         _check_finite(model, self.name)
         with _naming_if_not_finite(self.name):
             self._write(model)
         del model
-        free_memory(self.config.device)
+        free_memory(config.device)
 
     def _write(self, model: Any) -> None:
         self._save_rows(model)
@@ -172,7 +179,6 @@ class CheckpointJob:
         if inputs.corpus is not None and inputs.topics is not None:
             topics = TopicAttention(
                 inputs.topics,
-                attention_pattern(),
                 words="word",
                 n_permutations=config.n_permutations,
                 seed=config.seed,
@@ -208,9 +214,9 @@ def _naming_if_not_finite(name: str) -> Iterator[None]:
 
 def _patterns(model: Any, tokens: Int[Tensor, "pos"]) -> PatternBytes:
     """Return attention in the first tokens of a prompt."""
-    sites = [site.name for site in resolve(model, attention_pattern())]
+    sites = [site.name for site in resolve(model, attention())]
     batch = Batch(tokens[None, :MAX_ATTENTION_TOKENS])
     with evaluation_mode(model), torch.inference_mode(), record(model, sites) as recorded:
         forward(model, batch.to(device_of(model)))
-    patterns = torch.stack([recorded[site][0][0].float().cpu() for site in sites])
+    patterns = torch.stack([pattern_of(recorded[site][0])[0].float().cpu() for site in sites])
     return (patterns * 255).round().clamp(0, 255).to(torch.uint8)

@@ -100,6 +100,14 @@ class HistoryConfig(ModelSettings, PromptSettings):
         """The probes to run that have a registered name."""
         return tuple(name for name in self.measured if name not in PROBES)
 
+    @property
+    def measures_attention(self) -> bool:
+        """Whether probes measure attention, and nothing else but hidden states of clusters and CKA."""
+        kinds = [getattr(self.registered(name).at, "kind", "") for name in self.others]
+        if "topics" in self.measured:
+            kinds.append("attention")
+        return set(kinds) == {"attention"} and "heads" not in self.measured
+
     def registered(self, name: str) -> Probe:
         """Return a probe by its registered name, with its default settings and the run's readout.
 

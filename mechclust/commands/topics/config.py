@@ -46,7 +46,7 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
     max_length: Several = 256
     n_permutations: DrawsOrZero = 99
     n_resamples: DrawsOrZero = 200
-    tokens_per_batch: Count = 2048  # attention patterns of all layers at once go with a pass
+    tokens_per_batch: Count = 2048
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""

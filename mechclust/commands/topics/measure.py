@@ -26,7 +26,7 @@ from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes
 from mechclust.report.folder import check_command, check_subject
 from mechclust.report.page import save_results
-from probes import ProbeResult, TopicAttention, TopicEmbedding, attention_pattern, residual
+from probes import ProbeResult, TopicAttention, TopicEmbedding, residual
 from probes.engine.identity import fingerprint
 from probes.engine.sites import Sites
 from probes.store.digest import digest_of
@@ -131,8 +131,8 @@ class _Call:
 
     @contextmanager
     def loaded(self, model: ResolvedModel, **options: Any) -> Iterator[_Reader]:
-        """Load a model with attention patterns."""
-        with self.config.loaded(model, "text", attention="eager", tokenizer=self.tokenizer, **options) as loaded:
+        """Load a model whose attention can be measured."""
+        with self.config.loaded(model, "text", measures_attention=True, tokenizer=self.tokenizer, **options) as loaded:
             hooked, tokenizer = loaded
             check_tokenizer(tokenizer)
             yield _Reader(tokenizer, hooked.cfg.d_vocab, hooked.cfg.n_ctx, hooked)
@@ -261,7 +261,7 @@ def _measure(
     usable = [variant for variant in variants if variant.n_topics >= 2]
     widest = max(variants, key=_width)
     gathered = TopicEmbedding(widest.topics, at=residual(), words="word", n_permutations=0)
-    probes = [TopicAttention(variant.topics, at=attention_pattern(), **options, **halves) for variant in usable]
+    probes = [TopicAttention(variant.topics, **options, **halves) for variant in usable]
     *attention, hidden = source.run(encoded, call.config, [*probes, gathered])
     states, seen = gathered.word_vectors()
     tokens = encoded.token_of_word

@@ -146,7 +146,7 @@ def models_in_workers(
         tokenizer: of a loaded Hugging Face model.
         progress: show progress bars.
     """
-    options: dict[str, Any] = {"tokenizer": tokenizer, "attention": "eager"}
+    options: dict[str, Any] = {"tokenizer": tokenizer, "measures_attention": True}
     loads = {"trained": config.loader(model, "text", **options)}
     for seed in range(config.untrained):
         loads[f"untrained-seed{seed}"] = config.loader(model, "text", **options, untrained=True, seed=seed)

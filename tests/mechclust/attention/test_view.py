@@ -195,11 +195,11 @@ class TestFromModel:
             ),
             (
                 {"layers": 3},
-                r"no layer 3 for attention_pattern\(\) in this model \(it has layers 0-2, layer 0 is blocks.0\)",
+                r"no layer 3 for attention\(\) in this model \(it has layers 0-2, layer 0 is blocks.0\)",
             ),
             ({"heads": 2}, r"no head 2 in layer 0, blocks.0 \(it has heads 0-1\)"),
             ({"heads": [(0, 0), (1, -3)]}, r"no head -3 in layer 1, blocks.1 \(it has heads 0-1\)"),
-            ({"heads": [(3, 0)]}, r"no layer 3 for attention_pattern\(\)"),
+            ({"heads": [(3, 0)]}, r"no layer 3 for attention\(\)"),
             ({"heads": []}, "heads is empty"),
             (
                 {"heads": [(0, 0)], "layers": 0},
@@ -273,7 +273,7 @@ class TestSideBySide:
             ),
             ({"a": {}, "b": {"n_heads": 4}}, {"layers": 0}, "L0H0 to L0H1 in model 'a' and L0H0 to L0H3 in model 'b'"),
             ({"a": {}, "b": {"n_layers": 2}}, {"heads": [(-1, 0)]}, "heads L2H0 in model 'a' and L1H0 in model 'b'"),
-            ({"a": {}, "b": {"n_layers": 2}}, {"layers": 2}, r"^model 'b': no layer 2 for attention_pattern\(\)"),
+            ({"a": {}, "b": {"n_layers": 2}}, {"layers": 2}, r"^model 'b': no layer 2 for attention\(\)"),
             (
                 {"a": {}, "b": {"n_heads": 1}},
                 {"heads": [(0, 1)]},

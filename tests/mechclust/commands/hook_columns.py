@@ -11,7 +11,7 @@ import pandas as pd
 
 NUMBER = re.compile(r"(base[_ ])?(layer|block)")  # with a space on pages
 STREAM = re.compile(r"blocks\.(\d+)\.(?:hook_)?resid_post")
-PART = re.compile(r"blocks\.(\d+)\.attn\.(?:hook_)?(?:pattern|z)")
+PART = re.compile(r"blocks\.(\d+)\.attn\.(?:hook_)?(?:attention|pattern|z)")
 OTHERS = {"hook_embed": "0", "embed": "0", "unembed.hook_in": "final norm"}
 
 

@@ -446,7 +446,7 @@ class TestReport:
 
     def test_results_say_where_they_were_measured(self, written):
         folder = written[2].parent / "results" / "trained"
-        for kind, at in (("embedding", MATRIX), ("vectors", "residual()"), ("attention", "attention_pattern()")):
+        for kind, at in (("embedding", MATRIX), ("vectors", "residual()"), ("attention", "attention()")):
             saved = load_result(folder / f"{kind}-0.1-overlap.safetensors")
             parameters = saved.metadata["parameters"]
             assert (parameters["at"], parameters["words"]) == (at, "word")
@@ -665,10 +665,14 @@ class TestModelsInMemory:
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
         tokenizer, model = AutoTokenizer.from_pretrained(bert), AutoModelForMaskedLM.from_pretrained(bert).eval()
-        for given, options in ((load_pretrained(bert), {}), (model, {"tokenizer": tokenizer})):
+        for given, options in ((load_pretrained(bert, attention="sdpa"), {}), (model, {"tokenizer": tokenizer})):
             result = measure_topics(given, config, **options)
             assert result.to_dataframe().equals(found.to_dataframe())
             assert result.model == str(bert)
+        of_patterns = measure_topics(load_pretrained(bert), config)
+        assert of_patterns.model == str(bert)
+        tables = [result.to_dataframe().drop(columns="site") for result in (of_patterns, found)]
+        pd.testing.assert_frame_equal(*tables, rtol=1e-5)
 
     def test_without_a_tokenizer(self, bert, config):
         from transformers import AutoModelForMaskedLM

@@ -11,6 +11,7 @@ from mechclust.models.read_only import ReadOnlyModel
 from probes import (
     AttentionEntropy,
     DistanceMatchedTopicAttention,
+    HeadRoles,
     TopicAttention,
     attach,
     attention,
@@ -93,6 +94,18 @@ def test_topics_at_equal_distance_are_those_of_eager_attention(family):
         torch.testing.assert_close(
             results[0][measure], results[1][measure], rtol=1e-5, atol=1e-6, equal_nan=True, check_dtype=False
         )
+
+
+@pytest.mark.parametrize("mask", [None, RIGHT], ids=["whole", "padded"])
+@pytest.mark.parametrize("n_permutations", [3, 30], ids=["sums in the pass", "sums after it"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "bert"])
+def test_roles_of_heads_are_those_of_eager_attention(family, n_permutations, mask):
+    batch = Batch(FAMILIES[family].tokens(mask), None if mask is None else mask.bool())
+    probe = HeadRoles(max_offset=3, n_permutations=n_permutations, exclude_bos=True)
+    results = [run(model, batch, probe) for model in both(family)]
+    assert [result.coords["site"] for result in results] == [SITES, PATTERNS]
+    for measure in ("score", "chance", "share", "p_value", "distance", "distance_uniform", "score_by_offset"):
+        torch.testing.assert_close(results[0][measure], results[1][measure], rtol=0, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("family", CAUGHT)

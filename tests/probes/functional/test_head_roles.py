@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from probes.engine.attention import EagerAttention
 from probes.functional import role_keys
-from probes.functional.head_roles import attention_to_keys
+from probes.functional.head_roles import permuted_sums
 from tasks import InputError
 
 TOKENS = torch.randint(4, (6, 11), generator=torch.Generator().manual_seed(0))
@@ -47,11 +49,32 @@ def test_keys_of_every_query(role: str, offset: int) -> None:
 def test_attention_to_keys_is_that_of_the_pattern_and_0_without_a_key() -> None:
     pattern = torch.rand(6, 2, 11, 11)
     keys = role_keys(TOKENS, "induction")
-    attention = attention_to_keys(pattern, keys)
+    attention = EagerAttention(pattern).at(keys)
     for example, head, query, slot in torch.cartesian_prod(*map(torch.arange, attention.shape)).tolist():
         key = int(keys[example, query, slot])
         expected = 0.0 if key < 0 else float(pattern[example, head, query, key])
         assert float(attention[example, head, query, slot]) == expected
+
+
+@pytest.mark.parametrize("queries_at_once", [1, 4, 11])
+def test_permuted_sums_are_those_of_each_permutation(queries_at_once: int) -> None:
+    pattern = torch.rand(2, 11, 11).tril()
+    draw = np.random.default_rng([3, 5])
+    expected = []
+    for order in draw.permuted(np.broadcast_to(np.arange(11), (7, 11)), axis=1):
+        tokens = torch.empty(11, dtype=torch.int64)
+        tokens[torch.from_numpy(order)] = TOKENS[0]
+        both = [role_keys(tokens[None], role) for role in ("duplicate", "induction")]
+        sums = [EagerAttention(pattern[None]).at(keys)[0].double().sum(dim=(1, 2)) for keys in both]
+        expected.append(torch.stack(sums, dim=1) / (11 - len(TOKENS[0].unique())))
+    rows_of = {"layer": lambda queries: pattern[:, queries]}
+    sums = permuted_sums(rows_of, TOKENS[0], 7, [3, 5], queries_at_once)
+    torch.testing.assert_close(sums["layer"], torch.stack(expected, dim=2), rtol=0, atol=1e-12)
+
+
+def test_permuted_sums_are_0_if_no_token_occurs_twice() -> None:
+    sums = permuted_sums({"layer": lambda queries: torch.ones(2, len(queries), 4)}, torch.arange(4), 3, [0], 2)
+    assert torch.equal(sums["layer"], torch.zeros(2, 2, 3, dtype=torch.float64))
 
 
 def test_what_is_refused() -> None:

@@ -64,7 +64,7 @@ class SuiteConfig(ModelSettings, CorpusSettings):
     max_length: Several = 256
     resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 199
     document: int | None = None
-    tokens_per_batch: Count = 2048  # attention patterns of all layers at once go with a pass
+    tokens_per_batch: Count = 2048
 
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""

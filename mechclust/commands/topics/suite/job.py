@@ -21,7 +21,7 @@ from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, Measures, Wo
 from mechclust.commands.topics.suite.view import load_view, save_view
 from mechclust.commands.topics.variants import Variant, n_topics
 from mechclust.models.tokenizers import tokenization_of
-from probes import DistanceMatchedTopicAttention, ProbeResult, attention_pattern, load_result, run
+from probes import DistanceMatchedTopicAttention, ProbeResult, attention, load_result, run
 from probes.functional.topic_embedding import SIMILARITIES
 from probes.store.digest import digest_of
 from probes.store.files import file_name, versions
@@ -216,7 +216,7 @@ def _attention_probe(
     topics: Bool[Tensor, "word topic"], reading: SuiteReading, max_distance: int
 ) -> DistanceMatchedTopicAttention:
     return DistanceMatchedTopicAttention(
-        topics, attention_pattern(), "word", max_distance, reading.resamples, "document", reading.seed
+        topics, attention(), "word", max_distance, reading.resamples, "document", reading.seed
     )
 
 

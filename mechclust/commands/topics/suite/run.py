@@ -133,7 +133,7 @@ def _jobs(models: Sequence[SuiteModel], texts: Texts, config: SuiteConfig, out: 
         }  # fmt: skip
         jobs[model.name, seed] = ModelJob(
             name=model.name if seed is None else f"{model.name}-random-seed{seed}",
-            load=config.loader(resolved, "text", attention="eager", **options),
+            load=config.loader(resolved, "text", measures_attention=True, **options),
             identity=repr((source, stamps_of(source), config.dtype, config.quantize, seed)),
             words=words,
             topics=topics,

@@ -79,7 +79,7 @@ class TestRoles:
         inputs = read_inputs(resolve_model(gpt2), of_texts)
         for text in ("repeated tokens", "text"):
             probe = HeadRoles(max_offset=2, n_permutations=19)
-            expected = run(load_pretrained(gpt2), inputs.batches[text], probe)
+            expected = run(load_pretrained(gpt2, attention="sdpa"), inputs.batches[text], probe)
             measured = result.trained.roles[text]
             for name, values in expected.values.items():
                 torch.testing.assert_close(measured[name], values, equal_nan=True)

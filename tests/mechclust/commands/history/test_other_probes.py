@@ -97,3 +97,17 @@ def test_names_are_refused_before_work(history_prompts, trained_series, tmp_path
     with pytest.raises(InputError, match=re.escape(said)):
         measure_history(trained_series, HistoryConfig(history_prompts, probes=(name,)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("probes", "expected"),
+    [
+        (("HeadRoles", "clusters"), True),
+        (("AttentionEntropy",), True),
+        (("clusters",), False),
+        (("HeadRoles", "heads"), False),  # which reads head outputs
+        (("HeadRoles", "LogitLens"), False),  # which reads the unembedding
+    ],
+)
+def test_models_are_loaded_without_patterns_if_only_attention_is_measured(history_prompts, probes, expected):
+    assert HistoryConfig(history_prompts, probes=probes).measures_attention is expected

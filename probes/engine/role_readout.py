@@ -1,0 +1,341 @@
+"""Reduce the attention of a layer to what the roles of its heads need, for ``HeadRoles``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from probes.engine.attention import Attention, AttentionReadout, EagerAttention, blocks_by_word, real_tokens
+from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_sums
+from probes.functional.relabelling import enough_permutations
+from probes.functional.topic_attention import exact_dtype
+from tasks import Batch
+
+TESTED_ROLES = ("duplicate", "induction")  # by permuting token ids
+OTHER_PLACES = ("first", "duplicate", "induction", "local")  # after the offsets from 0
+_LEAST_SHARE = 1e-6  # of all attention, of which shares are taken: the rest is rounding
+_MAX_NUMBERS_AT_ONCE = 2**25  # in a block of rows whose token ids are permuted: 256 MiB
+
+
+class RoleStatistics(NamedTuple):
+    """Scores of a site's heads in each example.
+
+    Places are each offset from 0, then ``first``, ``duplicate``, ``induction`` and ``local``. All is 0 where a place is
+    undefined, as without a query that counts.
+
+    Attributes:
+        score: mean attention to a place's keys, over the queries that have some. Locality is 1 less the mean distance
+            of attention, as a share of that of uniform attention.
+        chance: the same if attention ignores the place: uniform over the keys that a query sees, or with the token ids
+            permuted; 0 for locality.
+        share: attention to a place's keys as a share of all; 0 for locality.
+        is_defined: 1 where an example has a score.
+        distance: mean distance in tokens between query and key, and that of uniform attention.
+        has_share: 1 where there is attention of which these are shares.
+    """
+
+    score: Float[Tensor, "batch head place"]
+    chance: Float[Tensor, "batch head place"]
+    share: Float[Tensor, "batch head place"]
+    is_defined: Float[Tensor, "batch head place"]
+    distance: Float[Tensor, "batch head 2"]
+    has_share: Float[Tensor, "batch head 1"]
+
+
+@dataclass(frozen=True)
+class RoleReadout(AttentionReadout):
+    """Reduces attention to the scores of heads in each role, and what their p-values need.
+
+    The columns are those of ``RoleStatistics``, then either sums over pairs with permuted token ids, or the attention
+    pattern, of which such sums are taken later: whichever has fewer numbers.
+
+    Attributes:
+        max_offset: the largest fixed offset.
+        n_permutations: of token ids; ``None``: as many as Holm's correction over all heads needs.
+        exclude_bos: leave attention to the first token out of shares.
+        exclude_current_token: leave attention of a query to itself out of shares.
+        seed: for the permutations.
+        n_sites: number of sites of the probe.
+    """
+
+    max_offset: int
+    n_permutations: int | None
+    exclude_bos: bool
+    exclude_current_token: bool
+    seed: int
+    n_sites: int = 1
+
+    def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head column"]:
+        """Return the columns, in float64."""
+        statistics = torch.cat(self._statistics(attention, batch), dim=2)
+        n_heads, n_pos = attention.shape[1:3]
+        n_draws = self._n_draws(n_heads)
+        if n_draws == 0:
+            return statistics
+        if self._keeps_pattern(n_pos, n_draws):
+            kept = attention.pattern().flatten(2)
+        else:
+            at_once = max(1, _MAX_NUMBERS_AT_ONCE // (n_heads * n_pos))
+            examples = []
+            for example in range(len(batch)):
+                rows_of = {"": partial(_rows, attention.example(example), _positions(batch, example))}
+                examples.append(self._permuted_sums(rows_of, batch, example, n_draws, at_once)[""].flatten(1))
+            kept = torch.stack(examples)
+        return torch.cat([statistics, kept.to(statistics.dtype)], dim=2)
+
+    def statistics(self, columns: Float[Tensor, "batch head column"]) -> RoleStatistics:
+        """Return the part of the columns that is known without permutations."""
+        n = self._n_places
+        return RoleStatistics(*columns[..., : 4 * n + 3].tensor_split([n, 2 * n, 3 * n, 4 * n, 4 * n + 2], dim=2))
+
+    def permuted(
+        self, activations: Mapping[str, Float[Tensor, "batch _ column"]], batch: Batch
+    ) -> dict[str, Float[Tensor, "_ 2 draw"]]:
+        """Return the scores of duplicates and induction with permuted token ids, summed over the batch, by site.
+
+        Args:
+            activations: columns by site.
+            batch: the examples.
+        """
+        sums: dict[str, Float[Tensor, "_ 2 draw"]] = {}
+        for example in range(len(batch)):
+            for site, of_example in self._permuted_example(activations, batch, example).items():
+                sums[site] = of_example + sums.get(site, 0)
+        return sums
+
+    def _permuted_example(
+        self, activations: Mapping[str, Float[Tensor, "batch _ column"]], batch: Batch, example: int
+    ) -> dict[str, Float[Tensor, "_ 2 draw"]]:
+        """Return the scores of one example with permuted token ids, the same permutations at all sites."""
+        n_pos = batch.tokens.shape[1]
+        sums: dict[str, Float[Tensor, "_ 2 draw"]] = {}
+        patterns = {}
+        for site, columns in activations.items():
+            n_draws = self._n_draws(columns.shape[1])
+            kept = columns[example, :, 4 * self._n_places + 3 :]
+            if self._keeps_pattern(n_pos, n_draws):
+                pattern = EagerAttention(rearrange(kept, "head (query key) -> 1 head query key", key=n_pos))
+                patterns[site] = partial(_rows, pattern, _positions(batch, example))
+            else:
+                sums[site] = rearrange(kept, "head (role draw) -> head role draw", draw=n_draws)
+        if patterns:
+            sums |= self._permuted_sums(patterns, batch, example, n_draws, n_pos)
+        return sums
+
+    def _permuted_sums(
+        self, rows_of: Mapping[str, RowsOfExample], batch: Batch, example: int, n_draws: int, queries_at_once: int
+    ) -> dict[str, Float[Tensor, "_ 2 draw"]]:
+        tokens = batch.tokens[example, _positions(batch, example)]
+        return permuted_sums(rows_of, tokens, n_draws, [self.seed, int(batch.index[example])], queries_at_once)
+
+    def _n_draws(self, n_heads: int) -> int:
+        """Return the number of permutations, with so many heads at each site."""
+        if self.n_permutations is not None:
+            return self.n_permutations
+        return enough_permutations(len(TESTED_ROLES) * self.n_sites * n_heads)
+
+    @staticmethod
+    def _keeps_pattern(n_pos: int, n_draws: int) -> bool:
+        """Return whether a pattern has fewer numbers than its sums."""
+        return n_pos**2 <= len(TESTED_ROLES) * n_draws
+
+    @property
+    def _n_places(self) -> int:
+        return self.max_offset + 1 + len(OTHER_PLACES)
+
+    # ---- scores ----
+
+    def _statistics(self, attention: Attention, batch: Batch) -> RoleStatistics:
+        """Return the scores of each example. NaN in attention is not hidden."""
+        texts = RoleTexts.from_batch(batch, self.max_offset, attention)
+        exact = exact_dtype(attention.device)
+        at_fixed = attention.at(texts.fixed).to(exact)
+        counted = (texts.fixed >= 0) & ~self._is_left_out(texts.fixed, texts.position[:, None], texts.first[..., None])
+        repeated = self._repeated(attention, texts)
+        earlier, distances = attention.reach(texts.real)
+        distance = torch.where(texts.chooses[:, None], distances, 0).sum(dim=2)
+        earlier = torch.where(texts.real[:, None], earlier, 0).sum(dim=2)
+
+        n_queries = torch.cat([texts.is_aim.sum(dim=1), repeated.n_queries, texts.chooses.sum(dim=1, keepdim=True)], 1)
+        is_defined = (n_queries > 0)[:, None]
+        per_query = 1 / n_queries.clamp(min=1).to(exact)[:, None]
+        mean_distance = torch.stack([distance, texts.uniform_distance[:, None].expand_as(distance)], dim=2)
+        mean_distance = mean_distance * per_query[..., -1:]
+        local = 1 - mean_distance[..., :1] / torch.where(is_defined[..., -1:], mean_distance[..., 1:], 1)
+        sums = torch.cat([_summed(at_fixed, texts.is_aim), repeated.attention], dim=2)
+        score = torch.cat([sums * per_query[..., :-1], local], dim=2)
+
+        # With token ids permuted, any two positions are equally likely to hold the same token. The token after an
+        # earlier one is not the first, and may be the query itself.
+        from_second = earlier + at_fixed[..., 0].sum(dim=2) - at_fixed[..., -1].sum(dim=2)
+        permuted = torch.stack([earlier, from_second], dim=2) * texts.share_of_pairs(repeated.n_pairs)[:, None, None]
+        uniform = texts.uniform_attention[:, None].expand(-1, earlier.shape[1], -1)
+        chance = torch.cat([torch.cat([uniform, permuted], 2) * per_query[..., :-1], torch.zeros_like(local)], dim=2)
+
+        total = texts.real.sum(dim=1)[:, None] - self._left_out(at_fixed, texts)
+        has_share = (total > _LEAST_SHARE * texts.real.sum(dim=1)[:, None])[..., None]
+        shares = torch.cat([_summed(at_fixed, counted), repeated.counted_attention, torch.zeros_like(local)], dim=2)
+        return RoleStatistics(
+            score=torch.where(is_defined, score, 0),
+            chance=torch.where(is_defined, chance, 0),
+            share=torch.where(has_share, shares / total[..., None], 0),
+            is_defined=is_defined.expand_as(score).to(exact),
+            distance=mean_distance,
+            has_share=has_share.to(exact),
+        )
+
+    def _is_left_out(
+        self, keys: Int[Tensor, "*#shape"], queries: Int[Tensor, "*#shape"], first: Int[Tensor, "*#shape"]
+    ) -> Bool[Tensor, "*#shape"]:
+        """Return which keys do not count in shares; broadcasts."""
+        return (self.exclude_bos & (keys == first)) | (self.exclude_current_token & (keys == queries))
+
+    def _left_out(
+        self, at_fixed: Float[Tensor, "batch head query place"], texts: RoleTexts
+    ) -> Float[Tensor, "batch head"]:
+        """Return the attention that does not count in shares."""
+        left_out = torch.zeros_like(at_fixed[..., 0])
+        if self.exclude_current_token:
+            left_out += at_fixed[..., 0]
+        if self.exclude_bos:
+            is_first = self.exclude_current_token & (texts.position == texts.first)  # left out already
+            left_out += torch.where(is_first[:, None], 0, at_fixed[..., -1])
+        return left_out.sum(dim=2)
+
+    def _repeated(self, attention: Attention, texts: RoleTexts) -> _Repeated:
+        """Return attention to earlier occurrences of each query's token, and to the tokens after these."""
+        batch, n_heads, n_pos = attention.shape[:3]
+        device = attention.device
+        sums = torch.zeros(2, batch, n_heads, 2, dtype=exact_dtype(device), device=device)
+        n_queries = torch.zeros(batch, 2, dtype=torch.int64, device=device)
+        n_pairs = torch.zeros(batch, dtype=torch.int64, device=device)
+        for example, words in enumerate(torch.where(texts.real, texts.tokens, -1)):
+            layer = attention.example(example)
+            for queries, places, is_same in blocks_by_word(words):
+                is_earlier = is_same & (places < queries[:, None])
+                n_pairs[example] += is_earlier.sum()
+                for role, shift in enumerate((0, 1)):
+                    keys = (places + shift).clamp(max=n_pos - 1)
+                    is_key = is_earlier & texts.real[example, keys]
+                    left_out = self._is_left_out(keys, queries[:, None], texts.first[example, queries, None])
+                    rows = torch.where(is_key, layer.rows(queries, keys)[0], 0).to(sums.dtype)
+                    sums[0, example, :, role] += rows.sum(dim=(1, 2))
+                    sums[1, example, :, role] += torch.where(left_out, 0, rows).sum(dim=(1, 2))
+                    n_queries[example, role] += is_key.any(dim=1).sum()
+        return _Repeated(sums[0], sums[1], n_queries, n_pairs)
+
+
+class _Repeated(NamedTuple):
+    """Attention to earlier occurrences of tokens, and to the tokens after these, summed over queries.
+
+    Attributes:
+        attention: by role.
+        counted_attention: that which counts in shares.
+        n_queries: number of queries that have such keys.
+        n_pairs: number of pairs of positions with the same token.
+    """
+
+    attention: Float[Tensor, "batch head 2"]
+    counted_attention: Float[Tensor, "batch head 2"]
+    n_queries: Int[Tensor, "batch 2"]
+    n_pairs: Int[Tensor, "batch"]
+
+
+@dataclass(frozen=True)
+class RoleTexts:
+    """Texts of a batch: the keys at fixed places from each query, and what uniform attention gives.
+
+    Attributes:
+        tokens: ids.
+        real: false at padding.
+        looks_ahead: which examples have weight on later keys, so that queries see all keys.
+        fixed: each query's key at each offset from 0, then the first key; -1 for none.
+    """
+
+    tokens: Int[Tensor, "batch query"]
+    real: Bool[Tensor, "batch query"]
+    looks_ahead: Bool[Tensor, "batch"]
+    fixed: Int[Tensor, "batch query place"]
+
+    @classmethod
+    def from_batch(cls, batch: Batch, max_offset: int, attention: Attention) -> RoleTexts:
+        """Return the texts of a batch, with offsets of up to ``max_offset``."""
+        real = real_tokens(batch)
+        keys = [keys_at_offset(real, offset) for offset in range(max_offset + 1)]
+        return cls(batch.tokens, real, attention.looks_ahead(real), torch.stack([*keys, first_keys(real)], dim=-1))
+
+    @property
+    def position(self) -> Int[Tensor, "query"]:
+        """Positions of the queries."""
+        return torch.arange(self.real.shape[1], device=self.real.device)
+
+    @property
+    def first(self) -> Int[Tensor, "batch query"]:
+        """The first key of each query."""
+        return self.fixed[..., -1]
+
+    @cached_property
+    def n_visible(self) -> Int[Tensor, "batch query"]:
+        """Number of keys that each query sees: those before it, or all."""
+        n_visible = torch.where(self.looks_ahead[:, None], self.real.sum(dim=1, keepdim=True), self.real.cumsum(dim=1))
+        return torch.where(self.real, n_visible, 0)
+
+    @cached_property
+    def chooses(self) -> Bool[Tensor, "batch query"]:
+        """Which queries count. One that sees itself only has no choice."""
+        return self.n_visible > 1
+
+    @cached_property
+    def is_aim(self) -> Bool[Tensor, "batch query place"]:
+        """Which keys count. The first token does not at an offset: attention to it is a role of its own."""
+        is_aim = (self.fixed >= 0) & self.chooses[..., None]
+        is_aim[..., 1:-1] &= self.fixed[..., 1:-1] != self.first[..., None]
+        return is_aim
+
+    @property
+    def uniform_attention(self) -> Float[Tensor, "batch place"]:
+        """Uniform attention to the keys that count, summed over queries."""
+        return (self.is_aim.to(exact_dtype(self.real.device)) / self.n_visible.clamp(min=1)[..., None]).sum(dim=1)
+
+    @property
+    def uniform_distance(self) -> Float[Tensor, "batch"]:
+        """Mean distance of the keys that a query sees, summed over the queries that count."""
+        n_before = self.real.cumsum(dim=1)
+        before = (self.real * self.position).cumsum(dim=1)
+        apart = self.position * n_before - before
+        n_behind = n_before[:, -1:] - n_before
+        behind = before[:, -1:] - before - self.position * n_behind
+        apart = apart + torch.where(self.looks_ahead[:, None], behind, 0)
+        means = apart.to(exact_dtype(self.real.device)) / self.n_visible.clamp(min=1)
+        return torch.where(self.chooses, means, 0).sum(dim=1)
+
+    def share_of_pairs(self, n_pairs: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+        """Return the share of all pairs of positions that so many are."""
+        n = self.real.sum(dim=1).to(exact_dtype(self.real.device))
+        return n_pairs / (n * (n - 1) / 2).clamp(min=1)
+
+
+def _positions(batch: Batch, example: int) -> Int[Tensor, "pos"]:
+    """Return the positions of an example's tokens without padding."""
+    return real_tokens(batch)[example].nonzero().flatten()
+
+
+def _rows(
+    attention: Attention, positions: Int[Tensor, "pos"], queries: Int[Tensor, "query"]
+) -> Float[Tensor, "head query pos"]:
+    """Return the attention of some of an example's tokens to all, without padding."""
+    return attention.rows(positions[queries], positions)[0]
+
+
+def _summed(
+    attention: Float[Tensor, "batch head query place"], counts: Bool[Tensor, "batch query place"]
+) -> Float[Tensor, "batch head place"]:
+    """Sum attention over the queries that count."""
+    return torch.einsum("bhqp,bqp->bhp", attention, counts.to(attention.dtype))
