@@ -213,7 +213,7 @@ def _read(name: str, result: ProbeResult) -> _Numbers:
     return _stacked(result, [f"debiased_cka{end}" for end in ends], label="all")
 
 
-def _stacked(result: ProbeResult, measures: Sequence[str], **at: str) -> _Numbers:
+def _stacked(result: ProbeResult, measures: Sequence[str], **at: str) -> Float[np.ndarray, "measure layer"]:
     """Return measures at the named coordinates, with NaN for ones that the probe did not compute."""
     missing = np.full(len(result.coords["site"]), np.nan)
     return np.stack([result.sel(name, **at).double().numpy() if name in result else missing for name in measures])
