@@ -34,7 +34,7 @@ from mechclust.studies.registry import registered_studies
 from tests.drawn import picture
 from tests.mechclust.commands.history.walk import walked_weights
 from tests.mechclust.commands.mossa.tiny import write_base, write_tasks
-from tests.mechclust.conftest import WORDS, checkpoint, quick_print_files  # noqa: F401 - a fixture
+from tests.mechclust.conftest import WORDS, checkpoint
 
 RECORDED = Path(__file__).parent / "data" / "numbers"
 Numbers = dict[str, list[str]]  # digest to where such a number stands
@@ -313,7 +313,6 @@ def main() -> None:
     for name in sys.argv[1:] or RUNS:
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr("mechclust.report.analysis.png_bytes", picture)
-            patch.setattr("mechclust.report.page.print_files", lambda panel: {".png": panel.png})
             found = measured(name, Path(folder))
         record: dict[str, Any] = {"machine": machine(), "numbers": {k: len(found[k]) for k in sorted(found)}}
         path = RECORDED / f"{name}-transformer-lens-{major}.json"

@@ -21,7 +21,8 @@ def clusters() -> Path:
     """``mechclust clusters`` of the trained GPT-2."""
     place, prompts = gpt2()
     out = folder() / "clusters"
-    _made("clusters", place / f"checkpoint-{STEPS[-1]}", "--prompts", prompts, "--also", "answer", "--out", out)
+    options = ("--also", "answer", "--print-figures", "--out", out)
+    _made("clusters", place / f"checkpoint-{STEPS[-1]}", "--prompts", prompts, *options)
     return out
 
 
@@ -30,7 +31,7 @@ def compare() -> Path:
     """``mechclust compare`` of the trained GPT-2 and the same, tuned."""
     place, prompts = gpt2()
     out = folder() / "compare"
-    _made("compare", place / f"checkpoint-{STEPS[-1]}", tuned(), "--prompts", prompts, "--out", out)
+    _made("compare", place / f"checkpoint-{STEPS[-1]}", tuned(), "--prompts", prompts, "--print-figures", "--out", out)
     return out
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from mechclust.cli_commands.printing import Brief, show
+from mechclust.cli_commands.printing import Brief, PrintFigures, show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.folder import default_folder, goes_on
@@ -17,6 +17,7 @@ def command(
     config: tyro.conf.OmitArgPrefixes[ClustersConfig],
     out: Perhaps[Path] = None,
     brief: Brief = False,
+    print_figures: PrintFigures = False,
 ) -> None:
     """Run ``mechclust clusters``.
 
@@ -25,8 +26,9 @@ def command(
         config: measurements to make.
         out: folder of the hidden states and the report, runs/clusters-MODEL-PROMPTS by default.
         brief: print the headline and one table, and write no page.
+        print_figures: draw each figure for print too, as PNG of 300 dots per inch and as PDF.
     """
     folder = out or default_folder("clusters", model, config.adapter, config.prompts)
     with goes_on(folder):
         result = measure_clusters(model, config, folder, progress=True)
-        show(result, folder, brief=brief)
+        show(result, folder, brief=brief, print_figures=print_figures)

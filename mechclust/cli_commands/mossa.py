@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.cli_commands.printing import Brief, show
+from mechclust.cli_commands.printing import Brief, PrintFigures, show
 from mechclust.cli_settings import PRESET_SETTINGS, Perhaps
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
@@ -63,7 +63,7 @@ def mossa_command(argv: list[str]) -> None:
     with goes_on(folder):
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
         findings = text_table(shown_on_pages(result.findings))
-        show(result, folder, brief=parsed.brief, below=f"{LAYERS}\n\n{findings}")
+        show(result, folder, brief=parsed.brief, print_figures=parsed.print_figures, below=f"{LAYERS}\n\n{findings}")
 
 
 def _arguments(config: MossaConfig) -> type:
@@ -76,6 +76,7 @@ def _arguments(config: MossaConfig) -> type:
             ("preset", Annotated[str | None, preset], None),
             ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
             ("brief", Brief, False),
+            ("print_figures", PrintFigures, False),
             ("config", Annotated[MossaConfig, tyro.conf.arg(name="")], config),
         ],
         frozen=True,

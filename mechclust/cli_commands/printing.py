@@ -18,6 +18,9 @@ from tasks import InputError
 from tasks.text.visible import visible
 
 Brief = Annotated[bool, tyro.conf.arg(help="print the headline and one table, and write no page")]
+PrintFigures = Annotated[
+    bool, tyro.conf.arg(help="draw each figure for print too, as PNG of 300 dots per inch and as PDF")
+]
 
 
 def print_visible(text: object) -> None:
@@ -38,13 +41,16 @@ def print_visible(text: object) -> None:
         raise InputError(f"standard output cannot be written ({why}); write it to another place") from error
 
 
-def show(result: MeasuredResult, out: Path, *, brief: bool, number: str = ".3f", below: str = "") -> None:
+def show(
+    result: MeasuredResult, out: Path, *, brief: bool, print_figures: bool, number: str = ".3f", below: str = ""
+) -> None:
     """Print a result, and then write its report, so that a failing report loses no result.
 
     Args:
         result: the result of a command.
         out: folder of the report.
         brief: print the headline and the table, and write no report.
+        print_figures: draw each figure for print too.
         number: format of the table's numbers.
         below: text to print after the sentences.
     """
@@ -55,7 +61,7 @@ def show(result: MeasuredResult, out: Path, *, brief: bool, number: str = ".3f",
     _show_list([*readings, *result.caveats])
     if below:
         print_visible(f"\n{below}")
-    print_visible(f"\nreport: {result.write(out)}")
+    print_visible(f"\nreport: {result.write(out, print_figures=print_figures)}")
 
 
 def show_findings(analysis: Analysis, folder: Path, *, markdown: bool = False, below: str = "") -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from mechclust.cli_commands.printing import print_visible, show_findings
+from mechclust.cli_commands.printing import PrintFigures, print_visible, show_findings
 from mechclust.cli_settings import Perhaps
 from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.studies import open_run, report_run
@@ -20,6 +20,7 @@ def command(
     markdown: bool = False,
     record: Perhaps[Path] = None,
     figures: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="")] = (),
+    print_figures: PrintFigures = False,
 ) -> None:
     """Run ``mechclust report``.
 
@@ -28,6 +29,7 @@ def command(
         markdown: print the findings as a Markdown table.
         record: also write settings, findings, measurements and command to this folder, for a repository.
         figures: names of the figures to keep in the record. None by default, since a report draws them again.
+        print_figures: draw each figure for print too, as PNG of 300 dots per inch and as PDF.
     """
     if figures and record is None:
         raise InputError("figures are kept in a record alone; add --record FOLDER")
@@ -36,7 +38,8 @@ def command(
         print_visible(f"{table(shown_on_pages(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")
         return
     if record is None:
-        show_findings(report_run(*open_run(run_folder), run_folder), run_folder, markdown=markdown)
+        analysis = report_run(*open_run(run_folder), run_folder, print_figures=print_figures)
+        show_findings(analysis, run_folder, markdown=markdown)
     else:
-        analysis = record_run(run_folder, record, figures)
+        analysis = record_run(run_folder, record, figures, print_figures=print_figures)
         show_findings(analysis, run_folder, markdown=markdown, below=f"record: {record}")

@@ -40,7 +40,10 @@ class _RunSettings(EngineSettings):
         workers: number of processes, with one thread each; by default one per core, or with ray as many as the cluster
             has room for.
         yes: begin a run that is estimated to take more than a day.
+        print_figures: draw each figure for print too, as PNG of 300 dots per inch and as PDF.
     """
+
+    print_figures: bool = False
 
     @property
     def here(self) -> bool:
@@ -112,5 +115,6 @@ def run_study_command(name: str, argv: list[str]) -> None:
             engine=parsed.jobs,
             timeout=parsed.job_timeout,
             yes=parsed.yes,
+            print_figures=parsed.print_figures,
         )
     show_findings(analysis, parsed.out)

@@ -8,7 +8,7 @@ from typing import Any
 
 import tyro
 
-from mechclust.cli_commands.printing import Brief, show
+from mechclust.cli_commands.printing import Brief, PrintFigures, show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics import TopicsConfig, measure_topics
@@ -18,8 +18,9 @@ def for_completion() -> Any:
     """Make a type with the options of both ``topics`` and ``topics --suite``, for completion scripts."""
     from mechclust.commands.topics.suite import SuiteConfig
 
-    out = ("out", Path | None, dataclasses.field(default=None, kw_only=True))
-    return dataclasses.make_dataclass("Topics", [out], bases=(SuiteConfig, TopicsConfig), frozen=True)
+    options = [("out", Path | None, None), ("brief", Brief, False), ("print_figures", PrintFigures, False)]
+    bases = (SuiteConfig, TopicsConfig)
+    return dataclasses.make_dataclass("Topics", options, bases=bases, frozen=True, kw_only=True)
 
 
 def command(
@@ -27,6 +28,7 @@ def command(
     config: tyro.conf.OmitArgPrefixes[TopicsConfig],
     out: Perhaps[Path] = None,
     brief: Brief = False,
+    print_figures: PrintFigures = False,
 ) -> None:
     """Run ``mechclust topics``.
 
@@ -35,8 +37,9 @@ def command(
         config: measurements to make.
         out: folder of the report, runs/topics-MODEL-CORPUS by default.
         brief: print the headline and one table, and write no page.
+        print_figures: draw each figure for print too, as PNG of 300 dots per inch and as PDF.
     """
     folder = out or default_folder("topics", model, config.adapter, *config.corpus[:1])
     with goes_on(folder):
         result = measure_topics(model, config, folder, progress=True)
-        show(result, folder, brief=brief, number=".3g")
+        show(result, folder, brief=brief, print_figures=print_figures, number=".3g")

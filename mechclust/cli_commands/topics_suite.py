@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mechclust.cli_commands.printing import Brief, show
+from mechclust.cli_commands.printing import Brief, PrintFigures, show
 from mechclust.cli_settings import SETTINGS
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
@@ -29,17 +29,18 @@ def suite_command(argv: list[str]) -> None:
     with goes_on(folder):
         result = run_suite(parsed.config, folder, progress=True)
         findings = text_table(shown_on_pages(result.findings))
-        show(result, folder, brief=parsed.brief, below=findings)
+        show(result, folder, brief=parsed.brief, print_figures=parsed.print_figures, below=findings)
 
 
 def _arguments(argv: list[str]) -> Any:
-    """Return ``config``, ``out`` and ``brief`` of ``mechclust topics --suite``. Its help needs no encoders."""
+    """Return the options of ``mechclust topics --suite``. Its help needs no encoders."""
     arguments = dataclasses.make_dataclass(
         "Arguments",
         [
             ("config", Annotated[SuiteConfig, tyro.conf.arg(name="")]),
             ("out", Annotated[Path | None, tyro.conf.arg(help=_OUT, help_behavior_hint="")], None),
             ("brief", Brief, False),
+            ("print_figures", PrintFigures, False),
         ],
         frozen=True,
     )

@@ -56,8 +56,8 @@ class MeasuredResult(ABC):
         """Draw the figures, in the report's order."""
 
     @abstractmethod
-    def write(self, out: str | Path) -> Path:
-        """Write the report into ``out``, and return the path of its page."""
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
+        """Write the report into ``out``, its figures for print too if asked, and return the path of its page."""
 
     @abstractmethod
     def _analysis(self) -> Analysis:
@@ -84,6 +84,7 @@ class MeasuredResult(ABC):
         config: Mapping[str, Any],
         results: Mapping[str, ProbeResult],
         tables: Mapping[str, pd.DataFrame],
+        print_figures: bool,
     ) -> Path:
         """Write the page with its figures, the measurements and the tables.
 
@@ -94,6 +95,7 @@ class MeasuredResult(ABC):
             config: the settings.
             results: the measurements, by the name of their file.
             tables: by name, for ``NAME.csv``.
+            print_figures: as in ``write_report``.
         """
         with own_folder(out, command):
             return write_report(
@@ -105,4 +107,5 @@ class MeasuredResult(ABC):
                 config=config,
                 results=results,
                 tables=tables,
+                print_figures=print_figures,
             )

@@ -38,12 +38,12 @@ def write_report(
     results: Mapping[str, ProbeResult] | None = None,
     tables: Mapping[str, pd.DataFrame] | None = None,
     command: str = "report",
+    print_figures: bool = False,
 ) -> Path:
     """Write ``report.html`` with ``figures/``, ``results/`` and tables into the folder ``out``.
 
-    Each figure is saved as PNG (300 dots per inch) and as PDF. The page embeds lighter pictures. Findings are written
-    to ``findings.json`` and ``findings.csv``. ``mechclust.json`` lists the files. Files of an earlier report of this
-    command are replaced or deleted.
+    Each figure is saved as the page's PNG. Findings are written to ``findings.json`` and ``findings.csv``.
+    ``mechclust.json`` lists the files. Files of an earlier report of this command are replaced or deleted.
 
     Other arguments as ``render_report``.
 
@@ -54,6 +54,7 @@ def write_report(
         results: measurements by name, for ``results/NAME.safetensors``. A name may have folders (``"seed0/cka"``).
         tables: by name, for ``NAME.csv``.
         command: the reporting command, such as ``"clusters"``, or ``"report"`` for your report.
+        print_figures: draw each figure again for print, as PNG (300 dots per inch) and as PDF.
 
     Returns:
         The path of ``report.html``, which is written last.
@@ -69,7 +70,7 @@ def write_report(
     )
     contents: dict[str, bytes] = {}
     for panel in analysis.panels:
-        pictures = print_files(panel)
+        pictures = print_files(panel) if print_figures else {".png": panel.png}
         contents |= {f"figures/{panel.name}{suffix}": picture for suffix, picture in pictures.items()}
     contents |= {f"results/{name}.safetensors": result.to_bytes() for name, result in (results or {}).items()}
     contents |= {f"{name}.csv": table_as_csv(table) for name, table in (tables or {}).items()}

@@ -38,7 +38,9 @@ _RESULTS = "results.tar.xz"
 _RECORD_AGAIN = "record the run again with mechclust report RUN --record FOLDER"
 
 
-def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str] = ()) -> Analysis:
+def record_run(
+    run_folder: str | Path, folder: str | Path, figures: Sequence[str] = (), *, print_figures: bool = False
+) -> Analysis:
     """Write a run's settings, findings, measurements and command into ``folder``, and the figures that are named.
 
     These are ``config.json``, ``findings.json``, ``findings.csv``, ``figures/NAME.png``, ``results.tar.xz`` (the run's
@@ -51,6 +53,7 @@ def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str
         folder: folder of a repository for the results of this study, new or written by this function. Only the files
             that its ``mechclust.json`` lists are replaced.
         figures: names of the figures to keep, such as the ones that a page shows.
+        print_figures: draw the run's figures for print too.
 
     Raises:
         InputError: if ``run_folder`` holds no complete run or has no figure of such a name. Also if ``folder`` cannot
@@ -62,7 +65,7 @@ def record_run(run_folder: str | Path, folder: str | Path, figures: Sequence[str
     check_writable(folder, _WAY_OUT)
     study, config = open_run(run_folder)
     _check_record(folder, study, run_folder)
-    analysis = report_run(study, config, run_folder)
+    analysis = report_run(study, config, run_folder, print_figures=print_figures)
     contents = {
         **_findings_files(with_history(analysis.findings, folder)),
         "config.json": json_bytes(_portable(read_record(run_folder, _WAY_OUT))),

@@ -243,6 +243,7 @@ def run_study(
     engine: Engine = "local",
     timeout: float | None = None,
     yes: bool = True,
+    print_figures: bool = False,
 ) -> Analysis:
     """Run a study in the folder ``out``, or resume it there.
 
@@ -262,6 +263,7 @@ def run_study(
         engine: ``"local"`` processes, ``"ray"``, or a ``Ray`` with its settings.
         timeout: maximum seconds per job.
         yes: begin a run that is estimated to take more than a day. If false, refuse it.
+        print_figures: draw each figure for print too, as PNG of 300 dots per inch and as PDF.
 
     Raises:
         InputError: if a setting is out of range, there are no jobs, or networks do not fit in memory or train too long.
@@ -295,7 +297,7 @@ def run_study(
         record_command(out, f"run {study.name}")
         record_measured(out)
         try:
-            return report_run(study, config, out)
+            return report_run(study, config, out, print_figures=print_figures)
         except Exception as error:  # of somebody else's code
             error.add_note(f"all that was measured is kept: correct the study, then mechclust report {out}")
             raise
@@ -313,8 +315,10 @@ def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
     return jobs
 
 
-def report_run(study: Study, config: Any, out: Path) -> Analysis:
+def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = False) -> Analysis:
     """Analyse a run's artefacts again: ``findings.json``, ``figures/`` and ``report.html``.
+
+    With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
     Raises:
         InputError: if ``out`` cannot be written, or holds no run or an incomplete one. Also for measurements or files
@@ -344,6 +348,7 @@ def report_run(study: Study, config: Any, out: Path) -> Analysis:
         config=record["config"],
         facts={"study": study.name, **record["machine"]},
         command=f"run {study.name}",
+        print_figures=print_figures,
     )
     return analysis
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ WORDS = ("<pad>", "<unk>", *(f"w{i}" for i in range(20)))
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
 BART_SHAPE = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
 COMMON = {"vocab_size": len(WORDS), "initializer_range": 0.1}
-
-
-@pytest.fixture(autouse=True, scope="session")
-def quick_print_files() -> Iterator[None]:
-    """Reports write the page's picture in place of files for print, which ``test_pictures.py`` is about."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mechclust.report.page.print_files", lambda panel: {".png": panel.png, ".pdf": b"%PDF"})
-        yield
 
 
 @pytest.fixture

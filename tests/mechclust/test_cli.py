@@ -212,7 +212,7 @@ class TestRun:
         )
         assert main([*SMOKE, "--seeds", "3", "4", "--d-model", "16", "--no-tsne", "--out", str(tmp_path / "o")]) == 0
         (_, config, out, workers, probes, on), *_ = seen
-        assert on == {"engine": "local", "timeout": None, "yes": False}
+        assert on == {"engine": "local", "timeout": None, "yes": False, "print_figures": False}
         assert (config.seeds, config.d_model, config.tsne, workers, probes) == ((3, 4), 16, False, 1, ())
         assert out == tmp_path / "o"
         assert config.training.steps == 20
@@ -381,9 +381,7 @@ class TestClusters:
             ".mechclust.lock",
             "clusters.csv",
             "features.csv",
-            "figures/curves_by_layer.pdf",
             "figures/curves_by_layer.png",
-            "figures/what_clusters_follow.pdf",
             "figures/what_clusters_follow.png",
             "mechclust.json",
             "report.html",

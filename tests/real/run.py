@@ -173,7 +173,7 @@ def _series(out: Path, prompts: Path) -> list[tuple[str, tuple[int, ...]]]:
     for step, model in enumerate((PRETRAINED, TUNED_10K, TUNED, TUNED)):
         (folder / f"checkpoint-{step}").symlink_to(model.folder())
     options = ("--checkpoints", str(folder / "checkpoint-*"), "--prompts", str(prompts), "--position", "first")
-    report = _cli(out, TUNED, "history", *options)
+    report = _cli(out, TUNED, "history", *options, "--print-figures")
     (out / "figures").mkdir(exist_ok=True)
     for suffix in (".png", ".pdf"):
         shutil.copy(report / "figures" / f"clusters_map{suffix}", out / "figures" / f"series{suffix}")

@@ -92,8 +92,10 @@ class ClustersResult(Measurements, MeasuredResult):
 
         return figures.clusters_panels(self)
 
-    def write(self, out: str | Path) -> Path:
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
         """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
+
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
         Returns:
             The path of ``report.html``.
@@ -108,6 +110,7 @@ class ClustersResult(Measurements, MeasuredResult):
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables={"clusters": self.to_dataframe(), "features": self.features},
+            print_figures=print_figures,
         )
 
     def _analysis(self) -> Analysis:

@@ -180,8 +180,10 @@ class CompareResult(Measurements, MeasuredResult):
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
         return measured
 
-    def write(self, out: str | Path) -> Path:
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
         """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
+
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
         Returns:
             The path of ``report.html``.
@@ -196,6 +198,7 @@ class CompareResult(Measurements, MeasuredResult):
             config={"base": self.base, "tuned": self.tuned, **vars(self.config)},
             results=self.results,
             tables=self.tables,
+            print_figures=print_figures,
         )
 
     def _analysis(self) -> Analysis:

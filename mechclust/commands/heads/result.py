@@ -74,10 +74,11 @@ class HeadsResult(Measurements, MeasuredResult):
 
         return figures.heads_panels(self)
 
-    def write(self, out: str | Path) -> Path:
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
         """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
 
         The tables are ``roles.csv``, ``heads.csv`` and ``scores.csv``.
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
         Returns:
             The path of ``report.html``.
@@ -93,6 +94,7 @@ class HeadsResult(Measurements, MeasuredResult):
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables={"roles": self.by_role(), "heads": self.by_head(), "scores": self.to_dataframe()},
+            print_figures=print_figures,
         )
 
     def _analysis(self) -> Analysis:

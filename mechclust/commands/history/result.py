@@ -133,10 +133,11 @@ class HistoryResult(Measurements, MeasuredResult):
 
         return figures.history_panels(self)
 
-    def write(self, out: str | Path) -> Path:
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
         """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
 
         The tables are ``history.csv``, and of measures with a chance level ``crossings.csv`` and ``changes.csv``.
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
         Returns:
             The path of ``report.html``.
@@ -157,6 +158,7 @@ class HistoryResult(Measurements, MeasuredResult):
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables=tables,
+            print_figures=print_figures,
         )
 
     def _analysis(self) -> Analysis:

@@ -110,8 +110,10 @@ class MossaResult(Measurements, MeasuredResult):
         with styled():
             return boxes_figure(self)
 
-    def write(self, out: str | Path) -> Path:
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
         """Write tables (CSV), ``findings.json``, measurements, figures and ``report.html`` into ``out``.
+
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
         Returns:
             The path of ``report.html``.
@@ -126,6 +128,7 @@ class MossaResult(Measurements, MeasuredResult):
             config={"base": self.base, **asdict(self.config)},
             results=self.results,
             tables=self.tables,
+            print_figures=print_figures,
         )
 
     def _analysis(self) -> Analysis:

@@ -143,10 +143,11 @@ class TopicsResult(Measurements, MeasuredResult):
                         results[f"{name}/{kind}-{variant.name}"] = result
         return results
 
-    def write(self, out: str | Path) -> Path:
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
         """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
 
         The tables are ``summary.csv``, ``attention.csv``, ``layers.csv`` and ``topics.csv``.
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
         Returns:
             The path of ``report.html``.
@@ -161,6 +162,7 @@ class TopicsResult(Measurements, MeasuredResult):
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables=self.tables,
+            print_figures=print_figures,
         )
         shutil.rmtree(Path(out) / SHARDS, ignore_errors=True)
         return page

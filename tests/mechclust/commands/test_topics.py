@@ -414,8 +414,7 @@ class TestReport:
             [
                 "attention.csv", "layers.csv", "summary.csv", "topics.csv", "report.html", "mechclust.json",
                 ".mechclust.lock",
-                *(f"figures/{name}.{kind}" for name in ("attention_by_head", "best_heads", "by_layer", "by_threshold")
-                  for kind in ("pdf", "png")),
+                *(f"figures/{name}.png" for name in ("attention_by_head", "best_heads", "by_layer", "by_threshold")),
                 *(f"results/{m}/{k}-{n}.safetensors" for m in ("trained", "untrained-seed0") for k in kinds
                   for n in names),
             ]

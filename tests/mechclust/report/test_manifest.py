@@ -75,12 +75,11 @@ def test_a_file_that_was_changed_is_neither_replaced_nor_deleted(tmp_path, name,
 
 
 def test_what_an_earlier_report_had_is_deleted_and_other_files_stay(tmp_path):
-    report(tmp_path, "one", "two", results={"a/n": RESULT}, tables={"layers": pd.DataFrame({"layer": [0]})})
-    (tmp_path / "figures" / "mine.png").write_text("mine")
+    table = pd.DataFrame({"layer": [0]})
+    report(tmp_path, "one", "two", results={"a/n": RESULT}, tables={"layers": table}, print_figures=True)
+    (tmp_path / "figures" / "mine.pdf").write_text("mine")
     report(tmp_path, "two")
-    assert sorted(files_of(tmp_path)) == [
-        *("figures/mine.png", "figures/two.pdf", "figures/two.png", "mechclust.json", "report.html")
-    ]
+    assert sorted(files_of(tmp_path)) == [*("figures/mine.pdf", "figures/two.png", "mechclust.json", "report.html")]
     assert not (tmp_path / "results").exists()
 
 

@@ -7,6 +7,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import patch
 
 import matplotlib as mpl
 import pandas as pd
@@ -228,9 +229,7 @@ class TestFolder:
         )
         files = sorted(p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*") if p.is_file())
         assert files == [
-            "figures/one.pdf",
             "figures/one.png",
-            "figures/two.pdf",
             "figures/two.png",
             "layers.csv",
             "mechclust.json",
@@ -239,10 +238,20 @@ class TestFolder:
             "results/trained.safetensors",
         ]
         assert written == tmp_path / "run" / "report.html"
-        assert (tmp_path / "run" / "figures" / "two.png").read_bytes() == panels[1].png  # see conftest.py
-        assert "as PNG (300 dpi) and as PDF (vectors): one, two." in shown(written.read_text())
+        assert (tmp_path / "run" / "figures" / "two.png").read_bytes() == panels[1].png
+        assert "with --print-figures for print (PNG of 300 dpi, and PDF): one, two." in shown(written.read_text())
         assert (tmp_path / "run" / "layers.csv").read_text() == "layer,ari\n0,0.5\n1,\n"
         assert int(load_result(tmp_path / "run" / "results" / "seed 0" / "a.safetensors")["n"]) == 3
+
+    @pytest.mark.parametrize(("for_print", "formats"), [(False, ["png"]), (True, ["png", "png", "pdf"])])
+    def test_draws_a_figure_again_for_print_only(self, tmp_path, for_print, formats):
+        drawn = figure()
+        analysis = Analysis(panels=[Panel("one", drawn, "")])
+        with patch.object(drawn, "savefig", wraps=drawn.savefig) as savefig:
+            write_report(tmp_path, **self.ABOUT, analysis=analysis, print_figures=for_print)
+        assert [call.kwargs["format"] for call in savefig.call_args_list] == formats
+        files = {path.name: path.read_bytes()[:4] for path in (tmp_path / "figures").iterdir()}
+        assert files == {"one.png": b"\x89PNG", **({"one.pdf": b"%PDF"} if for_print else {})}
 
     def test_says_when_and_with_what_it_was_made(self, tmp_path):
         text = shown(write_report(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())

@@ -44,6 +44,19 @@ def test_one_of_another_package_is_found_run_and_opened_again(
     assert json.loads((out / "config.json").read_text())["study"] == "toy"
 
 
+def test_figures_for_print_come_on_request(install: Callable[..., None], tmp_path: Path) -> None:
+    install(toy="other_studies:STUDY")
+    figures = tmp_path / "out" / "figures"
+    run = ["run", "toy", "--preset", "smoke", "--out", str(tmp_path / "out"), "--workers", "1"]
+    report = ["report", str(tmp_path / "out")]
+    record = [*report, "--record", str(tmp_path / "record")]
+    for command in (run, report, record):
+        assert main([*command, "--print-figures"]) == 0
+        assert {path.name for path in figures.iterdir()} == {"again.pdf", "again.png", "values.pdf", "values.png"}
+        assert main(command) == 0
+        assert {path.name for path in figures.iterdir()} == {"again.png", "values.png"}
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -120,10 +120,11 @@ class SuiteResult(Measurements, MeasuredResult):
                 results[f"{file_name(name)}/{role}/embedding"] = measured.embedding
         return results
 
-    def write(self, out: str | Path) -> Path:
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
         """Write the tables as CSV, the findings, the measurements, the figures and ``report.html`` into ``out``.
 
         The tables are ``ratios.csv``, ``heads.csv`` and ``topics.csv``.
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
 
         Returns:
             The path of ``report.html``.
@@ -138,6 +139,7 @@ class SuiteResult(Measurements, MeasuredResult):
             config=vars(self.config),
             results=self.results,
             tables=self.tables,
+            print_figures=print_figures,
         )
 
     def _analysis(self) -> Analysis:

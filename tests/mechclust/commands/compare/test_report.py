@@ -27,9 +27,8 @@ class TestReport:
             ".mechclust.lock", "mechclust.json", "report.html", "compare.csv", "tasks.csv", "layers.csv",
             "second_opinions.csv", "results/without_top_pc.safetensors", "results/blocks.safetensors",
             "results/patching.safetensors",
-            *(f"figures/{name}.{kind}" for kind in ("pdf", "png")
-              for name in ("changed_and_restored", "cka_by_layer", "change_by_task_and_layer", "dimensions_and_purity",
-                           "second_opinions")),
+            *(f"figures/{name}.png" for name in ("changed_and_restored", "cka_by_layer", "change_by_task_and_layer",
+                                                 "dimensions_and_purity", "second_opinions")),
             "results/cka.safetensors",
             "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
         }  # fmt: skip

@@ -70,14 +70,21 @@ def test_brief_prints_the_headline_and_one_table(
     assert not (tmp_path / "out" / "report.html").exists()
 
 
+def test_figures_for_print_come_on_request(gpt2: Path, tmp_path: Path) -> None:
+    command = ["heads", str(gpt2), *OPTIONS, "--out", str(tmp_path)]
+    assert main([*command, "--print-figures"]) == 0
+    names = {path.stem for path in (tmp_path / "figures").glob("*.pdf")}
+    assert names == {path.stem for path in (tmp_path / "figures").glob("*.png")} != set()
+    assert main(command) == 0
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{name}.png" for name in names}
+
+
 def test_the_page(tmp_path: Path) -> None:
     result = measure_heads(planted(), PLANTED_CONFIG, tmp_path)
     page = result.write(tmp_path)
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert [file for file in files if not file.startswith(("roles/", "."))] == [
-        "figures/roles_by_head.pdf",
         "figures/roles_by_head.png",
-        "figures/scores_by_role.pdf",
         "figures/scores_by_role.png",
         "heads.csv",
         "mechclust.json",
