@@ -8,8 +8,9 @@ of findings that the study of task clusters tests (T2, T4, T6, T7, T10), or that
    extent that the outputs identify the task: with private outputs both appear at once, and task clusters disappear as
    the overlap grows (T11). They are by-products of output clusters, not the reverse: with shared outputs, outputs
    cluster within tasks but tasks hardly cluster within outputs (T24).
-2. The task is represented nevertheless: a linear classifier reads it at x even with shared outputs (T20), and at the
-   last token of the instruction, where no output is known yet, the last layer clusters by task at every overlap (T13).
+2. The task can be read nevertheless: a linear classifier does so at x even with shared outputs (T20, as it turned out,
+   in untrained networks too). At the last token of the instruction, the last layer clusters by task at every overlap
+   (T13).
 3. This holds for a loss on all tokens, which requires the model to predict at the end of the instruction which inputs
    the task has. With a loss on y only, it holds for private outputs only (T21). Doubling the width changes nothing
    (T22).
