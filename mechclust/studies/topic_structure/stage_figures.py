@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, subplots
-from mechclust.studies.topic_structure.arms import INITS, OBJECTIVES, Cell, stage_cells
+from mechclust.studies.topic_structure.arms import OBJECTIVES, Cell, released_arm
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.drawing import DARK
-from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
+from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 
 _LOOKS = {"W_V": (RED, "-"), "W_K": (BLUE, "-"), "W_Q": (GREEN, "--")}
 _STARTS = {"near-zero": (BLUE, "o", -1), "default": (RED, "s", 1)}  # colour, marker, side
@@ -76,44 +76,21 @@ def _stage_legend(figure: Figure, without: list[str]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
 
-def changes_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """Draw how far weights are from where they began, with the end of stage 1.
+def norms_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+    """Draw the norms of the weights of the network as released, one panel per rate, with the end of stage 1.
 
-    Each start, optimiser and loss is shown at its fastest rate that diverged in no seed.
+    Means over seeds, as the authors' slide shows one run.
     """
-    drawn = _fastest(config, runs)
-    figure, axes = subplots(len(drawn), 4, size=(3.1, 2.7))
-    for axis, cell in zip(axes, drawn, strict=True):
-        run = runs[cell.arm][0]
+    figure, axes = subplots(len(config.released_rates), 3, size=(3.1, 2.7), sharey=True)
+    for axis, rate in zip(axes, config.released_rates, strict=True):
+        arm = runs[released_arm(rate)]
         for weight, (color, style) in _LOOKS.items():
-            axis.plot(run.changes[weight], color=color, label=f"${weight}$", ls=style)
-        if run.moves and run.stages.boundary is not None:
-            axis.axvline(run.stages.boundary, color=DARK, ls=":", lw=1.2)
-        title = f"{cell.init} start, {cell.optimiser}, {cell.objective}, rate {cell.rate:g}"
-        axis.set_title(f"{title}\n{_outcome(run)}", fontsize=8, gid=MATHTEXT)
-        axis.set(xlabel="training step", ylim=(0, None))
-    for axis in axes[::4]:
-        axis.set_ylabel("distance from the start")
+            axis.plot(np.mean([run.norms[weight] for run in arm], axis=0), color=color, ls=style, label=f"${weight}$")
+        boundaries = [run.stages.boundary for run in arm if run.moves and run.stages.boundary is not None]
+        for boundary in boundaries:
+            axis.axvline(boundary, color=DARK, ls=":", lw=0.8)
+        axis.set(title=f"rate {rate:g}", xlabel="training step", ylim=(0, None))
+    axes[0].set_ylabel("Frobenius norm")
     for text in axes[0].legend(frameon=False).get_texts():
         text.set_gid(MATHTEXT)
     return figure
-
-
-def _fastest(config: TopicStructureConfig, runs: ArmRuns) -> list[Cell]:
-    fastest = []
-    for objective, optimiser, init in product(OBJECTIVES, ("SGD", "Adam"), INITS):
-        same = [cell for cell in stage_cells(config) if cell[:3] == (init, optimiser, objective)]
-        finite = [cell for cell in same if _finite(runs, cell)]
-        if finite:
-            fastest.append(max(finite, key=_rate))
-    return fastest
-
-
-def _rate(cell: Cell) -> float:
-    return cell.rate
-
-
-def _outcome(run: TrainedRun) -> str:
-    if run.moves and run.stages.boundary is not None:
-        return f"{100 * run.stages.early:.0f}% of $W_V$'s change"
-    return "attention hardly moves"

@@ -1,0 +1,98 @@
+"""Which labels reproduce the published attention table: the findings P5 to P5c on E4."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from mechclust.evidence import Bound, Finding
+from mechclust.evidence.compared import compared
+from mechclust.evidence.findings import untested_findings
+from mechclust.studies.topic_structure.attention_table import (
+    FIRST,
+    HIGHEST_RATIO,
+    LENGTHS,
+    RANDOM,
+    RIGHT,
+    SAME_WORD_COLUMN,
+    SHIFTED,
+    TOPIC_COLUMNS,
+    WHOLE,
+    attention_means,
+    distance_values,
+)
+from mechclust.studies.topic_structure.config import TopicStructureConfig
+from mechclust.studies.topic_structure.results import ArmRuns
+
+NEAR = Bound("<=", 0.1)  # 10%, twice what an exploration of other seeds gave for the topic columns
+_LEAST_STEPS = 5000
+_DISTANCE = "root mean square of log(ours / published), of means over seeds"
+_TEN = f"the ten numbers on topics of the published attention table are reproduced ({_DISTANCE})"
+_FIVE = f"the five numbers on the same word are reproduced ({_DISTANCE})"
+
+
+def attention_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
+    """Return P5 to P5c. Bounds were written before any run on the seeds that they are judged by."""
+    means = attention_means(config, runs)
+    shifted = means[SHIFTED][:, :, LENGTHS.index(WHOLE)]
+    right = means[RIGHT][:, :, LENGTHS.index(FIRST)]
+    random = means[RANDOM]
+    random_whole = random[:, :, LENGTHS.index(WHOLE)]
+    random_first = random[:, :, LENGTHS.index(FIRST)]
+    tokens = f"first {config.text[1]} tokens"
+    findings = [
+        _near(
+            "P5",
+            f"E4, labels shifted by the special tokens, whole documents: {_TEN}",
+            shifted,
+            random_whole,
+            "headline",
+        ),
+        _above_published(means[RIGHT], random),
+        _near("P5b", f"E4, labels shifted by the special tokens, whole documents: {_FIVE}", shifted, right, "page"),
+        _near("P5c", f"E4, right labels, {tokens}: {_TEN}", right, random_first, "table"),
+    ]
+    return findings if config.attention_steps >= _LEAST_STEPS else untested_findings(findings)
+
+
+def _near(
+    id: str,
+    statement: str,
+    means: Float[np.ndarray, "seed row bucket"],
+    control: Float[np.ndarray, "seed row bucket"],
+    shown: str,
+) -> Finding:
+    columns = SAME_WORD_COLUMN if id == "P5b" else TOPIC_COLUMNS
+    return compared(
+        id,
+        statement,
+        {"": NEAR},
+        [distance_values(means, columns)],
+        "right labels, first tokens" if id == "P5b" else "topics given to the words at random",
+        [distance_values(control, columns)],
+        source="Li, Li & Risteski; bound ours",
+        shown=shown,
+        note="interval: jackknife over seeds",
+    )
+
+
+def _above_published(
+    right: Float[np.ndarray, "seed row length bucket"], random: Float[np.ndarray, "seed row length bucket"]
+) -> Finding:
+    return compared(
+        "P5a",
+        "E4, right labels: attention to other words of the same topic over attention to words of other topics is above "
+        f"the {HIGHEST_RATIO:.2f} of the published table's highest row, in every row",
+        {f"{length}, lowest of {right.shape[1]} rows": Bound(">", HIGHEST_RATIO) for length in LENGTHS},
+        _lowest_ratios(right),
+        "topics given to the words at random",
+        _lowest_ratios(random),
+        source="ours",
+        shown="page",
+        paper=HIGHEST_RATIO,
+    )
+
+
+def _lowest_ratios(means: Float[np.ndarray, "seed row length bucket"]) -> list[Float[np.ndarray, "seed"]]:
+    ratios = means[..., 1] / means[..., 2]
+    return list(ratios.min(axis=1).T)
