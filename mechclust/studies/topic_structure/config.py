@@ -193,7 +193,7 @@ class TopicStructureConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        check_seeds(self.released_seeds)
+        check_seeds(self.released_seeds, "released_seeds")
         if self.attention_steps % self.check_every:
             raise InputError(
                 f"check_every is {self.check_every}; expected a divisor of attention_steps ({self.attention_steps})"

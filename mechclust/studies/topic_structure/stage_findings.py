@@ -36,7 +36,7 @@ def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]
     every_near = _places(cells, moved, init="near-zero")
     note = _left_out(cells, moved)
     findings = [
-        replace(_early(share, exchanged, near, "P4", "SGD or Adam", "in every cell in"), shown="headline", note=note),
+        replace(_early(share, exchanged, near, "P4", "SGD or Adam", "in every cell in"), shown="page", note=note),
         replace(
             _early(share, exchanged, squared, "P4a", "SGD, squared loss", "at every rate at"),
             note=f"implied by P4; {note}" if note else "implied by P4",
