@@ -234,9 +234,8 @@ def _released(config: TopicStructureConfig) -> list[Arm]:
 
 def seeds_of(config: TopicStructureConfig, arm: str) -> tuple[int, ...]:
     """Return the seeds that an arm is run with."""
-    if arm == MINIMISER or arms(config)[arm].experiment not in (RELEASED, ATTENTION):
-        return config.seeds
-    return config.released_seeds
+    experiment = MINIMISER if arm == MINIMISER else arms(config)[arm].experiment
+    return {RELEASED: config.released_seeds, ATTENTION: config.table_seeds}.get(experiment, config.seeds)
 
 
 def jobs(config: TopicStructureConfig) -> list[Job]:

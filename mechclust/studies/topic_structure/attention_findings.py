@@ -1,4 +1,4 @@
-"""Which labels reproduce the published attention table: the findings P5 to P5c on E4."""
+"""Which labels reproduce the published attention table: the findings P5 to P5h on E4."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OfLength = Float[np.ndarray, "seed row bucket"]
 
 
 def attention_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    """Return P5 to P5c. Bounds were written before any run on the seeds that they are judged by."""
+    """Return P5 to P5h. Bounds were written before any run on the seeds that they are judged by."""
     means = attention_means(config, runs)
     shifted = means[SHIFTED][:, :, LENGTHS.index(WHOLE)]
     right = means[RIGHT][:, :, LENGTHS.index(FIRST)]
@@ -50,9 +50,9 @@ def attention_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Find
             "P5", f"{reading}: {topics}", TOPIC_COLUMNS, shifted, "random labels", random[:, :, LENGTHS.index(WHOLE)]
         ),
         _above_published(means[RIGHT], random),
-        _near("P5b", f"{reading}: {same_word}", SAME_WORD_COLUMN, shifted, described, right),
+        _near("P5g", f"{reading}: {same_word}", SAME_WORD_COLUMN, shifted, described, right),
         _near(
-            "P5c", f"{described}: {topics}", TOPIC_COLUMNS, right, "random labels", random[:, :, LENGTHS.index(FIRST)]
+            "P5h", f"{described}: {topics}", TOPIC_COLUMNS, right, "random labels", random[:, :, LENGTHS.index(FIRST)]
         ),
     ]
     findings = [replace(finding, shown=shown) for finding, shown in zip(findings, _SHOWN, strict=True)]

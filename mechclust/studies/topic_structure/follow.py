@@ -120,8 +120,8 @@ class WordAttention:
 
     def compute(self) -> ProbeResult:
         """Return ``sum`` and ``pairs`` with axes (length, query, key), over all pairs, and ``loss`` (step)."""
-        sums = []
-        pairs = []
+        sums: list[Float[Tensor, "query key"]] = []
+        pairs: list[Float[Tensor, "query key"]] = []
         for length in self._lengths:
             measured = []
             for batch in self._task.text("dev", self._n_documents, length):

@@ -75,7 +75,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         )
         decoder = {"W_U": nn.Parameter(torch.zeros(d, d_vocab))} if config.decoder == "free" else {}
         normalised = config.input == "normalised"
-        added = {"W_type": nn.Parameter(torch.zeros(d)), "ln": nn.LayerNorm(d)} if normalised else {}
+        added: dict[str, Any] = {"W_type": nn.Parameter(torch.zeros(d)), "ln": nn.LayerNorm(d)} if normalised else {}
         self.embed = _Parts(W_E=nn.Parameter(start, requires_grad=not one_hot), **added)
         self.hook_embed = HookPoint()
         self.blocks = nn.ModuleList([_Parts(("resid_pre", "attn_out", "resid_post"), attn=attn)])
@@ -162,7 +162,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         token = torch.arange(self.config.d_vocab).repeat(len(counts))
         share = self._attention_to_words(self._table(), counts, document, token).double()
         counts = counts.double()
-        by_document = share.unflatten(0, counts.shape)
+        by_document = einops.rearrange(share, "(batch query) key -> batch query key", batch=len(counts))
         return einops.einsum(counts, by_document, "batch query, batch query key -> query key"), counts.T @ counts
 
     def _counts(self, batch: Batch) -> Float[Tensor, "batch d_vocab"]:

@@ -37,7 +37,7 @@ _CAPTIONS = {
     "settings in which the share is undefined in some seed.",
     "norms": "E3, the network as released, SGD with cross-entropy from near zero: Frobenius norms of the weights, mean "
     "over {released}; dotted: the end of stage 1 in each, when W_K or W_Q has made a tenth of its total change.",
-    "attention": "E4: the published attention table and ours, one point for each of {released}, line: mean. Right "
+    "attention": "E4: the published attention table and ours, one point for each of {table}, line: mean. Right "
     "labels on the first tokens are what the paper describes; shifted labels on whole documents what it seems to show.",
     "mixing": "g against the number of topics a document mixes; dashed: the population optimum with ten topics; "
     "dotted: theorem 3's bounds with constants 1; grey, dashed: uniform attention. One point for each of {seeds}.",
@@ -76,6 +76,7 @@ def published_panels(
     facts = {
         "seeds": counted(len(config.seeds), "seed"),
         "first": config.seeds[0],
+        "table": counted(len(config.table_seeds), "seed"),
         "released": counted(len(config.released_seeds), "seed"),
     }
     return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]

@@ -136,9 +136,9 @@ def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> 
     if arm.experiment == RELEASED:
         return {"changes": WeightChanges(_RELEASED_WEIGHTS, norms=True)}
     if arm.experiment == ATTENTION:
-        steps = range(config.check_every, config.attention_steps + 1, config.check_every)
+        evaluated = range(config.check_every, config.attention_steps + 1, config.check_every)
         n_documents, n_tokens = config.text
-        return {"words": WordAttention(task, steps, n_documents, (n_tokens, task.n_ctx))}
+        return {"words": WordAttention(task, evaluated, n_documents, (n_tokens, task.n_ctx))}
     if arm.experiment == "E5":
         steps = beyond_steps(config)
         return {"dev-loss": DevLoss(task, steps), "tables": TopicTables(task, steps, config.beyond.n_permutations)}

@@ -1,4 +1,4 @@
-"""Two stages: which of E3's cells (initial weights x optimiser x loss x rate) show them. Findings P4 to P4c."""
+"""Two stages: which of E3's cells (initial weights x optimiser x loss x rate) show them. Findings P4 to P4f."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Groups = Mapping[str, Sequence[int]]  # places of cells, by the name of their g
 
 
 def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    """Return P4 to P4c. Bounds were written before any run on the seeds that they are judged by."""
+    """Return P4 to P4f. Bounds were written before any run on the seeds that they are judged by."""
     cells, share = shares_of(config, runs)
     exchanged = np.array([[_exchanged_share(run) for run in runs[cell.arm]] for cell in cells]).T
     moved = ~np.isnan(share).any(axis=0)
@@ -114,7 +114,7 @@ def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
     share = [np.array([run.stages.early if run.moves else math.nan for run in arm]) for arm in by_rate]
     unmoved = bool(np.isnan(share).any())
     return compared(
-        "P4c",
+        "P4f",
         "E3, as released (a vector added to the input, then a LayerNorm), near-zero start, SGD, cross-entropy: "
         f"{_SHARE}, at every rate",
         {f"rate {rate:g}": Bound(">=", 0.5) for rate in config.released_rates},

@@ -88,6 +88,7 @@ STUDY = Study(
         "smoke": TopicStructureConfig(
             seeds=(0,),
             released_seeds=(1,),
+            table_seeds=(1,),
             documents=TopicDocuments(n_topics=3, words_per_topic=3, n_documents=60, lengths=(8, 12)),
             steps=4,
             decay_steps=4,
@@ -109,6 +110,7 @@ STUDY = Study(
             TopicStructureConfig(),
             seeds=(0, 1),
             released_seeds=(2, 3),
+            table_seeds=(2, 3),
             documents=TopicDocuments(n_documents=4000),
             steps=800,
             decay_steps=1000,

@@ -47,8 +47,8 @@ from tests.mechclust.studies.topic_structure.made_runs import (
 
 SEEDS = PAPER.seeds
 RUNS = constructed()
-HEADLINES = ["P1b", "P4c", "P5"]
-PAGE = ["P1a", "P2b", "P2c", "P3", "P4", "P5a", "P5b", "P5c", "P8b"]
+HEADLINES = ["P1b", "P4f", "P5"]
+PAGE = ["P1a", "P2b", "P2c", "P3", "P4", "P5a", "P5g", "P5h", "P8b"]
 TABLE_ONLY = ["P2", "P3b", "P3c", "P4a", "P4b", "P6", "P8"]
 NEAR = [cell.arm for cell in stage_cells(PAPER) if cell.init == "near-zero"]
 DEFAULT = [cell.arm for cell in stage_cells(PAPER) if cell.init == "default"]
@@ -84,7 +84,7 @@ class TestFindings:
 
     def test_have_the_history_of_earlier_runs(self):
         found = judged()
-        assert {id for id, finding in found.items() if not finding.history} == {"P2b", "P2c", "P4c", "P5b", "P5c"}
+        assert {id for id, finding in found.items() if not finding.history} == {"P2b", "P2c", "P4f", "P5g", "P5h"}
         verdicts = [earlier.verdict for earlier in found["P5"].history]
         assert verdicts == ["does not hold", "holds", "holds", "does not hold", "does not hold"]
 
@@ -92,7 +92,7 @@ class TestFindings:
         short = replace(PAPER, decay_steps=3000, attention_steps=2000, optimum_lengths=(100, 400))
         found = judged(constructed(short), config=short)
         assert {id for id, f in found.items() if f.verdict == "not tested"} == {
-            *("P2", "P2b", "P2c", "P5", "P5a", "P5b", "P5c"),
+            *("P2", "P2b", "P2c", "P5", "P5a", "P5g", "P5h"),
         }
 
     @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ class TestFindings:
             ([Cell("near-zero", "SGD", "squared", 30.0).arm], {"changes": curves(0.3)}, {"P4", "P4a"}),
             ([Cell("near-zero", "SGD", "cross-entropy", 3.0).arm], {"changes": curves(0.3)}, {"P4"}),
             ([Cell("default", "SGD", "squared", 3.0).arm], {"changes": curves(0.7)}, {"P4b"}),
-            ([released_arm(2.0)], {"changes": curves(0.3)}, {"P4c"}),
+            ([released_arm(2.0)], {"changes": curves(0.3)}, {"P4f"}),
             (["E4a theory T10 tau8"], {"attention": {2000: attention([0.16, 0.16, 0.01])}}, {"P6", "P8", "P8b"}),
             (["E4a theory T10 tau3"], {"attention": {2000: attention([0.05, 0.05, 0.01])}}, {"P6", "P8b"}),
             (["E4a theory T20 tau8"], {"attention": {2000: attention([0.079, 0.079, 0.01])}}, {"P6", "P8"}),
@@ -155,7 +155,7 @@ class TestFindings:
             "P4": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)),
             "P4a": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)),
             "P4b": altered(NEAR, changes=curves(0.2)),
-            "P4c": altered(
+            "P4f": altered(
                 list(map(released_arm, PAPER.released_rates)), changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)
             ),
             "P8": RUNS | nine,
@@ -282,12 +282,12 @@ class TestStages:
         assert judged(altered_in(2, low, runs, changes=curves(0.3, moves=False)))["P4"].verdict == "holds"
 
     def test_the_network_as_released_is_judged_at_every_rate(self):
-        found = judged()["P4c"]
+        found = judged()["P4f"]
         assert [part.name for part in found.parts] == ["rate 0.5", "rate 1", "rate 2"]
         for part, rate in enumerate(PAPER.released_rates):
             assert [early_of(released_arm(rate), seed) for seed in PAPER.released_seeds] == by_seed(found, part)
         still = altered([released_arm(0.5)], changes=curves(0.0, moves=False))
-        assert judged(still)["P4c"].verdict == "not tested"
+        assert judged(still)["P4f"].verdict == "not tested"
 
     def test_nothing_is_tested_where_attention_moves_nowhere(self):
         found = judged(altered(DEFAULT, changes=curves(0.0, moves=False)))["P4b"]
@@ -353,7 +353,7 @@ class TestAttention:
         for row in ROWS:
             runs = runs | {attention_arm(row): with_words(other_words, row)[attention_arm(row)]}
         found = judged(runs)
-        assert {id for id in ("P5", "P5a", "P5b", "P5c") if found[id].verdict == "does not hold"} == {"P5b"}
+        assert {id for id in ("P5", "P5a", "P5g", "P5h") if found[id].verdict == "does not hold"} == {"P5g"}
 
     def test_fail_where_one_row_is_far_or_attends_uniformly(self):
         assert judged(with_words(partial(scaled, factor=2)))["P5"].verdict == "does not hold"
