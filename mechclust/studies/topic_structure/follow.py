@@ -123,12 +123,10 @@ class WordAttention:
         sums: list[Float[Tensor, "query key"]] = []
         pairs: list[Float[Tensor, "query key"]] = []
         for length in self._lengths:
-            measured = []
-            for batch in self._task.text("dev", self._n_documents, length):
-                measured.append(self._best.attention_between_tokens(batch))
-            of_length = zip(*measured, strict=True)
-            for kept, tables in zip((sums, pairs), of_length, strict=True):
-                kept.append(torch.stack(tables).sum(dim=0).float())
+            texts = self._task.text("dev", self._n_documents, length)
+            measured = [self._best.attention_between_tokens(batch) for batch in texts]
+            sums.append(torch.stack([attention for attention, _ in measured]).sum(dim=0).float())
+            pairs.append(torch.stack([count for _, count in measured]).sum(dim=0).float())
         by_pair = ("length", "query", "key")
         return ProbeResult(
             probe="WordAttention",

@@ -34,9 +34,9 @@ _CAPTIONS = {
     "is trained on, and from that of others. Mean over {seeds}, band: minimum to maximum.",
     "stages": "E3: share of W_V's total change (norm of the difference from the start) when W_K or W_Q has made a "
     "tenth of its own, one point for each of {seeds}, line: mean. At least a half (dotted): two stages. Crosses: "
-    "settings in which the share is undefined in some seed.",
-    "norms": "E3, the network as released, SGD with cross-entropy from near zero: Frobenius norms of the weights, mean "
-    "over {released}; dotted: the end of stage 1 in each, when W_K or W_Q has made a tenth of its total change.",
+    "settings in which the share is undefined in some seed. Rates for the squared loss are those for its sum.",
+    "norms": "E3, the network as released, SGD with cross-entropy from near zero: Frobenius norms of the weights, a "
+    "line for each of {released}; dotted: the end of stage 1, when W_K or W_Q has made a tenth of its total change.",
     "attention": "E4: the published attention table and ours, one point for each of {table}, line: mean. Right "
     "labels on the first tokens are what the paper describes; shifted labels on whole documents what it seems to show.",
     "mixing": "g against the number of topics a document mixes; dashed: the population optimum with ten topics; "

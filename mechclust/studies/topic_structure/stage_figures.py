@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, subplots
-from mechclust.studies.topic_structure.arms import OBJECTIVES, Cell, released_arm
+from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.drawing import DARK
 from mechclust.studies.topic_structure.results import ArmRuns, shares_of
@@ -30,9 +30,10 @@ def stages_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """Draw the share of ``W_V``'s total change by learning rate, one panel per optimiser and loss."""
     factorial, shares = shares_of(config, runs)
     by_cell = dict(zip(factorial, shares.T, strict=True))
-    figure, axes = subplots(2 * len(OBJECTIVES), 2, size=(4.4, 3.0), sharey=True, grid="y")
+    panels = list(dict.fromkeys((cell.optimiser, cell.objective) for cell in factorial))
+    figure, axes = subplots(len(panels), 3, size=(3.3, 3.0), sharey=True, grid="y")
     highest = max(_HIGH, 1.05 * float(np.nanmax(shares, initial=1.0)))
-    for axis, (optimiser, loss) in zip(axes, product(("SGD", "Adam"), OBJECTIVES), strict=True):
+    for axis, (optimiser, loss) in zip(axes, panels, strict=True):
         rates = sorted({cell.rate for cell in factorial if cell.optimiser == optimiser})
         axis.axhline(0.5, color=GREY, ls=":", lw=1.2)
         for init, (x, rate) in product(_STARTS, enumerate(rates)):
@@ -41,8 +42,7 @@ def stages_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, highest), title=f"{optimiser}, {loss}")
         axis.set_xlabel("learning rate")
-    for axis in axes[::2]:
-        axis.set_ylabel("share of $W_V$'s change", gid=MATHTEXT)
+    axes[0].set_ylabel("share of $W_V$'s change", gid=MATHTEXT)
     without = {_marker(runs, cell) for cell, of_seeds in by_cell.items() if np.isnan(of_seeds).any()}
     _stage_legend(figure, sorted(without))
     return figure
@@ -77,19 +77,25 @@ def _stage_legend(figure: Figure, without: list[str]) -> None:
 
 
 def norms_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """Draw the norms of the weights of the network as released, one panel per rate, with the end of stage 1.
+    """Draw the norms of the weights of the network as released, a line for each seed, one panel per rate.
 
-    Means over seeds, as the authors' slide shows one run.
+    As on the authors' slide, with the end of stage 1. Norms of a run that diverged end where they leave the panel.
     """
     figure, axes = subplots(len(config.released_rates), 3, size=(3.1, 2.7), sharey=True)
+    whole = [run for rate in config.released_rates for run in runs[released_arm(rate)] if run.finite]
+    highest = max((norms.max() for run in whole for norms in run.norms.values()), default=1.0)
     for axis, rate in zip(axes, config.released_rates, strict=True):
         arm = runs[released_arm(rate)]
         for weight, (color, style) in _LOOKS.items():
-            axis.plot(np.mean([run.norms[weight] for run in arm], axis=0), color=color, ls=style, label=f"${weight}$")
-        boundaries = [run.stages.boundary for run in arm if run.moves and run.stages.boundary is not None]
-        for boundary in boundaries:
-            axis.axvline(boundary, color=DARK, ls=":", lw=0.8)
-        axis.set(title=f"rate {rate:g}", xlabel="training step", ylim=(0, None))
+            for place, run in enumerate(arm):
+                label = f"${weight}$" if place == 0 else None
+                axis.plot(run.norms[weight], color=color, ls=style, lw=0.8, alpha=0.7, label=label)
+        for run in arm:
+            if run.moves and run.stages.boundary is not None:
+                axis.axvline(run.stages.boundary, color=DARK, ls=":", lw=0.8)
+        lost = sum(not run.finite for run in arm)
+        title = f"rate {rate:g}, {lost} of {len(arm)} diverged" if lost else f"rate {rate:g}"
+        axis.set(title=title, xlabel="training step", ylim=(0, 1.1 * highest))
     axes[0].set_ylabel("Frobenius norm")
     for text in axes[0].legend(frameon=False).get_texts():
         text.set_gid(MATHTEXT)

@@ -32,11 +32,11 @@ class TestStages:
         by_title = {axis.get_title(): axis for axis in figure.axes}
         for optimiser in ("SGD", "Adam"):
             rates = sorted({cell.rate for cell in factorial if cell.optimiser == optimiser})
-            axis = by_title[f"{optimiser}, squared"]
+            axis = by_title[f"{optimiser}, cross-entropy"]
             assert [text.get_text() for text in axis.get_xticklabels()] == [f"{rate:g}" for rate in rates]
             for init, marker, side in (("near-zero", "o", -0.09), ("default", "s", 0.09)):
                 drawn = points(axis, marker)
-                places = [factorial.index(Cell(init, optimiser, "squared", rate)) for rate in rates]
+                places = [factorial.index(Cell(init, optimiser, "cross-entropy", rate)) for rate in rates]
                 assert drawn[:, 1] == pytest.approx(shares[:, places].T.ravel())
                 assert drawn[:, 0] == pytest.approx(np.repeat(np.arange(len(rates)) + side, len(shares)))
 
@@ -68,14 +68,18 @@ class TestStages:
         assert [text.get_text() for text in legend.get_texts()][-1] == f"{words} in some seed"
 
 
-def test_the_norms_of_the_released_network_are_means_over_seeds():
-    figure = norms_figure(PAPER, RUNS)
-    assert [axis.get_title() for axis in figure.axes] == ["rate 0.5", "rate 1", "rate 2"]
-    for axis, rate in zip(figure.axes, PAPER.released_rates, strict=True):
+def test_the_norms_of_the_released_network_are_drawn_for_each_seed():
+    lost = RUNS[released_arm(2.0)][0]
+    nothing = {weight: np.full(101, np.nan) for weight in ("W_V", "W_K", "W_Q")}
+    arm = [replace(lost, changes=nothing, norms=nothing), *RUNS[released_arm(2.0)][1:]]
+    figure = norms_figure(PAPER, RUNS | {released_arm(2.0): arm})
+    assert [axis.get_title() for axis in figure.axes] == ["rate 0.5", "rate 1", "rate 2, 1 of 8 diverged"]
+    for axis, rate in zip(figure.axes[:2], PAPER.released_rates, strict=False):
         arm = RUNS[released_arm(rate)]
-        drawn = {line.get_label(): line.get_ydata() for line in axis.lines}
-        for weight in ("W_V", "W_K", "W_Q"):
-            assert drawn[f"${weight}$"] == pytest.approx(np.mean([run.norms[weight] for run in arm], axis=0))
+        drawn = [line.get_ydata() for line in axis.lines if len(line.get_ydata()) == 101]
+        for place, weight in enumerate(("W_V", "W_K", "W_Q")):
+            expected = [run.norms[weight] for run in arm]
+            assert np.array(drawn[place * len(arm) :][: len(arm)]) == pytest.approx(np.array(expected))
         ends = [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":"]
         assert ends == [run.stages.boundary for run in arm]
 

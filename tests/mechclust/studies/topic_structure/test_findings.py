@@ -105,7 +105,7 @@ class TestFindings:
             (["E1b squared SGD .01"], {"end": blocks(GAP, 0.05, 0.2)}, {"P3b"}),
             (["E1b squared SGD .01"], {"end": blocks(GAP, 0.05, -0.2)}, {"P3", "P3b"}),
             (["E1b squared Adam .03"], {"end": blocks(GAP, 0.05, 0.2)}, {"P3b", "P3c"}),
-            ([Cell("near-zero", "Adam", "squared", 0.003).arm], {"changes": curves(0.3)}, {"P4"}),
+            ([Cell("near-zero", "Adam", "cross-entropy", 0.003).arm], {"changes": curves(0.3)}, {"P4"}),
             ([Cell("near-zero", "SGD", "squared", 30.0).arm], {"changes": curves(0.3)}, {"P4", "P4a"}),
             ([Cell("near-zero", "SGD", "cross-entropy", 3.0).arm], {"changes": curves(0.3)}, {"P4"}),
             ([Cell("default", "SGD", "squared", 3.0).arm], {"changes": curves(0.7)}, {"P4b"}),
@@ -263,7 +263,7 @@ class TestStages:
         assert [cell.arm for cell, left in zip(known, out, strict=True) if left] == [gone, still]
         found = judged(runs)
         assert (found["P4"].verdict, found["P4a"].verdict) == ("holds", "holds")
-        assert [part.name for part in found["P4"].parts] == ["SGD, lowest of 6", "Adam, lowest of 8"]
+        assert [part.name for part in found["P4"].parts] == ["SGD, lowest of 6", "Adam, lowest of 4"]
         drawn = stages_figure(PAPER, runs)
         assert [axis.get_title() for axis in drawn.axes][:2] == ["SGD, cross-entropy", "SGD, squared"]
         (legend,) = drawn.legends
@@ -287,7 +287,10 @@ class TestStages:
         for part, rate in enumerate(PAPER.released_rates):
             assert [early_of(released_arm(rate), seed) for seed in PAPER.released_seeds] == by_seed(found, part)
         still = altered([released_arm(0.5)], changes=curves(0.0, moves=False))
-        assert judged(still)["P4f"].verdict == "not tested"
+        assert [part.name for part in judged(still)["P4f"].parts] == ["rate 1", "rate 2"]
+        assert "at rate 0.5 (8 of 8 seeds)" in judged(still)["P4f"].note
+        nowhere = altered(list(map(released_arm, PAPER.released_rates)), changes=curves(0.0, moves=False))
+        assert judged(nowhere)["P4f"].verdict == "not tested"
 
     def test_nothing_is_tested_where_attention_moves_nowhere(self):
         found = judged(altered(DEFAULT, changes=curves(0.0, moves=False)))["P4b"]

@@ -53,14 +53,14 @@ class TestArms:
     def test_are_the_experiments_of_the_specification(self):
         sizes = Counter(arm.experiment for arm in arms(PAPER).values())
         assert sizes == {
-            **{"E1": 1, "E2": 3, "E1b": 10, "E3": 2 * 2 * 2 * 4, "E3 released": 3, "E4": 5, "E4a theory": 8},
+            **{"E1": 1, "E2": 3, "E1b": 10, "E3": 2 * 3 * 4, "E3 released": 3, "E4": 5, "E4a theory": 8},
         }
         assert arms(PAPER)["E2 no decay"].training.get("weight_decay", 0) == 0
 
-    def test_are_a_full_factorial_of_start_optimiser_loss_and_rate(self):
+    def test_are_a_factorial_of_start_optimiser_loss_and_rate(self):
         of = [arms(PAPER)[cell.arm] for cell in stage_cells(PAPER)]
         levels = {(a.model.get("init_std"), a.training["optimizer"], a.documents["objective"]) for a in of}
-        assert len(levels) == 8
+        assert len(levels) == 6
         for objective, factor in (("cross-entropy", 1), ("squared", 104)):  # the squared loss is a mean over outputs
             rates = [arms(PAPER)[c.arm].training["lr"] for c in stage_cells(PAPER) if c[1:3] == ("SGD", objective)]
             assert Counter(rates) == {factor * rate: 2 for rate in PAPER.sgd_rates}
