@@ -36,6 +36,7 @@ def attention_figure(means: Mapping[str, Float[np.ndarray, "seed row length buck
                 name = f"ours, {labels}, {length}" if row == 0 else None
                 seed_points(axis, ours[:, row], row + place, color, marker, name)
         axis.set(title=BUCKETS[bucket], xlabel="mean attention", ylim=(len(ROWS) - 0.5, -0.6), xlim=(0, None))
+        axis.locator_params(axis="x", nbins=4)
     axes[0].set_yticks(range(len(ROWS)), list(ROWS))
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
