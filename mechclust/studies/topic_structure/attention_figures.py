@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 from mechclust.report.style import BLUE, RED, subplots
 from mechclust.studies.topic_structure.attention_table import (
-    BUCKETS,
     FIRST,
     LENGTHS,
     RIGHT,
     SHIFTED,
     TABLE,
+    TABLE_COLUMNS,
     WHOLE,
 )
 from mechclust.studies.topic_structure.config import ROWS
@@ -26,7 +26,7 @@ _READINGS = {(RIGHT, FIRST): (BLUE, "o", 0.0), (SHIFTED, WHOLE): (RED, "s", 0.25
 
 def attention_figure(means: Mapping[str, Float[np.ndarray, "seed row length bucket"]]) -> Figure:
     """Draw each number of the published table, and ours of every seed, one panel per bucket."""
-    figure, axes = subplots(len(BUCKETS), 3, size=(3.0, 3.2), sharey=True, grid="x")
+    figure, axes = subplots(len(TABLE_COLUMNS), 3, size=(3.0, 3.2), sharey=True, grid="x")
     for bucket, axis in enumerate(axes):
         heights = np.arange(len(ROWS)) - 0.25
         axis.plot(TABLE[:, bucket], heights, ls="", marker="|", ms=11, mew=2, color=DARK, label="published")
@@ -35,7 +35,7 @@ def attention_figure(means: Mapping[str, Float[np.ndarray, "seed row length buck
             for row in range(len(ROWS)):
                 name = f"ours, {labels}, {length}" if row == 0 else None
                 seed_points(axis, ours[:, row], row + place, color, marker, name)
-        axis.set(title=BUCKETS[bucket], xlabel="mean attention", ylim=(len(ROWS) - 0.5, -0.6), xlim=(0, None))
+        axis.set(title=TABLE_COLUMNS[bucket], xlabel="mean attention", ylim=(len(ROWS) - 0.5, -0.6), xlim=(0, None))
         axis.locator_params(axis="x", nbins=4)
     axes[0].set_yticks(range(len(ROWS)), list(ROWS))
     handles, names = axes[0].get_legend_handles_labels()

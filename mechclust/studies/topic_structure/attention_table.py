@@ -20,7 +20,7 @@ from tasks.topic_documents import N_SPECIAL, START
 if TYPE_CHECKING:
     import pandas as pd
 
-BUCKETS = ("same word", "same topic", "different topic")
+TABLE_COLUMNS = ("same word", "same topic", "different topic")
 # From the paper's slides, by row and bucket.
 TABLE = np.array(
     [
@@ -126,7 +126,7 @@ def attention_table(config: TopicStructureConfig, means: Mapping[str, _Means]) -
                     deviations = values.std(axis=0, ddof=1)
                     cells = [f"{cell} ± {deviation:.5f}" for cell, deviation in zip(cells, deviations, strict=True)]
                 rows.append([labels, length, optimiser, *cells, _ratio(values.mean(axis=0))])
-    return pd.DataFrame(rows, columns=["labels", "measured on", "optimiser", *BUCKETS, "ratio"])
+    return pd.DataFrame(rows, columns=["labels", "measured on", "optimiser", *TABLE_COLUMNS, "ratio"])
 
 
 def _ratio(means: Float[np.ndarray, "bucket"]) -> str:
