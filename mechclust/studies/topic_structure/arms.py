@@ -256,7 +256,10 @@ def jobs(config: TopicStructureConfig) -> list[Job]:
     order = sorted(steps, key=steps.__getitem__, reverse=True)
     if config.experiment == "published":
         order.append(MINIMISER)
-    return [Job(name, seed) for name in order for seed in seeds_of(config, name)]
+    every = []
+    for name in order:
+        every += [Job(name, seed) for seed in seeds_of(config, name)]
+    return every
 
 
 def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:

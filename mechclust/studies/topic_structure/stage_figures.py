@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 from jaxtyping import Float
@@ -82,8 +82,10 @@ def norms_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     As on the authors' slide, with the end of stage 1. Norms of a run that diverged end where they leave the panel.
     """
     figure, axes = subplots(len(config.released_rates), 3, size=(3.1, 2.7), sharey=True)
-    whole = [run for rate in config.released_rates for run in runs[released_arm(rate)] if run.finite]
-    highest = max((norms.max() for run in whole for norms in run.norms.values()), default=1.0)
+    highest = 1.0
+    for run in chain.from_iterable(runs[released_arm(rate)] for rate in config.released_rates):
+        if run.finite:
+            highest = max(highest, *(float(norms.max()) for norms in run.norms.values()))
     for axis, rate in zip(axes, config.released_rates, strict=True):
         arm = runs[released_arm(rate)]
         for weight, (color, style) in _LOOKS.items():

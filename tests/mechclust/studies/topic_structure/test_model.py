@@ -156,7 +156,7 @@ class TestForward:
             expected = kept["blocks.0.hook_resid_pre"] @ getattr(attn, f"W_{part}") + getattr(attn, f"b_{part}")
             found = kept[f"blocks.0.attn.hook_{part.lower()}"][:, :, 0]
             torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
-            assert 0.05 < float(getattr(built(attention_bias=True).blocks[0].attn, f"b_{part}").std()) < 1
+            assert 0.05 < float(getattr(built(attention_bias=True).blocks[0].attn, f"b_{part}").detach().std()) < 1
 
     def test_attention_between_tokens_is_that_of_the_pattern(self, documents):
         model = shaken(built())
