@@ -84,8 +84,8 @@ class TopicDocuments(Task):
             that minimise the squared loss are not unique.
         masking: ``"static"``: drawn once for each document. ``"fresh"``: drawn at each training step.
         boundaries: put START and END round each document.
-        objective: ``"cross-entropy"`` in nats, or ``"squared"``: the squared distance to the one-hot
-            target, which the closed forms need.
+        objective: ``"cross-entropy"`` in nats, or ``"squared"``: the squared difference from the one-hot
+            target, which the closed forms need, averaged over outputs as in the authors' code.
         seed: seed of all random draws.
 
     Raises:
@@ -373,11 +373,11 @@ class TopicDocuments(Task):
         return self.loss_at(logits[batch.loss_mask], batch.targets[batch.loss_mask])
 
     def loss_at(self, logits: Float[Tensor, "word d_vocab"], targets: Integer[Tensor, "word"]) -> Float[Tensor, ""]:
-        """Return the mean loss of words: cross-entropy in nats, or squared distance to the one-hot target."""
+        """Return the mean loss of words: cross-entropy in nats, or mean squared difference from the one-hot target."""
         if self.objective == "cross-entropy":
             return F.cross_entropy(logits, targets)
         right = logits.gather(1, targets[:, None]).sum()
-        return (logits.square().sum() - 2 * right) / len(targets) + 1
+        return ((logits.square().sum() - 2 * right) / len(targets) + 1) / logits.shape[1]
 
     def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
         """Return the share of each document's selected positions whose most likely token is the right one."""

@@ -26,9 +26,10 @@ def test_how_many_findings_hold(name):
     of = "" if tested == len(findings) else f" of {len(findings)}"
     row = next(line for line in PAGE.splitlines() if line.startswith("|") and f"[results](studies/{name}.md)" in line)
     config = json.loads((RESULTS / f"{name}-paper" / "config.json").read_text(encoding="utf-8"))["config"]
-    of_words = f"{len(config['word_seeds'])} or " if "word_seeds" in config else ""
+    n_seeds = sorted({len(seeds) for setting, seeds in config.items() if re.fullmatch(r"(\w+_)?seeds", setting)})
+    seeds = f"{' or '.join(map(str, n_seeds))} seeds"
     numbers = " | ".join(str(counts[word]) for word in ("holds", "not specific", "undecided", "does not hold"))
-    assert f"| {tested}{of}, {of_words}{len(config['seeds'])} seeds | {numbers} |" in row
+    assert f"| {tested}{of}, {seeds} | {numbers} |" in row
 
 
 def test_a_study_that_was_not_recorded_says_so():

@@ -134,7 +134,7 @@ def one_hot_loss(task: TopicDocuments, logits: torch.Tensor, batch: Batch) -> fl
         row, target = logits[i, p].double(), torch.zeros(task.d_vocab, dtype=torch.float64)
         target[batch.targets[i, p]] = 1  # type: ignore[index]
         if task.objective == "squared":
-            terms.append(float(((row - target) ** 2).sum()))
+            terms.append(float(((row - target) ** 2).mean()))
         else:
             terms.append(-float((target * (row.exp() / row.exp().sum()).log()).sum()))
     return sum(terms) / len(terms)
@@ -159,7 +159,7 @@ def test_the_squared_loss_of_the_right_answer_is_0() -> None:
     batch = task.train_batch(0, 9)
     right = torch.nn.functional.one_hot(batch.targets, task.d_vocab).float()  # type: ignore[arg-type]
     assert float(task.loss(right, batch)) == pytest.approx(0, abs=1e-6)
-    assert float(task.loss(torch.zeros_like(right), batch)) == pytest.approx(1)
+    assert float(task.loss(torch.zeros_like(right), batch)) == pytest.approx(1 / task.d_vocab)
 
 
 def test_accuracy_is_the_share_of_a_documents_selected_words() -> None:

@@ -17,6 +17,8 @@ from tasks import TopicDocuments
 
 OBJECTIVES = ("cross-entropy", "squared")
 INITS: Mapping[str, Mapping[str, Any]] = {"near-zero": {"init_std": 0.01}, "default": {}}
+ATTENTION = "E4"
+RELEASED = "E3 released"
 DECAYED = "E2 weight decay"
 FREE = "E2 no decay"
 MINIMISER = "E2 minimiser"  # solved for, not trained
@@ -63,21 +65,32 @@ _THEORY = {"sampler": "subset", "objective": "squared", "boundaries": False}
 _EXPERIMENT = {"sampler": "dirichlet", "boundaries": True}
 _ONE_HOT = {"embedding": "one-hot", "decoder": "identity", "bias": False}
 _STAGE_ONE = {**_ONE_HOT, "attention": "uniform"}
+_RELEASED_NETWORK = {**_ONE_HOT, "input": "normalised", "attention_bias": True}
 _ADAM = {"optimizer": "adam", "lr": 0.003}
 
 
 def stage_cells(config: TopicStructureConfig) -> list[Cell]:
-    """Return the cells of E3: initial weights x optimiser x loss x learning rate."""
+    """Return the cells of E3: initial weights x optimiser x loss x learning rate.
+
+    Adam has no cells with the squared loss: its gradients at the near-zero start are so small, as an average over
+    outputs, that Adam's epsilon would decide.
+    """
     factorial = []
-    for init, optimiser, objective in product(INITS, ("SGD", "Adam"), OBJECTIVES):
-        rates = config.sgd_rates if optimiser == "SGD" else config.adam_rates
-        factorial += [Cell(init, optimiser, objective, rate) for rate in rates]
+    for init in INITS:
+        for objective in OBJECTIVES:
+            factorial += [Cell(init, "SGD", objective, rate) for rate in config.sgd_rates]
+        factorial += [Cell(init, "Adam", OBJECTIVES[0], rate) for rate in config.adam_rates]
     return factorial
 
 
-def reading_arm(reading: str, row: str) -> str:
-    """Return the name of E4's arm for a reading of the published table and one of its rows."""
-    return f"E4 {reading} {row}"
+def attention_arm(row: str) -> str:
+    """Return the name of E4's arm for a row of the published table."""
+    return f"{ATTENTION} {row}"
+
+
+def released_arm(rate: float) -> str:
+    """Return the name of E3's arm for the network as released, with SGD at a rate."""
+    return f"{RELEASED} {rate:g}"
 
 
 def theory_arm(n_topics: int, tau: int) -> str:
@@ -100,7 +113,7 @@ def _published(config: TopicStructureConfig) -> list[Arm]:
         *_decayed(config),
         *_everything_trained(config),
         *_factorial(config),
-        *_readings(config),
+        *_released(config),
         *_mixing(config),
     ]
 
@@ -119,9 +132,17 @@ def _factorial(config: TopicStructureConfig) -> list[Arm]:
     for cell in stage_cells(config):
         documents = {**_EXPERIMENT, "objective": cell.objective}
         model = {**_ONE_HOT, **INITS[cell.init]}
-        training = {"optimizer": cell.optimiser.lower(), "lr": cell.rate, "steps": config.steps}
+        lr = cell.rate
+        if (cell.optimiser, cell.objective) == ("SGD", "squared"):
+            lr = _averaged(config, lr)
+        training = {"optimizer": cell.optimiser.lower(), "lr": lr, "steps": config.steps}
         trained.append(Arm("E3", cell.arm, documents, model, training))
     return trained
+
+
+def _averaged(config: TopicStructureConfig, rate: float) -> float:
+    """Return SGD's rate for the squared loss, given that for its sum over outputs: the task averages over them."""
+    return rate * config.documents.d_vocab
 
 
 def _mixing(config: TopicStructureConfig) -> list[Arm]:
@@ -173,6 +194,8 @@ def _beyond(config: TopicStructureConfig) -> list[Arm]:
     for documents, changes in beyond_documents(config).items():
         objectives = OBJECTIVES if documents == PUBLISHED else OBJECTIVES[:1]
         for objective, (optimizer, lr) in product(objectives, rates.items()):
+            if (optimizer, objective) == ("SGD", "squared"):
+                lr = _averaged(config, lr)
             data = {**_EXPERIMENT, "objective": objective, **changes}
             name = beyond_arm(optimizer, documents, objective)
             trained.append(Arm("E5", name, data, model, {"optimizer": optimizer.lower(), "lr": lr}))
@@ -186,11 +209,12 @@ def beyond_steps(config: TopicStructureConfig) -> list[int]:
 
 def _decayed(config: TopicStructureConfig) -> list[Arm]:
     """Return E2 with and without weight decay, on long documents: only there does it decide single entries."""
-    training = {"optimizer": "sgd", "lr": 20.0, "schedule": "cosine", "steps": config.decay_steps}
+    lr = _averaged(config, 20.0)
+    training = {"optimizer": "sgd", "lr": lr, "schedule": "cosine", "steps": config.decay_steps}
     documents = exact_documents(max(_LEAST_DECAY_LENGTH, config.documents.lengths[1]))
     model = {**_STAGE_ONE, "init_std": 0.05}
     return [
-        Arm("E2", DECAYED, documents, model, {**training, "weight_decay": DECAY}),
+        Arm("E2", DECAYED, documents, model, {**training, "weight_decay": DECAY / config.documents.d_vocab}),
         Arm("E2", FREE, documents, model, training),
     ]
 
@@ -200,20 +224,23 @@ def exact_documents(length: int) -> dict[str, Any]:
     return {**_THEORY, "exact_shares": True, "lengths": (length, length)}
 
 
-def _readings(config: TopicStructureConfig) -> list[Arm]:
+def _released(config: TopicStructureConfig) -> list[Arm]:
+    """Return the arms that train the network as released: E3 from near zero, and E4."""
+    near_zero = {**_RELEASED_NETWORK, **INITS["near-zero"], "type_std": 1.0}
     trained = []
-    for reading, (row, (optimizer, lr)) in product(config.readings, ROWS.items()):
-        embedded, masked_keys, value, objective = reading.split()
-        model = {
-            **_ONE_HOT,
-            "input": "plain" if embedded == "one-hot" else "normalised",
-            "masked_keys": masked_keys,
-            "value": "fixed" if value == "frozen" else "trained",
-        }
-        documents = {**_EXPERIMENT, "objective": objective}
+    for lr in config.released_rates:
+        training = {"optimizer": "sgd", "lr": lr, "steps": config.steps}
+        trained.append(Arm(RELEASED, released_arm(lr), _EXPERIMENT, near_zero, training))
+    for row, (optimizer, lr) in ROWS.items():
         training = {"optimizer": optimizer, "lr": lr, "steps": config.attention_steps}
-        trained.append(Arm("E4", reading_arm(reading, row), documents, model, training))
+        trained.append(Arm(ATTENTION, attention_arm(row), _EXPERIMENT, _RELEASED_NETWORK, training))
     return trained
+
+
+def seeds_of(config: TopicStructureConfig, arm: str) -> tuple[int, ...]:
+    """Return the seeds that an arm is run with."""
+    experiment = MINIMISER if arm == MINIMISER else arms(config)[arm].experiment
+    return {RELEASED: config.released_seeds, ATTENTION: config.table_seeds}.get(experiment, config.seeds)
 
 
 def jobs(config: TopicStructureConfig) -> list[Job]:
@@ -224,12 +251,15 @@ def jobs(config: TopicStructureConfig) -> list[Job]:
     """
     steps = {}
     for name, arm in arms(config).items():
-        documents_of(config, Job(name, config.seeds[0]))
+        documents_of(config, Job(name, seeds_of(config, name)[0]))
         steps[name] = training_of(config, arm).steps
     order = sorted(steps, key=steps.__getitem__, reverse=True)
     if config.experiment == "published":
         order.append(MINIMISER)
-    return [Job(name, seed) for name, seed in product(order, config.seeds)]
+    every = []
+    for name in order:
+        every += [Job(name, seed) for seed in seeds_of(config, name)]
+    return every
 
 
 def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:
@@ -243,9 +273,9 @@ def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
     In E3 every step is a checkpoint, in E4 and E5 every evaluation.
     """
     plain: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None}
-    if arm.experiment == "E3":
+    if arm.experiment in ("E3", RELEASED):
         plain["checkpoint_every"] = 1
-    if arm.experiment == "E4":
+    if arm.experiment == ATTENTION:
         plain["checkpoint_every"] = config.check_every
     if arm.experiment == "E5":
         plain |= {"steps": config.beyond.steps, "checkpoint_every": math.gcd(*beyond_steps(config))}
@@ -253,20 +283,17 @@ def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
 
 
 def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
-    """Return when attention is measured: in E4 and E5 at every evaluation, in E4a theory at the end."""
+    """Return when ``TopicAttention`` is measured: in E5 at every evaluation, in E4a theory at the end."""
     if arm.experiment == "E5":
         return beyond_steps(config)
-    if arm.experiment == "E4a theory":
-        return [config.steps]
-    if arm.experiment != "E4":
-        return []
-    steps = range(config.check_every, config.attention_steps // 2 + 1, config.check_every)
-    return [*steps, config.attention_steps]
+    return [config.steps] if arm.experiment == "E4a theory" else []
 
 
 def keeps_model(config: TopicStructureConfig, job: Job) -> bool:
     """Return whether its network is kept: those of the first seed are, except in E3."""
-    return job.seed == config.seeds[0] and job.arm != MINIMISER and arms(config)[job.arm].experiment != "E3"
+    if job.arm == MINIMISER or job.seed != seeds_of(config, job.arm)[0]:
+        return False
+    return arms(config)[job.arm].experiment not in ("E3", RELEASED)
 
 
 def model_path(out: Path, job: Job) -> Path:
@@ -281,9 +308,11 @@ def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
         return [folder / "minimiser.safetensors"]
     arm = arms(config)[job.arm]
     names = ["tables"] if arm.experiment == "E5" else ["blocks-start", "blocks"]
-    if arm.experiment == "E3":
+    if arm.experiment in ("E3", RELEASED):
         names.append("changes")
-    if arm.experiment in ("E4", "E5"):
+    if arm.experiment == ATTENTION:
+        names.append("words")
+    if arm.experiment == "E5":
         names.append("dev-loss")
     if job.arm == DECAYED:
         names.append("way")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_left_out, check_seeds
 from tasks import InputError, TopicDocuments
-from tasks.errors import check_choice, check_different
+from tasks.errors import check_different
 from tasks.settings import (
     Count,
     Draws,
@@ -31,9 +31,6 @@ ROWS = {
     "SGD .03": ("sgd", 0.03),
 }
 LEAST_STEPS = 2000  # of E1b and E3, for findings on where training ends
-# Readings of the published attention table: input, MASK as a key, W_V, loss.
-_CHOICES = (("one-hot", "normalised"), ("visible", "hidden"), ("frozen", "trained"), ("cross-entropy", "squared"))
-READINGS = tuple(map(" ".join, product(*_CHOICES)))
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,9 @@ class TopicTransformerConfig(AnyConfig):
         input_scale: norm of a one-hot embedding. A LayerNorm would give about ``sqrt(d_vocab)``. This matters for
             plain SGD, since the effective learning rate is multiplied by its square.
         input: ``"plain"``: just the embedding. ``"normalised"``: a trained vector, the same for all tokens, is
-            added and the sum passes through a LayerNorm without weights, as in BERT's embeddings.
-        masked_keys: ``"hidden"``: no position attends to MASK.
+            added and the sum passes through a LayerNorm, as in BERT's embeddings and the public code.
+        type_std: standard deviation of the initial values of this vector.
+        attention_bias: ``W_K``, ``W_Q`` and ``W_V`` have trained biases, as in the public code.
         decoder: ``"tied"`` to the embedding, ``"free"``, or the ``"identity"``.
         bias: train the decoder's bias; it is 0 otherwise.
         init_std: initial weights are normal with this standard deviation; ``None``: uniform within
@@ -71,7 +69,8 @@ class TopicTransformerConfig(AnyConfig):
     value: Literal["trained", "identity", "fixed"] = "trained"
     input_scale: Positive = 1.0
     input: Literal["plain", "normalised"] = "plain"
-    masked_keys: Literal["visible", "hidden"] = "visible"
+    type_std: NotNegative = 0.02
+    attention_bias: bool = False
     decoder: Literal["tied", "free", "identity"] = "tied"
     bias: bool = True
     init_std: NotNegative | None = None
@@ -148,34 +147,40 @@ class TopicStructureConfig:
         experiment: ``"published"``: the paper's experiments, E1 to E4; ``"beyond"``: what comes after the two stages,
             and topics more like those of text (E5).
         seeds: one training run per seed and arm; the seed draws documents and initial weights.
+        released_seeds: the same for the arms of E3 that train the network as released, whose bounds were written after
+            the runs with ``seeds``.
+        table_seeds: the same for E4.
         documents: the data; fields specific to an experiment (sampler, objective, ...) are set by its arms.
         steps: optimiser steps of E1, E1b, E2, E3 and the runs behind findings P6 and P8.
         decay_steps: optimiser steps of E2 with weight decay (finding P2c).
         attention_steps: optimiser steps of E4.
-        check_every: steps of E4 between evaluations on the development documents; after half of
-            ``attention_steps`` there is only the final one.
-        readings: readings of the published attention table: E4's arms, each with every row of optimiser and rate.
-        sgd_rates: learning rates of E3 with SGD.
+        check_every: steps of E4 between evaluations on the development documents; attention is measured at the best.
+        sgd_rates: learning rates of E3 with SGD, for the sum over outputs: those of the squared loss, which is their
+            average, are multiplied by their number.
+        released_rates: learning rates of E3 with SGD for the network as released.
         adam_rates: learning rates of E3 with Adam.
         optimum_documents: numbers of documents whose minimiser is solved for (findings P2, P2b), ascending.
         optimum_lengths: lengths of these documents, ascending.
         batch_size: documents per step.
         topics: numbers of topics for finding P6.
         topics_per_document: numbers of topics mixed in a document for finding P6.
-        text: number of documents that attention is measured on, and tokens per document.
+        text: number of documents that attention is measured on, and tokens per document; E4 measures it on whole
+            documents too.
         beyond: settings of the second experiment.
         test_findings: whether this size can test the findings.
     """
 
     experiment: Literal["published", "beyond"] = "published"
     seeds: tuple[Seed, ...] = (10, 11, 12, 13, 14)
+    released_seeds: tuple[Seed, ...] = (30, 31, 32, 33, 34, 35, 36, 37)
+    table_seeds: tuple[Seed, ...] = (30, 31, 32, 33, 34)
     documents: TopicDocuments = TopicDocuments()
     steps: Count = 2000
     decay_steps: Count = 6000
-    attention_steps: Several = 10_000
+    attention_steps: Count = 5000
     check_every: Count = 1000
-    readings: tuple[str, ...] = READINGS
     sgd_rates: tuple[Positive, ...] = (1.0, 3.0, 10.0, 30.0)
+    released_rates: tuple[Positive, ...] = (0.5, 1.0, 2.0)
     adam_rates: tuple[Positive, ...] = (0.001, 0.003, 0.01, 0.03)
     optimum_documents: tuple[Count, ...] = (1000, 3000, 10_000, 30_000, 100_000)
     optimum_lengths: tuple[Count, ...] = (100, 400, 1600, 6400)
@@ -189,22 +194,20 @@ class TopicStructureConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        half = self.attention_steps // 2
-        if half % self.check_every:
+        check_seeds(self.released_seeds, "released_seeds")
+        check_seeds(self.table_seeds, "table_seeds")
+        if self.attention_steps % self.check_every:
             raise InputError(
-                f"check_every is {self.check_every}; expected a divisor of half of attention_steps ({half}), where the "
-                "network is compared too"
+                f"check_every is {self.check_every}; expected a divisor of attention_steps ({self.attention_steps})"
             )
         rising = ("optimum_documents", "optimum_lengths", "topics_per_document")
-        for name in ("sgd_rates", "adam_rates", "topics", *rising):
+        for name in ("sgd_rates", "released_rates", "adam_rates", "topics", *rising):
             if not getattr(self, name):
                 raise InputError(f"{name} is empty; expected at least one value")
         for name in rising:
             values = getattr(self, name)
             if any(a >= b for a, b in pairwise(values)):
                 raise InputError(f"{name} is {values}; expected rising numbers")
-        for reading in self.readings:
-            check_choice(readings=(reading, READINGS))
         check_left_out("documents", self.documents, ("seed",), "each run, from seeds")
         if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(

@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import einops
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -15,32 +14,27 @@ from torch import Tensor
 
 from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, layer_shades, subplots
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, reading_arm, theory_arm
+from mechclust.studies.topic_structure.arms import OBJECTIVES, attention_arm, documents_of, theory_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
 from mechclust.studies.topic_structure.drawing import color_limit, topic_middles, word_table
-from mechclust.studies.topic_structure.follow import PATTERN
-from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, effect_of, mixing_values
+from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, TrainedRun, effect_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
-from probes.engine.hooks import forward, record
 from tasks.topic_documents import N_SPECIAL
-
-_JOINT = "one-hot visible trained cross-entropy"
 
 _Tokens = Float[Tensor, "d_vocab d_vocab"]
 
 
-def heat_maps_figure(config: TopicStructureConfig, out: Path) -> Figure:
+def heat_maps_figure(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
     """Draw word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4)."""
     seed = config.seeds[0]
     theory = theory_arm(config.topics[0], config.topics_per_document[0])
-    joint = _JOINT if _JOINT in config.readings else config.readings[0]
     entries = {
         "E1: $W_E^T W_E$": _embedding_products(out, Job("E1", seed)),
         "E2: $W_V$": load_trained(out, Job("E2", seed)).paper_value(),
     }
     attention = {
         "E4a: mean attention, squared loss": _mean_attention(config, out, Job(theory, seed)),
-        "E4: mean attention, cross-entropy": _mean_attention(config, out, Job(reading_arm(joint, "Adam .003"), seed)),
+        "E4: mean attention, cross-entropy": _kept_attention(runs[attention_arm("Adam .003")][0]),
     }
     figure, axes = subplots(4, 2, size=(5.25, 4.3), grid=None)
     for axis, (title, matrix) in zip(axes, {**entries, **attention}.items(), strict=True):
@@ -65,21 +59,18 @@ def _words(matrix: _Tokens) -> Float[np.ndarray, "n n"]:
     return matrix[N_SPECIAL:, N_SPECIAL:].numpy()
 
 
-@torch.no_grad()
 def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> _Tokens:
     """Return mean attention from one word to another in unmasked documents; NaN if they never met."""
     model = load_trained(out, job)
-    task = documents_of(config, job)
-    total = torch.zeros(task.d_vocab**2, dtype=torch.float64)
-    count = torch.zeros(task.d_vocab**2, dtype=torch.float64)
-    for batch in task.text("dev", *config.text):
-        with record(model, [PATTERN]) as recorded:
-            forward(model, batch)
-        pattern = einops.rearrange(recorded[PATTERN][0], "batch 1 query key -> (batch query key)")
-        pair = (batch.tokens[:, :, None] * task.d_vocab + batch.tokens[:, None, :]).flatten()
-        total.index_add_(0, pair, pattern.double())
-        count.index_add_(0, pair, torch.ones_like(pair, dtype=torch.float64))
-    return (total / count).reshape(task.d_vocab, task.d_vocab)
+    measured = [model.attention_between_tokens(batch) for batch in documents_of(config, job).text("dev", *config.text)]
+    sums, pairs = (torch.stack(tables).sum(dim=0) for tables in zip(*measured, strict=True))
+    return sums / pairs
+
+
+def _kept_attention(run: TrainedRun) -> _Tokens:
+    """Return mean attention from one word to another in whole documents, as E4 keeps it."""
+    assert run.words is not None
+    return (run.words["sum"] / run.words["pairs"])[-1]
 
 
 def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:

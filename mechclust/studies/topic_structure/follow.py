@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -13,17 +14,13 @@ from torch import Tensor
 from mechclust.studies.topic_structure.arms import DECAY
 from mechclust.studies.topic_structure.optimum import minimiser, moments_of, value_distance
 from mechclust.studies.topic_structure.theory import stage_one_value
-from mechclust.training import ProbeCallback, WeightNorms
-from probes import ProbeResult, run
-from probes.engine.hooks import HookedModel, forward, record
-from probes.engine.identity import fingerprint
+from mechclust.training import WeightNorms
+from probes import ProbeResult
 from probes.store.files import versions
-from tasks import Batch, InputError, TopicDocuments
+from tasks import TopicDocuments
 
 _SEED_OFFSET_OF_OTHERS = 10**6  # added to the seed to draw other documents
 _DEV_BATCH = 500  # documents at once
-PATTERN = "blocks.0.attn.hook_pattern"
-_DIVERGED = "training diverged: attention is not finite"
 
 
 class Follower(Protocol):
@@ -34,6 +31,19 @@ class Follower(Protocol):
     def compute(self) -> ProbeResult:
         """Return the measurements."""
         ...
+
+
+@torch.no_grad()
+def dev_loss(model: Any, task: TopicDocuments) -> float:
+    """Return the mean loss of a network on all development documents."""
+    total = 0.0
+    count = 0
+    for batch in task.batches("dev", _DEV_BATCH):
+        assert batch.targets is not None
+        targets = batch.targets[batch.loss_mask]
+        total += float(task.loss_at(model.logits_at_loss(batch), targets)) * len(targets)
+        count += len(targets)
+    return total / count
 
 
 class DevLoss:
@@ -49,19 +59,11 @@ class DevLoss:
         self._at = at
         self._losses: dict[int, float] = {}
 
-    @torch.no_grad()
     def __call__(self, step: int, model: Any) -> None:
         """Measure the loss before ``step``."""
         if self._at is not None and step not in self._at:
             return
-        total = 0.0
-        count = 0
-        for batch in self._task.batches("dev", _DEV_BATCH):
-            assert batch.targets is not None
-            targets = batch.targets[batch.loss_mask]
-            total += float(self._task.loss_at(model.logits_at_loss(batch), targets)) * len(targets)
-            count += len(targets)
-        self._losses[step] = total / count
+        self._losses[step] = dev_loss(model, self._task)
 
     def compute(self) -> ProbeResult:
         """Return ``loss`` with axis (step)."""
@@ -69,53 +71,79 @@ class DevLoss:
 
 
 class WeightChanges(WeightNorms):
-    """Distances of each weight from where it began, at every step, in single precision."""
-
-    def compute(self) -> ProbeResult:
-        """Return ``change`` with axes (step, weight)."""
-        norms = super().compute()
-        return replace(norms, values={"change": norms["change"].float()}, axes={"change": norms.axes["change"]})
-
-
-class AttentionOrDiverged(ProbeCallback):
-    """A ``ProbeCallback`` with one probe, whose result is NaN, with a note, once attention is no longer finite.
+    """Distances of each weight from where it began, at every step, in single precision.
 
     Args:
-        untrained: builds the network as it was before training, which gives the result its shape.
-        **options: of ``ProbeCallback``.
+        names: parameters of the model to follow; ``None``: all that are trained.
+        norms: keep the norm of each weight too.
     """
 
-    def __init__(self, untrained: Callable[[], HookedModel], **options: Any) -> None:
-        super().__init__(**options)
-        self._untrained = untrained
+    def __init__(self, names: Sequence[str] | None = None, norms: bool = False) -> None:
+        super().__init__(names)
+        self._measures = ("change", "norm") if norms else ("change",)
+
+    def compute(self) -> ProbeResult:
+        """Return ``change``, and ``norm`` if it is kept, with axes (step, weight)."""
+        result = super().compute()
+        values = {name: result[name].float() for name in self._measures}
+        return replace(result, values=values, axes=dict.fromkeys(values, ("step", "weight")))
+
+
+class WordAttention:
+    """Measures attention between tokens at the best development loss, as a callback for a training loop.
+
+    It is kept for every two tokens, so that topics can be assigned to them afterwards.
+
+    Args:
+        task: gives the documents.
+        at: steps at which the development loss is measured, ascending.
+        n_documents: development documents on which attention is measured, without masks.
+        lengths: how many tokens of each, one measurement for each number.
+    """
+
+    def __init__(self, task: TopicDocuments, at: Sequence[int], n_documents: int, lengths: Sequence[int]) -> None:
+        self._task = task
+        self._at = at
+        self._n_documents = n_documents
+        self._lengths = lengths
+        self._losses: dict[int, float] = {}
+        self._best: Any = None
 
     def __call__(self, step: int, model: Any) -> None:
-        """Measure attention before ``step``."""
-        try:
-            super().__call__(step, model)
-        except InputError:
-            (batches,) = self.batches.values()
-            if all(_is_finite(model, batch) for batch in batches):
-                raise
-            for path in self.lacks(step, model):
-                (result,) = run(self._untrained(), batches, list(self.probes.values()))
-                _undefined(result, model).save(path)
+        """Measure the loss before ``step``, and keep a copy of the network if it is the lowest."""
+        if step not in self._at:
+            return
+        loss = dev_loss(model, self._task)
+        if self._best is None or loss < min(self._losses.values()):
+            self._best = copy.deepcopy(model)
+        self._losses[step] = loss
 
-
-@torch.no_grad()
-def _is_finite(model: Any, batch: Batch) -> bool:
-    with record(model, [PATTERN]) as recorded:
-        forward(model, batch)
-    return bool(recorded[PATTERN][0].isfinite().all())
-
-
-def _undefined(result: ProbeResult, model: Any) -> ProbeResult:
-    """Return a result without its numbers: that of a network that diverged."""
-    values = dict(result.values)
-    for name, numbers in result.values.items():
-        if numbers.is_floating_point():
-            values[name] = torch.full_like(numbers, torch.nan)
-    return replace(result, values=values, notes=[_DIVERGED], metadata={**result.metadata, "model": fingerprint(model)})
+    def compute(self) -> ProbeResult:
+        """Return ``sum`` and ``pairs`` with axes (length, query, key), over all pairs, and ``loss`` (step)."""
+        sums: list[Float[Tensor, "query key"]] = []
+        pairs: list[Float[Tensor, "query key"]] = []
+        for length in self._lengths:
+            texts = self._task.text("dev", self._n_documents, length)
+            measured = [self._best.attention_between_tokens(batch) for batch in texts]
+            sums.append(torch.stack([attention for attention, _ in measured]).sum(dim=0).float())
+            pairs.append(torch.stack([count for _, count in measured]).sum(dim=0).float())
+        by_pair = ("length", "query", "key")
+        return ProbeResult(
+            probe="WordAttention",
+            values={
+                "sum": torch.stack(sums),
+                "pairs": torch.stack(pairs),
+                "loss": torch.tensor(list(self._losses.values()), dtype=torch.float64),
+            },
+            axes={"sum": by_pair, "pairs": by_pair, "loss": ("step",)},
+            coords={
+                "length": [str(length) for length in self._lengths],
+                "query": self._task.vocab,
+                "key": self._task.vocab,
+                "step": [str(step) for step in self._losses],
+            },
+            metadata={"versions": versions()},
+        )
 
 
 class WayToMinimiser:

@@ -138,9 +138,8 @@ def _n_below(task: TopicDocuments, share: float) -> int:
 def minimiser(moments: DocumentMoments, weight_decay: float) -> _Square:
     """Solve for the ``W_V`` that minimises the squared loss plus ``weight_decay / 2`` times its squared norm.
 
-    It is in the paper's orientation.
-
-    Gradient descent with this weight decay converges to it, given uniform attention and one-hot input.
+    It is in the paper's orientation. The loss is summed over outputs: gradient descent on their average converges to it
+    with the weight decay divided by their number, given uniform attention and one-hot input.
 
     Raises:
         InputError: for a decay that is not positive: the minimiser is not unique then.

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Panel
 from mechclust.report.text import counted
+from mechclust.studies.topic_structure.attention_table import (
+    attention_means,
+    attention_table,
+    distance_table,
+    implied_table,
+)
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.reading_findings import distance_table
-from mechclust.studies.topic_structure.readings import STOPS, attention_table, readings_of
 from mechclust.studies.topic_structure.results import ArmRuns
 from probes import ProbeResult
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 _CAPTIONS = {
     "heat_maps": "Entries between words, ordered by topic, run of seed {first}: W_E^T W_E (E1), W_V (E2, paper's "
     "orientation), and the mean attention from one word to another if both occur in a document (lower left E4a theory; "
-    "lower right E4, everything trained: attention goes to a few words, nearly the same for queries of all topics).",
+    "lower right E4, everything trained).",
     "everything_trained": "E1b, everything trained: W_E^T W_E between words, ordered by topic, run of seed {first}. "
     "Titles: same-topic minus different-topic entries off the diagonal, in standard deviations (SD) of the entries, "
     "and the same before training. The colour scale ends at the 99th percentile of each panel's off-diagonal entries.",
@@ -30,23 +34,22 @@ _CAPTIONS = {
     "is trained on, and from that of others. Mean over {seeds}, band: minimum to maximum.",
     "stages": "E3: share of W_V's total change (norm of the difference from the start) when W_K or W_Q has made a "
     "tenth of its own, one point for each of {seeds}, line: mean. At least a half (dotted): two stages. Crosses: "
-    "settings in which the share is undefined in some seed.",
-    "two_stages": "How far the weights are from where they began (Frobenius norm of the difference) over training, "
-    "seed {first}, at the fastest rate that diverged in no seed; dotted: the end of stage 1, when W_K or W_Q has made "
-    "a tenth of its total change.",
-    "readings": "E4: how far each reading of the published attention table is from its 15 numbers, one point for each "
-    "of {seeds}, line: mean; stopped at the best development loss, at step {half:,} and {end:,}. On the right: whether "
-    "one of the three stops is compatible, with its whole 95% interval over seeds within the bound (dotted); that is "
-    "{comparisons} comparisons.",
+    "settings in which the share is undefined in some seed. Rates for the squared loss are those for its sum.",
+    "norms": "E3, the network as released, SGD with cross-entropy from near zero: Frobenius norms of the weights, a "
+    "line for each of {released}; dotted: the end of stage 1, when W_K or W_Q has made a tenth of its total change.",
+    "attention": "E4: the published attention table and ours, one point for each of {table}, line: mean. Right "
+    "labels on the first tokens are what the paper describes; shifted labels on whole documents what it seems to show.",
     "mixing": "g against the number of topics a document mixes; dashed: the population optimum with ten topics; "
     "dotted: theorem 3's bounds with constants 1; grey, dashed: uniform attention. One point for each of {seeds}.",
 }
 NOTES = [
     "Documents of E1, E2 and E4a theory follow the theory (an equal mix of a few topics, no START and END); those of "
     "E1b, E3 and E4 follow the paper's experiments (Dirichlet).",
-    "A reading of the published attention table fixes what the paper leaves open: an input that is exactly one-hot, or "
-    "with a trained vector added and then a LayerNorm, as in the public code; MASK visible as a key or hidden; W_V "
-    "frozen at the optimum of the squared loss, or trained; the loss; and when to stop.",
+    "E4 trains the network as released: a one-hot input with a trained vector added and a LayerNorm, and W_K, W_Q and "
+    "W_V with biases. Attention is measured where the development loss is lowest, for every two tokens.",
+    "Shifted labels are those of a program that does not subtract the four special tokens before it looks up the topic "
+    "of a token.",
+    "The squared loss is averaged over outputs. Rates of SGD for it, except in E1b, are multiplied by their number.",
     "Attention counts as moved when W_K or W_Q ends as far from where it began as a tenth of the norm of a weight at "
     "the default start, from either start.",
 ]
@@ -57,33 +60,33 @@ def published_panels(
 ) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.topic_structure import figures  # loads matplotlib
+    from mechclust.studies.topic_structure.attention_figures import attention_figure
     from mechclust.studies.topic_structure.optimum_figures import optimum_figure
-    from mechclust.studies.topic_structure.reading_figures import readings_figure
-    from mechclust.studies.topic_structure.stage_figures import changes_figure, stages_figure
+    from mechclust.studies.topic_structure.stage_figures import norms_figure, stages_figure
 
     drawn = {
-        "heat_maps": figures.heat_maps_figure(config, out),
+        "heat_maps": figures.heat_maps_figure(config, runs, out),
         "everything_trained": figures.everything_trained_figure(config, runs, out),
         "optimum": optimum_figure(config, runs, minimisers),
         "stages": stages_figure(config, runs),
-        "two_stages": changes_figure(config, runs),
-        "readings": readings_figure(config, readings_of(config, runs)),
+        "norms": norms_figure(config, runs),
+        "attention": attention_figure(attention_means(config, runs)),
         "mixing": figures.mixing_figure(config, runs),
     }
     facts = {
         "seeds": counted(len(config.seeds), "seed"),
         "first": config.seeds[0],
-        "half": config.attention_steps // 2,
-        "end": config.attention_steps,
-        "comparisons": len(config.readings) * len(STOPS),
+        "table": counted(len(config.table_seeds), "seed"),
+        "released": counted(len(config.released_seeds), "seed"),
     }
     return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 
 
 def published_tables(config: TopicStructureConfig, runs: ArmRuns) -> dict[str, pd.DataFrame]:
-    """Return the distances and the attention of all readings, by title."""
-    readings = readings_of(config, runs)
+    """Return E4's attention beside the published table, distances from it, and what it implies, by title."""
+    means = attention_means(config, runs)
     return {
-        "Distance from the published attention table, by reading and stop": distance_table(readings),
-        "Mean attention at the best development loss, by reading": attention_table(readings),
+        "Mean attention beside the published table": attention_table(config, means),
+        "Distance from the published table": distance_table(means),
+        "What the published rows imply, as a row of attention sums to 1": implied_table(config, runs),
     }

@@ -1,4 +1,4 @@
-"""What the runs of the topic-structure study measured, and the published numbers to compare."""
+"""What the runs of the topic-structure study measured, arm by arm and seed by seed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,6 @@ from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.training import load_steps
 from probes import ProbeResult, load_result
 
-# From the paper's slides: attention to the same word, to other words of the topic, to different topics.
-PUBLISHED = {
-    "Adam .003": (0.00759, 0.0108, 0.00689),
-    "Adam .01": (0.00811, 0.0100, 0.00707),
-    "Adam .03": (0.00453, 0.0116, 0.00665),
-    "SGD .01": (0.0105, 0.0106, 0.00673),
-    "SGD .03": (0.0140, 0.0103, 0.00641),
-}
 _ATTENTION_WEIGHTS = ("W_K", "W_Q")
 _MOVED = 0.1
 """Attention counts as moved if W_K or W_Q has changed by this share of the norm of a weight at the default start."""
@@ -53,9 +45,10 @@ class TrainedRun:
         start: ``topic_blocks`` of its matrices before training.
         end: ``topic_blocks`` after training.
         changes: norms of a weight's difference from the start, by weight (E3), otherwise empty.
-        attention: step to ``TopicAttention`` result (E4), otherwise empty.
+        attention: step to ``TopicAttention`` result (E4a theory), otherwise empty.
         width: ``d_model`` of the network.
-        dev: step to the loss on the development documents (E4), otherwise empty.
+        norms: norms of ``W_K``, ``W_Q`` and ``W_V``, by weight (E3, the network as released), otherwise empty.
+        words: result of ``WordAttention`` (E4), or ``None``.
         way: distances from the minimiser over training (E2 with weight decay), or ``None``.
     """
 
@@ -64,7 +57,8 @@ class TrainedRun:
     changes: Mapping[str, Float[np.ndarray, "step"]]
     attention: Mapping[int, ProbeResult]
     width: int
-    dev: Mapping[int, float] = field(default_factory=dict)
+    norms: Mapping[str, Float[np.ndarray, "step"]] = field(default_factory=dict)
+    words: ProbeResult | None = None
     way: ProbeResult | None = None
 
     @property
@@ -119,10 +113,11 @@ def _load_run(folder: Path, width: int) -> TrainedRun:
     return TrainedRun(
         start=load_result(folder / "blocks-start.safetensors"),
         end=load_result(folder / "blocks.safetensors"),
-        changes=_changes(folder),
+        changes=_curves(folder, "change"),
         attention=load_steps(folder, "dev.attention"),
         width=width,
-        dev=_dev_losses(folder),
+        norms=_curves(folder, "norm"),
+        words=_load_if_there(folder / "words.safetensors"),
         way=_load_if_there(folder / "way.safetensors"),
     )
 
@@ -131,20 +126,13 @@ def _load_if_there(path: Path) -> ProbeResult | None:
     return load_result(path) if path.exists() else None
 
 
-def _changes(folder: Path) -> dict[str, Float[np.ndarray, "step"]]:
+def _curves(folder: Path, measure: str) -> dict[str, Float[np.ndarray, "step"]]:
     result = _load_if_there(folder / "changes.safetensors")
-    if result is None:
+    if result is None or measure not in result.values:
         return {}
-    curves = result["change"].double().numpy().T
+    curves = result[measure].double().numpy().T
     names = [name.split(".")[-1] for name in result.coords["weight"]]
     return dict(zip(names, curves, strict=True))
-
-
-def _dev_losses(folder: Path) -> dict[int, float]:
-    result = _load_if_there(folder / "dev-loss.safetensors")
-    if result is None:
-        return {}
-    return {int(step): float(loss) for step, loss in zip(result.coords["step"], result["loss"], strict=True)}
 
 
 def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult]:

@@ -15,9 +15,11 @@ from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import once
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import (
+    ATTENTION,
     DECAY,
     DECAYED,
     MINIMISER,
+    RELEASED,
     Arm,
     arms,
     attention_steps,
@@ -28,22 +30,23 @@ from mechclust.studies.topic_structure.arms import (
     keeps_model,
     model_path,
     results_of,
+    seeds_of,
     training_of,
 )
 from mechclust.studies.topic_structure.blocks import topic_blocks
 from mechclust.studies.topic_structure.config import TopicStructureConfig, TopicTransformerConfig
 from mechclust.studies.topic_structure.follow import (
-    AttentionOrDiverged,
     DevLoss,
     Follower,
     WayToMinimiser,
     WeightChanges,
+    WordAttention,
 )
 from mechclust.studies.topic_structure.optimum import drawn_moments, minimiser, population_moments, value_distance
 from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.studies.trainings import Training
-from mechclust.training import Callback, train
+from mechclust.training import Callback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.engine.identity import fingerprint
@@ -52,6 +55,7 @@ from tasks import Batch, TopicDocuments
 from tasks.topic_documents import MASK
 
 LOSS = "loss.safetensors"
+_RELEASED_WEIGHTS = tuple(f"blocks.0.attn.W_{part}" for part in "KQV")
 _BLOCK_MEASURES = ("gap", "separation", "same", "same_off_diagonal", "different", "spread")
 
 
@@ -59,9 +63,10 @@ def trainings(config: TopicStructureConfig) -> list[Training]:
     """Return what is trained, by arm."""
     trained = []
     for arm in arms(config).values():
-        task = documents_of(config, Job(arm.name, config.seeds[0]))
+        seeds = seeds_of(config, arm.name)
+        task = documents_of(config, Job(arm.name, seeds[0]))
         network = TopicTransformerConfig(d_vocab=task.d_vocab, **arm.model)
-        trained.append(Training(network, task, training_of(config, arm), len(config.seeds)))
+        trained.append(Training(network, task, training_of(config, arm), len(seeds)))
     return trained
 
 
@@ -96,10 +101,9 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
     followers = _followers(config, arm, task)
     callbacks: list[Callback] = [*followers.values()]
     if steps := attention_steps(config, arm):
-        untrained = partial(build_model, model_config)
         batches = {"dev": list(task.text("dev", *config.text))}
         probes = {"attention": TopicAttention(task.token_membership, n_permutations=0)}
-        callbacks.append(AttentionOrDiverged(untrained, out=folder, batches=batches, probes=probes, at=steps))
+        callbacks.append(ProbeCallback(out=folder, batches=batches, probes=probes, at=steps))
     losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
     trained = fingerprint(model)
     if arm.experiment != "E5":
@@ -129,8 +133,12 @@ def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> 
     """Return what follows a network during training, by the name of its result."""
     if arm.experiment == "E3":
         return {"changes": WeightChanges()}
-    if arm.experiment == "E4":
-        return {"dev-loss": DevLoss(task, attention_steps(config, arm))}
+    if arm.experiment == RELEASED:
+        return {"changes": WeightChanges(_RELEASED_WEIGHTS, norms=True)}
+    if arm.experiment == ATTENTION:
+        evaluated = range(config.check_every, config.attention_steps + 1, config.check_every)
+        n_documents, n_tokens = config.text
+        return {"words": WordAttention(task, evaluated, n_documents, (n_tokens, task.n_ctx))}
     if arm.experiment == "E5":
         steps = beyond_steps(config)
         return {"dev-loss": DevLoss(task, steps), "tables": TopicTables(task, steps, config.beyond.n_permutations)}
@@ -207,7 +215,7 @@ def load_trained(out: Path, job: Job) -> Any:
 
 def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel]:
     """Return the networks of the first seed, whose models are kept, with measured attention."""
-    measured = ("E4", "E4a theory", "E5")
+    measured = (ATTENTION, "E4a theory", "E5")
     kept = [job for job in jobs(config) if keeps_model(config, job) and arms(config)[job.arm].experiment in measured]
     return [
         TrainedModel(job.name, partial(_with_documents, config, out, job), partial(_examples, config, job))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 from jaxtyping import Float
@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, subplots
-from mechclust.studies.topic_structure.arms import INITS, OBJECTIVES, Cell, stage_cells
+from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.drawing import DARK
-from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
+from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 
 _LOOKS = {"W_V": (RED, "-"), "W_K": (BLUE, "-"), "W_Q": (GREEN, "--")}
 _STARTS = {"near-zero": (BLUE, "o", -1), "default": (RED, "s", 1)}  # colour, marker, side
@@ -30,9 +30,10 @@ def stages_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """Draw the share of ``W_V``'s total change by learning rate, one panel per optimiser and loss."""
     factorial, shares = shares_of(config, runs)
     by_cell = dict(zip(factorial, shares.T, strict=True))
-    figure, axes = subplots(2 * len(OBJECTIVES), 2, size=(4.4, 3.0), sharey=True, grid="y")
+    panels = list(dict.fromkeys((cell.optimiser, cell.objective) for cell in factorial))
+    figure, axes = subplots(len(panels), 3, size=(3.3, 3.0), sharey=True, grid="y")
     highest = max(_HIGH, 1.05 * float(np.nanmax(shares, initial=1.0)))
-    for axis, (optimiser, loss) in zip(axes, product(("SGD", "Adam"), OBJECTIVES), strict=True):
+    for axis, (optimiser, loss) in zip(axes, panels, strict=True):
         rates = sorted({cell.rate for cell in factorial if cell.optimiser == optimiser})
         axis.axhline(0.5, color=GREY, ls=":", lw=1.2)
         for init, (x, rate) in product(_STARTS, enumerate(rates)):
@@ -41,8 +42,7 @@ def stages_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, highest), title=f"{optimiser}, {loss}")
         axis.set_xlabel("learning rate")
-    for axis in axes[::2]:
-        axis.set_ylabel("share of $W_V$'s change", gid=MATHTEXT)
+    axes[0].set_ylabel("share of $W_V$'s change", gid=MATHTEXT)
     without = {_marker(runs, cell) for cell, of_seeds in by_cell.items() if np.isnan(of_seeds).any()}
     _stage_legend(figure, sorted(without))
     return figure
@@ -76,44 +76,29 @@ def _stage_legend(figure: Figure, without: list[str]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
 
-def changes_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
-    """Draw how far weights are from where they began, with the end of stage 1.
+def norms_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+    """Draw the norms of the weights of the network as released, a line for each seed, one panel per rate.
 
-    Each start, optimiser and loss is shown at its fastest rate that diverged in no seed.
+    As on the authors' slide, with the end of stage 1. Norms of a run that diverged end where they leave the panel.
     """
-    drawn = _fastest(config, runs)
-    figure, axes = subplots(len(drawn), 4, size=(3.1, 2.7))
-    for axis, cell in zip(axes, drawn, strict=True):
-        run = runs[cell.arm][0]
+    figure, axes = subplots(len(config.released_rates), 3, size=(3.1, 2.7), sharey=True)
+    highest = 1.0
+    for run in chain.from_iterable(runs[released_arm(rate)] for rate in config.released_rates):
+        if run.finite:
+            highest = max(highest, *(float(norms.max()) for norms in run.norms.values()))
+    for axis, rate in zip(axes, config.released_rates, strict=True):
+        arm = runs[released_arm(rate)]
         for weight, (color, style) in _LOOKS.items():
-            axis.plot(run.changes[weight], color=color, label=f"${weight}$", ls=style)
-        if run.moves and run.stages.boundary is not None:
-            axis.axvline(run.stages.boundary, color=DARK, ls=":", lw=1.2)
-        title = f"{cell.init} start, {cell.optimiser}, {cell.objective}, rate {cell.rate:g}"
-        axis.set_title(f"{title}\n{_outcome(run)}", fontsize=8, gid=MATHTEXT)
-        axis.set(xlabel="training step", ylim=(0, None))
-    for axis in axes[::4]:
-        axis.set_ylabel("distance from the start")
+            for place, run in enumerate(arm):
+                label = f"${weight}$" if place == 0 else None
+                axis.plot(run.norms[weight], color=color, ls=style, lw=0.8, alpha=0.7, label=label)
+        for run in arm:
+            if run.moves and run.stages.boundary is not None:
+                axis.axvline(run.stages.boundary, color=DARK, ls=":", lw=0.8)
+        lost = sum(not run.finite for run in arm)
+        title = f"rate {rate:g}, {lost} of {len(arm)} diverged" if lost else f"rate {rate:g}"
+        axis.set(title=title, xlabel="training step", ylim=(0, 1.1 * highest))
+    axes[0].set_ylabel("Frobenius norm")
     for text in axes[0].legend(frameon=False).get_texts():
         text.set_gid(MATHTEXT)
     return figure
-
-
-def _fastest(config: TopicStructureConfig, runs: ArmRuns) -> list[Cell]:
-    fastest = []
-    for objective, optimiser, init in product(OBJECTIVES, ("SGD", "Adam"), INITS):
-        same = [cell for cell in stage_cells(config) if cell[:3] == (init, optimiser, objective)]
-        finite = [cell for cell in same if _finite(runs, cell)]
-        if finite:
-            fastest.append(max(finite, key=_rate))
-    return fastest
-
-
-def _rate(cell: Cell) -> float:
-    return cell.rate
-
-
-def _outcome(run: TrainedRun) -> str:
-    if run.moves and run.stages.boundary is not None:
-        return f"{100 * run.stages.early:.0f}% of $W_V$'s change"
-    return "attention hardly moves"

@@ -1,4 +1,4 @@
-"""Two stages: which of E3's cells (initial weights x optimiser x loss x rate) show them. Findings P4 to P4b."""
+"""Two stages: which of E3's cells (initial weights x optimiser x loss x rate) show them. Findings P4 to P4f."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import untested_findings
-from mechclust.studies.topic_structure.arms import Cell
+from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
 from mechclust.studies.topic_structure.stages import two_stages
@@ -26,7 +26,7 @@ _Groups = Mapping[str, Sequence[int]]  # places of cells, by the name of their g
 
 
 def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    """Return P4 to P4b. Bounds were written before any run on the seeds that they are judged by."""
+    """Return P4 to P4f. Bounds were written before any run on the seeds that they are judged by."""
     cells, share = shares_of(config, runs)
     exchanged = np.array([[_exchanged_share(run) for run in runs[cell.arm]] for cell in cells]).T
     moved = ~np.isnan(share).any(axis=0)
@@ -36,12 +36,13 @@ def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]
     every_near = _places(cells, moved, init="near-zero")
     note = _left_out(cells, moved)
     findings = [
-        replace(_early(share, exchanged, near, "P4", "SGD or Adam", "in every cell in"), shown="headline", note=note),
+        replace(_early(share, exchanged, near, "P4", "SGD or Adam", "in every cell in"), shown="page", note=note),
         replace(
             _early(share, exchanged, squared, "P4a", "SGD, squared loss", "at every rate at"),
             note=f"implied by P4; {note}" if note else "implied by P4",
         ),
         replace(_late(share, default, every_near), note=note),
+        _as_released(config, runs),
     ]
     if config.steps < LEAST_STEPS:
         return untested_findings(findings)
@@ -105,3 +106,30 @@ def _late(share: _Shares, default: Sequence[int], near: Sequence[int]) -> Findin
 def _of_cells(share: _Shares, places: Sequence[int]) -> Float[np.ndarray, "_ _"]:
     """Return the shares in some cells; without seeds if there are no cells."""
     return share[:, list(places)] if places else np.empty((0, 1))
+
+
+def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
+    """Return the finding on the network as released, at each rate at which all seeds have a share."""
+    share = {}
+    left_out = []
+    for rate in config.released_rates:
+        of_rate = np.array([run.stages.early if run.moves else math.nan for run in runs[released_arm(rate)]])
+        lost = int(np.isnan(of_rate).sum())
+        if lost:
+            left_out.append(f"{rate:g} ({lost} of {len(of_rate)} seeds)")
+        else:
+            share[rate] = of_rate
+    rule = "left out as in P4, a rule that was added after the results had been seen"
+    return compared(
+        "P4f",
+        "E3, as released (a vector added to the input, then a LayerNorm), near-zero start, SGD, cross-entropy: "
+        f"{_SHARE}, at every rate",
+        {f"rate {rate:g}": Bound(">=", 0.5) for rate in share},
+        list(share.values()),
+        "W_V and W_K or W_Q exchanged",
+        [np.array([_exchanged_share(run) for run in runs[released_arm(rate)]]) for rate in share],
+        source=_PAPER,
+        shown="headline",
+        note=f"attention hardly moved or training diverged at rate {', '.join(left_out)}: {rule}" if left_out else "",
+        not_tested="" if share else _UNMOVED,
+    )

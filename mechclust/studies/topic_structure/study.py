@@ -18,7 +18,7 @@ from mechclust.studies.topic_structure.arms import jobs
 from mechclust.studies.topic_structure.beyond import report as beyond_report
 from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.results import load_beyond
-from mechclust.studies.topic_structure.config import READINGS, Beyond, TopicStructureConfig
+from mechclust.studies.topic_structure.config import Beyond, TopicStructureConfig
 from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
 from mechclust.studies.topic_structure.run import LOSS, run_job, trained_models, trainings
@@ -87,13 +87,15 @@ STUDY = Study(
     presets={
         "smoke": TopicStructureConfig(
             seeds=(0,),
+            released_seeds=(1,),
+            table_seeds=(1,),
             documents=TopicDocuments(n_topics=3, words_per_topic=3, n_documents=60, lengths=(8, 12)),
             steps=4,
             decay_steps=4,
             attention_steps=6,
             check_every=1,
-            readings=("one-hot visible frozen cross-entropy", "normalised hidden trained squared"),
             sgd_rates=(3.0,),
+            released_rates=(1.0,),
             adam_rates=(0.003,),
             optimum_documents=(20, 40),
             optimum_lengths=(10, 20),
@@ -107,12 +109,13 @@ STUDY = Study(
         "quick": replace(
             TopicStructureConfig(),
             seeds=(0, 1),
+            released_seeds=(2, 3),
+            table_seeds=(2, 3),
             documents=TopicDocuments(n_documents=4000),
             steps=800,
             decay_steps=1000,
             attention_steps=1200,
             check_every=200,
-            readings=tuple(name for name in READINGS if name.endswith("visible trained cross-entropy")),
             sgd_rates=(3.0, 30.0),
             adam_rates=(0.003,),
             optimum_documents=(1000, 3000, 10_000),

@@ -8,16 +8,15 @@ import numpy as np
 import torch
 
 from mechclust.studies.topic_structure import TopicStructureConfig, theory_gap
-from mechclust.studies.topic_structure.arms import DECAYED, arms, attention_steps, reading_arm
+from mechclust.studies.topic_structure.arms import ATTENTION, DECAYED, RELEASED, arms, attention_arm, seeds_of
+from mechclust.studies.topic_structure.attention_table import SHIFTED, TABLE, bucket_means, labels_of
 from mechclust.studies.topic_structure.config import ROWS
-from mechclust.studies.topic_structure.readings import TABLE
 from mechclust.studies.topic_structure.results import THEORY_G, TrainedRun
 from probes import ProbeResult
 from tasks import TopicDocuments
 
 PAPER = TopicStructureConfig()
 GAP = theory_gap(TopicDocuments())
-BEST_READING = "normalised visible trained cross-entropy"
 
 
 def blocks(gap, separation, effect, distance=0.3) -> ProbeResult:
@@ -53,7 +52,7 @@ def noise_of(name, seed):
 
 def early_of(name, seed):
     """Return the share that a cell of E3 shows."""
-    return (0.9 if "near-zero" in name else 0.2) + noise_of(name, seed)
+    return (0.2 if "default" in name else 0.9) + noise_of(name, seed)
 
 
 def g_of(name, seed):
@@ -62,18 +61,32 @@ def g_of(name, seed):
     return THEORY_G[tau] * (1 if total == 10 else 1.7) * (1 + noise_of(name, seed))
 
 
-def of_reading(config, arm, reading, row, noise):
-    """Return attention near the published where the reading is the best one and training stops early."""
-    far = 0.5 * (reading != BEST_READING) + 0.3 * ("trained" not in reading) + 0.2 * ("hidden" in reading)
-    far += 0.2 * ("one-hot" in reading) + 0.2 * ("squared" in reading)
-    published = TABLE[list(ROWS).index(row)]
+def words(first, whole) -> ProbeResult:
+    """Return attention by buckets of the right labels, on first tokens and on whole documents, once for each pair."""
+    topic = TopicDocuments().token_topics
+    own = torch.eye(len(topic), dtype=torch.bool)
+    same = topic[:, None] == topic
+    tables = [torch.where(own, o, torch.where(same, s, d)) for o, s, d in (first, whole)]
+    by_pair = ("length", "query", "key")
+    values = {"sum": torch.stack(tables), "pairs": torch.ones(2, len(topic), len(topic))}
+    tokens = list(map(str, range(len(topic))))
+    coords = {"length": ["100", "152"], "query": tokens, "key": tokens}
+    return ProbeResult("WordAttention", values, dict.fromkeys(values, by_pair), coords)
 
-    def at(step):
-        moved = far + (0.3 if step == config.attention_steps else 0)
-        return attention(published * np.exp(np.array([moved, 0, -moved]) + noise))
 
-    steps = attention_steps(config, arm)
-    return {step: at(step) for step in steps}, {step: 4.0 + (step > 3000) * 0.1 - step * 1e-6 for step in [0, *steps]}
+def before_the_shift(published):
+    """Return the attention by right labels that has published means by shifted labels."""
+    shifted = labels_of(TopicDocuments())[SHIFTED]
+    parts = [bucket_means(words(basis, basis), shifted)[0] for basis in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0))]
+    same_topic, different = np.linalg.solve(np.stack(parts, axis=1)[1:], published[1:])
+    return published[0], same_topic, different
+
+
+def of_row(row, noise):
+    """Return attention that shows the published row with shifted labels, and nearly with right ones on first tokens."""
+    published = TABLE[list(ROWS).index(row)] * np.exp(noise)
+    middle = np.sqrt(published[1] * published[2])
+    return words((1.5 * published[0], middle * 1.8**0.5, middle / 1.8**0.5), before_the_shift(published))
 
 
 def made(config, name, seed) -> TrainedRun:
@@ -86,12 +99,11 @@ def made(config, name, seed) -> TrainedRun:
         width=104,
         way=way(0.02 + noise / 10) if name == DECAYED else None,
     )
-    if arm.experiment == "E3":
-        return replace(run, changes=curves(early_of(name, seed)))
-    if arm.experiment == "E4":
-        reading, row = next((r, o) for r in config.readings for o in ROWS if reading_arm(r, o) == name)
-        found, dev = of_reading(config, arm, reading, row, noise)
-        return replace(run, attention=found, dev=dev)
+    if arm.experiment in ("E3", RELEASED):
+        moved = curves(early_of(name, seed))
+        return replace(run, changes=moved, norms={weight: 1 + values for weight, values in moved.items()})
+    if arm.experiment == ATTENTION:
+        return replace(run, words=of_row(next(row for row in ROWS if attention_arm(row) == name), noise))
     if arm.experiment == "E4a theory":
         g = g_of(name, seed)
         steps = {0: attention([0.01, 0.01, 0.01]), config.steps: attention([g * 0.01, g * 0.01, 0.01])}
@@ -119,4 +131,4 @@ def minimisers(config, power=-0.5, power_of_closed=-0.2, shrink=-0.6):
 
 
 def constructed(config=PAPER):
-    return {name: [made(config, name, seed) for seed in config.seeds] for name in arms(config)}
+    return {name: [made(config, name, seed) for seed in seeds_of(config, name)] for name in arms(config)}

@@ -161,6 +161,8 @@ class TestArms:
         expected += [f"E5 {name} {kind}" for kind in kinds for name in ("SGD", "Adam")]
         assert list(arms(BEYOND)) == expected
         assert len(jobs(BEYOND)) == 8 * 18
+        rates = [arms(BEYOND)[f"E5 {name}"].training["lr"] for name in ("SGD", "SGD squared", "Adam squared")]
+        assert rates == [30.0, 104 * 30.0, 0.003]  # the squared loss is a mean over 104 outputs
         steps = [0, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000]
         assert beyond_steps(BEYOND) == steps
         for arm in arms(BEYOND).values():

@@ -7,15 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.studies.topic_structure.arms import DECAYED, Cell, stage_cells
+from mechclust.studies.topic_structure.arms import DECAYED, Cell, released_arm, stage_cells
+from mechclust.studies.topic_structure.attention_figures import attention_figure
+from mechclust.studies.topic_structure.attention_table import RIGHT, SHIFTED, TABLE, attention_means
 from mechclust.studies.topic_structure.figures import mixing_figure
 from mechclust.studies.topic_structure.optimum_figures import optimum_figure
-from mechclust.studies.topic_structure.reading_figures import readings_figure
-from mechclust.studies.topic_structure.reading_findings import NEAR
-from mechclust.studies.topic_structure.readings import BEST, readings_of, uniform_distance
 from mechclust.studies.topic_structure.results import THEORY_G, mixing_values, shares_of, ways_of
-from mechclust.studies.topic_structure.stage_figures import changes_figure, stages_figure
-from tests.mechclust.studies.topic_structure.made_runs import BEST_READING, PAPER, constructed, minimisers
+from mechclust.studies.topic_structure.stage_figures import norms_figure, stages_figure
+from tests.mechclust.studies.topic_structure.made_runs import PAPER, constructed, minimisers
 
 RUNS = constructed()
 
@@ -33,11 +32,11 @@ class TestStages:
         by_title = {axis.get_title(): axis for axis in figure.axes}
         for optimiser in ("SGD", "Adam"):
             rates = sorted({cell.rate for cell in factorial if cell.optimiser == optimiser})
-            axis = by_title[f"{optimiser}, squared"]
+            axis = by_title[f"{optimiser}, cross-entropy"]
             assert [text.get_text() for text in axis.get_xticklabels()] == [f"{rate:g}" for rate in rates]
             for init, marker, side in (("near-zero", "o", -0.09), ("default", "s", 0.09)):
                 drawn = points(axis, marker)
-                places = [factorial.index(Cell(init, optimiser, "squared", rate)) for rate in rates]
+                places = [factorial.index(Cell(init, optimiser, "cross-entropy", rate)) for rate in rates]
                 assert drawn[:, 1] == pytest.approx(shares[:, places].T.ravel())
                 assert drawn[:, 0] == pytest.approx(np.repeat(np.arange(len(rates)) + side, len(shares)))
 
@@ -69,27 +68,20 @@ class TestStages:
         assert [text.get_text() for text in legend.get_texts()][-1] == f"{words} in some seed"
 
 
-class TestChanges:
-    def test_draw_the_weights_of_the_first_seed_at_the_fastest_rate(self):
-        figure = changes_figure(PAPER, RUNS)
-        axis = figure.axes[0]
-        rate = max(cell.rate for cell in stage_cells(PAPER) if cell[:3] == stage_cells(PAPER)[0][:3])
-        cell = stage_cells(PAPER)[0]._replace(rate=rate)
-        assert axis.get_title().startswith(f"{cell.init} start, {cell.optimiser}, {cell.objective}, rate {rate:g}\n")
-        by_label = {line.get_label(): line.get_ydata() for line in axis.lines}
-        run = RUNS[cell.arm][0]
-        for weight in ("W_V", "W_K", "W_Q"):
-            assert by_label[f"${weight}$"] == pytest.approx(run.changes[weight])
-        assert axis.lines[-1].get_xdata() == pytest.approx([run.stages.boundary] * 2)
-        assert f"{100 * run.stages.early:.0f}% of" in axis.get_title()
-
-    def test_leave_out_a_rate_that_diverged(self):
-        rates = [cell for cell in stage_cells(PAPER) if cell[:3] == stage_cells(PAPER)[0][:3]]
-        fastest = max(rates, key=lambda cell: cell.rate)
-        second = sorted(cell.rate for cell in rates)[-2]
-        diverged = [replace(run, changes={k: v * np.nan for k, v in run.changes.items()}) for run in RUNS[fastest.arm]]
-        axis = changes_figure(PAPER, RUNS | {fastest.arm: diverged}).axes[0]
-        assert f"rate {second:g}\n" in axis.get_title()
+def test_the_norms_of_the_released_network_are_drawn_for_each_seed():
+    lost = RUNS[released_arm(2.0)][0]
+    nothing = {weight: np.full(101, np.nan) for weight in ("W_V", "W_K", "W_Q")}
+    arm = [replace(lost, changes=nothing, norms=nothing), *RUNS[released_arm(2.0)][1:]]
+    figure = norms_figure(PAPER, RUNS | {released_arm(2.0): arm})
+    assert [axis.get_title() for axis in figure.axes] == ["rate 0.5", "rate 1", "rate 2, 1 of 8 diverged"]
+    for axis, rate in zip(figure.axes[:2], PAPER.released_rates, strict=False):
+        arm = RUNS[released_arm(rate)]
+        drawn = [line.get_ydata() for line in axis.lines if len(line.get_ydata()) == 101]
+        for place, weight in enumerate(("W_V", "W_K", "W_Q")):
+            expected = [run.norms[weight] for run in arm]
+            assert np.array(drawn[place * len(arm) :][: len(arm)]) == pytest.approx(np.array(expected))
+        ends = [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":"]
+        assert ends == [run.stages.boundary for run in arm]
 
 
 class TestMixing:
@@ -109,26 +101,15 @@ class TestMixing:
         assert [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2] == []
 
 
-class TestReadings:
-    def test_draw_the_distance_of_every_seed_with_the_best_verdict(self):
-        readings = readings_of(PAPER, RUNS)
-        (axis,) = readings_figure(PAPER, readings).axes
-        place = readings.names.index((BEST_READING, BEST))
-        y = PAPER.readings.index(BEST_READING)
-        drawn = points(axis, "o")
-        assert drawn[np.isclose(drawn[:, 1], y - 0.24), 0] == pytest.approx(readings.distance[:, place])
-        words = [text.get_text() for text in axis.texts]
-        assert words.count("compatible") == 1
-        dotted = [float(line.get_xdata()[0]) for line in axis.lines if line.get_linestyle() == ":"]
-        assert dotted == pytest.approx([NEAR.value, uniform_distance(PAPER)])
-
-    def test_every_distance_is_in_view_on_a_logarithmic_scale(self):
-        readings = readings_of(PAPER, RUNS)
-        (axis,) = readings_figure(PAPER, readings).axes
-        low, high = axis.get_xlim()
-        assert axis.get_xscale() == "log"
-        assert low == pytest.approx(0.8 * min(0.1, readings.distance.min()))
-        assert high == pytest.approx(max(1.2, 1.2 * readings.distance.max()))
+def test_the_published_table_is_drawn_beside_both_readings():
+    means = attention_means(PAPER, RUNS)
+    axes = attention_figure(means).axes
+    assert [axis.get_title() for axis in axes] == ["same word", "same topic", "different topic"]
+    for bucket, axis in enumerate(axes):
+        assert points(axis, "|")[:, 0] == pytest.approx(TABLE[:, bucket])
+        assert points(axis, "o")[:, 0] == pytest.approx(means[RIGHT][:, :, 0, bucket].T.ravel())
+        assert points(axis, "s")[:, 0] == pytest.approx(means[SHIFTED][:, :, 1, bucket].T.ravel())
+        assert axis.get_xlim()[1] >= points(axis, "s")[:, 0].max()
 
 
 def test_the_optimum_is_drawn_by_documents_and_by_step():

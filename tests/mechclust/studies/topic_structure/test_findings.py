@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
-from mechclust.studies.topic_structure.arms import DECAYED, Cell, arms, attention_steps, reading_arm, stage_cells
+from mechclust.studies.topic_structure.arms import DECAYED, Cell, attention_arm, released_arm, stage_cells
+from mechclust.studies.topic_structure.attention_table import (
+    RANDOM,
+    RIGHT,
+    SHIFTED,
+    TABLE,
+    TOPIC_COLUMNS,
+    attention_means,
+    attention_table,
+    bucket_means,
+    distance_of,
+    distance_values,
+    implied_table,
+    labels_of,
+)
+from mechclust.studies.topic_structure.config import ROWS
 from mechclust.studies.topic_structure.findings import findings_of
-from mechclust.studies.topic_structure.reading_figures import readings_figure
-from mechclust.studies.topic_structure.reading_findings import distance_table, nearest_readings, verdicts_of
-from mechclust.studies.topic_structure.readings import BEST, END, HALF, TABLE, attention_table, readings_of, stops_of
 from mechclust.studies.topic_structure.results import THEORY_G, shares_of, topic_block
-from mechclust.studies.topic_structure.stage_figures import changes_figure, stages_figure
+from mechclust.studies.topic_structure.stage_figures import stages_figure
+from probes import ProbeResult
+from tasks import TopicDocuments
 from tests.mechclust.studies.topic_structure.made_runs import (
-    BEST_READING,
     GAP,
     PAPER,
     attention,
@@ -31,9 +47,9 @@ from tests.mechclust.studies.topic_structure.made_runs import (
 
 SEEDS = PAPER.seeds
 RUNS = constructed()
-HEADLINES = ["P1b", "P4", "P5"]
-PAGE = ["P1a", "P2b", "P2c", "P3", "P8b"]
-TABLE_ONLY = ["P2", "P3b", "P3c", "P4a", "P4b", "P5a", "P6", "P8"]
+HEADLINES = ["P1b", "P4f", "P5"]
+PAGE = ["P1a", "P2b", "P2c", "P3", "P4", "P5a", "P5g", "P5h", "P8b"]
+TABLE_ONLY = ["P2", "P3b", "P3c", "P4a", "P4b", "P6", "P8"]
 NEAR = [cell.arm for cell in stage_cells(PAPER) if cell.init == "near-zero"]
 DEFAULT = [cell.arm for cell in stage_cells(PAPER) if cell.init == "default"]
 
@@ -66,16 +82,18 @@ class TestFindings:
         assert {id for id, finding in found.items() if finding.kind == "check"} == {"P2b", "P2c"}
         assert {id for id, finding in found.items() if finding.control is None} == {"P2b", "P2c"}
 
-    def test_have_the_history_of_the_first_paper_run(self):
+    def test_have_the_history_of_earlier_runs(self):
         found = judged()
-        assert {id for id, finding in found.items() if finding.history} == {"P1a", "P1b", "P2", "P3", "P4", "P5", "P6"}
+        assert {id for id, finding in found.items() if not finding.history} == {"P2b", "P2c", "P4f", "P5g", "P5h"}
         verdicts = [earlier.verdict for earlier in found["P5"].history]
-        assert verdicts == ["does not hold", "holds", "holds", "does not hold"]
+        assert verdicts == ["does not hold", "holds", "holds", "does not hold", "does not hold"]
 
     def test_are_not_tested_by_short_runs(self):
         short = replace(PAPER, decay_steps=3000, attention_steps=2000, optimum_lengths=(100, 400))
         found = judged(constructed(short), config=short)
-        assert {id for id, f in found.items() if f.verdict == "not tested"} == {"P2", "P2b", "P2c", "P5", "P5a"}
+        assert {id for id, f in found.items() if f.verdict == "not tested"} == {
+            *("P2", "P2b", "P2c", "P5", "P5a", "P5g", "P5h"),
+        }
 
     @pytest.mark.parametrize(
         ("names", "change", "broken"),
@@ -87,10 +105,11 @@ class TestFindings:
             (["E1b squared SGD .01"], {"end": blocks(GAP, 0.05, 0.2)}, {"P3b"}),
             (["E1b squared SGD .01"], {"end": blocks(GAP, 0.05, -0.2)}, {"P3", "P3b"}),
             (["E1b squared Adam .03"], {"end": blocks(GAP, 0.05, 0.2)}, {"P3b", "P3c"}),
-            ([Cell("near-zero", "Adam", "squared", 0.003).arm], {"changes": curves(0.3)}, {"P4"}),
+            ([Cell("near-zero", "Adam", "cross-entropy", 0.003).arm], {"changes": curves(0.3)}, {"P4"}),
             ([Cell("near-zero", "SGD", "squared", 30.0).arm], {"changes": curves(0.3)}, {"P4", "P4a"}),
             ([Cell("near-zero", "SGD", "cross-entropy", 3.0).arm], {"changes": curves(0.3)}, {"P4"}),
             ([Cell("default", "SGD", "squared", 3.0).arm], {"changes": curves(0.7)}, {"P4b"}),
+            ([released_arm(2.0)], {"changes": curves(0.3)}, {"P4f"}),
             (["E4a theory T10 tau8"], {"attention": {2000: attention([0.16, 0.16, 0.01])}}, {"P6", "P8", "P8b"}),
             (["E4a theory T10 tau3"], {"attention": {2000: attention([0.05, 0.05, 0.01])}}, {"P6", "P8b"}),
             (["E4a theory T20 tau8"], {"attention": {2000: attention([0.079, 0.079, 0.01])}}, {"P6", "P8"}),
@@ -136,6 +155,9 @@ class TestFindings:
             "P4": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)),
             "P4a": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)),
             "P4b": altered(NEAR, changes=curves(0.2)),
+            "P4f": altered(
+                list(map(released_arm, PAPER.released_rates)), changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)
+            ),
             "P8": RUNS | nine,
         }
         assert {id: judged(runs)[id].verdict for id, runs in cases.items()} == dict.fromkeys(cases, "not specific")
@@ -241,18 +263,12 @@ class TestStages:
         assert [cell.arm for cell, left in zip(known, out, strict=True) if left] == [gone, still]
         found = judged(runs)
         assert (found["P4"].verdict, found["P4a"].verdict) == ("holds", "holds")
-        assert [part.name for part in found["P4"].parts] == ["SGD, lowest of 6", "Adam, lowest of 8"]
+        assert [part.name for part in found["P4"].parts] == ["SGD, lowest of 6", "Adam, lowest of 4"]
         drawn = stages_figure(PAPER, runs)
         assert [axis.get_title() for axis in drawn.axes][:2] == ["SGD, cross-entropy", "SGD, squared"]
         (legend,) = drawn.legends
         said = [text.get_text() for text in legend.get_texts()]
         assert said[2:] == ["training diverged in some seed", "attention hardly moved in some seed"]
-        assert "near-zero start, SGD, cross-entropy, rate 10\n" in "".join(
-            axis.get_title() for axis in changes_figure(PAPER, runs).axes
-        )
-        partly = {name: np.where(np.arange(len(x)) < 2, x, np.nan) for name, x in RUNS[gone][0].changes.items()}
-        runs[gone] = [replace(run, changes=partly) for run in RUNS[gone]]
-        assert not any("cross-entropy, rate 30" in axis.get_title() for axis in changes_figure(PAPER, runs).axes[:1])
 
     def test_one_number_of_topics_has_no_rise_with_it(self):
         one = replace(PAPER, topics=(10,))
@@ -265,96 +281,106 @@ class TestStages:
         assert judged(runs)["P4"].verdict == "does not hold"
         assert judged(altered_in(2, low, runs, changes=curves(0.3, moves=False)))["P4"].verdict == "holds"
 
+    def test_the_network_as_released_is_judged_at_every_rate(self):
+        found = judged()["P4f"]
+        assert [part.name for part in found.parts] == ["rate 0.5", "rate 1", "rate 2"]
+        for part, rate in enumerate(PAPER.released_rates):
+            assert [early_of(released_arm(rate), seed) for seed in PAPER.released_seeds] == by_seed(found, part)
+        still = altered([released_arm(0.5)], changes=curves(0.0, moves=False))
+        assert [part.name for part in judged(still)["P4f"].parts] == ["rate 1", "rate 2"]
+        assert "at rate 0.5 (8 of 8 seeds)" in judged(still)["P4f"].note
+        nowhere = altered(list(map(released_arm, PAPER.released_rates)), changes=curves(0.0, moves=False))
+        assert judged(nowhere)["P4f"].verdict == "not tested"
+
     def test_nothing_is_tested_where_attention_moves_nowhere(self):
         found = judged(altered(DEFAULT, changes=curves(0.0, moves=False)))["P4b"]
         assert (found.verdict, found.why_not) == ("not tested", "attention moved in none of its cells")
 
 
-def scaled(run, factor):
-    """Return a run with all attention multiplied, farther from the table."""
-    moved = {step: attention(result["overall_mean"].numpy() * factor) for step, result in run.attention.items()}
-    return replace(run, attention=moved)
+def with_words(change, row="SGD .03"):
+    """Return the made runs with the attention of one row of E4 changed in every seed."""
+    return altered_each(attention_arm(row), change)
 
 
-def even(run):
-    """Return a run with as much attention within topics as between them."""
-    means = {step: result["overall_mean"].numpy() for step, result in run.attention.items()}
-    return replace(run, attention={step: attention([x[0], x[2], x[2]]) for step, x in means.items()})
+def altered_each(name, change):
+    return RUNS | {name: [replace(run, words=change(run.words)) for run in RUNS[name]]}
 
 
-class TestReadings:
-    def test_stop_at_the_best_development_loss_before_it_rises(self):
-        run = RUNS[reading_arm(BEST_READING, "Adam .01")][0]
-        assert stops_of(PAPER, run) == {BEST: 3000, HALF: 5000, END: 10_000}
-        rising = replace(run, dev={step: float(step) for step in run.dev})
-        assert stops_of(PAPER, rising)[BEST] == 1000
-        once = replace(run, dev={**run.dev, 2000: 9.0, 4000: 1.0})  # training would have stopped before 4000
-        assert stops_of(PAPER, once)[BEST] == 1000
+def scaled(result, factor):
+    return replace(result, values={**result.values, "sum": factor * result["sum"]})
 
-    def test_the_distance_is_of_all_numbers_of_the_table(self):
-        found = readings_of(PAPER, RUNS)
-        assert found.means.shape == (5, 48, 5, 3)
-        expected = [
-            np.sqrt(np.mean([np.log(found.means[s, 4, r, k] / TABLE[r, k]) ** 2 for r in range(5) for k in range(3)]))
-            for s in range(5)
-        ]
-        np.testing.assert_allclose(found.distance[:, 4], expected)
-        near = [name for name, verdict in zip(found.names, verdicts_of(found), strict=True) if verdict == "holds"]
-        assert near == [(BEST_READING, BEST), (BEST_READING, HALF)]
 
-    def test_of_every_seed_the_chosen_readings_distance_and_lowest_ratio_count(self):
-        found = judged()
-        place = readings_of(PAPER, RUNS).names.index((BEST_READING, BEST))
-        assert list(readings_of(PAPER, RUNS).distance[:, place]) == by_seed(found["P5"])
-        assert pytest.approx(found["P5a"].parts[0].values, abs=1e-3) == [1.4144] * 5  # .0100 / .00707
-        assert found["P5"].control.parts[0].measured == pytest.approx(0.334, abs=1e-3)
-        assert found["P5a"].control.parts[0].measured == 1
-        assert found["P5"].note == f"chosen: {BEST_READING} {BEST}"
+class TestAttention:
+    def test_labels_are_right_shifted_by_the_special_tokens_or_random(self):
+        labels = {name: topics.tolist() for name, topics in labels_of(TopicDocuments()).items()}
+        assert labels[RIGHT] == [-1] * 4 + [word // 10 for word in range(100)]
+        assert labels[SHIFTED] == [-1] * 4 + [(word + 4) // 10 for word in range(96)] + [-1] * 4
+        assert sorted(labels[RANDOM]) == sorted(labels[RIGHT])
+        assert labels[RANDOM][:4] == [-1] * 4
+        assert sum(a == b for a, b in zip(labels[RANDOM], labels[RIGHT], strict=True)) < 50
 
-    def test_every_stop_of_every_reading_has_a_verdict(self):
-        table = distance_table(readings_of(PAPER, RUNS))
-        assert len(table) == 48
-        held = table[table["<= 0.15"] == "holds"]
-        assert list(zip(held["reading"], held["stopped"], strict=True)) == [(BEST_READING, BEST), (BEST_READING, HALF)]
-        lost = altered([reading_arm(BEST_READING, "SGD .03")], attention=dict.fromkeys(
-            attention_steps(PAPER, arms(PAPER)[reading_arm(BEST_READING, "SGD .03")]), attention([np.nan] * 3)
-        ))  # fmt: skip
-        assert (distance_table(readings_of(PAPER, lost))["<= 0.15"] == "training diverged").sum() == 3
+    def test_means_are_over_all_pairs_of_tokens_with_a_topic(self):
+        draw = torch.Generator().manual_seed(0)
+        sums = torch.rand(2, 5, 5, generator=draw)
+        pairs = torch.randint(1, 9, (2, 5, 5), generator=draw).float()
+        axes = dict.fromkeys(("sum", "pairs"), ("length", "query", "key"))
+        tokens = list("abcde")
+        result = ProbeResult(
+            "WordAttention",
+            {"sum": sums, "pairs": pairs},
+            axes,
+            {"length": ["1", "2"], "query": tokens, "key": tokens},
+        )
+        topics = [-1, 0, 0, 1, 1]
+        expected = np.zeros((2, 3, 2))
+        for length, q, k in product(range(2), range(1, 5), range(1, 5)):
+            bucket = 0 if q == k else 1 if topics[q] == topics[k] else 2
+            expected[length, bucket] += float(sums[length, q, k]), float(pairs[length, q, k])
+        found = bucket_means(result, torch.tensor(topics))
+        np.testing.assert_allclose(found, expected[..., 0] / expected[..., 1], rtol=1e-6)
 
-    def test_fail_where_no_reading_is_near(self):
-        runs = {name: [scaled(run, np.exp(0.5)) for run in of_arm] for name, of_arm in RUNS.items()}
-        assert judged(runs)["P5"].verdict == "does not hold"
+    def test_the_distance_is_of_means_over_seeds(self):
+        means = np.stack([TABLE * 1.2, TABLE * 0.8])
+        assert distance_of(means, TOPIC_COLUMNS) == pytest.approx(0)
+        values = distance_values(means, TOPIC_COLUMNS)
+        assert list(values) == pytest.approx([-np.log(1 / 0.8), -np.log(1.2)])  # 2 x 0 - distance of the other seed
+        assert list(distance_values(means[:1], TOPIC_COLUMNS)) == pytest.approx([np.log(1.2)])
 
-    def test_fail_where_one_row_attends_uniformly(self):
-        """The chosen reading is that of the other rows, as all readings have such a row."""
-        runs = {name: list(map(even, of_arm)) if name.endswith("SGD .03") else of_arm for name, of_arm in RUNS.items()}
-        assert judged(runs)["P5a"].verdict == "does not hold"
+    def test_topic_columns_and_the_same_word_are_judged_apart(self):
+        own = torch.eye(104, dtype=torch.bool)
 
-    def test_the_nearest_is_chosen_without_the_seed_that_judges_it(self):
-        logs = np.log(np.broadcast_to(TABLE, (3, 2, 5, 3))).copy()
-        logs[:, 0] += 0.2
-        logs[0, 1] += 1.0  # the second is nearest in all seeds but the first
-        assert nearest_readings(logs) == [1, 0, 0]
+        def other_words(result):
+            return replace(result, values={**result.values, "sum": torch.where(own, 3.0, 1.0) * result["sum"]})
 
-    @pytest.mark.parametrize("bucket", [np.nan, 0.0])
-    def test_those_that_diverged_or_have_no_attention_in_a_bucket_are_left_out(self, bucket):
-        arm = reading_arm(PAPER.readings[0], "SGD .03")
-        lost = dict.fromkeys(attention_steps(PAPER, arms(PAPER)[arm]), attention([bucket, 0.01, 0.01]))
-        runs = altered([arm], attention=lost)
+        runs = RUNS
+        for row in ROWS:
+            runs = runs | {attention_arm(row): with_words(other_words, row)[attention_arm(row)]}
         found = judged(runs)
-        assert (found["P5"].verdict, found["P5a"].verdict) == ("holds", "holds")
-        assert found["P5"].note.endswith("training diverged in 3 of 48 readings, which are left out")
-        axis = readings_figure(PAPER, readings_of(PAPER, runs)).axes[0]
-        assert np.isfinite(axis.get_xlim()).all()
-        assert [text.get_text() for text in axis.texts].count("training diverged") == 1
+        assert {id for id in ("P5", "P5a", "P5g", "P5h") if found[id].verdict == "does not hold"} == {"P5g"}
 
-    def test_the_table_begins_with_the_published_one(self):
-        table = attention_table(readings_of(PAPER, RUNS))
-        assert len(table) == 5 + 5 * len(PAPER.readings)
-        assert table.iloc[0].tolist() == ["published", "Adam .003", "0.00759", "0.01080", "0.00689", "1.57"]
+    def test_fail_where_one_row_is_far_or_attends_uniformly(self):
+        assert judged(with_words(partial(scaled, factor=2)))["P5"].verdict == "does not hold"
 
-    def test_all_readings_are_needed(self):
-        some = replace(PAPER, readings=PAPER.readings[:5])
-        found = judged(config=some)
-        assert [found[id].verdict for id in ("P5", "P5a", "P4")] == ["not tested", "not tested", "holds"]
-        assert len(PAPER.readings) == 16
+        def even(result):
+            return replace(result, values={**result.values, "sum": torch.full_like(result["sum"], 0.008)})
+
+        assert judged(with_words(even))["P5a"].verdict == "does not hold"
+
+    def test_not_specific_if_random_labels_show_the_table_too(self):
+        def anything(result):
+            return replace(result, values={**result.values, "sum": torch.zeros_like(result["sum"]) + 0.0084})
+
+        runs = {name: altered_each(name, anything)[name] for name in map(attention_arm, ROWS)}
+        found = judged(RUNS | runs)["P5"]
+        assert found.parts[0].measured == pytest.approx(found.control.parts[0].measured)
+
+    def test_tables_begin_with_the_published_one_and_say_what_it_implies(self):
+        table = attention_table(PAPER, attention_means(PAPER, RUNS))
+        assert len(table) == 5 + 3 * 2 * 5
+        assert table.iloc[0].tolist() == ["published", "", "Adam .003", "0.00759", "0.01080", "0.00689", "1.57"]
+        implied = implied_table(PAPER, RUNS).iloc[0]
+        to_words = 0.00759 + 9 * 0.0108 + 90 * 0.00689  # each pair occurs once
+        assert float(implied["to words, whole documents"]) == pytest.approx(to_words, abs=1e-3)
+        pairs = 96, 30 + 9 * 90, 96 * 96 - 96 - 30 - 9 * 90
+        left = 100 - np.dot(pairs, TABLE[0])
+        assert float(implied["to the rest, whole documents"]) == pytest.approx(left / (100**2 - 96**2), abs=1e-4)

@@ -117,14 +117,6 @@ class TestForward:
         uniform = record(built(attention="uniform", embedding="one-hot", value="identity"), Batch(tokens))[0]
         assert float(uniform[0, 1, 1]) == pytest.approx(0.2)
 
-    def test_masked_tokens_are_hidden_where_that_is_asked_for(self):
-        tokens = torch.tensor([[2, 5, 1, 7, 1]])
-        hidden, seen = (record(shaken(built(masked_keys=m)), Batch(tokens))[1] for m in ("hidden", "visible"))
-        pattern, other = (of["blocks.0.attn.hook_pattern"][0, 0] for of in (hidden, seen))
-        assert not bool(pattern[:, [2, 4]].any())
-        rest = other[:, [0, 1, 3]]
-        torch.testing.assert_close(pattern[:, [0, 1, 3]], rest / rest.sum(dim=1, keepdim=True))
-
     @pytest.mark.parametrize("fields", [f for f in ALL if f["attention"] == "uniform"][::5], ids=str)
     def test_uniform_attention_is_one_over_the_length(self, fields, documents):
         """O5."""
@@ -152,10 +144,31 @@ class TestForward:
         assert float(added.norm()) > 0.01
         rows = (model.embed.W_E.detach() + added)[documents.tokens]
         centred = rows - rows.mean(dim=-1, keepdim=True)
-        torch.testing.assert_close(
-            found, centred / (rows.var(dim=-1, correction=0, keepdim=True) + 1e-5).sqrt(), rtol=1e-4, atol=1e-5
-        )
-        assert model.embed.W_type.requires_grad
+        scaled = centred / (rows.var(dim=-1, correction=0, keepdim=True) + 1e-5).sqrt()
+        expected = scaled * model.embed.ln.weight.detach() + model.embed.ln.bias.detach()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert all(weight.requires_grad for weight in (model.embed.W_type, *model.embed.ln.parameters()))
+
+    def test_queries_keys_and_values_have_biases_as_in_the_public_code(self, documents):
+        model = shaken(built(attention_bias=True))
+        attn, kept = model.blocks[0].attn, record(model, documents)[1]
+        for part in "QKV":
+            expected = kept["blocks.0.hook_resid_pre"] @ getattr(attn, f"W_{part}") + getattr(attn, f"b_{part}")
+            found = kept[f"blocks.0.attn.hook_{part.lower()}"][:, :, 0]
+            torch.testing.assert_close(found, expected.detach(), rtol=1e-4, atol=1e-5)
+            assert 0.05 < float(getattr(built(attention_bias=True).blocks[0].attn, f"b_{part}").detach().std()) < 1
+
+    def test_attention_between_tokens_is_that_of_the_pattern(self, documents):
+        model = shaken(built())
+        sums, pairs = model.attention_between_tokens(documents)
+        pattern = record(model, documents)[1]["blocks.0.attn.hook_pattern"][:, 0]
+        expected = torch.zeros(2, D, D, dtype=torch.float64)
+        for tokens, of_document, n in zip(documents.tokens, pattern, documents.lengths().tolist(), strict=True):
+            for query, key in product(range(n), range(n)):
+                expected[0, tokens[query], tokens[key]] += of_document[query, key]
+                expected[1, tokens[query], tokens[key]] += 1
+        torch.testing.assert_close(sums, expected[0], rtol=1e-4, atol=1e-5)
+        assert torch.equal(pairs, expected[1])
 
 
 class TestHooks:
@@ -266,9 +279,8 @@ class TestLogitsAtLoss:
             {"embedding": "one-hot", "input_scale": 10.0},
             {"embedding": "one-hot", "input_scale": 3.0, "decoder": "identity"},
             {"input": "normalised"},
-            {"embedding": "one-hot", "input": "normalised", "masked_keys": "hidden"},
-            {"masked_keys": "hidden"},
-            {"masked_keys": "hidden", "attention": "uniform"},
+            {"embedding": "one-hot", "input": "normalised", "attention_bias": True},
+            {"embedding": "one-hot", "attention_bias": True},
         ],
         ids=str,
     )

@@ -53,7 +53,7 @@ class TestMinimiser:
         decay = 0.01
         model = set_to(minimiser(moments_of(task), decay)).double()
         (batch,) = task.batches("train", task.n_documents)
-        task.loss(forward(model, batch), batch).backward()
+        (task.d_vocab * task.loss(forward(model, batch), batch)).backward()  # the sum over outputs
         weight = model.blocks[0].attn.W_V
         assert float(weight.detach().abs().max()) > 0.05
         torch.testing.assert_close(weight.grad, -decay * weight.detach(), rtol=0, atol=1e-6)

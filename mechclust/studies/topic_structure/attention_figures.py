@@ -1,0 +1,43 @@
+"""The figure of E4: the published attention table beside ours, with right labels and with shifted ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from mechclust.report.style import BLUE, RED, subplots
+from mechclust.studies.topic_structure.attention_table import (
+    FIRST,
+    LENGTHS,
+    RIGHT,
+    SHIFTED,
+    TABLE,
+    TABLE_COLUMNS,
+    WHOLE,
+)
+from mechclust.studies.topic_structure.config import ROWS
+from mechclust.studies.topic_structure.drawing import DARK, seed_points
+
+_READINGS = {(RIGHT, FIRST): (BLUE, "o", 0.0), (SHIFTED, WHOLE): (RED, "s", 0.25)}  # colour, marker, place
+
+
+def attention_figure(means: Mapping[str, Float[np.ndarray, "seed row length bucket"]]) -> Figure:
+    """Draw each number of the published table, and ours of every seed, one panel per bucket."""
+    figure, axes = subplots(len(TABLE_COLUMNS), 3, size=(3.0, 3.2), sharey=True, grid="x")
+    for bucket, axis in enumerate(axes):
+        heights = np.arange(len(ROWS)) - 0.25
+        axis.plot(TABLE[:, bucket], heights, ls="", marker="|", ms=11, mew=2, color=DARK, label="published")
+        for (labels, length), (color, marker, place) in _READINGS.items():
+            ours = means[labels][:, :, LENGTHS.index(length), bucket]
+            for row in range(len(ROWS)):
+                name = f"ours, {labels}, {length}" if row == 0 else None
+                seed_points(axis, ours[:, row], row + place, color, marker, name)
+        axis.set(title=TABLE_COLUMNS[bucket], xlabel="mean attention", ylim=(len(ROWS) - 0.5, -0.6), xlim=(0, None))
+        axis.locator_params(axis="x", nbins=4)
+    axes[0].set_yticks(range(len(ROWS)), list(ROWS))
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
+    return figure
