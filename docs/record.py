@@ -21,7 +21,7 @@ import re
 from pathlib import Path
 
 from mechclust.evidence import Findings, family_notes, load_findings
-from mechclust.evidence.tables import control_text, markdown_table, shown_on_pages, verdict_text, with_interval
+from mechclust.evidence.tables import markdown_table, shown_on_pages, verdict_text, with_interval
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
@@ -63,26 +63,28 @@ def _findings_table(study: str, *ids: str) -> str:
 
 def _headlines() -> str:
     """Return the headline findings of every study."""
-    rows = [_row("study", "finding", "measured (95%)", "control (95%)", "verdict"), "|---" * 5 + "|"]
+    rows = [_row("study", "finding", "measured (95%)", "verdict"), "|---" * 4 + "|"]
     for folder in sorted(_RESULTS.glob("*-paper")):
         study = folder.name.removesuffix("-paper")
         for finding in load_findings(folder):
             if finding.shown == "headline":
-                values = (with_interval(finding.parts[0]), control_text(finding, 0), verdict_text(finding))
                 link = f"[{study}](studies/{study}.md)"
-                rows.append(_row(link, f"{finding.id}: {finding.statement}", *values))
+                statement = f"{finding.id}: {finding.statement}"
+                rows.append(_row(link, statement, with_interval(finding.parts[0]), verdict_text(finding)))
     return "\n".join(rows)
 
 
 def _checkpoints() -> str:
-    """A row for each checkpoint: where it comes from, what it is, and what ``mechclust check`` said of it."""
+    """A row for each checkpoint: where it comes from, what it is, and what ``mechclust check`` counted."""
     models = json.loads((_RESULTS / "real-models" / "models.json").read_text(encoding="utf-8"))["models"]
-    head = ["", "model", "package", "licence", "reported by `check`", "rows ok", "failed", "not tried"]
+    head = ["", "model", "package", "licence", "layers, heads, d_model", "rows ok", "failed", "not tried"]
     counts = ("passed", "failed", "not_tried")
-    rows = [
-        _row(m["name"], m["what"], f"`{m['package']}`", m["licence"], m["model"], *(str(m[key]) for key in counts))
-        for m in models
-    ]
+    rows = []
+    for m in models:
+        size = ", ".join(re.findall(r"(\d+) layers of (\d+) heads, d_model (\d+)", m["model"])[0])
+        rows.append(
+            _row(m["name"], m["what"], f"`{m['package']}`", m["licence"], size, *(str(m[key]) for key in counts))
+        )
     return "\n".join([_row(*head), "|---" * len(head) + "|", *rows])
 
 
