@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import inspect
-import re
 import sys
 from pathlib import Path
-from types import ModuleType
 
 _PAGE = Path(__file__).with_name("public-api.md")
 _MODULES = ("tasks", "probes", "probes.functional", "probes.extend", "mechclust")
 _HEAD = """# Public names
 
-These are the names that mechclust promises, in five modules, with the types in their signatures. Everything else can be
-imported too, but may change at any time. [Contributing](contributing.md#versions-and-deprecation) explains how public
-names change. This page is written by `python docs/public_api.py`, and a test compares it with the modules.
+These are the names that mechclust promises, in five modules, with the types in their signatures. A name links to its
+description. Everything else can be imported too, but may change at any time.
+[Contributing](contributing.md#versions-and-deprecation) explains how public names change. This page is written by
+`python docs/public_api.py`, and a test compares it with the modules.
 """
 
 
@@ -24,21 +22,11 @@ def public_names() -> dict[str, list[str]]:
     return {name: sorted(importlib.import_module(name).__all__, key=str.lower) for name in _MODULES}
 
 
-def _one_line(module: ModuleType, name: str) -> str:
-    """Return the first sentence of a name's docstring."""
-    value = getattr(module, name)
-    documented = inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)
-    text = (inspect.getdoc(value) or "").split("\n\n")[0] if documented else ""
-    sentence = re.split(r"(?<=[.?])\s(?=[A-Z`(])", " ".join(text.split()), maxsplit=1)[0].replace("``", "`")
-    return sentence or f"see {module.__name__}"
-
-
 def page() -> str:
     """Return the page's text."""
     parts = [_HEAD]
     for door, names in public_names().items():
-        module = importlib.import_module(door)
-        lines = [f"- [`{name}`][{door}.{name}]: {_one_line(module, name)}" for name in names]
+        lines = [f"- [`{name}`][{door}.{name}]" for name in names]
         parts.append(f"\n## `{door}`\n\n" + "\n".join(lines) + "\n")
     return "".join(parts)
 

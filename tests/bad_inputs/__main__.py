@@ -35,10 +35,9 @@ def main() -> int:
             for case in cases_of(kind, Path(folder), np.random.default_rng(given.seed)):
                 if given.only in f"{case.kind}: {case.name}":
                     result = ran(case, SECONDS[kind])
-                    row = kind if kind == "arrays" else f"{kind}: {case.kind}"
-                    counts.setdefault(row, Counter())[result.outcome] += 1
+                    counts.setdefault(kind, Counter())[result.outcome] += 1
                     if result.outcome is not Outcome.OK:
-                        told = f"{row} | {case.kind} | {case.name} | {result.outcome} | {result.detail}"
+                        told = f"{kind} | {case.kind} | {case.name} | {result.outcome} | {result.detail}"
                         print(told, file=sys.stderr, flush=True)
     print(table(counts))
     return int(any(count.total() > count[Outcome.OK] for count in counts.values()))

@@ -26,6 +26,7 @@ PRINTS = {
     "many_gpus.py": r"(?s)(the same as from one process: True.*){2}",
     "merge_jobs.py": r"with different examples: .*to the whole: True\n.*with different layers: .*to the whole: True$",
     "new_probe.py": r"^Anisotropy satisfies the contract(.|\n)*^ +3 blocks.2.hook_resid_post +[\d.]+ +[\d.]+$",
+    "submitit_seeds.py": r"^findings of each seed: \[[1-9]\d*, [1-9]\d*\]$",
     "task_clusters.py": r"^ +4 +(?P<low>[\d.-]+) +(?P<high>[\d.]+) +-[\d.]+ to [\d.]+ ",  # untrained, trained
     "topic_structure.py": r"across topics: (?P<high>[\d.]+) \(by chance up to (?P<low>[\d.]+)\)$",
     "watch_training.py": r"^150 +(?P<low>[\d.]+) .* (?P<high>[\d.]+)$",  # layer 0, layer 3

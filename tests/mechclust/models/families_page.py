@@ -27,13 +27,10 @@ _HEAD = """# Families of models
 **[`load_pretrained`][mechclust.load_pretrained] reproduces Hugging Face for every family below.** The table says
 whether hooks can write, and which padding is safe.
 
-For each row, a tiny model of the family with random weights, norms and biases is loaded with hooks and by plain Hugging
-Face. *Yes* under residual and patterns means that the residual stream at every layer, the output and the attention
-patterns differ by less than 0.00001: without padding, with padding on the right, and with padding on the left (each
-example against its unpadded run). *Yes* under written means that the outputs agree as closely after a change of the
-residual stream.
-
-`python -m tests.mechclust.models.families_page` writes this page, and the tests repeat the measurements.
+For each row, a tiny model of the family with random weights is loaded with hooks and by plain Hugging Face. *Yes* under
+residual and patterns means that the residual stream at every layer, the output and the attention patterns differ by
+less than 0.00001, without padding and with padding on either side. *Yes* under written means that the outputs agree as
+closely after a change of the residual stream. `python -m tests.mechclust.models.families_page` writes this page.
 
 """
 _TAIL = """
@@ -42,8 +39,6 @@ _TAIL = """
   patterns. Writing is refused. The output is the last hidden state, without a head. Models of other families, without
   eager attention or with quantised weights are loaded in this way too, or refused with the reason.
 - **With 3.9** and **with 4** refer to the version of TransformerLens. *From 4* means not with 3.9.
-- The **residual stream** after the last block is taken before the final norm. Hugging Face's last `hidden_states` come
-  after that norm, if there is one.
 - **Embedding** describes `hook_embed`. If positions are added to the token embedding or it is normalised, *enters the
   first block* means the sum, and *before positions* the tokens alone (in OPT 350M, before the projection to the width
   of the residual stream).
