@@ -17,7 +17,7 @@ from mechclust.command_table import ABOUT, COMMANDS, READERS, UNVERIFIED
 from mechclust.jobs import close_bars, one_interrupt
 from tasks import InputError
 from tasks.errors import suggest
-from tasks.text.visible import quoted, short, visible
+from tasks.text.visible import quoted, shortened, visible_text
 
 _MAX_ERROR = 2000  # characters
 _HELP: dict[str, Any] = {
@@ -52,20 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # such as an impossible file name, or a file without permission
         if error.filename is None:
             raise  # a defect of ours
-        reason = visible(error.strerror or str(error))
+        reason = visible_text(error.strerror or str(error))
         return _bad_input(f"cannot use {quoted(error.filename, _MAX_ERROR)} ({reason}); give another")
 
 
 def _bad_input(sentence: str) -> int:
     """Print an error without control characters, cut in the middle if it is long, and return its exit code."""
     close_bars()
-    print(f"mechclust: {short(sentence, _MAX_ERROR)}", file=sys.stderr)
+    print(f"mechclust: {shortened(sentence, _MAX_ERROR)}", file=sys.stderr)
     return 2
 
 
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
     close_bars()
-    hint = visible(str(interrupt.args[0])) if interrupt.args else ""
+    hint = visible_text(str(interrupt.args[0])) if interrupt.args else ""
     print(f"\nmechclust: interrupted{hint}", file=sys.stderr)
     return 130
 

@@ -17,7 +17,7 @@ from tyro.constructors import ConstructorRegistry, StructConstructorSpec, Struct
 
 from mechclust.command_table import NO_VERIFY
 from probes.store.files import VERIFY
-from tasks.text.visible import visible
+from tasks.text.visible import visible_text
 
 _NO_DEFAULT_SHOWN = tyro.conf.arg(help_behavior_hint="")  # in place of "(default: None)"
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ def _plain_settings(info: StructTypeInfo, *, none_given: bool = True) -> StructC
         kind = types[field.name]
         if default == () or (default is None and not (none_given and isinstance(info.default, info.type))):
             kind = Annotated[kind, _NO_DEFAULT_SHOWN, tyro.conf.DisallowNone]
-        elif isinstance(default, str) and visible(default) != default:
+        elif isinstance(default, str) and visible_text(default) != default:
             kind = Annotated[kind, tyro.conf.arg(help_behavior_hint=f"(default: {default!r})")]
         text = " ".join(texts[field.name].replace("``", "").split()) if field.name in texts else None
         fields.append(StructFieldSpec(field.name, kind, default, text))

@@ -13,12 +13,12 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.hooks import check_device
-from probes.engine.pairwise import MeasuredValue, Pairwise, below
+from probes.engine.pairwise import MeasuredValue, Pairwise, small_groups
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
 from probes.engine.sites import Sites, residual
-from probes.functional.cka import compact, linear_hsic, without_top_components
+from probes.functional.cka import compact_rows, linear_hsic, without_top_components
 from probes.functional.cka_draws import cka_of_halves, halves_hsic, null_hsic, null_of
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic
@@ -269,7 +269,7 @@ class CKA(Pairwise, RowsOrMoments):
     ) -> list[str]:
         notes = []
         largest = max(self._dims().values())
-        small = below(n, 10 * largest)
+        small = small_groups(n, 10 * largest)
         if small:
             notes.append(f"cka is too high where n is below 10 d (d up to {largest}): label {small}; see debiased_cka")
         for measure in _DEBIASED:
@@ -365,4 +365,4 @@ class _Group:
 
 
 def _compact_rows(rows: Mapping[str, Float[Tensor, "row _"]], site: str) -> Float[Tensor, "row kept"]:
-    return compact(row_matrix(rows[site], site))
+    return compact_rows(row_matrix(rows[site], site))

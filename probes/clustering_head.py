@@ -87,8 +87,8 @@ class ClusteringHead(Probe):
             ``integer_head`` and not textbook. 0, none.
 
     Memory: ``examples x (sites x heads x (d_head + 2) + positions)`` numbers, or ``max_rows`` examples. While a batch
-    is measured, its patterns and head outputs of all sites are also held. Cost: for p-values, ``permutations x classes x
-    examples x heads x d_head`` multiplications per site.
+    is measured, its patterns and head outputs of all sites are also held. Cost: for p-values, ``permutations x classes
+    x examples x heads x d_head`` multiplications per site.
 
     Source: the heads are Odonnat, Bouaziz & Cabannes's (arXiv 2410.24050, 2501.02362). The verdict's criteria and
     thresholds are from a replication on 40 seeds of their network of 198 weights, and mean little in other networks.

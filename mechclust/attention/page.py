@@ -21,7 +21,7 @@ _PACKAGE = "mechclust.attention"
 STEPS = 10_000  # a weight of 1 as an integer: four decimals fit 16 bits
 
 
-def fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
+def html_fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
     """Return HTML for a view. Without JavaScript it shows the view as text."""
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a token close the script element
 
@@ -35,7 +35,7 @@ const data = {htmlsafe_json_dumps(data, separators=(",", ":"))};
 """
 
 
-def page(title: str, body: str) -> str:
+def html_page(title: str, body: str) -> str:
     """Return a self-contained HTML page that works from a file, without a network."""
     return f"""<!doctype html>
 <html lang="en">

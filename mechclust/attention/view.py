@@ -90,11 +90,11 @@ class AttentionView:
             "tokens": [visible_token(token) for token in self.str_tokens],
             "weights": [attention_page.packed_pattern(patterns, self.causal) for patterns in self._each_model],
         }
-        return attention_page.fragment(data, str(self), include_js=include_js)
+        return attention_page.html_fragment(data, str(self), include_js=include_js)
 
     def page(self, title: str = "Attention patterns") -> str:
         """Return a self-contained HTML page that works from a file, without a network."""
-        return attention_page.page(title, self.fragment())
+        return attention_page.html_page(title, self.fragment())
 
     def save(self, path: str | Path, title: str = "Attention patterns") -> None:
         """Write ``page(title)`` to ``path``, atomically."""

@@ -15,7 +15,7 @@ from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.report.analysis import Analysis
 from mechclust.report.text import table_text
 from tasks import InputError
-from tasks.text.visible import visible
+from tasks.text.visible import visible_text
 
 Brief = Annotated[bool, tyro.conf.arg(help="print the headline and one table, and write no page")]
 PrintFigures = Annotated[
@@ -32,7 +32,7 @@ def print_visible(text: object) -> None:
     if sys.stdout is None:  # closed, as by >&-
         return
     try:
-        print(visible(str(text), keep="\n"), flush=True)
+        print(visible_text(str(text), keep="\n"), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -84,4 +84,4 @@ def show_findings(analysis: Analysis, folder: Path, *, markdown: bool = False, b
 def _show_list(sentences: Sequence[str]) -> None:
     """Print sentences as a list."""
     if sentences:
-        print_visible("\n" + "\n".join(f"- {visible(sentence)}" for sentence in sentences))
+        print_visible("\n" + "\n".join(f"- {visible_text(sentence)}" for sentence in sentences))

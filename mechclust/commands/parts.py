@@ -18,7 +18,7 @@ from mechclust.commands.settings import EngineSettings
 from mechclust.jobs import map_jobs, progress_bar
 from probes import Probe, ProbeResult, RowStore, load_result, run_stores
 from probes.store.digest import digest_of
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import InputError
 
 RunOnStores = Callable[[Mapping[str, RowStore], Probe], ProbeResult]
@@ -69,7 +69,7 @@ class MeasurementPart:
         return result
 
 
-def measured(
+def measure_parts(
     groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, *, progress: bool = False
 ) -> dict[str, list[ProbeResult]]:
     """Return the results of parts, by group: in this process one after the other, or as jobs of the engine.
@@ -103,7 +103,7 @@ def _by_workers(
 
 def part_path(folder: Path, name: str, settings: Sequence[Any], arrays: Iterable[Shaped[Tensor, "..."]]) -> Path:
     """Return the file of a part: its name and the digest of all that its numbers depend on."""
-    digest = digest_of([json.dumps([name, *settings, versions()]), *arrays])
+    digest = digest_of([json.dumps([name, *settings, package_versions()]), *arrays])
     return folder / f"{name}-{digest}.safetensors"
 
 
@@ -165,7 +165,7 @@ def merged_results(
         progress: show a progress bar.
     """
     results = iter(
-        measured({title: [*chain.from_iterable(groups.values())]}, settings, folder, progress=progress)[title]
+        measure_parts({title: [*chain.from_iterable(groups.values())]}, settings, folder, progress=progress)[title]
     )
     merged = {}
     for key, parts in groups.items():

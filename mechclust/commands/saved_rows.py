@@ -140,7 +140,7 @@ def saved_rows(
         groups = [[checkpoint] for checkpoint in batches]
     jobs = []
     for checkpoints in groups:
-        prompts = {each if settings.here else portable(each): batches[each] for each in checkpoints}
+        prompts = {each if settings.here else absolute_paths(each): batches[each] for each in checkpoints}
         jobs.append(_WeightsJob(prompts, settings, readout, labels, rows, fewer_prompts))
     if settings.here:
         for job in jobs:
@@ -157,7 +157,7 @@ def free_memory(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def portable(checkpoint: Checkpoint) -> Checkpoint:
+def absolute_paths(checkpoint: Checkpoint) -> Checkpoint:
     """Make paths absolute, for a process in another folder."""
     return replace(checkpoint, model=checkpoint.model.portable)
 
@@ -174,19 +174,19 @@ def _save_job(job: _WeightsJob, *, progress: bool = False) -> None:
 def _save_models(job: _WeightsJob, progress: bool) -> None:
     first, *others = job.batches
     check_without_adapter(job.batches, job.fewer_prompts)
-    with loaded(first, job.settings, job.fewer_prompts) as hooked:
+    with loaded_checkpoint(first, job.settings, job.fewer_prompts) as hooked:
         loaded_adapter = adapter_of(hooked)  # of a folder that is an adapter and was loaded with its base
         for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
             put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
         for checkpoint, batches in job.batches.items():
             put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
             folder = job.rows / checkpoint.name
-            with naming(checkpoint, job.fewer_prompts):
+            with name_in_errors(checkpoint, job.fewer_prompts):
                 save_batches(hooked, batches, folder, job.readout, job.labels, progress=progress)
 
 
 @contextmanager
-def loaded(
+def loaded_checkpoint(
     checkpoint: Checkpoint, settings: ModelSettings, fewer_prompts: str, attention: AttentionKind = "sdpa"
 ) -> Iterator[Any]:
     """Load a checkpoint's weights for the block, without its adapter. One that is put in is taken out afterwards.
@@ -197,7 +197,7 @@ def loaded(
         fewer_prompts: option that limits the prompts, named in errors.
         attention: ``sdpa``, fused attention, is faster, and hooks can then only read.
     """
-    with naming(checkpoint, fewer_prompts):
+    with name_in_errors(checkpoint, fewer_prompts):
         hooked = _load(checkpoint, settings, attention)
     before = adapter_of(hooked)
     try:
@@ -212,7 +212,7 @@ def check_without_adapter(checkpoints: Iterable[Checkpoint], fewer_prompts: str)
     for checkpoint in checkpoints:
         present = adapter_of(checkpoint.model.source)
         if checkpoint.model.adapter is not None and present is not None:
-            with naming(checkpoint, fewer_prompts):
+            with name_in_errors(checkpoint, fewer_prompts):
                 raise InputError(
                     f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
                 )
@@ -222,7 +222,7 @@ def put_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None,
     """Replace the adapter in the weights by the checkpoint's."""
     adapter = checkpoint.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
-        with naming(checkpoint, fewer_prompts):
+        with name_in_errors(checkpoint, fewer_prompts):
             set_adapter(hooked, adapter)
 
 
@@ -259,7 +259,7 @@ def save_batches(
 
 
 @contextmanager
-def naming(checkpoint: Checkpoint, fewer_prompts: str) -> Iterator[None]:
+def name_in_errors(checkpoint: Checkpoint, fewer_prompts: str) -> Iterator[None]:
     """Begin errors with the model that they are about."""
     try:
         with rows_errors(fewer_prompts):

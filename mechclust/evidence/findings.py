@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from mechclust.evidence.bounds import VERDICTS, Bound, Verdict, Within
 from mechclust.evidence.finding import Control, EarlierRun, Finding, Kind, Method, Part, Shown
-from mechclust.evidence.tables import MARKS, html_table, shown_on_pages, text_table
+from mechclust.evidence.tables import MARKS, notebook_table, shown_on_pages, text_table
 from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 
@@ -71,7 +71,7 @@ class Findings(list[Finding]):
         return text_table(self)
 
     def _repr_html_(self) -> str:
-        return html_table(self)
+        return notebook_table(self)
 
 
 def _first_ids(ids: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ def text_table(findings: Sequence[Finding]) -> str:
     return "\n\n".join(_text(rows) for rows in _tables(findings))
 
 
-def html_table(findings: Sequence[Finding]) -> str:
+def notebook_table(findings: Sequence[Finding]) -> str:
     """Return these tables for a notebook, with texts escaped and uncut."""
     import pandas as pd
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from mechclust.jobs.connection import connect_to_ray, leave_ray
 from mechclust.jobs.engine import Ray, address_of
-from mechclust.jobs.outcome import call, load_function, pickled_outcome, unpickled_outcome
+from mechclust.jobs.outcome import call_pickled, load_function, pickled_outcome, unpickled_outcome
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import place_bars
 from probes.store.files import temporary_of
@@ -105,7 +105,7 @@ class RayPool(WorkerPool[RayWorker]):
             "flush": _FLUSH_TERMINAL_S if terminal else _FLUSH_FILE_S,
         }
         work = cloudpickle.dumps((self.fn, self.setup))
-        self.work = ray.put((cloudpickle.dumps((_begin_work, do)), work))  # the first is opened once versions agree
+        self.work = ray.put((cloudpickle.dumps((_begin_work, do_job)), work))  # the first is opened once versions agree
         self.kind = ray.remote(ray_worker.MechclustWorker).options(
             num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
         )
@@ -287,9 +287,9 @@ def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., An
     return (functions[0] if functions else None), reply
 
 
-def do(fn: Callable[..., Any], job: bytes) -> bytes:
+def do_job(fn: Callable[..., Any], job: bytes) -> bytes:
     """Do a job on a node, and return its reply."""
-    return pickled_outcome(call, fn, job, dumps=cloudpickle.dumps)
+    return pickled_outcome(call_pickled, fn, job, dumps=cloudpickle.dumps)
 
 
 def _cause(error: RayError) -> str:

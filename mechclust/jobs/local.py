@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from mechclust.jobs.outcome import call, load_function, pickled_outcome, unpickled_outcome
+from mechclust.jobs.outcome import call_pickled, load_function, pickled_outcome, unpickled_outcome
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import PatientLock, place_bars
 from probes.store.locks import wait_for_dead_owners
@@ -144,7 +144,7 @@ def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
     pipe.send_bytes(pickled_outcome(load_function, work, functions))
     while True:
         job = jobs.get()
-        pipe.send_bytes(pickled_outcome(call, functions[0], job))
+        pipe.send_bytes(pickled_outcome(call_pickled, functions[0], job))
 
 
 def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:

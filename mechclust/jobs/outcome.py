@@ -43,7 +43,7 @@ def load_function(work: bytes, functions: list[Callable[..., Any]]) -> None:
     functions.append(fn if setup is None else partial(fn, setup()))
 
 
-def call(fn: Callable[..., Any], job: bytes) -> Any:
+def call_pickled(fn: Callable[..., Any], job: bytes) -> Any:
     """Call a worker's function with a pickled job."""
     return fn(pickle.loads(job))
 

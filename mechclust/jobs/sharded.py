@@ -40,10 +40,10 @@ from probes.rows.row_store import RowStore, next_shard, prepare_shard, publish_s
 from probes.store.files import (
     check_safetensors,
     is_temporary,
+    package_versions,
     read_json,
     read_safetensors,
     remove_leftovers,
-    versions,
     write_json,
     write_safetensors,
 )
@@ -276,7 +276,7 @@ def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shar
     header = {
         "format": _FORMAT,
         "probes": json.dumps(list(map(repr, probes))),
-        "versions": json.dumps(versions()),
+        "versions": json.dumps(package_versions()),
         "model": json.dumps(worker.fingerprints),
     }
     reading = shard.reading(worker.models)
@@ -358,7 +358,7 @@ def _folder_of_shards(folder: Path, probes: Sequence[Probe]) -> Iterator[None]:
     with locked_folder(folder):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
         path = folder / "shards.json"
-        record = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": versions()}
+        record = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": package_versions()}
         saved = None
         with suppress(InputError):  # missing, or damaged: it is written anew
             saved = read_json(path)

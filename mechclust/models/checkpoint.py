@@ -13,7 +13,7 @@ from mechclust.models.build import build_model, config_of
 from mechclust.models.config import config_from_json, config_to_json
 from mechclust.models.weights import get_weights, set_weights
 from probes.engine.hooks import HookedModel
-from probes.store.files import read_safetensors, versions, write_safetensors
+from probes.store.files import package_versions, read_safetensors, write_safetensors
 from tasks import InputError
 
 _FORMAT = "mechclust-model-2"
@@ -45,7 +45,7 @@ def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
     header = {
         "format": _FORMAT,
         "config": json.dumps(config_to_json(config_of(model))),
-        "versions": json.dumps(versions()),
+        "versions": json.dumps(package_versions()),
         "weight_processing": "none",
         "metadata": json.dumps(metadata),
     }

@@ -7,13 +7,13 @@ from mechclust.mossa.layer_groups import (
     layer_groups,
     layer_groups_interval,
 )
-from mechclust.mossa.task_curves import TaskCurves, bootstrap
+from mechclust.mossa.task_curves import TaskCurves, bootstrap_interval
 
 __all__ = [
     "LayerGroups",
     "LayerGroupsInterval",
     "TaskCurves",
-    "bootstrap",
+    "bootstrap_interval",
     "crossover",
     "layer_groups",
     "layer_groups_interval",

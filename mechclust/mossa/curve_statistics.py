@@ -15,16 +15,16 @@ from jaxtyping import Bool, Float
 
 from mechclust.mossa.layer_groups import group_boundaries_of
 from mechclust.mossa.published import GROUPS, N_LAYERS
-from mechclust.mossa.task_curves import Numbers, TaskCurves, Which, defined_mean, over_tasks
+from mechclust.mossa.task_curves import Numbers, TaskCurves, Which, defined_mean, quantile_over_tasks
 
 
-def early(curves: TaskCurves) -> slice:
+def early_layers(curves: TaskCurves) -> slice:
     """Return the second eighth of the layers: layers 5 to 8 of 32."""
     start = curves.n_layers // 8
     return slice(start, max(curves.n_layers // 4, start + 1))
 
 
-def middle(curves: TaskCurves) -> slice:
+def middle_layers(curves: TaskCurves) -> slice:
     """Return the second quarter of the layers: layers 9 to 16 of 32."""
     return slice(curves.n_layers // 4, curves.n_layers // 2)
 
@@ -37,14 +37,14 @@ def fall_with_depth(curves: TaskCurves) -> Numbers:
     return with_depth(curves.median("base"))
 
 
-def fallen(curves: TaskCurves) -> Numbers:
+def median_fall(curves: TaskCurves) -> Numbers:
     """Return the mean of base's median over the first quarter of the layers - its mean over the last quarter."""
     median = curves.median("base")
     part = max(curves.n_layers // 4, 1)
     return defined_mean(median[..., :part]) - defined_mean(median[..., -part:])
 
 
-def widening(curves: TaskCurves) -> Numbers:
+def range_growth(curves: TaskCurves) -> Numbers:
     """Return base's interquartile range over tasks, mean of the upper half - twice the first layer's."""
     spread = curves.spread("base")
     return defined_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
@@ -80,13 +80,13 @@ def least_upper_gap(curves: TaskCurves) -> Numbers:
 
 def early_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the second eighth of the layers."""
-    return defined_mean(curves.gap[..., early(curves)])
+    return defined_mean(curves.gap[..., early_layers(curves)])
 
 
 def middle_narrowing(curves: TaskCurves) -> Numbers:
     """Return tuned's interquartile range, mean of the second quarter of the layers, over the second eighth's."""
     spread = curves.spread("tuned")
-    return _ratio(defined_mean(spread[..., middle(curves)]), defined_mean(spread[..., early(curves)]))
+    return _ratio(defined_mean(spread[..., middle_layers(curves)]), defined_mean(spread[..., early_layers(curves)]))
 
 
 def relative_spread(curves: TaskCurves) -> Numbers:
@@ -131,7 +131,7 @@ def all_groups(curves: TaskCurves) -> Numbers:
 
 def smaller_gap(curves: TaskCurves) -> Numbers:
     """Return the mean over the second quarter of the layers of the seen tasks' gap - the held-out tasks' gap."""
-    band = middle(curves)
+    band = middle_layers(curves)
     return defined_mean(curves.seen.gap[..., band]) - defined_mean(curves.unseen.gap[..., band])
 
 
@@ -160,7 +160,7 @@ def way_to_ceiling(curves: TaskCurves) -> Numbers:
 def above_null(curves: TaskCurves) -> Numbers:
     """Return tuned's similarity to the task's control - to others' controls, upper half's mean, median over tasks."""
     difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
-    return over_tasks(difference[..., None], 0.5)[..., 0]
+    return quantile_over_tasks(difference[..., None], 0.5)[..., 0]
 
 
 # ---- covariates ----

@@ -24,11 +24,12 @@ from mechclust.mossa.curve_statistics import (
     band_correlation,
     early_gap,
     fall_with_depth,
-    fallen,
     last_gap,
     late_gap,
     least_upper_gap,
+    median_fall,
     middle_narrowing,
+    range_growth,
     relative_spread,
     shared_end_distance,
     smaller_gap,
@@ -36,13 +37,12 @@ from mechclust.mossa.curve_statistics import (
     unseen_upper_gap,
     upper_gap,
     way_to_ceiling,
-    widening,
     widening_with_depth,
     wider_spread,
 )
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import LEAST_TASKS, MOST_UNDEFINED, Statistic, TaskCurves, central_interval
-from mechclust.report.text import join
+from mechclust.report.text import join_words
 
 _PAPER = "Zhao, Ziser & Cohen"
 RESAMPLES = 1000
@@ -115,7 +115,7 @@ class CurveFinding:
     condition: str = ""
 
 
-_SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped)
+_SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
 _TUNED = CurveControl("the tuned model in place of the base", shuffled.tuned_as_base, random=False)
 _LAYERS = CurveControl("layers in one random order", shuffled.permuted_layers)
 _HELD_OUT = CurveControl("random seen tasks called held out", shuffled.seen_called_held_out)
@@ -130,7 +130,7 @@ _FINDINGS = (
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
             CurvePart("Spearman with depth", fall_with_depth, Bound("<", -0.8)),
-            CurvePart("first quarter of the layers - last", fallen, Bound(">=", 0.2)),
+            CurvePart("first quarter of the layers - last", median_fall, Bound(">=", 0.2)),
         ),
         control=_TUNED,
         paper=-0.94,
@@ -142,7 +142,7 @@ _FINDINGS = (
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
             CurvePart("Spearman with depth", widening_with_depth, Bound(">", 0.5)),
-            CurvePart("upper half - 2 x first layer", widening, Bound(">=", 0)),
+            CurvePart("upper half - 2 x first layer", range_growth, Bound(">=", 0)),
         ),
         control=_TUNED,
         paper=0.88,
@@ -456,7 +456,7 @@ def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
         return ""
     if stated.condition:
         return f"there is no {stated.condition}"
-    return f"{join(names)} {'is' if len(names) == 1 else 'are'} undefined"
+    return f"{join_words(names)} {'is' if len(names) == 1 else 'are'} undefined"
 
 
 # ---- both ----

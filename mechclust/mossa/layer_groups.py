@@ -12,7 +12,7 @@ from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
 from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, TaskCurves, central_interval
-from mechclust.report.text import ranges
+from mechclust.report.text import format_ranges
 from tasks import InputError
 
 Layers: TypeAlias = Int[np.ndarray, "..."] | np.integer[Any]
@@ -141,7 +141,7 @@ class LayerGroupsInterval:
             row: dict[str, Any] = {"group": rest if name == "refinement" else name}
             for column, layer in (("first_layer", first), ("last_layer", last), ("end_low", low), ("end_high", high)):
                 row[column] = _layer_label(layer, labels)
-            row["tuned_alone"] = ranges(
+            row["tuned_alone"] = format_ranges(
                 int(_layer_label(layer, labels)) for layer in self.tuned_alone if layer in layers
             )
             rows.append(row)

@@ -14,12 +14,12 @@ from jaxtyping import Bool
 from mechclust.mossa.task_curves import TaskCurves
 
 
-def swapped(curves: TaskCurves) -> TaskCurves:
+def swapped_curves(curves: TaskCurves) -> TaskCurves:
     """Return the curves with base and tuned swapped for a random half of the seen and of the held-out tasks.
 
     Example:
         >>> base, seen = np.zeros((2, 1)), np.zeros(2, dtype=bool)
-        >>> changed = swapped(TaskCurves(("a", "b"), ("1",), base, base + 1, None, None, seen, (None, None)))
+        >>> changed = swapped_curves(TaskCurves(("a", "b"), ("1",), base, base + 1, None, None, seen, (None, None)))
         >>> sorted(changed.base[:, 0].tolist()), (changed.base + changed.tuned).tolist()
         ([0.0, 1.0], [[1.0], [1.0]])
     """

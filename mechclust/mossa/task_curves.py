@@ -186,7 +186,7 @@ class TaskCurves:
     def _over_tasks(self, which: Which, share: float) -> ByLayer:
         key = (which, share)
         if key not in self._quantiles:
-            self._quantiles[key] = over_tasks(self.values(which), share)
+            self._quantiles[key] = quantile_over_tasks(self.values(which), share)
         return self._quantiles[key].copy()
 
     def spread(self, which: Which) -> ByLayer:
@@ -210,11 +210,11 @@ class TaskCurves:
         return defined_mean((self.tuned - self.base)[..., self.upper])
 
 
-def over_tasks(values: ByTaskAndLayer, share: float) -> ByLayer:
+def quantile_over_tasks(values: ByTaskAndLayer, share: float) -> ByLayer:
     """Return a quantile over tasks of the numbers that are defined, or NaN.
 
     Example:
-        >>> over_tasks(np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]]), 0.5).tolist()
+        >>> quantile_over_tasks(np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]]), 0.5).tolist()
         [1.5, nan]
     """
     if not values.shape[-2]:
@@ -250,7 +250,7 @@ LEAST_TASKS = 6
 resampling covers too little (two tasks: 50%, three: 75%)."""
 
 
-def bootstrap(
+def bootstrap_interval(
     curves: TaskCurves, statistic: Statistic, draws: int = 1000, seed: int = 0
 ) -> tuple[Any, tuple[Any, Any]]:
     """Return a statistic of the curves with its 95% bootstrap interval over tasks (percentiles).
@@ -273,7 +273,7 @@ def bootstrap(
     Example:
         >>> values = np.linspace(0.1, 0.9, 7)[:, None]
         >>> curves = TaskCurves(tuple("abcdefg"), ("1",), values, values, None, None, np.zeros(7, bool), (None,) * 7)
-        >>> value, (low, high) = bootstrap(curves, lambda c: c.median("base")[..., 0])
+        >>> value, (low, high) = bootstrap_interval(curves, lambda c: c.median("base")[..., 0])
         >>> float(value), float(low) < 0.5 < float(high)
         (0.5, True)
     """
@@ -299,6 +299,6 @@ def central_interval(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Float[
     flat = values.reshape(len(values), -1)
     missing = np.isnan(flat).mean(axis=0) > MOST_UNDEFINED
     columns = flat.T[:, :, None]  # [place draw 1]
-    low, high = (np.where(missing, np.nan, over_tasks(columns, share)[:, 0]) for share in _LEVEL)
+    low, high = (np.where(missing, np.nan, quantile_over_tasks(columns, share)[:, 0]) for share in _LEVEL)
     shape = values.shape[1:]
     return low.reshape(shape), high.reshape(shape)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tasks import InputError
 
 
-def pack(folder: Path, without: Collection[str] = ()) -> bytes:
+def pack_folder(folder: Path, without: Collection[str] = ()) -> bytes:
     """Return all files of ``folder`` as a ``.tar.xz``. Equal files give equal bytes.
 
     Args:

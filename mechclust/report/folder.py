@@ -24,7 +24,7 @@ from mechclust.report.manifest import (
     read_manifest,
     write_manifest,
 )
-from probes.store.files import DamagedError, read_json, remove_leftovers, versions, write_json
+from probes.store.files import DamagedError, package_versions, read_json, remove_leftovers, write_json
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least
@@ -172,7 +172,7 @@ def machine_facts() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
-        "versions": versions(),
+        "versions": package_versions(),
     }
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from mechclust.evidence.finding import Finding
 from mechclust.evidence.tables import measured_number, verdict_text, with_interval
 from mechclust.report.text import in_english, number_format, with_texts
-from tasks.text.visible import visible
+from tasks.text.visible import visible_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -51,7 +51,7 @@ def png_bytes(figure: Figure, dpi: int = 130) -> bytes:
 
 def escaped_text(text: object) -> Markup:
     """Return a text for a page: escaped, its control characters written out."""
-    return escape(visible(str(text), keep="\n"))
+    return escape(visible_text(str(text), keep="\n"))
 
 
 def content_policy(*fragments: str, images: str = "data:") -> str:
@@ -99,7 +99,7 @@ def table_html(
         number: format of floats, such as ``".3f"``.
         missing: text of a missing value.
     """
-    shown = with_texts(in_english(table), visible)
+    shown = with_texts(in_english(table), visible_text)
     rows: str = shown.to_html(index=False, border=0, float_format=number_format(number), na_rep=missing)
     above = f"<p><b>{escaped_text(title)}</b></p>" if title else ""
     below = "".join(f"<p>Note: {escaped_text(note)}</p>" for note in notes)

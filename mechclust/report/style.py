@@ -237,7 +237,7 @@ def layer_axis(axis: Axes) -> None:
     axis.set_xlabel("layer")
 
 
-def picture(axis: Axes) -> None:
+def frame_only(axis: Axes) -> None:
     """Draw a thin frame without numbers, for points whose axes have no meaning."""
     axis.set(xticks=[], yticks=[])
     for spine in axis.spines.values():

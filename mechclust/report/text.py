@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
-from tasks.text.visible import short, visible
+from tasks.text.visible import shortened, visible_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +73,7 @@ def table_text(table: pd.DataFrame, number: str) -> str:
         number: format of floats, such as ``".3f"``.
     """
     hooks = {name: with_texts(table[[name]], _short_hook)[name] for name in _HOOKS if name in table}
-    shown = with_texts(in_english(table.assign(**hooks)), short)
+    shown = with_texts(in_english(table.assign(**hooks)), shortened)
     return str(shown.to_string(index=False, float_format=number_format(number), na_rep="-"))
 
 
@@ -112,7 +112,7 @@ def table_as_csv(table: pd.DataFrame) -> bytes:
 
 
 def _no_formula(text: str) -> str:
-    return f"'{visible(text)}" if text.startswith(_FORMULA) else visible(text)
+    return f"'{visible_text(text)}" if text.startswith(_FORMULA) else visible_text(text)
 
 
 def with_texts(table: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
@@ -139,15 +139,15 @@ def figure_text(text: str, longest: int = 40) -> str:
         'cost \\$_\\$ x'
     """
     wide = any(east_asian_width(character) in "WF" for character in text)
-    text = short(text, longest // 2 if wide else longest).replace("$", r"\$")
+    text = shortened(text, longest // 2 if wide else longest).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text  # matplotlib has no legend for names that begin so
 
 
-def ranges(layers: Iterable[int]) -> str:
+def format_ranges(layers: Iterable[int]) -> str:
     """Return numbers as ranges, such as ``"0-2, 5"``.
 
     Example:
-        >>> ranges([0, 1, 2, 5])
+        >>> format_ranges([0, 1, 2, 5])
         '0-2, 5'
     """
     parts: list[list[int]] = []
@@ -159,7 +159,7 @@ def ranges(layers: Iterable[int]) -> str:
     return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
-def join(names: Iterable[str]) -> str:
+def join_words(names: Iterable[str]) -> str:
     """Return texts as a list in words, such as ``"a, b and c"``."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
@@ -183,8 +183,8 @@ def first_few(names: Sequence[str], most: int = 6) -> str:
         ('a, b and c', 'a, b and 2 others')
     """
     if len(names) <= most + 1:
-        return join(map(short, names))
-    return join([*map(short, names[:most]), f"{len(names) - most} others"])
+        return join_words(map(shortened, names))
+    return join_words([*map(shortened, names[:most]), f"{len(names) - most} others"])
 
 
 def layers_text(layers: str, place: str = "layer") -> str:
@@ -199,11 +199,11 @@ def layers_text(layers: str, place: str = "layer") -> str:
     return f"{place} {layers}" if layers.isdigit() else f"{place}s {layers}"
 
 
-def span(numbers: Iterable[int]) -> str:
+def format_span(numbers: Iterable[int]) -> str:
     """Return the least and the greatest number.
 
     Example:
-        >>> span([5, 3, 4]), span([3, 3])
+        >>> format_span([5, 3, 4]), format_span([3, 3])
         ('3 to 5', '3')
     """
     ordered = sorted(numbers)

@@ -16,7 +16,7 @@ from probes.store.files import is_whole
 from tasks import InputError, SkillSuite, Task
 
 
-def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
+def measure_once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
     """Return the result at ``path``.
 
     It is measured and saved there if it is missing, damaged, or of another model.
@@ -33,11 +33,13 @@ def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[st
         ...     return ProbeResult("Demo", {"ari": torch.tensor(0.5)}, {"ari": ()}, {})
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "ari.safetensors"
-        ...     print(float(once(path, measure, "3fa")["ari"]), float(once(path, measure, "3fa")["ari"]))
+        ...     for _ in range(2):
+        ...         print(float(measure_once(path, measure, "3fa")["ari"]))
         measuring
-        0.5 0.5
+        0.5
+        0.5
     """
-    earlier = kept(path, model)
+    earlier = kept_result(path, model)
     if earlier is not None:
         return earlier
     measured = measure()
@@ -46,7 +48,7 @@ def once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[st
     return result
 
 
-def kept(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
+def kept_result(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
     """Return the result at ``path``, or ``None`` if it is missing or damaged, or (with a warning) of another model."""
     if not is_whole(path):
         return None

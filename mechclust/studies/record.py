@@ -12,7 +12,7 @@ from typing import Any
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes, with_history
 from mechclust.report.analysis import Analysis
-from mechclust.report.archive import pack, unpack_folder
+from mechclust.report.archive import pack_folder, unpack_folder
 from mechclust.report.folder import check_command, check_writable, differing_fields, read_record, record_command
 from mechclust.report.manifest import (
     MANIFEST,
@@ -77,7 +77,7 @@ def record_run(
             raise InputError(f"the run has no figure {name!r}{suggest(name, pictures)}")
         contents[f"figures/{name}.png"] = pictures[name].png
     if (run_folder / "results").is_dir():
-        contents[_RESULTS] = pack(run_folder / "results", study.unrecorded)
+        contents[_RESULTS] = pack_folder(run_folder / "results", study.unrecorded)
     record_command(folder, _COMMAND)
     replace_files(folder, contents, _WAY_OUT)
     return analysis

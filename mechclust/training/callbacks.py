@@ -21,7 +21,7 @@ from probes.engine.batches import readable_batch
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import as_json
-from probes.store.files import is_whole, versions
+from probes.store.files import is_whole, package_versions
 from tasks import Batch, InputError, Task
 
 _WAY_OUT = "give another folder, or the same settings to continue"
@@ -188,7 +188,12 @@ class AccuracyCallback:
             {"accuracy": torch.tensor(value, dtype=torch.float64)},
             {"accuracy": ()},
             {},
-            metadata={"n": n, "task": self.task.to_config(), "model": fingerprint(model), "versions": versions()},
+            metadata={
+                "n": n,
+                "task": self.task.to_config(),
+                "model": fingerprint(model),
+                "versions": package_versions(),
+            },
         ).save(path)
 
     def lacks(self, step: int, model: HookedModel) -> list[Path]:

@@ -23,7 +23,7 @@ from mechclust.training.stack import Backend, Stack
 from mechclust.training.stack_data import StackData
 from mechclust.training.state import load_state, save_state
 from probes.engine.hooks import check_device
-from probes.store.files import remove_leftovers, versions
+from probes.store.files import package_versions, remove_leftovers
 from probes.store.locks import locked_folder
 from tasks import InputError
 from tasks.errors import check_choice
@@ -138,7 +138,7 @@ def _run_record(
     if low_rank is not None:
         run["training"]["low_rank"] = to_json(low_rank)
     if isinstance(members[0].model, ModelConfig):  # which decides how weights are laid out in the state
-        run["versions"] = {"transformer-lens": versions()["transformer-lens"].split(".")[0]}
+        run["versions"] = {"transformer-lens": package_versions()["transformer-lens"].split(".")[0]}
     return run
 
 

@@ -25,7 +25,7 @@ from mechclust.training.state import load_state, save_state
 from mechclust.training.tuning.errors import DivergedError
 from probes.engine.hooks import HookedModel, device_of, forward
 from probes.engine.identity import fingerprint
-from probes.store.files import remove_leftovers, versions
+from probes.store.files import package_versions, remove_leftovers
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
@@ -154,7 +154,7 @@ class _Training:
     def _record(self) -> dict[str, Any]:
         """Return the settings with which a saved state must have been trained to be resumed."""
         # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
-        major = versions()["transformer-lens"].split(".")[0]
+        major = package_versions()["transformer-lens"].split(".")[0]
         began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
         return {
             "task": self.task.to_config(),

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probes import HookedModel, ProbeResult
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import InputError
 
 
@@ -69,7 +69,7 @@ class WeightNorms:
             values={"norm": torch.stack(self._norms), "change": torch.stack(self._changes)},
             axes=dict.fromkeys(("norm", "change"), ("step", "weight")),
             coords={"step": [str(step) for step in self._steps], "weight": self._followed},
-            metadata={"versions": versions()},
+            metadata={"versions": package_versions()},
         )
 
 

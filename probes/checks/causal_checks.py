@@ -16,7 +16,7 @@ from probes.engine.hooks import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import integer_sum
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import InputError
 from tasks.text.beginning import Bos
 
@@ -124,7 +124,7 @@ def causal_checks(
             "position": [str(position) for position in range(values["influence"].shape[2])],
         },
         layers={site.name: site.layer for site in probe.sites if site.name in probe.outputs},
-        metadata={"n": bench.n, "seed": seed, "clustering_head": repr(probe), "versions": versions()}
+        metadata={"n": bench.n, "seed": seed, "clustering_head": repr(probe), "versions": package_versions()}
         | reading.metadata,
         notes=notes + resampled_notes,
     )

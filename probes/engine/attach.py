@@ -10,7 +10,7 @@ from typing import Any
 from probes.engine.batches import TokenIds, one_batch
 from probes.engine.hooks import HookedModel
 from probes.engine.probe import Probe, each_probe
-from probes.engine.recorder import _Recorder, observe
+from probes.engine.recorder import _Recorder, update_probes
 from tasks import Batch, InputError
 
 
@@ -52,7 +52,7 @@ class Attached:
         self._recorder.start(moved)
         try:
             yield
-            observe(self._probes, self._recorder.finish(), moved)
+            update_probes(self._probes, self._recorder.finish(), moved)
         finally:
             self._recorder.forget()
 

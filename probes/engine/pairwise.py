@@ -272,6 +272,6 @@ def sites_of(rows: SiteRows) -> str:
     return f"{len(rows)} sites of up to {max(x.shape[1] for x in rows.values())} dimensions"
 
 
-def below(n: Mapping[str, int], least: int) -> str:
+def small_groups(n: Mapping[str, int], least: int) -> str:
     """Return the groups with fewer than ``least`` examples as a text, for a note. Empty if there are none."""
     return ", ".join(f"{group} (n = {count})" for group, count in n.items() if count < least)

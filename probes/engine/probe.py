@@ -21,7 +21,7 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, renumbered, residual, resolve
 from probes.engine.state import AnyTensor, Declared, Keyed
-from probes.store.files import read_safetensors, versions, write_safetensors
+from probes.store.files import package_versions, read_safetensors, write_safetensors
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
 
@@ -323,7 +323,7 @@ class Probe(ABC):
             layers={site.name: site.layer for site in self.sites} if layers is None else layers,
             metadata={
                 "parameters": {name: as_json(value) for name, value in self.parameters().items()},
-                "versions": versions(),
+                "versions": package_versions(),
                 **(metadata or {}),
             },
             notes=list(notes),

@@ -246,7 +246,7 @@ def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
     )
 
 
-def observe(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
+def update_probes(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
     """Give each probe the activations kept at its sites."""
     for probe in probes:
         probe.observe({site: kept[site, probe.readout] for site in probe.site_names}, batch)

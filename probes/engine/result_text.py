@@ -19,7 +19,7 @@ _FLOAT_FORMAT = "{:.4g}".format
 
 def text_of(result: ResultFields) -> str:
     """Return the numbers of a result as text, with a table for each set of axes."""
-    parts = [f"{result.probe} {facts(result.metadata)}".rstrip()]
+    parts = [f"{result.probe} {metadata_line(result.metadata)}".rstrip()]
     for axes, measures in _measures_by_axes(result).items():
         if not axes:
             parts.append(_single_numbers(result, measures))
@@ -33,7 +33,7 @@ def text_of(result: ResultFields) -> str:
 
 def html_of(result: ResultFields) -> str:
     """Return the numbers of a result as HTML, with a table for each set of axes."""
-    parts = [f"<p><b>{html.escape(result.probe)}</b> {html.escape(facts(result.metadata))}</p>"]
+    parts = [f"<p><b>{html.escape(result.probe)}</b> {html.escape(metadata_line(result.metadata))}</p>"]
     for axes, measures in _measures_by_axes(result).items():
         if not axes:
             parts.append(f"<p>{html.escape(_single_numbers(result, measures))}</p>")
@@ -46,11 +46,12 @@ def html_of(result: ResultFields) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-def facts(metadata: Mapping[str, Any]) -> str:
+def metadata_line(metadata: Mapping[str, Any]) -> str:
     """Return a line on a result's metadata: short names of models, and all that is a number or a text.
 
     Example:
-        >>> facts({"examples": "12-0a1b2c3d4e5f6071", "model": {"tuned": "5" * 64, "base": "7" * 64}, "versions": {}})
+        >>> models = {"tuned": "5" * 64, "base": "7" * 64}
+        >>> metadata_line({"examples": "12-0a1b2c3d4e5f6071", "model": models, "versions": {}})
         'examples = 12, model = tuned (55555555) and base (77777777)'
     """
     shown = {name: value for name, value in metadata.items() if isinstance(value, (int, float, str))}

@@ -13,7 +13,7 @@ from probes.engine.batches import Batches, each_batch
 from probes.engine.hooks import HookedModel, by_name, device_of, evaluation_mode
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import Probe, computed_of, each_probe
-from probes.engine.recorder import HookedModels, Kept, _Recorder, observe, out_of_memory
+from probes.engine.recorder import HookedModels, Kept, _Recorder, out_of_memory, update_probes
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
@@ -194,7 +194,7 @@ class Measuring:
             for recorder in self._recorders:
                 kept |= recorder.measure(batch)
             try:
-                observe(self._probes, kept, batch.to(home))
+                update_probes(self._probes, kept, batch.to(home))
             except torch.OutOfMemoryError:  # no second try: some states may hold the batch by now
                 raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
         self.examples.add(batch)

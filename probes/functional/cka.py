@@ -152,7 +152,7 @@ def linear_hsic(
     return {(x, y): CrossMoments.of_rows(rows[x], rows[y], precision=precision).hsic(precision) for x, y in pairs}
 
 
-def compact(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
+def compact_rows(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
     """Return centred rows in at most n dimensions with unchanged inner products."""
     x = centred_matrix(x)
     return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T

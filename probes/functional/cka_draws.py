@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
-from probes.functional.cka import compact, linear_hsic
+from probes.functional.cka import compact_rows, linear_hsic
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic, hsic_of_kernels, linear_kernel
 from probes.functional.products import Precision
@@ -67,8 +67,8 @@ def null_hsic(
         l = centred_kernel(y, precision)  # noqa: E741
         hsic = hsic_of_kernels if units is None else partial(hsic_between_units, units=units)
         return [hsic(k, l[order][:, order]) for order in orders], hsic(k, k), hsic(l, l)
-    x = compact(x)
-    y = compact(y)
+    x = compact_rows(x)
+    y = compact_rows(y)
     points = CrossMoments.of_rows(x, y, precision=precision)
     drawn = [CrossMoments.of_rows(x, y[order], points, precision).hsic(precision) for order in orders]
     return drawn, _hsic_of_pair(x, x, precision), _hsic_of_pair(y, y, precision)
@@ -109,8 +109,8 @@ def cka_resamples(
         tensor(True)
     """
     check_count(n_resamples=(n_resamples, 1))
-    x = compact(in_float64(x))
-    y = compact(in_float64(y).to(x.device))
+    x = compact_rows(in_float64(x))
+    y = compact_rows(in_float64(y).to(x.device))
     terms = (halves_hsic(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
     values = cka_of_halves(*terms, debiased=debiased)
     return values - values.mean()
@@ -124,7 +124,7 @@ def halves_hsic(
     precision: Precision = "float64",
     units: Shaped[Tensor, "n"] | None = None,
 ) -> list[HSIC]:
-    """Return HSIC of random halves of ``compact`` rows, or of their units, for both forms.
+    """Return HSIC of random halves of ``compact_rows`` rows, or of their units, for both forms.
 
     The halves depend on n, the units and the seed alone, so that HSIC of a side with itself serves every pair of it.
     """

@@ -160,7 +160,7 @@ def hsic_of_blocks(
     products = torch.zeros(len(names), len(names), dtype=torch.float64, device=device)
     sums = torch.zeros(len(names), n, dtype=torch.float64, device=device)
     diagonals = torch.zeros_like(sums)
-    for rows, columns in blocks(n, _block_rows(len(names))):
+    for rows, columns in upper_blocks(n, _block_rows(len(names))):
         block = products.new_empty(len(names), rows.stop - rows.start, columns.stop - columns.start)
         for i, name in enumerate(names):
             block[i] = kernels[name](rows, columns)
@@ -196,11 +196,11 @@ def _linear_block(
         return some @ others.T
 
 
-def blocks(n: int, size: int) -> Iterator[tuple[slice, slice]]:
+def upper_blocks(n: int, size: int) -> Iterator[tuple[slice, slice]]:
     """Yield the rows and columns of the blocks on and above the diagonal of an n x n matrix.
 
     Example:
-        >>> [(rows.stop, columns.stop) for rows, columns in blocks(5, 2)]
+        >>> [(rows.stop, columns.stop) for rows, columns in upper_blocks(5, 2)]
         [(2, 2), (2, 4), (2, 5), (4, 4), (4, 5), (5, 5)]
     """
     parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]

@@ -422,7 +422,7 @@ def _json_checksum(value: Any) -> str:
     return str(xxhash.xxh3_128(json.dumps(value).encode()).hexdigest())
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the versions of the packages that numbers depend on, for metadata."""
     return dict(_versions())
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tasks.errors import InputError, repeated_values
-from tasks.text.visible import short
+from tasks.text.visible import shortened
 
 Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]
 """Where each record stands, for messages, and the record by field."""
@@ -80,7 +80,7 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     """
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise KeyError(short(repeated_values([name for name, _ in pairs])[0]))
+        raise KeyError(shortened(repeated_values([name for name, _ in pairs])[0]))
     return value
 
 
@@ -91,5 +91,5 @@ def check_field(record: Mapping[str, Any], field: str, where: str, way_out: str 
         InputError: naming the fields that it has.
     """
     if field not in record:
-        fields = ", ".join(map(short, record)) or "nothing"
-        raise InputError(f'{where} has no "{short(field)}" (it has {fields}); {way_out}')
+        fields = ", ".join(map(shortened, record)) or "nothing"
+        raise InputError(f'{where} has no "{shortened(field)}" (it has {fields}); {way_out}')

@@ -13,7 +13,7 @@ from tasks.errors import InputError, repeated_values, suggest
 from tasks.text.files import read_text
 from tasks.text.json_lines import Records, check_field, parse_lines
 from tasks.text.parquet import parquet_rows
-from tasks.text.visible import quoted, short
+from tasks.text.visible import quoted, shortened
 
 _DATASET_FILES = ("state.json", "dataset_info.json")
 
@@ -40,7 +40,7 @@ class PromptFields:
 
 def _quoted_field(name: str) -> str:
     """Return a field's name for messages."""
-    return f'"{short(name)}"'
+    return f'"{shortened(name)}"'
 
 
 def read_prompt_file(path: Path, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
@@ -104,7 +104,7 @@ def _check_both(record: Mapping[str, Any], fields: PromptFields, where: str) -> 
     options = {fields.prompt: "--prompt-field", fields.task: "--task-field"}
     missing = [field for field in options if field not in record]
     if len(missing) == 2:
-        has = ", ".join(map(short, record)) or "nothing"
+        has = ", ".join(map(shortened, record)) or "nothing"
         raise InputError(
             f"{where} has no {_quoted_field(fields.prompt)} and no {_quoted_field(fields.task)} (it has {has}); name "
             f"the fields that have them: {' and '.join(options.values())}"

@@ -18,7 +18,7 @@ from tasks.text.beginning import Bos, begin_tokens, beginning_id
 from tasks.text.encoding import check_ids, pad_within
 from tasks.text.files import check_texts
 from tasks.text.prompt_files import PromptFields, read_json_lines, read_prompt_file
-from tasks.text.visible import quoted, short
+from tasks.text.visible import quoted, shortened
 
 Encode = Callable[[Sequence[str]], Any]
 """Texts to token ids, all at once: tokenizers are faster so."""
@@ -58,7 +58,7 @@ class LabelledPrompts:
                 raise InputError(f"{self.source}: prompt {i + 1} is empty; give it a text or remove it")
         if "task" not in self.labels:
             raise InputError(
-                f'{self.source} has no label "task" (it has {", ".join(map(short, self.labels)) or "none"})'
+                f'{self.source} has no label "task" (it has {", ".join(map(shortened, self.labels)) or "none"})'
             )
         for name, values in self.labels.items():
             if len(values) != len(self.prompts):

@@ -12,7 +12,7 @@ _ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-
 _MAX_CHARACTERS = 60
 
 
-def visible(text: str, keep: str = "") -> str:
+def visible_text(text: str, keep: str = "") -> str:
     r"""Return a text whose control characters are visible and have no effect.
 
     Args:
@@ -20,20 +20,20 @@ def visible(text: str, keep: str = "") -> str:
         keep: control characters that stay, such as ``"\n"``.
 
     Example:
-        >>> visible("\x1b[31mred\n"), visible("a\nb", keep="\n")
+        >>> visible_text("\x1b[31mred\n"), visible_text("a\nb", keep="\n")
         ('\\x1b[31mred\\n', 'a\nb')
     """
     return _ACTING.sub(partial(_escaped, keep=keep), text)
 
 
-def short(text: str, longest: int = _MAX_CHARACTERS) -> str:
+def shortened(text: str, longest: int = _MAX_CHARACTERS) -> str:
     """Return a text as one of several names on a line: visible, and a long one cut in its middle.
 
     Example:
-        >>> short("a" * 100, longest=9)
+        >>> shortened("a" * 100, longest=9)
         'aaaa…aaaa'
     """
-    text = visible(text)
+    text = visible_text(text)
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}…{text[len(text) - half :]}"
 

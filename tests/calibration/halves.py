@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes import ProbeResult, TopicAttention
 from probes.functional.adjusted_rand import adjusted_rand_score
-from probes.functional.cka import compact
+from probes.functional.cka import compact_rows
 from probes.functional.cka_draws import cka_of_halves, halves_hsic
 from probes.functional.half_interval import interval_from_halves
 from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters
@@ -103,7 +103,7 @@ def gain_missed(seed: int, n_units: int, prompts: int, shares: tuple[float, floa
     of_halves = []
     for share in shares:
         rows = math.sqrt(share) * control + math.sqrt(1 - share) * _states(draw, unit)
-        x, y = compact(rows), compact(control)
+        x, y = compact_rows(rows), compact_rows(control)
         terms = [halves_hsic(a, b, HALVES, seed, units=unit) for a, b in ((x, y), (x, x), (y, y))]
         values.append(float(cka_between_units(rows, control, unit)))
         of_halves.append(cka_of_halves(*terms, debiased=True).numpy())

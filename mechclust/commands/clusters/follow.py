@@ -17,7 +17,7 @@ from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_perm
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import Relabelling
-from tasks.text.visible import short
+from tasks.text.visible import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +87,7 @@ class Followed:
         """Return the name of a label or feature for a sentence."""
         if name in self.features:
             return f"the prompts' {name}"
-        return "the task" if name == "task" else f"the label '{short(name)}'"
+        return "the task" if name == "task" else f"the label '{shortened(name)}'"
 
     @cached_property
     def shown(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ from mechclust.models.tokenizers import (
     what_is_wrong,
 )
 from mechclust.report.chance import CHANCE_LEVEL
-from mechclust.report.text import join
+from mechclust.report.text import join_words
 from probes.engine.identity import token_digests
 from probes.functional.adjusted_rand import n_relabellings
 from probes.rows.row_store import read_index, store_shards
@@ -250,7 +250,7 @@ def _check_given_in_file(prompts: LabelledPrompts, config: ClustersConfig) -> No
     if config.given not in known:
         names = [*WORDS, *TOKENS]
         raise InputError(
-            f"{config.prompts} has no label {config.given!r}, and surface features are {join(names)}"
+            f"{config.prompts} has no label {config.given!r}, and surface features are {join_words(names)}"
             f"{did_you_mean(config.given, [*known, *names])}"
         )
     _check_given(config.given, known[config.given], prompts.labels, config)

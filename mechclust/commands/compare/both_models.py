@@ -22,10 +22,10 @@ from mechclust.commands.parts import remove_others
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.commands.saved_rows import (
     Checkpoint,
+    absolute_paths,
     check_without_adapter,
     free_memory,
-    loaded,
-    portable,
+    loaded_checkpoint,
     put_adapter,
 )
 from mechclust.jobs import map_jobs, progress_bar
@@ -118,7 +118,7 @@ def measure_together(
     outcome = PairOutcome()
     if not why_no_blocks or patched:
         base, tuned, *_ = inputs.checkpoints
-        pair = (base, tuned) if config.here else (portable(base), portable(tuned))
+        pair = (base, tuned) if config.here else (absolute_paths(base), absolute_paths(tuned))
         weights = [f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])]
         batches = [] if why_no_blocks else _chosen(inputs.batches, in_blocks)
         outcome = _run(PairJob(pair, weights, batches, patched, config, folder), progress)
@@ -202,7 +202,7 @@ def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
         models = {}
         try:
             for checkpoint in job.pair:
-                model = stack.enter_context(loaded(checkpoint, job.config, FEWER_PROMPTS, attention="eager"))
+                model = stack.enter_context(loaded_checkpoint(checkpoint, job.config, FEWER_PROMPTS, attention="eager"))
                 put_adapter(model, checkpoint, adapter_of(model), FEWER_PROMPTS)
                 models[checkpoint] = model
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only

@@ -130,9 +130,9 @@ def results_by_layer(
     of_controls: dict[str, dict[str, ProbeResult]] = {}
     for (task, name), result in results.items():
         if task:
-            of_controls.setdefault(task, {})[name] = labelled(result, task)
+            of_controls.setdefault(task, {})[name] = name_labels(result, task)
         else:
-            of_pair[name] = labelled(result, ALL, *rows.of_task) if name in _OF_ALL_PROMPTS_TOO else result
+            of_pair[name] = name_labels(result, ALL, *rows.of_task) if name in _OF_ALL_PROMPTS_TOO else result
     return of_pair, of_controls
 
 
@@ -253,11 +253,11 @@ def _run_by_task(of_task: PromptsOf, pair: Mapping[str, RowStore], probe: Probe)
     results = []
     for task, index in of_task.items():
         part = {name: store.select(index) for name, store in pair.items()}
-        results.append(labelled(run_stores(part, probe), task))
+        results.append(name_labels(run_stores(part, probe), task))
     return replace(reduce(ProbeResult.merge, results), notes=[])
 
 
-def labelled(result: ProbeResult, *labels: str) -> ProbeResult:
+def name_labels(result: ProbeResult, *labels: str) -> ProbeResult:
     """Name the labels, which a probe knows by number."""
     return replace(result, coords={**result.coords, "label": list(labels)}, notes=[])
 

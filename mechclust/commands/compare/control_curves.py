@@ -12,9 +12,9 @@ import numpy as np
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.mossa.task_curves import TaskCurves
-from mechclust.report.text import join, ranges
+from mechclust.report.text import format_ranges, join_words
 from probes import ProbeResult
-from tasks.text.visible import short
+from tasks.text.visible import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +40,10 @@ class ControlGroups:
         """Reason why no groups are named, or ``""`` if they are."""
         n = len(self.curves.seen.tasks)
         if n >= LEAST_FOR_GROUPS:
-            undefined = ranges(map(int, self.curves.seen.undefined_layers))
+            undefined = format_ranges(map(int, self.curves.seen.undefined_layers))
             return f"CKA with the controls is undefined at layers {undefined}" if undefined else ""
         held_out = self.curves.unseen.tasks
-        without = f" (without the held-out {join(map(short, held_out))})" if held_out else ""
+        without = f" (without the held-out {join_words(map(shortened, held_out))})" if held_out else ""
         return f"tasks with a control: {n}{without}, and medians and their spread need at least {LEAST_FOR_GROUPS}"
 
     @cached_property

@@ -25,7 +25,7 @@ from mechclust.models.patching import (
 )
 from probes import ProbeResult
 from probes.engine.hooks import HookedModel
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch
 from tasks.batch import token_batches
 
@@ -175,7 +175,7 @@ def patching_result(
         {name: ("site", "label") if values[name].ndim == 2 else ("label",) for name in values},
         {"site": parts[0].coords["site"], "label": list(members)},
         parts[0].layers,
-        metadata={"units": unit_label, "versions": versions()},
+        metadata={"units": unit_label, "versions": package_versions()},
     )
 
 

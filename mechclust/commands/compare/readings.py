@@ -14,8 +14,8 @@ from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.models.tokenizers import in_words
 from mechclust.report.reading import Reading
-from mechclust.report.text import LAYERS, first_few, join, layers_text, ranges, span, with_ends
-from tasks.text.visible import short
+from mechclust.report.text import LAYERS, first_few, format_ranges, format_span, join_words, layers_text, with_ends
+from tasks.text.visible import shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,8 @@ def headline(result: Measurements, tables: Tables) -> str:
     """Return the conclusion."""
     if result.families:
         return (
-            f"The models are of different families ({join(result.families)}), so neither was tuned from the other: "
-            "1 - CKA is a difference between two models here, and no effect of tuning."
+            f"The models are of different families ({join_words(result.families)}), so neither was tuned from the "
+            "other: 1 - CKA is a difference between two models here, and no effect of tuning."
         )
     if not result.diagonal:
         return (
@@ -51,7 +51,7 @@ def headline(result: Measurements, tables: Tables) -> str:
     if changed.any():
         tasks = tables["tasks"]
         out = list(tasks.loc[tasks["stands_out"].eq(True), "task"])
-        layers = f"{result.ranges_of(changed)} of {ranges(result.layer_numbers)}"
+        layers = f"{result.ranges_of(changed)} of {format_ranges(result.layer_numbers)}"
         if result.changed_only_together.any():
             layers = f"{layers} ({result.ranges_of(result.changed_only_together)} for all prompts together only)"
         what = _CHANGED_LAYERS[result.blocks is not None]
@@ -169,7 +169,7 @@ def _standing_out(result: Measurements, tasks: pd.DataFrame) -> Iterator[Reading
 
 
 def _with_interval(row: pd.Series) -> str:
-    return f"{short(row.task)} {with_ends(row.change, (row.low, row.high), '.2f')}"
+    return f"{shortened(row.task)} {with_ends(row.change, (row.low, row.high), '.2f')}"
 
 
 def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
@@ -218,10 +218,10 @@ def _without_cka_or_interval(
             yield Reading(
                 what,
                 f"{first_few(tasks)}{at_most}",
-                layers_text(ranges(part["layer"].iloc[0] for part in parts)),
-                verdict=f"{span([row.n for row in rows])} prompts, with {span(counts)} different hidden states: too "
-                "few, or too alike, as at the embedding of a last token that all share. It is not known whether they "
-                f"{unknown}.",
+                layers_text(format_ranges(part["layer"].iloc[0] for part in parts)),
+                verdict=f"{format_span([row.n for row in rows])} prompts, with {format_span(counts)} different hidden "
+                "states: too few, or too alike, as at the embedding of a last token that all share. It is not known "
+                f"whether they {unknown}.",
             )
 
 
@@ -231,7 +231,7 @@ def _clusters(result: Measurements, tables: Tables) -> Iterator[Reading]:
     verdict = "Mean 1 - CKA: median and range over its tasks."
     for row in tables["clusters"].dropna(subset=["change"]).itertuples():
         value = f"{row.change:z.2f} ({row.change_least:z.2f} to {row.change_most:z.2f}, n = {row.change_tasks})"
-        yield Reading(f"Cluster {short(row.cluster)}", value, layers_text(row.layers), verdict=verdict)
+        yield Reading(f"Cluster {shortened(row.cluster)}", value, layers_text(row.layers), verdict=verdict)
     left_out = [task for task in result.tasks if task not in result.clusters.seen_tasks]
     if left_out:
         held_out = f"Held out: {first_few(result.clusters.held_out)}." if result.clusters.held_out else ""
@@ -280,7 +280,7 @@ def _second_opinions(result: Measurements, table: pd.DataFrame) -> Iterator[Read
             yield Reading(
                 f"Second opinion {column}",
                 f"{row[column]:z.2f}, debiased_cka {row['debiased_cka']:z.2f}",
-                f"layer {row['layer']}, {short(row['task'])}",
+                f"layer {row['layer']}, {shortened(row['task'])}",
                 verdict=f"Here it differs most. Measure: {description}. Prompts per task: at most {n:,}.",
             )
 
@@ -308,14 +308,14 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         table: by layer and task, as ``CompareResult.to_dataframe``.
     """
     counts = table.drop_duplicates("task").set_index("task")["n"]
-    widths = " and ".join(f"{span(table[f'd_{model}'])} ({model})" for model in ("tuned", "base"))
+    widths = " and ".join(f"{format_span(table[f'd_{model}'])} ({model})" for model in ("tuned", "base"))
     notes = [
-        f"n = {counts[ALL]} prompts of {len(result.tasks)} tasks ({span(counts.drop(ALL))} each), hidden state at "
-        f"{result.config.states}, d = {widths}. {LAYERS} In decoders, the embedding is without position."
+        f"n = {counts[ALL]} prompts of {len(result.tasks)} tasks ({format_span(counts.drop(ALL))} each), hidden "
+        f"state at {result.config.states}, d = {widths}. {LAYERS} In decoders, the embedding is without position."
     ]
     small = counts[counts < 10 * table[["d_tuned", "d_base"]].to_numpy().max()]
     if len(small):
-        which = "every label" if len(small) == len(counts) else join(map(short, small.index))
+        which = "every label" if len(small) == len(counts) else join_words(map(shortened, small.index))
         notes.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; use debiased_cka.")
     if result.tokenization:
         notes.append(in_words(result.tokenization))
@@ -339,7 +339,7 @@ def _how_judged(result: Measurements) -> Iterator[str]:
     if result.blocks is not None:
         n, *of_tasks = result.blocks["n"].tolist()
         yield (
-            f"Which layers changed is decided on {n:,} prompts ({span(of_tasks)} of a task), by what each block "
+            f"Which layers changed is decided on {n:,} prompts ({format_span(of_tasks)} of a task), by what each block "
             "of both models adds to the base's hidden states; layer 0 by the embedding. Changed position embeddings "
             "alone, and changes after the last block, are seen by patching alone."
         )
@@ -374,7 +374,7 @@ def _not_measured(result: Measurements) -> Iterator[str]:
     requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
     names = [name for name, wanted in requested.items() if wanted]
     if names and not result.diagonal:
-        yield f"There are no results for {join(names)}: for these the models need to have the same layers."
+        yield f"There are no results for {join_words(names)}: for these the models need to have the same layers."
 
 
 def _judged_change(result: Measurements) -> str:
@@ -383,7 +383,7 @@ def _judged_change(result: Measurements) -> str:
     return "1 - debiased CKA between what its block adds in both models, given the base's hidden states,"
 
 
-def rules(result: Measurements) -> Iterator[str]:
+def naming_rules(result: Measurements) -> Iterator[str]:
     """Yield how layers and tasks, and layer groups, are named."""
     if not result.diagonal:
         return

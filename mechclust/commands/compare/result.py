@@ -211,7 +211,7 @@ class CompareResult(Measurements, MeasuredResult):
             panels=self.panels(),
             views={} if self.planes is None else {"Base and tuned": self.planes.html()},
             folded=folded,
-            notes=[*readings.rules(self), *self.caveats],
+            notes=[*readings.naming_rules(self), *self.caveats],
             headline=self.headline,
             readings=self.readings,
         )

@@ -31,7 +31,15 @@ from probes.engine.attention import pattern_of
 from probes.engine.hooks import device_of, evaluation_mode, forward
 from probes.engine.identity import settings_of
 from probes.store.digest import digest_of
-from probes.store.files import file_name, is_whole, read_json, read_safetensors, versions, write_json, write_safetensors
+from probes.store.files import (
+    file_name,
+    is_whole,
+    package_versions,
+    read_json,
+    read_safetensors,
+    write_json,
+    write_safetensors,
+)
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
@@ -77,7 +85,9 @@ class CheckpointJob:
         settings += [repr(config.registered(name)) for name in config.others]
         model = self.checkpoint.model
         stamps = [stamps_of(folder) for folder in model.folders]
-        return digest_of([json.dumps([model.source, settings, versions(), stamps], default=str), self.inputs.digest])
+        return digest_of(
+            [json.dumps([model.source, settings, package_versions(), stamps], default=str), self.inputs.digest]
+        )
 
     @property
     def done(self) -> bool:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
-from mechclust.commands.history.planes import spread
+from mechclust.commands.history.planes import evenly_spaced
 from mechclust.commands.history.readings import capitalised
 from mechclust.report.analysis import Panel
 from mechclust.report.style import (
@@ -83,7 +83,7 @@ def map_figure(result: Measurements, curve: Curve) -> Figure:
         checkpoints = [result.names.index(name) for name in table["crosses_at"]]
         axis.scatter(checkpoints, [list(curve.layers).index(layer) for layer in table["layer"]], **_DOT)
     _name_ticks(axis, result.names, MAX_NAMES, rotation=0 if len(result.names) <= MAX_LEVEL_NAMES else 45)
-    places = spread(n, MAX_NAMES)
+    places = evenly_spaced(n, MAX_NAMES)
     axis.set_yticks(places, [str(curve.layers[i]) for i in places], fontsize=8)
     axis.set_ylabel(curve.place)
     axis.set_title(curve.title, fontsize=10.5)
@@ -93,7 +93,7 @@ def map_figure(result: Measurements, curve: Curve) -> Figure:
 
 def steps_figure(result: Measurements, curve: Curve) -> Figure:
     """Draw curves by checkpoint, one panel per layer, with chance bands. Flagged checkpoints are hollow."""
-    columns = spread(len(curve.layers), MAX_PANELS)
+    columns = evenly_spaced(len(curve.layers), MAX_PANELS)
     figure, axes = subplots(len(columns), min(4, len(columns)), size=(3.3, 2.4), sharey=True, sharex=True)
     x = np.arange(len(result.series))
     wrong = sorted(result.flagged)
@@ -122,7 +122,7 @@ def layers_figure(result: Measurements, curve: Curve) -> Figure:
     """Draw curves by layer, one per checkpoint, with the widest chance band of all checkpoints."""
     figure, (axis,) = subplots(1, size=(8.5, 4.2))
     measured = [i for i in range(len(result.series)) if not np.isnan(curve.value[i]).all()]
-    chosen = [measured[k] for k in spread(len(measured), MAX_CURVES)]
+    chosen = [measured[k] for k in evenly_spaced(len(measured), MAX_CURVES)]
     wrong = sorted(result.flagged & {*measured})
     low = _over_checkpoints(np.nanmin, curve.low[measured])
     high = _over_checkpoints(np.nanmax, curve.high[measured])
@@ -142,7 +142,7 @@ def layers_figure(result: Measurements, curve: Curve) -> Figure:
 
 
 def _name_ticks(axis: Axes, names: Sequence[str], most: int, rotation: int = 45) -> None:
-    places = spread(len(names), most)
+    places = evenly_spaced(len(names), most)
     side = "right" if rotation else "center"
     axis.set_xticks(places, [figure_text(names[i], 16) for i in places], rotation=rotation, ha=side, fontsize=8)
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 
 from mechclust.models.sketch import WeightSketch
-from mechclust.report.text import join
+from mechclust.report.text import join_words
 from tasks.text.visible import quoted
 
 DefectKind = Literal["last", "equal", "order", "states", "tokenizer", "config"]
@@ -95,21 +95,21 @@ def check_series(
         The defects, if any.
     """
     defects = [*_other_tokenizers(series), *_other_configs(series), *_equal_weights(series)]
-    wrong = flagged(defects)
+    wrong = flagged_checkpoints(defects)
     shapes = series[-1].weights.shapes
     comparable = [i for i, each in enumerate(series) if i not in wrong and each.weights.shapes == shapes]
     defects += _out_of_order(series, comparable)
     if cka_with_last is not None:
-        defects += _same_states(series, cka_with_last, flagged(defects))
+        defects += _same_states(series, cka_with_last, flagged_checkpoints(defects))
     return defects
 
 
-def flagged(defects: Sequence[Defect]) -> set[int]:
+def flagged_checkpoints(defects: Sequence[Defect]) -> set[int]:
     """Return the positions of the checkpoints with findings."""
     return set(chain.from_iterable(defect.checkpoints for defect in defects))
 
 
-def distances(series: Sequence[Identity]) -> _Distances:
+def weight_distances(series: Sequence[Identity]) -> _Distances:
     """Estimate the Euclidean distances between the weights, with NaN if shapes differ."""
     apart = np.full((len(series), len(series)), np.nan)
     for shapes in {each.weights.shapes for each in series}:
@@ -168,7 +168,7 @@ def _equal_weights(series: Sequence[Identity]) -> Iterator[Defect]:
 
 def _out_of_order(series: Sequence[Identity], order: list[int]) -> Iterator[Defect]:
     """Take out checkpoints whose move to another place makes the path shorter, the worst first."""
-    apart = distances(series)
+    apart = weight_distances(series)
     misplaced: list[tuple[int, ...]] = []
     while len(order) > 2:
         best = min(_moves(apart, order), default=None)
@@ -182,10 +182,12 @@ def _out_of_order(series: Sequence[Identity], order: list[int]) -> Iterator[Defe
     for checkpoints in misplaced:
         names = [quoted(series[i].name) for i in sorted(checkpoints)]
         if len(checkpoints) > 1:
-            text = f"By the weights, {join(names)} are in each other's place."
+            text = f"By the weights, {join_words(names)} are in each other's place."
         else:
             sides = [quoted(series[i].name) for i in _nearest_place(checkpoints[0], apart, order)]
-            text = f"By the weights, {names[0]} belongs {'between' if len(sides) > 1 else 'beside'} {join(sides)}."
+            text = (
+                f"By the weights, {names[0]} belongs {'between' if len(sides) > 1 else 'beside'} {join_words(sides)}."
+            )
         yield Defect("order", tuple(sorted(checkpoints)), text)
 
 
@@ -259,4 +261,4 @@ def first_names(names: Sequence[str]) -> str:
     shown = [quoted(name) for name in names[:MAX_NAMED]]
     if len(names) > MAX_NAMED:
         shown.append(f"{len(names) - MAX_NAMED} more")
-    return join(shown)
+    return join_words(shown)

@@ -18,7 +18,7 @@ from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import TITLES, Curve, other_curves, read_curve
 from mechclust.commands.history.estimate import cost_of
 from mechclust.commands.history.inputs import Inputs, read_inputs, sizes_of
-from mechclust.commands.history.integrity import check_series, flagged
+from mechclust.commands.history.integrity import check_series, flagged_checkpoints
 from mechclust.commands.history.planes import fixed_planes
 from mechclust.commands.history.random_copy import RandomCopy
 from mechclust.commands.history.result import HistoryResult
@@ -122,7 +122,7 @@ def _result(
     """Check the series, and arrange the results in curves."""
     identities = [job.identity for job in jobs]
     findings = check_series(identities, _biased_cka(results.get("cka_last"), len(series)))
-    wrong = flagged(findings)
+    wrong = flagged_checkpoints(findings)
     first = min(set(range(len(series))) - wrong, default=0)
     stores = [job.rows for job in jobs]
     named_results: dict[str, ProbeResult] = {}

@@ -13,7 +13,7 @@ from torch import Tensor
 from mechclust.commands.history.changes import change_table
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import TESTED, TITLES, Curve, crossings
-from mechclust.commands.history.integrity import Defect, flagged
+from mechclust.commands.history.integrity import Defect, flagged_checkpoints
 from mechclust.commands.history.planes import FixedPlanes
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.history.start import Start
@@ -50,7 +50,7 @@ class Measurements:
     @property
     def flagged(self) -> set[int]:
         """Positions of the checkpoints with findings."""
-        return flagged(self.findings)
+        return flagged_checkpoints(self.findings)
 
     @property
     def right(self) -> list[int]:

@@ -54,7 +54,7 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
     """
     last = stores[-1]
     sites = resolve(last, residual())
-    layers = config.map_layers or [sites[i].layer for i in spread(len(sites), _DEFAULT_LAYERS)]
+    layers = config.map_layers or [sites[i].layer for i in evenly_spaced(len(sites), _DEFAULT_LAYERS)]
     shown = [site for site in sites if site.layer in layers]
     index = draw_prompts(last.index, config.map_prompts)
     xy = np.full((len(stores), len(shown), len(index), 2), np.nan)
@@ -98,11 +98,11 @@ def _leading(rows: _Rows) -> Float[Tensor, "dim 2"]:
     return torch.where(largest < 0, -directions, directions)
 
 
-def spread(n: int, most: int) -> list[int]:
+def evenly_spaced(n: int, most: int) -> list[int]:
     """Return at most ``most`` of ``n`` places, evenly spaced, the ends included.
 
     Example:
-        >>> spread(10, 4)
+        >>> evenly_spaced(10, 4)
         [0, 3, 6, 9]
     """
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))}) if n else []

@@ -15,7 +15,7 @@ from mechclust.commands.settings import stamps_of
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sketch import WeightSketch, constant_values, weight_sketch
 from probes.store.digest import digest_of
-from probes.store.files import is_whole, read_safetensors, versions, write_safetensors
+from probes.store.files import is_whole, package_versions, read_safetensors, write_safetensors
 from tasks import InputError
 
 
@@ -44,7 +44,9 @@ class RandomCopy:
     @cached_property
     def key(self) -> str:
         """Digest of everything that the sketch depends on."""
-        return digest_of([json.dumps([self.model.source, self.config.dtype, versions(), stamps_of(self.model.source)])])
+        return digest_of(
+            [json.dumps([self.model.source, self.config.dtype, package_versions(), stamps_of(self.model.source)])]
+        )
 
     def run(self) -> None:
         """Make the copy and keep its sketch, or the reason why there is none, unless it is there."""

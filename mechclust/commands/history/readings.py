@@ -16,7 +16,7 @@ from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.start import Origin
 from mechclust.report.chance import least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import layers_text, ranges, with_ends
+from mechclust.report.text import format_ranges, layers_text, with_ends
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _if_trained(result: Measurements, name: str) -> str:
 
 
 def _layers(rows: pd.DataFrame, curve: Curve) -> str:
-    return layers_text(ranges(sorted(rows["layer"])), curve.place)
+    return layers_text(format_ranges(sorted(rows["layer"])), curve.place)
 
 
 def _notes(rows: pd.DataFrame, curve: Curve) -> str:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 
 from mechclust.commands.history.measurements import Measurements, PatternBytes
-from mechclust.commands.history.planes import FixedPlanes, spread
+from mechclust.commands.history.planes import FixedPlanes, evenly_spaced
 from mechclust.report.prompt_map import base64_numbers, label_classes, points_script, shortened_text, without_surrogates
 from mechclust.web.scripts import template_text
 from probes.engine.sites import head_name
@@ -85,7 +85,7 @@ def _attention(result: Measurements, place: int) -> dict[str, Any]:
     last = result.attention[-1][place]
     n_blocks, n_heads, n, _ = last.shape
     most = MAX_ATTENTION_BYTES // len(result.attention[-1]) // (n_heads * n * n * len(result.series))
-    blocks = [n_blocks - 1 - i for i in reversed(spread(n_blocks, max(1, most)))]
+    blocks = [n_blocks - 1 - i for i in reversed(evenly_spaced(n_blocks, max(1, most)))]
     return {
         "place": place,
         "tokens": [without_surrogates(word) for word in result.words[place][:n]],

@@ -26,20 +26,20 @@ from mechclust.commands.mossa.drawing import (
     draw_medians,
     draw_published,
     draw_references,
-    finish,
     finish_layers,
     is_published_design,
+    label_axes,
     layer_numbers,
     least,
     median_interval,
-    width,
+    panel_width,
 )
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
 from mechclust.mossa.curve_statistics import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
-from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap, over_tasks
+from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap_interval, quantile_over_tasks
 from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT, chance_band, direct_labels, outer_labels, subplots
 from mechclust.report.text import counted, figure_text
 
@@ -60,7 +60,7 @@ def boxes_figure(result: Measurements, *, held_out: bool = False) -> Figure:
     all_tasks = result.values("all-tasks")[result.is_held_out]
     if held_out and np.isfinite(all_tasks).any():
         shown["all-tasks"] = replace(curves, tuned=all_tasks)
-    figure, (axis,) = subplots(1, size=(width(curves.n_layers), 3.4), grid="y")
+    figure, (axis,) = subplots(1, size=(panel_width(curves.n_layers), 3.4), grid="y")
     labels = draw_references(axis, curves)
     if is_published_design(result):
         draw_published(axis, HELD_OUT if held_out else SEEN)
@@ -69,7 +69,7 @@ def boxes_figure(result: Measurements, *, held_out: bool = False) -> Figure:
         shift = (place - (len(shown) - 1) / 2) * step
         value, name, color = _draw_role(axis, part, role, shift, step, result.config.seed)
         labels.append((value, _TUNED_WITHOUT if held_out and role == "tuned" else name, color))
-    finish(axis, curves, least(*(part.values(_which(role)) for role, part in shown.items()), curves.null))
+    label_axes(axis, curves, least(*(part.values(_which(role)) for role, part in shown.items()), curves.null))
     direct_labels(axis, labels, size=9.5)
     return figure
 
@@ -107,7 +107,7 @@ def _draw_panel(
     labels = draw_references(axis, curves)
     marker = curves.n_layers <= _MAX_LAYERS_WITH_MARKERS
     labels += draw_medians(axis, curves, result.config.seed, each=each, marker=marker)
-    finish(axis, curves, lowest)
+    label_axes(axis, curves, lowest)
     axis.set_title(title, fontsize=10)
     return labels
 
@@ -137,7 +137,7 @@ def held_out_figure(result: Measurements) -> Figure:
     all_tasks = result.values("all-tasks")[result.is_held_out]
     tasks = curves.tasks[:_MAX_HELD_OUT_PANELS]
     columns = min(4 if len(tasks) > 4 else 2, len(tasks))
-    size = (width(curves.n_layers, 6, 10), 4.0) if len(tasks) == 1 else (4.6, 3.0)
+    size = (panel_width(curves.n_layers, 6, 10), 4.0) if len(tasks) == 1 else (4.6, 3.0)
     figure, axes = subplots(len(tasks), columns, size=size, grid="y", sharex=True, sharey=True)
     lowest = least(curves.base, curves.tuned, curves.null, all_tasks)
     for axis, task, values in zip(axes, tasks, all_tasks, strict=False):
@@ -175,10 +175,10 @@ def groups_figure(result: Measurements) -> Figure:
     curves = result.curves().seen
     seed = result.config.seed
     dims = {role: values for role, values in curves.dims.items() if np.isfinite(values).any()}
-    figure, axes = subplots(3 if dims else 2, 1, size=(width(curves.n_layers), 2.5), grid="y", sharex=True)
+    figure, axes = subplots(3 if dims else 2, 1, size=(panel_width(curves.n_layers), 2.5), grid="y", sharex=True)
     medians = [*draw_references(axes[0], curves), *draw_medians(axes[0], curves, seed)]
     labels = [medians, _draw_spreads(axes[1], curves, seed)]
-    finish(axes[0], curves, least(*curves.quartiles("base"), *curves.quartiles("tuned")))
+    label_axes(axes[0], curves, least(*curves.quartiles("base"), *curves.quartiles("tuned")))
     axes[0].set_ylabel(CKA_LABEL, fontsize=8)
     if dims:
         labels.append([draw_curve(axes[2], values, role, lw=1.6) for role, values in dims.items()])
@@ -197,7 +197,7 @@ def _draw_spreads(axis: Axes, curves: TaskCurves, seed: int) -> list[Label]:
     """Draw interquartile ranges over tasks in bands of their bootstrap intervals, and return the labels."""
     labels = []
     for role in MODELS:
-        spread, ends = bootstrap(curves, methodcaller("spread", role), seed=seed)
+        spread, ends = bootstrap_interval(curves, methodcaller("spread", role), seed=seed)
         if not curves.few:
             draw_band(axis, *ends, role)
         labels.append(draw_curve(axis, spread, role, lw=1.6))
@@ -266,7 +266,9 @@ def _chance_correlation(n: int) -> float:
 def _draw_correlations(axis: Axes, curves: TaskCurves, covariate: str, seed: int) -> list[Label]:
     labels = []
     for role in MODELS:
-        value, ends = bootstrap(curves, partial(covariate_correlation, which=role, covariate=covariate), seed=seed)
+        value, ends = bootstrap_interval(
+            curves, partial(covariate_correlation, which=role, covariate=covariate), seed=seed
+        )
         if np.isfinite(value).any():
             draw_band(axis, *ends, role)
             labels.append(draw_curve(axis, value, role, lw=1.6))
@@ -299,7 +301,7 @@ def forms_figure(result: Measurements) -> Figure:
             chance_band(axis, layer_numbers(part.n_layers), low, high)
             labels.append((float(high[-1]), "at random", SOFT))
         axis.set_title(f"{name} (n ≥ {result.n:,} prompts per task, d = {result.d:,})", fontsize=10)
-        finish(axis, part, lowest, f"{name}, median over seen tasks")
+        label_axes(axis, part, lowest, f"{name}, median over seen tasks")
         direct_labels(axis, labels)
     return figure
 
@@ -310,7 +312,7 @@ def _at_random(result: Measurements, value: str) -> list[Float[np.ndarray, "laye
     ends = []
     for end in ("low", "high"):
         values = np.array([result.by_site(task, "tuned.cka", f"{value}_null_{end}")[:-1] for task in seen])
-        ends.append(over_tasks(values, 0.5))
+        ends.append(quantile_over_tasks(values, 0.5))
     return ends
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.mossa.published import N_LAYERS, N_SEEN, Quartiles
-from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which, bootstrap
+from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which, bootstrap_interval
 from mechclust.report.style import BLUE, PURPLE, RED, chance_band, layer_axis
 from tasks.text.instructions import MISC, flan2021_cluster
 
@@ -60,7 +60,7 @@ def layer_numbers(n_layers: int) -> Int[np.ndarray, "layer"]:
     return np.arange(1, n_layers + 1)
 
 
-def width(n_layers: int, least: float = 8.0, most: float = 18.0) -> float:
+def panel_width(n_layers: int, least: float = 8.0, most: float = 18.0) -> float:
     """Return the width of a panel with so many layers, in inches."""
     return float(np.clip(2.5 + 0.34 * n_layers, least, most))
 
@@ -69,7 +69,7 @@ def median_interval(curves: TaskCurves, which: Which, seed: int) -> tuple[ByLaye
     """Return 95% intervals of the median by bootstrap over tasks, or None for too few tasks."""
     if curves.few:
         return None
-    _, ends = bootstrap(curves, methodcaller("median", which), seed=seed)
+    _, ends = bootstrap_interval(curves, methodcaller("median", which), seed=seed)
     return ends
 
 
@@ -169,7 +169,7 @@ def finish_layers(axis: Axes, n_layers: int) -> None:
     layer_axis(axis)
 
 
-def finish(axis: Axes, curves: TaskCurves, lowest: float, ylabel: str = CKA_LABEL) -> None:
+def label_axes(axis: Axes, curves: TaskCurves, lowest: float, ylabel: str = CKA_LABEL) -> None:
     """Set limits and names of both axes: layers along x, a similarity along y."""
     finish_layers(axis, curves.n_layers)
     axis.set_ylim(min(0.0, lowest) - 0.03, 1.03)

@@ -22,14 +22,14 @@ from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, tokenizer_and_sizes
 from mechclust.models.whole_weights import check_weights
-from mechclust.report.text import join
+from mechclust.report.text import join_words
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
 from tasks.batch import pad_right, token_batches
 from tasks.text.instructions import MISC, Example, InstructionTask, TaskCollection
 from tasks.text.instructions.collection import LEAST_TEST_PROMPTS
-from tasks.text.visible import short
+from tasks.text.visible import shortened
 
 _LEAST_TASKS = 3
 _MAX_TASKS_LISTED = 12
@@ -192,7 +192,7 @@ def _check_context(
 
 def _longest(task: InstructionTask, text_format: InstructionFormat, config: MossaConfig) -> int:
     """Return the tokens of a task's longest example that is trained on or measured."""
-    examples, exchanged, _ = questions(task, config.n_answers, text_format)
+    examples, exchanged, _ = prompts_and_pairs(task, config.n_answers, text_format)
     trained = task.train if config.trains else ()
     answered = text_format.answered([example.prompt for example in trained], [example.answer for example in trained])
     prompts = text_format.prompts(chosen_prompts(task, config.n_prompts))
@@ -255,10 +255,10 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
 
 
 def _listed(tasks: Sequence[str]) -> str:
-    names = [*map(short, tasks[:_MAX_TASKS_LISTED])]
+    names = [*map(shortened, tasks[:_MAX_TASKS_LISTED])]
     if len(tasks) > _MAX_TASKS_LISTED:
         names.append(f"{len(tasks) - _MAX_TASKS_LISTED} more")
-    return join(names)
+    return join_words(names)
 
 
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
@@ -324,7 +324,7 @@ def _prompt_name(texts: Sequence[str], place: int) -> str:
     return f"test prompt {texts[place][:40]!r}"
 
 
-def questions(
+def prompts_and_pairs(
     task: InstructionTask, most: int, text_format: InstructionFormat
 ) -> tuple[list[Answered], list[Answered], Pairs]:
     """Return test prompts with their answers, and pairs of them with answers exchanged.

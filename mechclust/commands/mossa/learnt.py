@@ -19,7 +19,7 @@ ROLES = ("base", "control", "tuned", "all-tasks")
 _NO_INTERVAL = (math.nan, math.nan)
 _UPPER_QUANTILE = 0.975  # of a two-sided interval of 95%
 Answers: TypeAlias = tuple[Shaped[np.ndarray, "prompt"], Float[np.ndarray, "prompt"], Float[np.ndarray, "pair"]]
-"""``exact``, ``loss`` and ``margin`` of one model, as ``score`` takes them."""
+"""``exact``, ``loss`` and ``margin`` of one model, as ``learnt_from_answers`` takes them."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ def scores_of(of_task: Mapping[str, Mapping[str, ProbeResult]]) -> dict[str, dic
 def _scores_of_task(results: Mapping[str, ProbeResult]) -> dict[str, Score]:
     answers = {role: _answers(results[f"{role}.answers"]) for role in ROLES if f"{role}.answers" in results}
     base = answers.get("base")
-    return {role: score(*values, base=None if role == "base" else base) for role, values in answers.items()}
+    return {
+        role: learnt_from_answers(*values, base=None if role == "base" else base) for role, values in answers.items()
+    }
 
 
 def _answers(result: ProbeResult) -> Answers:
@@ -105,7 +107,7 @@ def states_of(scores: Mapping[str, Mapping[str, Score]], role: str = "control") 
     return states
 
 
-def score(
+def learnt_from_answers(
     exact: Shaped[np.ndarray, "prompt"],
     loss: Float[np.ndarray, "prompt"],
     margin: Float[np.ndarray, "pair"],
@@ -121,7 +123,8 @@ def score(
 
     Example:
         >>> none = np.zeros(10)  # a model that now always says "no", and as often to prompts that have another answer
-        >>> tuned = score(np.arange(20) % 2, np.full(20, 0.7), none, base=(np.zeros(20), np.linspace(2, 3, 20), none))
+        >>> base = (np.zeros(20), np.linspace(2, 3, 20), none)
+        >>> tuned = learnt_from_answers(np.arange(20) % 2, np.full(20, 0.7), none, base=base)
         >>> tuned.state, tuned.exact, round(tuned.loss_gain, 2), [round(end, 2) for end in tuned.exact_gain_ends]
         ('form only', 0.5, 1.8, [0.21, 0.7])
     """

@@ -51,7 +51,7 @@ def swapped_answers(prompts: Sequence[str], answers: Sequence[str], pairs: Pairs
     return swapped_prompts, swapped
 
 
-def margins(
+def answer_margins(
     model: PreTrainedModel,
     nats: Float[Tensor, "prompt"],
     exchanged: Sequence[Answered],
@@ -72,10 +72,10 @@ def margins(
     """
     if not pairs:
         return torch.zeros(0, dtype=torch.float64)
-    exchanged_nats = total(score_answers(model, exchanged, tokens_per_batch).loss, exchanged)
+    exchanged_nats = total_nats(score_answers(model, exchanged, tokens_per_batch).loss, exchanged)
     return exchanged_nats.view(-1, 2).sum(1) - nats[torch.tensor(pairs)].sum(1)
 
 
-def total(loss: Float[Tensor, "n"], examples: Sequence[Answered]) -> Float[Tensor, "n"]:
+def total_nats(loss: Float[Tensor, "n"], examples: Sequence[Answered]) -> Float[Tensor, "n"]:
     """Return the nats of whole answers from the means over their tokens."""
     return loss * torch.tensor([len(example.tokens) - example.start for example in examples], dtype=loss.dtype)

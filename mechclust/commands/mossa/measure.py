@@ -13,12 +13,12 @@ from torch import Tensor
 
 from mechclust.commands.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
-from mechclust.commands.mossa.inputs import Inputs, questions, test_batches
+from mechclust.commands.mossa.inputs import Inputs, prompts_and_pairs, test_batches
 from mechclust.commands.mossa.jobs import ModelJob, TaskJob, model_jobs, task_jobs
-from mechclust.commands.mossa.margins import Pairs, margins, total
+from mechclust.commands.mossa.margins import Pairs, answer_margins, total_nats
 from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
 from mechclust.commands.mossa.pooled import measure_pooled
-from mechclust.commands.mossa.states import READOUT, comparison_device, n_layers_of, sites
+from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.models.adapters import plain_model
 from mechclust.models.instructions import Answered
@@ -28,7 +28,7 @@ from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows
 from probes.engine.probe import Probe
 from probes.engine.sites import Sites
-from probes.store.files import file_name, versions
+from probes.store.files import file_name, package_versions
 
 Array: TypeAlias = Shaped[Tensor, "..."]
 _RBF_PROMPTS = 1000
@@ -70,7 +70,7 @@ def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]
     answers = _answer_parts(resident, job, arrays)
     rows = resident.out / "rows" / file_name(task.name)
     if any(part.kept() is None for part in comparisons):
-        at = sites(n_layers_of(resident))
+        at = block_sites(n_layers_of(resident))
         for role, model in job.models.items():
             with resident.as_model(model) as hooked:
                 stores[role] = save_rows(hooked, batches, rows / role, at=at, readout=READOUT, labels=labels)
@@ -123,7 +123,7 @@ def _comparison_parts(
     for role in job.models:
         if role == "control":
             continue
-        for measure, probe in _probes(resident, sites(n_layers_of(resident)), role).items():
+        for measure, probe in _probes(resident, block_sites(n_layers_of(resident)), role).items():
             name = f"{role}.{measure}"
             settings = [prints[role], prints[partner_of(role)], repr(probe)]
             path = part_path(_folder(resident, job), name, settings, arrays)
@@ -165,7 +165,7 @@ def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, 
     room = config.max_memory * GIB / config.at_once - final_norm
     results = []
     for layers in layers_that_fit(list(range(1, n_layers + 1)), d, d, len(store), room, svcca=svcca):
-        probes = _probes(resident, sites(n_layers, layers), role, max_memory=config.max_memory)
+        probes = _probes(resident, block_sites(n_layers, layers), role, max_memory=config.max_memory)
         results.append(_run(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, results)
 
@@ -188,7 +188,7 @@ def _answer_parts(resident: ResidentBase, job: TaskJob, arrays: Sequence[Array])
     task = resident.collection[job.task]
     if not resident.config.n_answers or not task.test:
         return {}
-    examples, exchanged, pairs = questions(task, resident.config.n_answers, resident.format)
+    examples, exchanged, pairs = prompts_and_pairs(task, resident.config.n_answers, resident.format)
     tokens = str([example.tokens for example in (*examples, *exchanged)])
     parts = {}
     for role in _ANSWERING:
@@ -207,11 +207,11 @@ def _answers(
     with resident.as_model(model) as hooked:
         plain = plain_model(hooked)
         scores = score_answers(plain, examples, tokens_per_batch)
-        margin = margins(plain, total(scores.loss, examples), exchanged, pairs, tokens_per_batch)
+        margin = answer_margins(plain, total_nats(scores.loss, examples), exchanged, pairs, tokens_per_batch)
     return ProbeResult(
         "Answers",
         {"loss": scores.loss, "exact": scores.exact.double(), "margin": margin},
         {"loss": ("example",), "exact": ("example",), "margin": ("pair",)},
         {"example": [str(i) for i in range(len(examples))], "pair": [f"{i}-{j}" for i, j in pairs]},
-        metadata={"n": len(examples), "versions": versions()},
+        metadata={"n": len(examples), "versions": package_versions()},
     )

@@ -16,13 +16,13 @@ from mechclust.commands.mossa.drawing import (
     draw_curve,
     finish_layers,
     is_published_design,
-    width,
+    panel_width,
 )
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.mossa.published import DIMS
-from mechclust.mossa.task_curves import over_tasks
+from mechclust.mossa.task_curves import quantile_over_tasks
 from mechclust.report.style import (
     BLUE,
     COLORS,
@@ -31,7 +31,7 @@ from mechclust.report.style import (
     SOFT,
     category_style,
     direct_labels,
-    picture,
+    frame_only,
     subplots,
 )
 from mechclust.report.text import figure_text
@@ -177,8 +177,8 @@ def dims_figure(result: Measurements) -> Figure:
     labels = []
     for role, values in result.task_dims.items():
         seen = values[~result.is_held_out]
-        draw_band(by_task, over_tasks(seen, 0.25), over_tasks(seen, 0.75), role)
-        labels.append(draw_curve(by_task, over_tasks(seen, 0.5), role))
+        draw_band(by_task, quantile_over_tasks(seen, 0.25), quantile_over_tasks(seen, 0.75), role)
+        labels.append(draw_curve(by_task, quantile_over_tasks(seen, 0.5), role))
     by_task.set_title(f"each seen task separately (median and quartiles, n ≥ {result.n:,})", fontsize=10)
     _finish_dims(by_task, result, labels, result.n)
     return figure
@@ -210,7 +210,7 @@ def picture_figure(result: Measurements) -> Figure:
             color, marker = category_style(code)
             x, y = xy[codes == code].T
             axis.scatter(x, y, s=13, lw=0, marker=marker, color=color, alpha=0.8, label=_cluster_name(result, code))
-        picture(axis)
+        frame_only(axis)
         if role == next(iter(pictures)):
             axis.set_title(f"layer {projection.layers[site]}", fontsize=11)
         if place == 0:
@@ -227,7 +227,7 @@ def _cluster_name(result: Measurements, code: int) -> str:
 
 def purity_figure(result: Measurements) -> Figure:
     """Draw the share of nearest neighbours in the prompt's cluster by layer, with chance."""
-    figure, (axis,) = subplots(1, size=(width(result.n_layers, 6, 9), 3.6), grid="y")
+    figure, (axis,) = subplots(1, size=(panel_width(result.n_layers, 6, 9), 3.6), grid="y")
     labels = []
     for role, probes in result.of_model.items():
         values = {}

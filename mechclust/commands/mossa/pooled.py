@@ -15,13 +15,13 @@ from torch import Tensor
 from mechclust.commands.mossa.inputs import cluster_of, test_batches
 from mechclust.commands.mossa.jobs import ModelJob
 from mechclust.commands.mossa.models import ResidentBase
-from mechclust.commands.mossa.states import READOUT, comparison_device, n_layers_of, sites
+from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
 from probes import NDims, NeighbourPurity, ProbeResult, Projection, RowStore, residual, resolve, run_stores, save_rows
 from probes.engine.probe import Probe
 from probes.functional import neighbour_purity_chance
 from probes.functional.neighbour_purity import nearest_rows, same_label
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch
 from tasks.text.instructions import InstructionTask
 
@@ -42,7 +42,7 @@ class _PooledRows:
     @cached_property
     def everything(self) -> RowStore:
         """Rows of all prompts."""
-        at = sites(n_layers_of(self._resident))
+        at = block_sites(n_layers_of(self._resident))
         with self._resident.as_model(self._job.model) as hooked:
             return save_rows(hooked, self._batches, self.folder, at=at, readout=READOUT, labels=("task", "cluster"))
 
@@ -92,7 +92,7 @@ def _probes(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionTa
     """Return the probes. Neighbours are counted only for enough prompts of several clusters."""
     config = resident.config
     n_layers = n_layers_of(resident)
-    at = sites(n_layers)
+    at = block_sites(n_layers)
     pictured = sorted({max(1, round(n_layers * k / _LAYERS_PICTURED)) for k in range(1, _LAYERS_PICTURED + 1)})
     probes: dict[str, Probe] = {
         "dims": NDims(at=at, readout=READOUT, **comparison_device(resident)),
@@ -144,5 +144,5 @@ def purity_by_task(store: RowStore, names: Mapping[int, str], k: int) -> ProbeRe
         {"purity": ("site", "task"), "chance": ()},
         {"site": list(store.sites), "task": [names[task] for task in numbers]},
         {site.name: site.layer for site in resolve(store, list(store.sites))},
-        metadata={"n": len(store.index), "k": k, "versions": versions()},
+        metadata={"n": len(store.index), "k": k, "versions": package_versions()},
     )

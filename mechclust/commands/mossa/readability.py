@@ -13,7 +13,7 @@ import torch
 from mechclust.commands.parts import MeasurementPart, part_path
 from probes import ProbeResult
 from probes.store.digest import digest_of
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import InputError
 
 INDICES = ("Flesch-Kincaid", "Coleman-Liau")
@@ -62,7 +62,7 @@ def kept_readability(texts: Sequence[str], folder: Path) -> tuple[dict[str, floa
 
 def _readability_result(texts: Sequence[str]) -> ProbeResult:
     values = {index: torch.tensor(grade, dtype=torch.float64) for index, grade in readability(texts).items()}
-    return ProbeResult("Readability", values, dict.fromkeys(values, ()), {}, metadata={"versions": versions()})
+    return ProbeResult("Readability", values, dict.fromkeys(values, ()), {}, metadata={"versions": package_versions()})
 
 
 def _has_dictionary() -> bool:

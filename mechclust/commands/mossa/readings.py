@@ -12,10 +12,10 @@ from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.mossa.curve_statistics import upper_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
-from mechclust.mossa.task_curves import bootstrap
+from mechclust.mossa.task_curves import bootstrap_interval
 from mechclust.report.reading import Reading
-from mechclust.report.text import counted, first_few, join, layers_text, ranges, with_ends
-from tasks.text.visible import quoted, short
+from mechclust.report.text import counted, first_few, format_ranges, join_words, layers_text, with_ends
+from tasks.text.visible import quoted, shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def _direction(result: Measurements) -> str:
 
 
 def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
-    return bootstrap(result.curves().seen, upper_gap, seed=result.config.seed)
+    return bootstrap_interval(result.curves().seen, upper_gap, seed=result.config.seed)
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -129,7 +129,7 @@ def _layer_groups(result: Measurements) -> Iterator[Reading]:
         verdict = f"Medians over tasks and their spread need at least {LEAST_FOR_GROUPS} seen tasks."
         yield Reading("Layer groups", f"not named, {len(seen.tasks)} seen tasks", verdict=verdict)
     else:
-        where = layers_text(ranges(map(int, seen.undefined_layers)))
+        where = layers_text(format_ranges(map(int, seen.undefined_layers)))
         yield Reading("Layer groups", "not named", where, verdict="There, similarity with the controls is undefined.")
 
 
@@ -145,7 +145,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
         yield Reading(
             "Tuned alone changed",
             f"median CKA with the controls at least {base:z.2f} (pre), down to {tuned:z.2f} (tuned)",
-            layers_text(ranges(alone)),
+            layers_text(format_ranges(alone)),
             verdict="The controls are like pre there. A layer also inherits what changed below it.",
         )
     both = [layer for layer in result.groups.farther if layer not in alone]
@@ -153,7 +153,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
         yield Reading(
             "Tuned is less similar to the controls than pre",
             f"median CKA lower by up to {-min(curves.gap[layer - 1] for layer in both):z.2f}",
-            layers_text(ranges(both)),
+            layers_text(format_ranges(both)),
             verdict="Tuned changed there, but not as the controls did.",
         )
 
@@ -181,7 +181,7 @@ def _clusters(tables: Tables) -> Iterator[Reading]:
     for row in table.iloc[:_MAX_CLUSTERS].itertuples():
         span = f"{row.gain_least:z.2f} to {row.gain_most:z.2f}, {counted(row.tasks, 'task')}"
         value = f"tuned - pre {row.gain:z.2f} ({span}), largest at layer {row.at_layer}"
-        yield Reading(f"Cluster {short(row.cluster)}", value, _UPPER)
+        yield Reading(f"Cluster {shortened(row.cluster)}", value, _UPPER)
     if len(table) > _MAX_CLUSTERS:
         yield Reading("Clusters that gain less", f"{len(table) - _MAX_CLUSTERS} more, in clusters.csv")
 
@@ -195,7 +195,7 @@ def _tasks(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
             row = known.iloc[place]
             gain = with_ends(row["gain"], ends[row["task"]], ".2f")
             gain += "" if np.isfinite(ends[row["task"]]).all() else " (no interval)"
-            value = f"{short(row['task'])} {gain}, largest at layer {row['at_layer']}"
+            value = f"{shortened(row['task'])} {gain}, largest at layer {row['at_layer']}"
             yield Reading(f"Seen task that gains {which}", value, _UPPER)
 
 
@@ -231,7 +231,7 @@ def _verdicts(result: Measurements) -> Iterator[Reading]:
     for verdict, (what, meaning) in _VERDICTS.items():
         ids = [finding.id for finding in tested if finding.verdict == verdict]
         if ids:
-            yield Reading(what, f"{len(ids)} of {len(tested)} that could be tested: {join(ids)}", verdict=meaning)
+            yield Reading(what, f"{len(ids)} of {len(tested)} that could be tested: {join_words(ids)}", verdict=meaning)
 
 
 def _not_tested(result: Measurements) -> Iterator[Reading]:
@@ -241,7 +241,7 @@ def _not_tested(result: Measurements) -> Iterator[Reading]:
         if finding.kind == "finding" and finding.verdict == "not tested":
             ids_by_reason.setdefault(finding.why_not, []).append(finding.id)
     for reason, ids in ids_by_reason.items():
-        yield Reading("Findings not tested", join(ids), verdict=f"Reason: {reason}.")
+        yield Reading("Findings not tested", join_words(ids), verdict=f"Reason: {reason}.")
 
 
 # ---- caveats ----

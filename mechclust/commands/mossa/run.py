@@ -19,12 +19,12 @@ from mechclust.commands.mossa.train import Trained, train_adapters
 from mechclust.models.resolved import absolute_path
 from mechclust.report.folder import check_command
 from mechclust.report.page import save_results
-from mechclust.report.text import join
+from mechclust.report.text import join_words
 from probes import ProbeResult
 from probes.store.files import file_name
 from tasks import InputError
 from tasks.text.instructions import MISC, InstructionTask
-from tasks.text.visible import short
+from tasks.text.visible import shortened
 
 
 def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progress: bool = False) -> MossaResult:
@@ -136,4 +136,4 @@ def _failure_note(model: Model, why: str, unmeasured: Sequence[str]) -> str:
     if model.kind != UNSEEN or not unmeasured:
         return f"{model.name}: {why}"
     are = "are" if len(unmeasured) > 1 else "is"
-    return f"{model.name}: {why}; without this model {join(map(short, unmeasured))} {are} not measured"
+    return f"{model.name}: {why}; without this model {join_words(map(shortened, unmeasured))} {are} not measured"

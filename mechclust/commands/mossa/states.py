@@ -14,7 +14,7 @@ from probes.engine.sites import Sites
 READOUT = last_token()
 
 
-def sites(n_layers: int, layers: Sequence[int] | None = None) -> Sites:
+def block_sites(n_layers: int, layers: Sequence[int] | None = None) -> Sites:
     """Return the outputs of these blocks, or of all, and with the last one the final norm's output.
 
     The embedding of the last token is one vector for all prompts, which has no CKA.

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
-from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap, over_tasks
+from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap_interval, quantile_over_tasks
 from mechclust.report.text import with_ends
 from probes import ProbeResult
 from probes.rows.vllm_rows import site_called
@@ -181,7 +181,7 @@ def layers_table(result: Measurements) -> pd.DataFrame:
 
 def _median_rows(curves: TaskCurves, role: Which, seed: int) -> Iterator[dict[str, Any]]:
     drawn = curves.with_ceiling if role == "ceiling" else curves
-    median, (low, high) = bootstrap(drawn, methodcaller("median", role), seed=seed)
+    median, (low, high) = bootstrap_interval(drawn, methodcaller("median", role), seed=seed)
     first, third = curves.quartiles(role)
     tasks = np.isfinite(curves.values(role)).sum(axis=0)
     for i, layer in enumerate(map(int, curves.layers)):
@@ -325,6 +325,6 @@ def before_and_after(result: Measurements) -> pd.DataFrame:
             after = result.values(role, final_norm=True)[chosen][:, None]
             tasks = int(np.isfinite(before).sum())
             if tasks:
-                medians = {"before": over_tasks(before, 0.5)[0], "after": over_tasks(after, 0.5)[0]}
+                medians = {"before": quantile_over_tasks(before, 0.5)[0], "after": quantile_over_tasks(after, 0.5)[0]}
                 rows.append({"of": name, "role": role, "tasks": tasks, **medians})
     return pd.DataFrame(rows)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from probes.store.digest import digest_of
-from probes.store.files import read_safetensors, versions, write_safetensors
+from probes.store.files import package_versions, read_safetensors, write_safetensors
 from tasks import InputError, TopicModel
 from tasks.text.topic_model import WordCounts, fit_counts
 from tasks.text.words import words_of
@@ -109,7 +109,7 @@ def save_topics(path: str | Path, fitted: FittedTopics) -> None:
         "corpus": fitted.corpus,
         "undercount": str(fitted.undercount),
         "settings": json.dumps(dict(fitted.settings), sort_keys=True),
-        "versions": json.dumps(versions()),
+        "versions": json.dumps(package_versions()),
     }
     write_safetensors(path, tensors, header)
 
@@ -179,7 +179,7 @@ def check_fits(path: str | Path, fitted: FittedTopics, **settings: Any) -> None:
             )
 
 
-def subset(fitted: FittedTopics, seeds: Sequence[int]) -> FittedTopics:
+def models_of_seeds(fitted: FittedTopics, seeds: Sequence[int]) -> FittedTopics:
     """Return the topic models of some of the seeds, in their order."""
     known = dict(zip(fitted.seeds, fitted.models, strict=True))
     return replace(fitted, models=[known[seed] for seed in seeds], seeds=list(seeds))

@@ -21,7 +21,7 @@ from mechclust.studies.cluster_factors.config import (
 from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.swap import swap_centroids
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import on_device, once
+from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
@@ -60,8 +60,8 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
     model = build_network(config, job)
     losses = train(model, task, training_of(config, job.arm), models, callbacks, progress=True, name=job.name)
     identity = fingerprint(model)
-    once(results / "loss.safetensors", partial(training_loss_result, losses), identity)
-    once(results / "swap.safetensors", partial(_swapped, model, task, job.seed), identity)
+    measure_once(results / "loss.safetensors", partial(training_loss_result, losses), identity)
+    measure_once(results / "swap.safetensors", partial(_swapped, model, task, job.seed), identity)
 
 
 def build_network(config: ClusterFactorsConfig, job: Job) -> HookedModel:

@@ -15,7 +15,7 @@ from torch import Tensor
 from probes import ProbeResult
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.engine.sites import residual, resolve
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch, InputError, InstructionFollowing
 
 TASK = "task"
@@ -96,7 +96,7 @@ def swap_centroids(
                 predicted = _answers(model, batch, site, places[:, :, None] * added[:, None])
                 shares[:, p, k, layer] = (predicted == answers).mean(axis=1)
     before = (_answers(model, batch, sites[0], torch.zeros(1, 1, 1)) == answers).mean(axis=1)
-    return _result(shares, before, {"n": len(paired), "known": len(known), "versions": versions()})
+    return _result(shares, before, {"n": len(paired), "known": len(known), "versions": package_versions()})
 
 
 def _result(

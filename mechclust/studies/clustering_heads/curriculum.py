@@ -25,7 +25,7 @@ from mechclust.studies.clustering_heads.config import (
 from mechclust.studies.clustering_heads.cut import Weights
 from mechclust.studies.clustering_heads.dynamics import task_of
 from mechclust.studies.clustering_heads.interpolation import loss_between, neurons_matched, places_on_line
-from mechclust.studies.kept import once
+from mechclust.studies.kept import measure_once
 from mechclust.training import Member, Snapshots, accuracy, train_ensemble
 from probes import HookedModel, ProbeResult
 from probes.engine.identity import fingerprint
@@ -49,7 +49,7 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
     ends = {SCRATCH: scratch, CURRICULUM: curriculum}
     for i, seed in enumerate(job.seeds):
         models = {part: fingerprint(snapshots.model(i)) for part, snapshots in {"first": first, **ends}.items()}
-        once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i), models)
+        measure_once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i), models)
 
 
 def _trained(

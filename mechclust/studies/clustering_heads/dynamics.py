@@ -107,7 +107,7 @@ def places_of(snapshots: Snapshots, epochs: Sequence[int]) -> list[int]:
     return [snapshots.epochs.index(epoch) for epoch in epochs]
 
 
-def dynamics(
+def measure_dynamics(
     snapshots: Snapshots, member: int, partition: Int[Tensor, "row"] | None = None, *, brief: bool = False
 ) -> ProbeResult:
     """Measure one member's training at every snapshot.

@@ -31,7 +31,7 @@ _POST = f"{MLP}.hook_post"
 _SITES = (XI, _DIRECTION, _SCALE, _PATTERN, _PRE)
 
 
-def replay(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeResult:
+def replay_spikes(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeResult:
     """Repeat the step from the last quiet snapshot to each spike after solving, with one part frozen.
 
     All weights move as they did in that epoch. The frozen part keeps its earlier value, sequence by sequence:

@@ -32,13 +32,13 @@ from mechclust.studies.clustering_heads.curriculum import run_curriculum
 from mechclust.studies.clustering_heads.cut import Weights
 from mechclust.studies.clustering_heads.detector import on_plane
 from mechclust.studies.clustering_heads.donors import donors_by
-from mechclust.studies.clustering_heads.dynamics import dynamics, measured_rows, task_of
+from mechclust.studies.clustering_heads.dynamics import measure_dynamics, measured_rows, task_of
 from mechclust.studies.clustering_heads.ideal import member_with_start
-from mechclust.studies.clustering_heads.replay import replay
+from mechclust.studies.clustering_heads.replay import replay_spikes
 from mechclust.studies.clustering_heads.saddle import measure_curvature, worth_measuring
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import kept, once
+from mechclust.studies.kept import kept_result, measure_once
 from mechclust.studies.trainings import Training
 from mechclust.training import Snapshots, accuracy, train_ensemble
 from probes import ClusteringHead, HookedModel, ProbeResult, run
@@ -76,10 +76,10 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     for member, (arm, seed) in enumerate(networks):
         _measure(config, snapshots, member, arm, out / "results" / arm.name / f"seed{seed}")
     models = _fingerprints(networks, snapshots)
-    final = kept(job.result(out), models) or _final(networks, snapshots)
+    final = kept_result(job.result(out), models) or _final(networks, snapshots)
     if job.arms[0] == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
-    once(job.result(out), partial(_same, final), models)  # written last, since it marks the job as done
+    measure_once(job.result(out), partial(_same, final), models)  # written last, since it marks the job as done
 
 
 def _same(result: ProbeResult) -> ProbeResult:
@@ -114,11 +114,11 @@ def _measure(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, a
         _measure_head(snapshots, member, path)
     elif arm.measure in ("losses", "gradients"):
         network = fingerprint(snapshots.model(member))
-        measure = partial(dynamics, snapshots, member, brief=arm.measure == "losses")
-        result = once(path.with_suffix(".dynamics.safetensors"), measure, network)
+        measure = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
+        result = measure_once(path.with_suffix(".dynamics.safetensors"), measure, network)
         if arm.measure == "gradients" and config.full_batch.curvature:
             places = worth_measuring(result["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
-            once(
+            measure_once(
                 path.with_suffix(".curvature.safetensors"),
                 partial(measure_curvature, snapshots, member, places),
                 network,
@@ -130,7 +130,7 @@ def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
     task = task_of(snapshots, member)
     model = snapshots.model(member)
     measure = partial(run, model, measured_rows(task).batch, _head_probe(task))
-    once(path.with_suffix(".head.safetensors"), measure, fingerprint(model))
+    measure_once(path.with_suffix(".head.safetensors"), measure, fingerprint(model))
 
 
 def _head_probe(task: SparseModularAddition) -> ClusteringHead:
@@ -148,19 +148,21 @@ def _measure_base(snapshots: Snapshots, member: int, path: Path) -> None:
     untrained = snapshots.model(member, 0)
     paths = {name: path.with_suffix(f".{name}.safetensors") for name in PARTS}
     models = {**dict.fromkeys(PARTS, fingerprint(model)), "untrained": fingerprint(untrained)}
-    if all(kept(paths[name], models[name]) is not None for name in PARTS):
+    if all(kept_result(paths[name], models[name]) is not None for name in PARTS):
         return
     batch = measured_rows(task).batch
     probe = _head_probe(task)
-    once(paths["untrained"], partial(run, untrained, batch, probe), models["untrained"])
+    measure_once(paths["untrained"], partial(run, untrained, batch, probe), models["untrained"])
     measured = run(model, batch, probe)  # also gives the partition, which the probe keeps
-    head = once(paths["head"], partial(_same, measured), models["head"])
+    head = measure_once(paths["head"], partial(_same, measured), models["head"])
     clusters = head_classes(probe, head)
-    training = once(paths["dynamics"], partial(dynamics, snapshots, member, clusters), models["dynamics"])
-    once(paths["stitching"], partial(stitching, snapshots, member), models["stitching"])
-    once(paths["replay"], partial(replay, snapshots, member, training), models["replay"])
+    training = measure_once(
+        paths["dynamics"], partial(measure_dynamics, snapshots, member, clusters), models["dynamics"]
+    )
+    measure_once(paths["stitching"], partial(stitching, snapshots, member), models["stitching"])
+    measure_once(paths["replay"], partial(replay_spikes, snapshots, member, training), models["replay"])
     classes = {"head": clusters, "sum": batch.label("sum")}
-    once(paths["donors"], partial(donors_by, model, batch, classes, seed=task.seed), models["donors"])
+    measure_once(paths["donors"], partial(donors_by, model, batch, classes, seed=task.seed), models["donors"])
 
 
 def head_classes(probe: ClusteringHead, head: ProbeResult) -> Int[Tensor, "row"]:
@@ -217,7 +219,7 @@ def _transfer(
     for member, seed in enumerate(weights):
         _measure_head(trained, member, out / "results" / TRANSFER / f"seed{seed}")
     path = out / "results" / "final" / f"{name}.safetensors"
-    once(path, partial(_final, networks, trained), _fingerprints(networks, trained))
+    measure_once(path, partial(_final, networks, trained), _fingerprints(networks, trained))
 
 
 def trained_models(config: ClusteringHeadsConfig, out: Path) -> list[TrainedModel]:

@@ -9,10 +9,10 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.studies.heads_in_models.heads import Heads
-from mechclust.studies.heads_in_models.together import Places, measured, other_heads, site_of
+from mechclust.studies.heads_in_models.together import Places, measured_probe, other_heads, site_of
 from probes import HookedModel, ProbeResult, interchange_together
 from probes.engine.sites import head_name
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch
 
 FOLLOWING = "alike for the thing asked"  # chosen by labels, which the other sets do not need
@@ -79,7 +79,7 @@ def discover_together(
     Raises:
         InputError: as ``interchange_together``.
     """
-    probe = measured(model, batch, labels)
+    probe = measured_probe(model, batch, labels)
     values = _undefined(len(sets), len(labels), len(batch))
     notes = []
     for i, (name, places) in enumerate(sets.items()):
@@ -105,7 +105,7 @@ def discover_together(
             "recipients": recipients,
             "tolerance": tolerance,
             "seed": seed,
-            "versions": versions(),
+            "versions": package_versions(),
             "heads": {name: [head_name(*place) for place in places] for name, places in sets.items()},
         },
         notes=notes,

@@ -44,7 +44,7 @@ from mechclust.studies.heads_in_models.measure import measure_heads
 from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS, Order
 from mechclust.studies.heads_in_models.together import Places, exchange_together
-from mechclust.studies.kept import on_device, once
+from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job, check_checkpoint
 from mechclust.studies.trainings import Training
 from mechclust.training import CheckpointCallback, train
@@ -163,7 +163,7 @@ def _measure_trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
         if job.arm == INSTRUCTIONS:
             ari = TaskClusterARI(also=("output",), readout=token_at("input"), at=residual(), n_permutations=0)
             path = result_path(out, job, f"{subject}.clusters")
-            once(path, partial(run, model, batches, ari), fingerprint(model))
+            measure_once(path, partial(run, model, batches, ari), fingerprint(model))
 
 
 def build_network(config: HeadsInModelsConfig, job: Job) -> HookedModel:
@@ -234,7 +234,7 @@ def _interchange_together(
     identity = fingerprint(model)
     n_blocks, n_heads = heads.values["effect"].shape
     exchange = partial(exchange_together, model, batch, following, (n_blocks, n_heads), seed=job.seed)
-    once(result_path(out, job, f"{subject}.together"), exchange, identity)
+    measure_once(result_path(out, job, f"{subject}.together"), exchange, identity)
     discover = partial(
         discover_together,
         model,
@@ -245,7 +245,7 @@ def _interchange_together(
         tolerance=config.tolerance,
         seed=job.seed,
     )
-    once(result_path(out, job, f"{subject}.discovery"), discover, identity)
+    measure_once(result_path(out, job, f"{subject}.discovery"), discover, identity)
 
 
 def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Order) -> Batch:
@@ -285,4 +285,4 @@ def _measure(
         query=query,
         seed=job.seed,
     )
-    return once(result_path(out, job, f"{subject}.heads"), measure, fingerprint(model))
+    return measure_once(result_path(out, job, f"{subject}.heads"), measure, fingerprint(model))

@@ -48,7 +48,7 @@ def exchange_together(
         draws: number of draws of donors.
         seed: seed of the draws.
     """
-    bench = bench_of(model, [batch], measured(model, batch))
+    bench = bench_of(model, [batch], measured_probe(model, batch))
     asked = batch.label("asked").cpu()
     other = batch.label("other").cpu()
     answer = batch.label("answer").cpu()
@@ -108,7 +108,7 @@ def other_heads(heads: Places, shape: tuple[int, int], draw: torch.Generator) ->
     return [free[i] for i in linear_sum_assignment(distance)[1]]
 
 
-def measured(model: HookedModel, batch: Batch, labels: Sequence[str] = ()) -> ClusteringHead:
+def measured_probe(model: HookedModel, batch: Batch, labels: Sequence[str] = ()) -> ClusteringHead:
     """Return a probe that has measured the heads at the last token."""
     probe = ClusteringHead(tuple(labels), query=last_token(), permutations=0)
     run(model, [batch], probe)

@@ -26,9 +26,9 @@ from mechclust.report.style import (
     SOFT,
     category_style,
     direct_labels,
+    frame_only,
     layer_axis,
     outer_labels,
-    picture,
     subplots,
 )
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
@@ -307,7 +307,7 @@ def projection_figure(pictures: Mapping[str, ProbeResult], names: Sequence[str])
             color, marker = category_style(number)
             x, y = points[classes == number].T
             axis.scatter(x, y, s=12, lw=0, color=color, marker=marker, label=name)
-        picture(axis)
+        frame_only(axis)
         axis.set(xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[model])
         axis.label_outer()
     handles, labels = axes[0].get_legend_handles_labels()

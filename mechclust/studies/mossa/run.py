@@ -13,7 +13,7 @@ from mechclust.models import load_model
 from mechclust.models.build import config_of
 from mechclust.models.weights import get_weights
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import on_device, once, pretrain, train_once
+from mechclust.studies.kept import measure_once, on_device, pretrain, train_once
 from mechclust.studies.mossa.config import (
     MODELS,
     ModelJob,
@@ -42,7 +42,7 @@ from probes import (
 )
 from probes.engine.identity import fingerprint
 from probes.functional import linear_cka
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch, SkillSuite
 
 
@@ -151,9 +151,9 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
         for kind, model in compared.items():
             measure = partial(run, {kind: model, "control": control}, suite.batches("test", tasks=[skill]), probe)
             pair_prints = {kind: prints.get(kind) or fingerprint(model), "control": control_print}
-            once(result_path(out, seed, f"{skill}.{kind}"), measure, pair_prints)
+            measure_once(result_path(out, seed, f"{skill}.{kind}"), measure, pair_prints)
         answers = partial(_accuracy, {"control": control}, suite, [skill])
-        once(result_path(out, seed, f"{skill}.accuracy"), answers, {"control": control_print})
+        measure_once(result_path(out, seed, f"{skill}.accuracy"), answers, {"control": control_print})
 
 
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
@@ -174,9 +174,9 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
     for kind, model in models.items():
         for name, (probe, examples) in measures.items():
             batches = examples.batches("test", tasks=suite.seen)
-            once(result_path(out, seed, f"{kind}.{name}"), partial(run, model, batches, probe), prints[kind])
-    once(result_path(out, seed, "identity"), partial(_identity, models["base"], few, at, seed), prints["base"])
-    once(result_path(out, seed, "accuracy"), partial(_accuracy, models, suite, suite.task_names), prints)
+            measure_once(result_path(out, seed, f"{kind}.{name}"), partial(run, model, batches, probe), prints[kind])
+    measure_once(result_path(out, seed, "identity"), partial(_identity, models["base"], few, at, seed), prints["base"])
+    measure_once(result_path(out, seed, "accuracy"), partial(_accuracy, models, suite, suite.task_names), prints)
 
 
 def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequence[str]) -> ProbeResult:
@@ -188,7 +188,7 @@ def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequ
         {"accuracy": torch.tensor(shares, dtype=torch.float64)},
         {"accuracy": ("model", "task")},
         {"model": list(models), "task": list(skills)},
-        metadata={"n": suite.n_eval, "versions": versions()},
+        metadata={"n": suite.n_eval, "versions": package_versions()},
     )
 
 

@@ -23,7 +23,7 @@ from mechclust.training.callbacks import accuracy
 from probes import ProbeResult, Readout
 from probes.engine.hooks import HookedModel
 from probes.functional import n_dims
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch, InputError, SkillSuite
 
 CONTROL_VIEWS = (RESIDUAL, SAME_INPUT)
@@ -92,7 +92,7 @@ def measure_alike(
             "task": list(controls),
             "layer": [str(layer + 1) for layer in range(n_layers)],
         },
-        metadata={"readout": repr(readout), "versions": versions()},
+        metadata={"readout": repr(readout), "versions": package_versions()},
         notes=[UNDEFINED] if missing else [],
     )
 
@@ -162,5 +162,5 @@ def share_learnt(models: Mapping[str, tuple[HookedModel, Sequence[str]]], suite:
         },
         dict.fromkeys(("accuracy", "chance"), ("answer",)),
         {"answer": answers},
-        metadata={"n": suite.n_eval, "versions": versions()},
+        metadata={"n": suite.n_eval, "versions": package_versions()},
     )

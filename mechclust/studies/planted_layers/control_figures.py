@@ -20,7 +20,7 @@ from mechclust.studies.planted_layers.reading import (
     OF_GROUPS,
     SeedReadings,
     TrioReading,
-    place,
+    curve_place,
     read_scores,
     reading_chance,
 )
@@ -61,7 +61,7 @@ def _shade_trained(axis: Axes, reading: TrioReading, run: SeedReadings) -> None:
 def _draw_gain(axis: Axes, readings: Sequence[TrioReading]) -> None:
     layers = np.arange(1, readings[0].n_layers + 1)
     for measure, color in _MEASURE_COLORS.items():
-        values = np.stack([reading.gain[place(RESIDUAL, measure)] for reading in readings])
+        values = np.stack([reading.gain[curve_place(RESIDUAL, measure)] for reading in readings])
         if np.isfinite(values).all():
             seed_curve(axis, layers, values, color=color, marker=".", label=measure)
     trio = readings[0].trio
@@ -80,7 +80,7 @@ def reading_errors_figure(config: PlantedConfig, runs: Sequence[SeedReadings]) -
     for axis, prompts in zip(axes, (ALL, FEW), strict=True):
         rows = []
         for measure in CONTROL_MEASURES:
-            rows.append([scores[name][:, *place(RESIDUAL, measure, prompts)].mean() for name in _ERRORS])
+            rows.append([scores[name][:, *curve_place(RESIDUAL, measure, prompts)].mean() for name in _ERRORS])
         _draw_cells(axis, np.array([*rows, chances]), largest)
         axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
         axis.set_yticks(range(len(rows) + 1), [*CONTROL_MEASURES, "chance, a random layer"], fontsize=7)

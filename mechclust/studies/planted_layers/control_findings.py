@@ -20,10 +20,10 @@ from mechclust.studies.planted_layers.findings import NEAR
 from mechclust.studies.planted_layers.measure import ALL, DEBIASED, FEW
 from mechclust.studies.planted_layers.reading import (
     SeedReadings,
+    curve_place,
     in_order,
     least_learnt,
     no_gain_below,
-    place,
     read_scores,
     reading_chance,
 )
@@ -84,7 +84,7 @@ def _scores(config: PlantedConfig, runs: Runs, columns: Sequence[str]) -> _Score
 
 def _one(scores: _Scores, name: str, view: str = RESIDUAL, measure: str = DEBIASED, prompts: str = ALL) -> _Seeds:
     """Return a score of one view and measure."""
-    return scores[name][:, *place(view, measure, prompts)]
+    return scores[name][:, *curve_place(view, measure, prompts)]
 
 
 # ---- E and its controls trained in one span of layers ----
@@ -238,7 +238,7 @@ def _too_similar_to_gain(config: PlantedConfig, runs: Runs) -> tuple[int, int]:
         if not np.isfinite(n_shared):
             continue
         (reading,) = run.of(EVERYWHERE)
-        base = reading.base[place(RESIDUAL, DEBIASED)][: int(n_shared)]
+        base = reading.base[curve_place(RESIDUAL, DEBIASED)][: int(n_shared)]
         hidden += int((base >= 1 - config.gain_margin).sum())
         total += len(base)
     return hidden, total

@@ -29,7 +29,7 @@ from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import DEBIASED, FEW
 from mechclust.studies.planted_layers.results import ROWS, BySeed, Row, SeedResults, chance_of, scores_of
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
-from mechclust.studies.planted_layers.score import score
+from mechclust.studies.planted_layers.score import score_curves
 
 NEAR = Bound("<=", 0.5)  # error in layers
 _OFTEN = Bound(">=", 0.8)
@@ -268,7 +268,7 @@ def _scores_of_one(runs: Runs, column: str, name: str, order: Int[np.ndarray, "l
     layers = np.arange(runs[0].n_layers) if order is None else order
     curves = np.stack([run.curve(pair, _STREAM)[layers] for run in runs])
     thresholds = np.stack([run.threshold(pair, _STREAM)[layers] for run in runs])
-    return score(curves, thresholds, None)[name]
+    return score_curves(curves, thresholds, None)[name]
 
 
 # ---- checks ----

@@ -32,7 +32,7 @@ from mechclust.studies.planted_layers.rows import (
 from probes import ProbeResult, Readout, last_token
 from probes.engine.hooks import HookedModel
 from probes.functional import linear_cka, n_dims, rbf_cka, svcca
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch, InputError
 
 ALL = "all"
@@ -174,7 +174,7 @@ def measure_planted(
             "task": list(map(str, tasks)),
             "layer": [str(layer + 1) for layer in range(n_layers)],
         },
-        metadata={"d": rows.base[RESIDUAL][0].shape[1], "readout": repr(readout), "versions": versions()},
+        metadata={"d": rows.base[RESIDUAL][0].shape[1], "readout": repr(readout), "versions": package_versions()},
         notes=_notes(rows, change),
     )
 
@@ -269,7 +269,7 @@ def patch_layers(
         },
         {"restored": ("layer",), "loss": ("model",)},
         {"layer": [str(i + 1) for i in range(len(hooks))], "model": ["base", "tuned"]},
-        metadata={"n": n_prompts, "versions": versions()},
+        metadata={"n": n_prompts, "versions": package_versions()},
         notes=notes,
     )
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from mechclust.evidence.tables import mean_text
 from mechclust.mossa.layer_groups import crossovers, group_boundaries
-from mechclust.mossa.task_curves import over_tasks
+from mechclust.mossa.task_curves import quantile_over_tasks
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.config import PlantedConfig, result_path
@@ -22,10 +22,10 @@ from mechclust.studies.planted_layers.results import PROMPTS, notes_of
 from mechclust.studies.planted_layers.rows import RESIDUAL
 from mechclust.studies.planted_layers.score import (
     Span,
-    auc,
     boundary_errors,
     chance_error,
     layer_error,
+    roc_auc,
     share_called,
     truth_of,
 )
@@ -130,7 +130,7 @@ def _score_curves(
     shared, transition = group_boundaries(base, tuned, spread, dims, margin=margin)
     _, by_spread = group_boundaries(base, tuned, spread, margin=margin)
     scores = {
-        "auc": auc(gain, trained),
+        "auc": roc_auc(gain, trained),
         "onset": onset,
         "end": end,
         "hit": share_called(called, trained),
@@ -165,7 +165,7 @@ def read_scores(
     return {name: np.empty((0, *values.shape)) for name, values in example.items()}
 
 
-def place(view: str, measure: str, prompts: str = ALL) -> tuple[int, int, int]:
+def curve_place(view: str, measure: str, prompts: str = ALL) -> tuple[int, int, int]:
     """Return the indices of a curve's prompts, view and measure."""
     return PROMPTS.index(prompts), CONTROL_VIEWS.index(view), CONTROL_MEASURES.index(measure)
 
@@ -245,7 +245,7 @@ def reading_table(
         chance = reading_chance(readings, name)
         has_chance = has_chance or math.isfinite(chance)
         for prompts in PROMPTS:
-            cells = [mean_text(scores[:, *place(*row, prompts)], share=name in _SHARES) for row in rows]
+            cells = [mean_text(scores[:, *curve_place(*row, prompts)], share=name in _SHARES) for row in rows]
             table[column if prompts == ALL else f"{column}, few prompts"] = [*cells, f"{chance:.2f}"]
     return table if has_chance else table[:-1]
 
@@ -281,9 +281,11 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
     for trio in trios:
         base = results[base_name(trio.controls)]["similarity"].numpy()
         tuned = results[trio.name]["similarity"].numpy()
-        spread = over_tasks(tuned, 0.75) - over_tasks(tuned, 0.25)
+        spread = quantile_over_tasks(tuned, 0.75) - quantile_over_tasks(tuned, 0.25)
         dims = results[trio.name]["n_dims"].numpy()
-        readings.append(TrioReading(trio, over_tasks(base, 0.5), over_tasks(tuned, 0.5), spread, dims))
+        readings.append(
+            TrioReading(trio, quantile_over_tasks(base, 0.5), quantile_over_tasks(tuned, 0.5), spread, dims)
+        )
     accuracy: dict[str, Accuracies] = {}
     chance: dict[str, float] = {}
     for model in dict.fromkeys(["base", *(trio.tuned for trio in trios), *controls]):

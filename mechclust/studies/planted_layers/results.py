@@ -33,7 +33,7 @@ from mechclust.studies.planted_layers.config import (
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import FEW, MEASURES
 from mechclust.studies.planted_layers.rows import RESIDUAL, VIEWS
-from mechclust.studies.planted_layers.score import chance_error, change_threshold, rise, score
+from mechclust.studies.planted_layers.score import chance_error, change_threshold, rise_by_layer, score_curves
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _all_scores_of(
             (pair,) = runs[0].of(measured_on)
         curves = np.stack([run.curves[pair.name] for run in runs])
         bars = np.stack([run.thresholds[pair.null] for run in runs])
-        by_pair.append(score(curves, bars, planted.truth))
+        by_pair.append(score_curves(curves, bars, planted.truth))
     return _means(by_pair)
 
 
@@ -150,8 +150,8 @@ def _patching_scores(config: PlantedConfig, runs: Sequence[SeedResults], column:
     """Return the scores of the causal reference: how much more loss is restored at a layer than at the one below."""
     by_pair = []
     for pair in runs[0].of(column):
-        curves = np.stack([np.abs(rise(run.restored[pair.name])) for run in runs])
-        by_pair.append(score(curves, np.full_like(curves, config.least_restored), pair.truth))
+        curves = np.stack([np.abs(rise_by_layer(run.restored[pair.name])) for run in runs])
+        by_pair.append(score_curves(curves, np.full_like(curves, config.least_restored), pair.truth))
     return _means(by_pair)
 
 
@@ -278,4 +278,4 @@ def notes_of(seed: int, results: Mapping[str, ProbeResult]) -> list[str]:
 def _with_rise(curves: Float[np.ndarray, "prompts _ measure layer"]) -> ByRow:
     """Return the curves with the rise of the residual stream's curve after that curve."""
     residual = curves[:, :1]
-    return np.concatenate([residual, rise(residual), curves[:, 1:]], axis=1)
+    return np.concatenate([residual, rise_by_layer(residual), curves[:, 1:]], axis=1)

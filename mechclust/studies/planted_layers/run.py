@@ -14,7 +14,7 @@ from mechclust.models import load_model, load_pretrained
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import prompt_batches
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import on_device, once, pretrain, train_once
+from mechclust.studies.kept import measure_once, on_device, pretrain, train_once
 from mechclust.studies.planted_layers.alike import measure_alike, share_learnt
 from mechclust.studies.planted_layers.config import (
     Made,
@@ -216,10 +216,10 @@ def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
             change = partial(
                 measure_planted, base, tuned, source.batches(pair.split), source.readout, n_few=config.n_few
             )
-            once(result_path(out, seed, f"{pair.name}.change"), change, prints)
+            measure_once(result_path(out, seed, f"{pair.name}.change"), change, prints)
             if pair.truth is not None:
                 patch = partial(patch_layers, base, tuned, source.few_batches(pair.split), source.loss)
-                once(result_path(out, seed, f"{pair.name}.patched"), patch, prints)
+                measure_once(result_path(out, seed, f"{pair.name}.patched"), patch, prints)
 
 
 def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
@@ -241,12 +241,12 @@ def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
             prompts = partial(_prompts_of, suite)
             measure = partial(measure_alike, model, single, base, prompts, token_at("answer"), n_few=config.n_few)
             of = {"base": prints["base"], tuned: prints[tuned], **single_prints}
-            once(result_path(out, seed, name), measure, of)
+            measure_once(result_path(out, seed, name), measure, of)
         alone = {skill: (model, [skill]) for skill, model in single.items()}
-        once(result_path(out, seed, f"learnt-{controls}"), partial(share_learnt, alone, suite), single_prints)
+        measure_once(result_path(out, seed, f"learnt-{controls}"), partial(share_learnt, alone, suite), single_prints)
     for tuned in dict.fromkeys(["base", *(trio.tuned for trio in trios)]):
         answers = partial(share_learnt, {tuned: (load(tuned), skills)}, suite)
-        once(result_path(out, seed, f"learnt-{tuned}"), answers, {tuned: prints[tuned]})
+        measure_once(result_path(out, seed, f"learnt-{tuned}"), answers, {tuned: prints[tuned]})
 
 
 def _prompts_of(suite: SkillSuite, skill: str) -> Iterable[Batch]:

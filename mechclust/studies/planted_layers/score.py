@@ -14,11 +14,11 @@ Truth = Bool[np.ndarray, "layer"]
 PerCurve = Float[np.ndarray, "*curve"]
 
 
-def rise(curve: Curve) -> Curve:
+def rise_by_layer(curve: Curve) -> Curve:
     """Return how much a curve rises from each layer to the next, starting from 0 before the first.
 
     Example:
-        >>> rise(np.array([0.0, 0.2, 0.5])).round(1).tolist()
+        >>> rise_by_layer(np.array([0.0, 0.2, 0.5])).round(1).tolist()
         [0.0, 0.2, 0.3]
     """
     return np.diff(curve, prepend=np.zeros((*curve.shape[:-1], 1)), axis=-1)
@@ -91,13 +91,13 @@ def layer_error(read: Int[np.ndarray, "*curve"], layer: int, n_layers: int) -> P
     return np.where(exists, np.abs(read - layer), chance_error(layer, n_layers)).astype(float)
 
 
-def auc(curve: Curve, truth: Truth) -> PerCurve:
+def roc_auc(curve: Curve, truth: Truth) -> PerCurve:
     """Return the area under the ROC curve: how often a changed layer has a larger value than another (ties half).
 
     NaN if all layers or none were changed, or a value is undefined.
 
     Example:
-        >>> auc(np.array([0.0, 0.5, 0.4, 0.4]), np.array([False, True, True, False])).tolist()
+        >>> roc_auc(np.array([0.0, 0.5, 0.4, 0.4]), np.array([False, True, True, False])).tolist()
         0.875
     """
     if not truth.any() or truth.all():
@@ -131,7 +131,7 @@ def _upper_call(called: Called) -> Bool[np.ndarray, "*curve"]:
     return np.asarray(rising & called[..., -1] & ~called[..., 0])
 
 
-def score(curve: Curve, bar: Curve, truth: Span | None) -> dict[str, PerCurve]:
+def score_curves(curve: Curve, bar: Curve, truth: Span | None) -> dict[str, PerCurve]:
     """Score how well curves find the layers that were planted.
 
     Args:
@@ -150,7 +150,7 @@ def score(curve: Curve, bar: Curve, truth: Span | None) -> dict[str, PerCurve]:
     if truth is not None:
         onset, end = boundary_errors(called, truth)
     scores = {
-        "auc": auc(curve, planted),
+        "auc": roc_auc(curve, planted),
         "onset": onset,
         "end": end,
         "hit": share_called(called, planted),

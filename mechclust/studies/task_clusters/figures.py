@@ -16,9 +16,9 @@ from mechclust.report.style import (
     RED,
     category_style,
     direct_labels,
+    frame_only,
     layer_shades,
     log_steps,
-    picture,
     plain_ticks,
     seed_curve,
     subplots,
@@ -94,7 +94,7 @@ def projections_figure(results: Mapping[int, ProbeResult]) -> Figure:
         for code in np.unique(classes).tolist():
             color, marker = category_style(code)
             axis.scatter(x[classes == code], y[classes == code], s=5, lw=0, color=color, marker=marker)
-        picture(axis)
+        frame_only(axis)
         axis.set(xlabel=f"layer {result.layers[site]}", ylabel=f"step {step}")
         axis.label_outer()
     return figure

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mechclust.models import ModelConfig, build_model, load_model, model_for
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import on_device, once
+from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.studies.trainings import Training
@@ -57,7 +57,7 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         picture = Projection(at=residual(), readout=token_at("input"), method="tsne" if config.tsne else "pca")
         callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=pictured_steps(config)))
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
-    once(results / "loss.safetensors", partial(training_loss_result, losses), fingerprint(model))
+    measure_once(results / "loss.safetensors", partial(training_loss_result, losses), fingerprint(model))
 
 
 def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel:

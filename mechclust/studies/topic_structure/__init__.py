@@ -3,7 +3,7 @@
 from mechclust.studies.topic_structure.blocks import TopicBlocks, topic_blocks
 from mechclust.studies.topic_structure.config import Beyond, TopicStructureConfig, TopicTransformerConfig
 from mechclust.studies.topic_structure.optimum import DocumentMoments, minimiser, moments_of, population_moments
-from mechclust.studies.topic_structure.stages import TwoStages, covered, two_stages
+from mechclust.studies.topic_structure.stages import TwoStages, share_covered, two_stages
 from mechclust.studies.topic_structure.tables import TableTopics, table_topics
 from mechclust.studies.topic_structure.theory import stage_one_value, theory_gap
 
@@ -15,10 +15,10 @@ __all__ = [
     "TopicStructureConfig",
     "TopicTransformerConfig",
     "TwoStages",
-    "covered",
     "minimiser",
     "moments_of",
     "population_moments",
+    "share_covered",
     "stage_one_value",
     "table_topics",
     "theory_gap",

@@ -16,7 +16,7 @@ from mechclust.studies.topic_structure.optimum import minimiser, moments_of, val
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import WeightNorms
 from probes import ProbeResult
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import TopicDocuments
 
 _SEED_OFFSET_OF_OTHERS = 10**6  # added to the seed to draw other documents
@@ -142,7 +142,7 @@ class WordAttention:
                 "key": self._task.vocab,
                 "step": [str(step) for step in self._losses],
             },
-            metadata={"versions": versions()},
+            metadata={"versions": package_versions()},
         )
 
 
@@ -189,5 +189,5 @@ def _over_steps(name: str, curves: Mapping[str, Sequence[float]], steps: Iterabl
         values={name: torch.tensor(curve, dtype=torch.float64) for name, curve in curves.items()},
         axes=dict.fromkeys(curves, ("step",)),
         coords={"step": [str(step) for step in steps]},
-        metadata={"versions": versions()},
+        metadata={"versions": package_versions()},
     )

@@ -12,7 +12,7 @@ import torch
 
 from mechclust.models import build_model, load_model, save_model
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import once
+from mechclust.studies.kept import measure_once
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import (
     ATTENTION,
@@ -50,7 +50,7 @@ from mechclust.training import Callback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.engine.identity import fingerprint
-from probes.store.files import is_whole, versions
+from probes.store.files import is_whole, package_versions
 from tasks import Batch, TopicDocuments
 from tasks.topic_documents import MASK
 
@@ -74,7 +74,7 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     """Train one network and measure what its experiment needs; existing results are not recomputed."""
     if job.arm == MINIMISER:
         (path,) = results_of(config, job, out)
-        once(path, partial(_minimiser_result, config, job.seed), "none: solved for")
+        measure_once(path, partial(_minimiser_result, config, job.seed), "none: solved for")
     elif not _is_complete(config, job, out):
         _train(config, job, out)
 
@@ -97,7 +97,7 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
     model = _initial_model(model_config, task)
     measure_blocks = partial(block_result, model, task)
     if arm.experiment != "E5":
-        once(folder / "blocks-start.safetensors", measure_blocks, fingerprint(model))
+        measure_once(folder / "blocks-start.safetensors", measure_blocks, fingerprint(model))
     followers = _followers(config, arm, task)
     callbacks: list[Callback] = [*followers.values()]
     if steps := attention_steps(config, arm):
@@ -107,12 +107,12 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
     losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
     trained = fingerprint(model)
     if arm.experiment != "E5":
-        once(folder / "blocks.safetensors", measure_blocks, trained)
+        measure_once(folder / "blocks.safetensors", measure_blocks, trained)
     for name, follower in followers.items():
-        once(folder / f"{name}.safetensors", follower.compute, trained)
+        measure_once(folder / f"{name}.safetensors", follower.compute, trained)
     if keeps_model(config, job):
         _save_if_other(model, model_path(out, job), arm)
-    once(folder / LOSS, partial(training_loss_result, losses), trained)
+    measure_once(folder / LOSS, partial(training_loss_result, losses), trained)
 
 
 def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
@@ -176,7 +176,7 @@ def _minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
             "length": [str(length) for length in config.optimum_lengths],
             "documents": [str(n) for n in config.optimum_documents],
         },
-        metadata={"versions": versions()},
+        metadata={"versions": package_versions()},
     )
 
 
@@ -204,7 +204,7 @@ def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
         values=values,
         axes=dict.fromkeys(values, ("matrix",)),
         coords={"matrix": list(matrices)},
-        metadata={"versions": versions()},
+        metadata={"versions": package_versions()},
     )
 
 

@@ -15,13 +15,13 @@ _LATE_SHARE = 0.1  # of its change, at which a late group counts as moving
 _EARLY_SHARE = 0.5  # of its change, which the early group must have made
 
 
-def covered(values: ArrayLike) -> Float[np.ndarray, "step"]:
+def share_covered(values: ArrayLike) -> Float[np.ndarray, "step"]:
     """Return the share of the change from the first value to the last that has been made at each step.
 
     NaN throughout if the last value equals the first. Values may lie outside ``[0, 1]``: nothing is clamped.
 
     Example:
-        >>> covered([1.0, 2.0, 5.0]).tolist()
+        >>> share_covered([1.0, 2.0, 5.0]).tolist()
         [0.0, 0.25, 1.0]
     """
     x = np.asarray(values, dtype=np.float64)
@@ -66,7 +66,7 @@ def two_stages(changes: Mapping[str, ArrayLike], early: str = "W_V", late: Seque
     for name in (early, *late):
         if name not in changes:
             raise InputError(f"no curve of {name!r} (there are {', '.join(changes)})")
-    shares = {name: covered(changes[name]) for name in (early, *late)}
+    shares = {name: share_covered(changes[name]) for name in (early, *late)}
     if len({len(curve) for curve in shares.values()}) > 1:
         raise InputError("the curves have different numbers of steps; expected one step axis for all")
     moved = np.any([shares[name] >= _LATE_SHARE for name in late], axis=0)

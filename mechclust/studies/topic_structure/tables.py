@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes import ProbeResult
 from probes.functional.topic_attention import WordTopics
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import InputError, TopicDocuments
 from tasks.errors import check_at_least
 from tasks.topic_documents import N_SPECIAL
@@ -168,5 +168,5 @@ class TopicTables:
             values={name: values[..., i] for i, name in enumerate(TableTopics._fields)},
             axes=dict.fromkeys(TableTopics._fields, ("step", "table")),
             coords={"step": [str(step) for step in self._measured], "table": [SCORES, ATTENTION, VALUES]},
-            metadata={"n_permutations": self._n_permutations, "versions": versions()},
+            metadata={"n_permutations": self._n_permutations, "versions": package_versions()},
         )

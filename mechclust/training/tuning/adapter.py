@@ -24,7 +24,7 @@ from mechclust.training.tuning.config import TuneConfig
 from mechclust.training.tuning.errors import DivergedError
 from mechclust.training.tuning.lora import check_modules, train_lora
 from probes.store.digest import digest_of
-from probes.store.files import read_json, versions, write_atomic, write_errors, write_json
+from probes.store.files import package_versions, read_json, write_atomic, write_errors, write_json
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def tune_adapter(
         "examples": len(examples),
         "seconds": seconds,
         "weights": digest_of_weights(folder),
-        "versions": versions() | {package: version(package) for package in _PACKAGES},
+        "versions": package_versions() | {package: version(package) for package in _PACKAGES},
     }
     write_json(folder / _RECORD, {**_as_json(subject), **record})
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)

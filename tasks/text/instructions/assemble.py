@@ -13,7 +13,7 @@ from tasks.text.instructions.collection import (
     check_names,
 )
 from tasks.text.instructions.splits import SPLITS, TEST_SHARE, Split, with_test
-from tasks.text.visible import short
+from tasks.text.visible import shortened
 
 
 def assemble(
@@ -62,7 +62,7 @@ def assemble(
 
 
 def _clusters_note(clusters: Mapping[str, str | None], clusters_text: str) -> str:
-    without = [short(name) for name, cluster in clusters.items() if cluster is None]
+    without = [shortened(name) for name, cluster in clusters.items() if cluster is None]
     if len(without) == len(clusters):
         return "the tasks are in no clusters"
     note = f"clusters are {clusters_text}"
@@ -73,7 +73,7 @@ def _cut_notes(cuts: Mapping[str, tuple[Split, ...]]) -> list[str]:
     """Return a note for each combination of splits that were cut from the training examples."""
     notes = []
     for splits in sorted(set(cuts.values()) - {()}):
-        names = ", ".join(short(name) for name in sorted(cuts) if cuts[name] == splits)
+        names = ", ".join(shortened(name) for name in sorted(cuts) if cuts[name] == splits)
         each = " each" if len(splits) > 1 else ""
         notes.append(
             f"no test split is given: {' and '.join(splits)} split cut from the other examples by a hash of the "
@@ -98,7 +98,7 @@ def _count_notes(tasks: Sequence[InstructionTask]) -> list[str]:
     notes = []
     for text, by_task in counts.items():
         if by_task:
-            notes.append(f"{text}: {', '.join(f'{short(name)} {n:,}' for name, n in by_task.items())}")
+            notes.append(f"{text}: {', '.join(f'{shortened(name)} {n:,}' for name, n in by_task.items())}")
     return notes
 
 

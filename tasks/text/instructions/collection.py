@@ -8,7 +8,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from tasks.errors import InputError, did_you_mean
-from tasks.text.visible import quoted, short
+from tasks.text.visible import quoted, shortened
 
 LEAST_TEST_PROMPTS = 4
 """Debiased CKA is not defined on fewer examples."""
@@ -188,5 +188,5 @@ def check_names(names: Collection[str], known: Sequence[str], problem: str) -> N
 
 
 def _listed(names: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(map(short, names[:most]))
+    shown = ", ".join(map(shortened, names[:most]))
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -8,7 +8,7 @@ from tasks._random import generator
 from tasks.errors import InputError, check_count
 from tasks.text.instructions.collection import TaskCollection
 from tasks.text.instructions.flan2021 import MISC
-from tasks.text.visible import short
+from tasks.text.visible import shortened
 
 
 def choose_held_out(
@@ -45,8 +45,8 @@ def choose_held_out(
     if len(candidates) < n:
         raise InputError(
             f"{collection.source}: {n} tasks to hold out, one per cluster, but {len(candidates)} clusters with at "
-            f"least two tasks ({', '.join(map(short, candidates)) or 'none'}); ask for at most {len(candidates)}, or "
-            "name the tasks"
+            f"least two tasks ({', '.join(map(shortened, candidates)) or 'none'}); ask for at most {len(candidates)}, "
+            "or name the tasks"
         )
     draws = {cluster: float(generator(seed, f"held-out cluster {cluster}").random()) for cluster in candidates}
     held_out = []

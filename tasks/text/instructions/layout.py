@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.errors import InputError
 from tasks.text.instructions.splits import Split
-from tasks.text.visible import quoted, short
+from tasks.text.visible import quoted, shortened
 
 _SUFFIXES = (".jsonl", ".parquet")
 _SILENTLY_LEFT_OUT = (".md", ".toml", ".txt", "")
@@ -121,10 +121,10 @@ def _contents(entries: list[Path], left_out: list[str]) -> str:
     if any(re.fullmatch(r"task\d+_.*\.json", path.name) for path in entries):
         return "it has files of natural-instructions; read them with read_natural_instructions"
     if left_out:
-        return f"its sub-folder {short(left_out[0])} has; give that one"
+        return f"its sub-folder {shortened(left_out[0])} has; give that one"
     return f"it holds {_some([path.name for path in entries])}" if entries else "it is empty"
 
 
 def _some(names: list[str], most: int = 5) -> str:
-    shown = list(map(short, names[:most]))
+    shown = list(map(shortened, names[:most]))
     return ", ".join([*shown, "..."] if len(names) > most else shown)

@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechclust.commands.parts import MeasurementPart, measured, merged_results, part_path, remove_others, shard_rows
+from mechclust.commands.parts import (
+    MeasurementPart,
+    measure_parts,
+    merged_results,
+    part_path,
+    remove_others,
+    shard_rows,
+)
 from mechclust.commands.settings import EngineSettings
 from probes import ProbeResult
 from tasks import InputError
@@ -66,7 +73,7 @@ class TestGroups:
         }
 
     def test_results_are_those_of_their_group_in_order(self, groups, tmp_path):
-        found = measured(groups, EngineSettings(), tmp_path)
+        found = measure_parts(groups, EngineSettings(), tmp_path)
         numbers = {name: [round(float(each["ari"]), 6) for each in results] for name, results in found.items()}
         assert numbers == {"three": [0.0, 0.1, 0.2], "one": [0.9]}
 
@@ -82,7 +89,7 @@ class TestGroups:
 
     @pytest.mark.parametrize("progress", [True, False])
     def test_progress_is_shown_if_it_is_asked_for(self, groups, tmp_path, capsys, progress):
-        measured(groups, EngineSettings(), tmp_path, progress=progress)
+        measure_parts(groups, EngineSettings(), tmp_path, progress=progress)
         shown = capsys.readouterr().err
         assert [name in shown for name in groups] == [progress] * len(groups)
 

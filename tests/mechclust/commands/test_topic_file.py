@@ -17,8 +17,8 @@ from mechclust.commands.topics.topic_file import (
     fit_seeds,
     load_topics,
     merge_topics,
+    models_of_seeds,
     save_topics,
-    subset,
 )
 from probes.store.files import DamagedError, write_safetensors
 from tasks import InputError, TopicModel
@@ -140,6 +140,6 @@ def test_the_file_says_what_made_it(fitted, tmp_path):
 
 def test_a_subset_has_the_models_of_its_seeds(fitted):
     other = fitted.seeds[1]
-    part = subset(fitted, [other])
+    part = models_of_seeds(fitted, [other])
     assert (list(part.seeds), part.settings, part.corpus) == ([other], fitted.settings, fitted.corpus)
     assert part.models[0] is fitted.models[1]

@@ -9,7 +9,7 @@ from mechclust.commands.topics.suite import judge_folder
 from mechclust.commands.topics.suite.curves import Curve, mean_of
 from mechclust.commands.topics.suite.findings import findings_of
 from mechclust.commands.topics.suite.published import PUBLISHED, THRESHOLDS, published_ratio
-from mechclust.commands.topics.suite.spread import spread
+from mechclust.commands.topics.suite.spread import interval_of_mean
 from mechclust.commands.topics.suite.vectors import drawn_of
 from mechclust.evidence.intervals import mean_interval
 from tasks import InputError
@@ -171,11 +171,11 @@ def test_the_published_numbers_fall_and_electra_leads():
 class TestSpread:
     def test_topic_models_alone(self):
         values = np.array([1.0, 1.5, 1.2, 1.4])
-        assert spread(values) == pytest.approx(mean_interval(values))
+        assert interval_of_mean(values) == pytest.approx(mean_interval(values))
 
     def test_documents_alone(self):
         drawn = np.random.default_rng(0).normal(2, 0.1, (1, 4000))
-        assert spread(np.array([2.0]), drawn) == pytest.approx((2 - 0.196, 2 + 0.196), abs=0.01)
+        assert interval_of_mean(np.array([2.0]), drawn) == pytest.approx((2 - 0.196, 2 + 0.196), abs=0.01)
 
     def test_both_cover_the_truth(self):
         """Of 400 made with known variation of seeds and documents, about 95% cover the mean they were made of."""
@@ -183,7 +183,7 @@ class TestSpread:
         for _ in range(400):
             seeds, documents = draw.normal(0, 1, 4), draw.normal(0, 0.7)
             drawn = (seeds + documents)[:, None] + draw.normal(0, 0.7, (1, 100))
-            low, high = spread(seeds + documents, drawn)
+            low, high = interval_of_mean(seeds + documents, drawn)
             covered += low <= 0 <= high
         assert 0.92 <= covered / 400 <= 0.99
 
@@ -193,7 +193,7 @@ class TestSpread:
         for _ in range(400):
             documents = draw.exponential(1, 60)
             without = np.array([np.delete(documents, np.s_[part::10]).mean() for part in range(10)])
-            low, high = spread(mean := documents.mean()[None], drawn_of(mean, without[None]), freedom=9)
+            low, high = interval_of_mean(mean := documents.mean()[None], drawn_of(mean, without[None]), freedom=9)
             assert low < mean < high
             covered += low <= 1 <= high
         assert 0.9 <= covered / 400 <= 0.98
@@ -219,11 +219,11 @@ class TestSpread:
         holes = drawn.copy()
         holes[0, [1, 2]] = holes[1, [2, 3, 4]] = np.nan
         values = np.array([2.0, 2.1])
-        expected = spread(values, np.delete(drawn, [1, 2, 3, 4], axis=1))
-        assert spread(values, holes) == pytest.approx(expected)
+        expected = interval_of_mean(values, np.delete(drawn, [1, 2, 3, 4], axis=1))
+        assert interval_of_mean(values, holes) == pytest.approx(expected)
         holes[0, [7, 8]] = np.nan
-        assert spread(values, holes) is None
+        assert interval_of_mean(values, holes) is None
 
     def test_nothing_varies(self):
-        assert spread(np.array([1.0])) is None
-        assert spread(np.array([1.0, np.nan])) is None
+        assert interval_of_mean(np.array([1.0])) is None
+        assert interval_of_mean(np.array([1.0, np.nan])) is None

@@ -17,7 +17,7 @@ import torch
 from mechclust.jobs import Outcome, each_result, run_sharded, sharded
 from mechclust.models import ModelConfig, build_model
 from probes import CKA, NDims, NeighbourPurity, Probe, Rows, Sum, TaskClusterARI, last_token, residual, run
-from probes.store.files import versions
+from probes.store.files import package_versions
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 
@@ -345,7 +345,7 @@ class TestFolder:
         assert same(self.measure(out), expected)
 
     def test_other_versions_of_packages(self, out: Path, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "versions", lambda: {**versions(), "torch": "1.2.3"})
+        monkeypatch.setattr(sharded, "versions", lambda: {**package_versions(), "torch": "1.2.3"})
         with pytest.raises(InputError) as refused:
             self.measure(out)
         assert str(refused.value) == (

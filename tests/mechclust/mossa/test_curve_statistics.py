@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from mechclust.mossa import curve_statistics as of
-from mechclust.mossa.task_curves import bootstrap
+from mechclust.mossa.task_curves import bootstrap_interval
 from tests.mechclust.mossa.test_task_curves import curves
 
 DRAW = np.random.default_rng(4)
@@ -34,8 +34,8 @@ def spread(values):
     ("statistic", "expected"),
     [
         (of.fall_with_depth, stats.spearmanr(np.arange(16), BASE).statistic),
-        (of.fallen, BASE[:4].mean() - BASE[-4:].mean()),
-        (of.widening, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
+        (of.median_fall, BASE[:4].mean() - BASE[-4:].mean()),
+        (of.range_growth, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
         (of.widening_with_depth, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
         (of.last_gap, TUNED[-1] - BASE[-1]),
         (of.upper_gap, (TUNED - BASE)[8:].mean()),
@@ -106,9 +106,9 @@ def test_many_draws_at_once_are_those_one_by_one():
 class TestLayers:
     def test_bands_are_shares_of_the_depth(self):
         thirty_two, two = curves(np.zeros((1, 32))), curves(np.zeros((1, 2)))
-        assert [*range(1, 33)][of.early(thirty_two)] == [5, 6, 7, 8]
-        assert [*range(1, 33)][of.middle(thirty_two)] == [*range(9, 17)]
-        assert [1, 2][of.early(two)] == [of.middle(two).start + 1]
+        assert [*range(1, 33)][of.early_layers(thirty_two)] == [5, 6, 7, 8]
+        assert [*range(1, 33)][of.middle_layers(thirty_two)] == [*range(9, 17)]
+        assert [1, 2][of.early_layers(two)] == [of.middle_layers(two).start + 1]
 
     def test_distance_of_the_boundaries_from_the_papers(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (3, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (3, 1))
@@ -155,10 +155,10 @@ class TestUndefined:
         ceiling[there] = 1.0
         all_tasks = curves(np.full((12, 2), 0.5), np.linspace(0.6, 0.9, 12)[:, None] * [1, 1], ceiling=ceiling)
         few = replace(all_tasks, ceiling=np.where(np.arange(12)[:, None] == 4, ceiling, np.nan))
-        assert np.isnan(bootstrap(few, of.way_to_ceiling)[1]).all()
+        assert np.isnan(bootstrap_interval(few, of.way_to_ceiling)[1]).all()
         own = all_tasks.with_ceiling
         assert own.tasks == tuple(f"t{i}" for i in there)
-        value, (low, high) = bootstrap(own, of.way_to_ceiling)
+        value, (low, high) = bootstrap_interval(own, of.way_to_ceiling)
         at = 2 * (all_tasks.tuned[there, 0] - 0.5)
         assert value == pytest.approx(at[3])
         assert at[0] <= low < value < high <= at[-1]

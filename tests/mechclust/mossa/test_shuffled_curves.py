@@ -25,7 +25,7 @@ CURVES = replace(
     dims={"tuned": np.arange(8.0), "base": -np.arange(8.0)},
 )
 CHANGES = [
-    shuffled.swapped,
+    shuffled.swapped_curves,
     shuffled.exchanged_controls,
     shuffled.permuted_layers,
     shuffled.seen_called_held_out,
@@ -36,7 +36,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(
     ("change", "one", "other"),
-    [(shuffled.swapped, "base", "tuned"), (shuffled.exchanged_controls, "tuned", "null")],
+    [(shuffled.swapped_curves, "base", "tuned"), (shuffled.exchanged_controls, "tuned", "null")],
 )
 def test_two_curves_change_places_in_half_of_the_tasks(change, one, other):
     changed = change(CURVES)

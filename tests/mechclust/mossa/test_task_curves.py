@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from mechclust.mossa.curve_statistics import last_gap
-from mechclust.mossa.task_curves import TaskCurves, bootstrap, central_interval, defined_mean, over_tasks
+from mechclust.mossa.task_curves import (
+    TaskCurves,
+    bootstrap_interval,
+    central_interval,
+    defined_mean,
+    quantile_over_tasks,
+)
 from tasks import InputError
 
 
@@ -32,16 +38,16 @@ class TestOverTasks:
         draw = np.random.default_rng(0)
         values = draw.random((3, 9, 4))
         values[draw.random(values.shape) < 0.3] = np.nan
-        assert over_tasks(values, share) == pytest.approx(np.nanquantile(values, share, axis=-2), nan_ok=True)
+        assert quantile_over_tasks(values, share) == pytest.approx(np.nanquantile(values, share, axis=-2), nan_ok=True)
 
     def test_is_the_median_where_all_is_defined(self):
         values = np.random.default_rng(0).random((8, 5))
-        assert np.array_equal(over_tasks(values, 0.5), np.median(values, axis=0))
-        assert over_tasks(values, 0.25) == pytest.approx(np.quantile(values, 0.25, axis=0))
+        assert np.array_equal(quantile_over_tasks(values, 0.5), np.median(values, axis=0))
+        assert quantile_over_tasks(values, 0.25) == pytest.approx(np.quantile(values, 0.25, axis=0))
 
     def test_of_no_tasks_and_of_undefined_ones(self):
-        assert np.isnan(over_tasks(np.zeros((0, 3)), 0.5)).all()
-        assert np.isnan(over_tasks(np.full((2, 3), np.nan), 0.5)).all()
+        assert np.isnan(quantile_over_tasks(np.zeros((0, 3)), 0.5)).all()
+        assert np.isnan(quantile_over_tasks(np.full((2, 3), np.nan), 0.5)).all()
 
     def test_mean_of_what_is_defined(self):
         values = np.array([[1.0, np.nan, 2.0], [np.nan] * 3])
@@ -125,24 +131,28 @@ class TestBootstrap:
         one_by_one = [
             float(np.median(t[:, -1]) - np.median(b[:, -1])) for b, t in zip(drawn.base, drawn.tuned, strict=True)
         ]
-        value, ends = bootstrap(found, last_gap, draws=40, seed=5)
+        value, ends = bootstrap_interval(found, last_gap, draws=40, seed=5)
         assert value == float(np.median(found.tuned[:, -1]) - np.median(found.base[:, -1]))
         assert ends == pytest.approx(np.quantile(one_by_one, (0.025, 0.975)))
 
     def test_covers_the_truth_about_as_often_as_it_says(self):
         draw, inside = np.random.default_rng(0), 0
         for _ in range(200):
-            _, (low, high) = bootstrap(curves(draw.normal(0.5, 0.1, (30, 1))), lambda c: c.median("base")[..., 0], 300)
+            _, (low, high) = bootstrap_interval(
+                curves(draw.normal(0.5, 0.1, (30, 1))), lambda c: c.median("base")[..., 0], 300
+            )
             inside += low <= 0.5 <= high
         assert 0.88 < inside / 200 < 0.99
 
     def test_of_every_layer_at_once(self):
-        value, (low, high) = bootstrap(curves(np.random.default_rng(0).random((6, 4))), lambda c: c.median("base"))
+        value, (low, high) = bootstrap_interval(
+            curves(np.random.default_rng(0).random((6, 4))), lambda c: c.median("base")
+        )
         assert value.shape == low.shape == high.shape == (4,)
         assert (low < high).all()
 
     def test_one_task_has_no_interval(self):
-        value, ends = bootstrap(curves([[0.5]]), lambda c: c.median("base")[..., 0])
+        value, ends = bootstrap_interval(curves([[0.5]]), lambda c: c.median("base")[..., 0])
         assert value == 0.5
         assert np.isnan(ends).all()
 
@@ -153,6 +163,6 @@ class TestBootstrap:
 
     def test_seeds_repeat(self):
         found = curves(np.random.default_rng(0).random((6, 2)))
-        assert bootstrap(found, last_gap, 50, 1) == bootstrap(found, last_gap, 50, 1)
+        assert bootstrap_interval(found, last_gap, 50, 1) == bootstrap_interval(found, last_gap, 50, 1)
         one, other = (found.resampled(50, seed).base for seed in (1, 2))
         assert not np.array_equal(one, other)

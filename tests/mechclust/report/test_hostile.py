@@ -19,7 +19,7 @@ from mechclust.report.html import content_policy, png_bytes, table_html
 from mechclust.report.page import render_report, write_report
 from mechclust.report.style import MATHTEXT, subplots
 from mechclust.report.text import figure_text, table_as_csv, table_text
-from tasks.text.visible import visible
+from tasks.text.visible import visible_text
 from tests.faults.hostile import HOSTILE
 
 BAD_FORMULA = "cost $_$ x"
@@ -103,7 +103,7 @@ class TestTables:
         assert rows[0] == ["'=name", "x", "n"]
         for (cell, x, n), text, number in zip(rows[1:], texts, table["x"], strict=True):
             assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d"))
-            assert cell.removeprefix("'") == visible(text)
+            assert cell.removeprefix("'") == visible_text(text)
             assert (float(x), int(n)) == (number, int(n))
         assert rows[1][1] == "-1.0"
         assert len(data.splitlines()) == len(texts) + 1

@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from mechclust.attention.page import page as page_with_policy
+from mechclust.attention.page import html_page as page_with_policy
 from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report
 from mechclust.report.prompt_map import MAX_CHARACTERS, packed_plane, points_script, prompt_map

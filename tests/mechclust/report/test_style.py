@@ -10,10 +10,10 @@ from matplotlib.colors import to_rgba
 
 from mechclust.report.style import (
     category_style,
+    frame_only,
     layer_shades,
     log_steps,
     outer_labels,
-    picture,
     plain_ticks,
     seed_curve,
     styled,
@@ -117,6 +117,6 @@ def test_ticks_of_logarithmic_axes_are_plain_numbers(limits, expected):
 
 def test_a_picture_has_a_frame_and_no_numbers():
     _, (axis,) = subplots(1, size=(2, 1))
-    picture(axis)
+    frame_only(axis)
     assert not axis.get_xticks().size
     assert all(spine.get_visible() for spine in axis.spines.values())

@@ -10,7 +10,7 @@ import pytest
 
 from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.html import table_html
-from mechclust.report.text import join, ranges, table_text
+from mechclust.report.text import format_ranges, join_words, table_text
 
 
 def test_what_rounds_to_zero_has_no_sign_in_any_table():
@@ -22,8 +22,8 @@ def test_what_rounds_to_zero_has_no_sign_in_any_table():
 
 
 def test_layers_and_names_in_words():
-    assert ranges([0, 2, 3, 4, 7]) == "0, 2-4, 7"
-    assert (join(["a"]), join(["a", "b"]), join("abc")) == ("a", "a and b", "a, b and c")
+    assert format_ranges([0, 2, 3, 4, 7]) == "0, 2-4, 7"
+    assert (join_words(["a"]), join_words(["a", "b"]), join_words("abc")) == ("a", "a and b", "a, b and c")
 
 
 def test_corrected_p_by_the_definition():

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from mechclust.report.archive import pack
+from mechclust.report.archive import pack_folder
 from mechclust.studies.record import judge_again
 
 
@@ -15,6 +15,6 @@ def check_judged_again(out: Path, place: Path) -> None:
     record = place / "record"
     record.mkdir()
     shutil.copy(out / "config.json", record)
-    (record / "results.tar.xz").write_bytes(pack(out / "results"))
+    (record / "results.tar.xz").write_bytes(pack_folder(out / "results"))
     assert len(judge_again(record)) > 0
     assert json.loads((record / "findings.json").read_text()) == json.loads((out / "findings.json").read_text())

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from mechclust.report.archive import pack
+from mechclust.report.archive import pack_folder
 from mechclust.report.manifest import record_measured
 from mechclust.studies import list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.record import judge_again
@@ -106,5 +106,5 @@ def _judged(out: Path) -> None:
     record = out.parent / "judged"
     record.mkdir(exist_ok=True)
     (record / "config.json").write_bytes((out / "config.json").read_bytes())
-    (record / "results.tar.xz").write_bytes(pack(out / "results"))
+    (record / "results.tar.xz").write_bytes(pack_folder(out / "results"))
     judge_again(record)

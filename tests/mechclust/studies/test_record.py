@@ -15,7 +15,7 @@ import pytest
 from mechclust.cli import main
 from mechclust.evidence import load_findings
 from mechclust.report import Analysis
-from mechclust.report.archive import pack, unpack_folder
+from mechclust.report.archive import pack_folder, unpack_folder
 from mechclust.studies import Study, get_study, list_studies, record_run, run_study
 from mechclust.studies.record import command_of, judge_again
 from probes.store.files import read_json, write_json
@@ -211,7 +211,7 @@ class TestJudgingAgain:
             (tmp_path / name / "results" / "job").mkdir(parents=True)
             for file in sorted(("b", "a", ".a.tmp"), reverse=name == "two"):
                 (tmp_path / name / "results" / "job" / file).write_text(file * 1000)
-            (tmp_path / f"{name}.tar.xz").write_bytes(pack(tmp_path / name / "results"))
+            (tmp_path / f"{name}.tar.xz").write_bytes(pack_folder(tmp_path / name / "results"))
         assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
         unpack_folder(tmp_path / "one.tar.xz", tmp_path / "again")
         assert files_of(tmp_path / "again") == {"results/job/a": b"a" * 1000, "results/job/b": b"b" * 1000}
@@ -227,7 +227,7 @@ class TestJudgingAgain:
     def test_measurements_that_are_missing_are_named(self, record: Path, tmp_path: Path) -> None:
         unpack_folder(record / "results.tar.xz", tmp_path)
         (tmp_path / "results" / "1.txt").unlink()
-        (record / "results.tar.xz").write_bytes(pack(tmp_path / "results"))
+        (record / "results.tar.xz").write_bytes(pack_folder(tmp_path / "results"))
         with pytest.raises(InputError) as refused:
             judge_again(record)
         assert str(refused.value) == (

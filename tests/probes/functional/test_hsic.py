@@ -9,12 +9,12 @@ import torch
 from probes.functional.cka import linear_hsic
 from probes.functional.hsic import (
     HSIC,
-    blocks,
     centred_kernel,
     cka_from_hsic,
     hsic_of_blocks,
     hsic_of_kernels,
     linear_kernel,
+    upper_blocks,
 )
 from tests.probes.functional.test_cka import brute_force, gaussians
 
@@ -66,7 +66,7 @@ def test_no_block_is_larger_than_it_may_be_and_none_is_computed_twice(block_rows
     hsic_of_blocks({"x": ones}, N, [("x", "x")])
     computed = shapes[1:]  # the first one shows the device
     assert max(max(shape) for shape in computed) == block_rows
-    assert len(computed) == len(list(blocks(N, block_rows)))
+    assert len(computed) == len(list(upper_blocks(N, block_rows)))
 
 
 def test_kernels_and_moments_give_the_same() -> None:

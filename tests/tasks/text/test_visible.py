@@ -6,13 +6,13 @@ import unicodedata
 
 import pytest
 
-from tasks.text.visible import quoted, short, visible
+from tasks.text.visible import quoted, shortened, visible_text
 from tests.faults.hostile import HOSTILE
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_nothing_acts_on_a_terminal_or_turns_the_reading_direction(name):
-    for found in (visible(HOSTILE[name]), short(HOSTILE[name]), quoted(HOSTILE[name])):
+    for found in (visible_text(HOSTILE[name]), shortened(HOSTILE[name]), quoted(HOSTILE[name])):
         assert not [c for c in found if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")]
         assert not set(found) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
         found.encode()
@@ -21,16 +21,16 @@ def test_nothing_acts_on_a_terminal_or_turns_the_reading_direction(name):
 def test_what_is_harmless_stays():
     family, hindi = "\U0001f469\u200d\U0001f467", "\u0915\u094d\u200d\u0937"
     for text in ("a b", "caf\u00e9", "\u4efb\u52a1", "\u05e9\u05dc\u05d5\u05dd", family, hindi, "a\\nb", "$x$"):
-        assert visible(text) == text
+        assert visible_text(text) == text
 
 
 def test_what_acts_is_written_out():
-    assert visible("\x1b[31m\x9b\x00\r\u202e\ud800") == "\\x1b[31m\\x9b\\x00\\r\\u202e\\ud800"
-    assert visible("a\nb\tc\x07", keep="\n") == "a\nb\\tc\\x07"
+    assert visible_text("\x1b[31m\x9b\x00\r\u202e\ud800") == "\\x1b[31m\\x9b\\x00\\r\\u202e\\ud800"
+    assert visible_text("a\nb\tc\x07", keep="\n") == "a\nb\\tc\\x07"
 
 
 def test_a_long_text_is_cut_in_its_middle():
-    assert short("task " + "x" * 10_000 + " end", 21) == "task xxxxx\u2026xxxxxx end"
-    assert short("x" * 60) == "x" * 60
-    assert len(short(HOSTILE["long"])) <= 61
+    assert shortened("task " + "x" * 10_000 + " end", 21) == "task xxxxx\u2026xxxxxx end"
+    assert shortened("x" * 60) == "x" * 60
+    assert len(shortened(HOSTILE["long"])) <= 61
     assert len(quoted(HOSTILE["long"])) < 80

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.commands.topics.suite.spread import spread
+from mechclust.commands.topics.suite.spread import interval_of_mean
 from mechclust.evidence.intervals import Interval
 from probes import ProbeResult
 
@@ -59,8 +59,8 @@ class Curve:
         return self.values[..., None] if self.without is None else self.without
 
     def interval(self, freedom: float = math.inf) -> Interval | None:
-        """Return the 95% interval of a number, see ``spread``."""
-        return spread(self.values, self.drawn, freedom, self.without)
+        """Return the 95% interval of a number, see ``evenly_spaced``."""
+        return interval_of_mean(self.values, self.drawn, freedom, self.without)
 
 
 def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:

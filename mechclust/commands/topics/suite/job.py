@@ -17,14 +17,14 @@ from torch import Tensor
 
 from mechclust.attention import AttentionView, attention_view
 from mechclust.commands.topics.sources import LoadedModel
-from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, Measures, WordStates, similarities
+from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, Measures, WordStates, word_similarities
 from mechclust.commands.topics.suite.view import load_view, save_view
 from mechclust.commands.topics.variants import Variant, n_topics
 from mechclust.models.tokenizers import tokenization_of
 from probes import DistanceMatchedTopicAttention, ProbeResult, attention, load_result, run
 from probes.functional.topic_embedding import SIMILARITIES
 from probes.store.digest import digest_of
-from probes.store.files import file_name, versions
+from probes.store.files import file_name, package_versions
 from tasks import InputError
 from tasks.text.beginning import Bos
 from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode_documents
@@ -117,7 +117,7 @@ class ModelJob:
         """The folder of its measurements."""
         names = [repr([(seed, variant.name) for variant in variants]) for seed, variants in self.topics.items()]
         measured = (DistanceMatchedTopicAttention.states, PARTS, VECTORS)
-        settings = repr((self.identity, self.reading, self.shown, versions(), measured))
+        settings = repr((self.identity, self.reading, self.shown, package_versions(), measured))
         topics = [variant.topics for variant in self.variants]
         digest = digest_of([settings, *names, *self.words, *self.documents, *topics])
         return self.folder / f"{file_name(self.name)}-{digest[:16]}"
@@ -182,7 +182,7 @@ def _measure(job: ModelJob) -> Measured:
     *results, _ = run(hooked, states.batches(reading.tokens_per_batch), [*used, gathered])
     attention = _in_place(probes, iter(results))
     rows = LoadedModel(hooked).word_rows(encoded.token_of_word)
-    embedding = similarities(topics, rows, states, gathered)
+    embedding = word_similarities(topics, rows, states, gathered)
     about = {
         **job.about,
         "occurrences": encoded.occurrences,
@@ -190,7 +190,7 @@ def _measure(job: ModelJob) -> Measured:
         "words_seen": int(whole.sum()),
         "tokenization": tokenization_of(hooked.tokenizer, bos=reading.bos),
         "model": results[0].metadata["model"],
-        "versions": versions(),
+        "versions": package_versions(),
     }
     return Measured(
         _attention_result(job, attention, about),

@@ -11,7 +11,7 @@ from mechclust.evidence.intervals import Interval
 from mechclust.mossa.task_curves import MOST_UNDEFINED
 
 
-def spread(
+def interval_of_mean(
     by_seed: Float[np.ndarray, "seed"],
     drawn: Float[np.ndarray, "seed resample"] | None = None,
     freedom: float = math.inf,
@@ -35,7 +35,7 @@ def spread(
         are not.
 
     Example:
-        >>> low, high = spread(np.array([1.0, 2.0, 3.0]))  # Student's t
+        >>> low, high = evenly_spaced(np.array([1.0, 2.0, 3.0]))  # Student's t
         >>> round(low, 6), round(high, 6)
         (-0.484138, 4.484138)
     """

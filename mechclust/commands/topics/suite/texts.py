@@ -17,8 +17,8 @@ from mechclust.commands.topics.topic_file import (
     fit_seeds,
     load_topics,
     merge_topics,
+    models_of_seeds,
     save_topics,
-    subset,
 )
 from mechclust.commands.topics.variants import check_pairs
 from mechclust.jobs import progress_bar
@@ -93,7 +93,7 @@ def _given(path: Path, config: SuiteConfig) -> FittedTopics:
             f"{str(path)!r} has no topic model of seed {lacking[0]} (it has {seeds}); leave out --topic-seeds, or "
             "--topic-model"
         )
-    return subset(fitted, sorted(config.topic_seeds))
+    return models_of_seeds(fitted, sorted(config.topic_seeds))
 
 
 def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool) -> FittedTopics:
@@ -102,12 +102,12 @@ def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, p
     settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
     together = _kept(out / TOPICS, corpus, settings)
     if together is not None and set(seeds) <= set(together.seeds):
-        return subset(together, seeds)
+        return models_of_seeds(together, seeds)
     paths = {seed: out / "topics" / f"seed{seed}.safetensors" for seed in seeds}
     parts: dict[int, FittedTopics] = {}
     for seed, path in paths.items():
         in_all = together is not None and seed in together.seeds
-        kept = subset(together, [seed]) if together is not None and in_all else _kept(path, corpus, settings)
+        kept = models_of_seeds(together, [seed]) if together is not None and in_all else _kept(path, corpus, settings)
         if kept is not None:
             parts[seed] = kept
     lacking = {seed: path for seed, path in paths.items() if seed not in parts}

@@ -129,7 +129,7 @@ class WordVectors:
         return torch.stack(ratios)
 
 
-def similarities(
+def word_similarities(
     topics: Sequence[_Topics], rows: _Rows, states: WordStates, probe: TopicEmbedding
 ) -> list[Measures | None]:
     """Return the similarity of word vectors under every variant, or ``None`` for fewer than two topics.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechclust.models import load_model
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import new_model, on_device, once, train_once
+from mechclust.studies.kept import measure_once, new_model, on_device, train_once
 from mechclust.studies.mossa.config import MossaConfig, suite_of
 from mechclust.studies.mossa.origin.corpus import DomainCorpus, skills_of
 from mechclust.studies.mossa.origin.jobs import OriginJob, cells_of, models_of
@@ -25,7 +25,7 @@ from mechclust.training.callbacks import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
 from probes.engine.identity import fingerprint
 from probes.functional.svcca import mean_correlation, principal_basis
-from probes.store.files import versions
+from probes.store.files import package_versions
 from tasks import Batch
 
 _VARIANCE = 0.99  # share kept of each side, as published
@@ -39,7 +39,7 @@ def run_origin_job(config: MossaConfig, job: OriginJob, out: Path) -> None:
     if job.kind == "compare":
         models = {other: _load(config, out, other) for other in models_of(config, job.seed, job.cell)}
         prints = {other.name: fingerprint(model) for other, model in models.items()}
-        once(job.result_path(out), partial(_compared, config, job, models), prints)
+        measure_once(job.result_path(out), partial(_compared, config, job, models), prints)
     else:
         train_once(job.model_path(out), partial(_train, config, job))
 
@@ -122,7 +122,7 @@ def _compared(config: MossaConfig, job: OriginJob, models: _ModelsByJob) -> Prob
         values,
         {**axes, "svcca": ("domain", "control", "layer"), "accuracy": ("domain", "model")},
         {"domain": domains, "control": domains, "layer": layers, "model": ["experimental", "control"]},
-        metadata={"n": suite.n_eval * suite.n_arguments, "variance": _VARIANCE, "versions": versions()},
+        metadata={"n": suite.n_eval * suite.n_arguments, "variance": _VARIANCE, "versions": package_versions()},
         notes=notes,
     )
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.cli import main
 from mechclust.commands.compare import CompareConfig, compare_models
-from mechclust.commands.compare.readings import rules
+from mechclust.commands.compare.readings import naming_rules
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.models import load_pretrained
 from probes import RowStore
@@ -171,9 +171,9 @@ class TestLayerGroups:
         assert table.iloc[0][["end_low", "end_high"]].isna().all()
 
     def test_rule(self, controlled, llama, asked, tmp_path):
-        assert "95% of the tuned model's maximum dimensions" in " ".join(rules(controlled[0]))
+        assert "95% of the tuned model's maximum dimensions" in " ".join(naming_rules(controlled[0]))
         without = replace(controlled[0], n_dims=None)
-        assert "before the spread leaves .02 of its minimum" in " ".join(rules(without))
+        assert "before the spread leaves .02 of its minimum" in " ".join(naming_rules(without))
         assert without.groups.curves.dims == {}
 
     def test_three_controls_are_too_few(self, controlled):
@@ -210,7 +210,7 @@ class TestNoiseForTuning:
         assert "whether the controls learnt their tasks" in said
 
     def test_layers_above_the_transition_are_inherited(self, noise):
-        assert "refinement" not in " ".join([*noise.sentences, *rules(noise)]).lower()
+        assert "refinement" not in " ".join([*noise.sentences, *naming_rules(noise)]).lower()
         assert noise.tables["layer_groups"]["group"].iloc[-1] == "inherited"
 
 

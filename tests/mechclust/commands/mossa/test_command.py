@@ -59,7 +59,7 @@ def test_help_shows_every_option_and_the_presets_defaults(capsys):
     printed = helped(capsys)
     assert "mossa [-h] [OPTIONS] BASE" in printed
     assert "--preset {flan2021,small}" in printed
-    assert "--tuning.lr FLOAT learning rate of AdamW; it falls to 0 along a cosine. (default: 5e-05)" in printed
+    assert "--tuning.lr FLOAT learning rate of AdamW. It falls to 0 along a cosine. (default: 5e-05)" in printed
     assert r"(default: '\nAnswer:')" in printed
     assert not [odd for odd in ("``", "{None}", "(default: None)") if odd in printed]
     small = helped(capsys, "--preset", "small")

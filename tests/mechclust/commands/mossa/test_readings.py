@@ -9,8 +9,8 @@ import pytest
 
 from mechclust.evidence import Bound, Control, Finding, Findings, mean_part
 from mechclust.mossa.curve_statistics import upper_gap
-from mechclust.mossa.task_curves import bootstrap
-from mechclust.report.text import join
+from mechclust.mossa.task_curves import bootstrap_interval
+from mechclust.report.text import join_words
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result
 
@@ -115,7 +115,7 @@ class TestLayers:
 
     def test_difference_has_an_interval_and_its_largest_layer(self, result):
         curves = result.curves().seen
-        value, (low, high) = bootstrap(curves, upper_gap)
+        value, (low, high) = bootstrap_interval(curves, upper_gap)
         gain = reading(result, "Tuned - pre")
         assert gain.value == f"{value:.2f} (95% over tasks {low:.2f} to {high:.2f})"
         assert gain.verdict == "Tuned is nearer to the controls than pre: difference of medians over 9 seen tasks."
@@ -183,7 +183,7 @@ class TestFindings:
         findings = [finding for finding in result.findings if finding.kind == "finding"]
         tested = [finding for finding in findings if finding.verdict != "not tested"]
         undecided = [finding.id for finding in tested if finding.verdict == "undecided"]
-        expected = f"{len(undecided)} of {len(tested)} that could be tested: {join(undecided)}"
+        expected = f"{len(undecided)} of {len(tested)} that could be tested: {join_words(undecided)}"
         assert values(result)["Undecided findings"] == expected
         reasons = {each.value: each.verdict for each in result.readings if each.what == "Findings not tested"}
         assert reasons["C9, C18 and C19"] == (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.commands.mossa.learnt import score
+from mechclust.commands.mossa.learnt import learnt_from_answers
 from mechclust.commands.mossa.tables import (
     FINAL_NORM,
     adapters_table,
@@ -171,7 +171,7 @@ def test_gains_of_shares_are_covered_by_their_interval():
     for _ in range(400):
         base = (draw.random(40) < 0.3).astype(float)
         exact = np.where(draw.random(40) < true / 0.7, 1.0, base)
-        low, high = score(exact, np.zeros(40), NONE, base=(base, np.zeros(40), NONE)).exact_gain_ends
+        low, high = learnt_from_answers(exact, np.zeros(40), NONE, base=(base, np.zeros(40), NONE)).exact_gain_ends
         covered += low <= true <= high
     assert 0.92 <= covered / 400 <= 0.99
 
@@ -184,7 +184,7 @@ def test_loss_gain_is_students_t():
     loss = draw.random(12)
     margins = draw.random(6)
     before = draw.random(6)
-    gained = score(np.zeros(12), loss, margins, base=(np.zeros(12), base, before))
+    gained = learnt_from_answers(np.zeros(12), loss, margins, base=(np.zeros(12), base, before))
     ends = ttest_rel(base, loss).confidence_interval(0.95)
     assert gained.loss_gain_ends == pytest.approx((ends.low, ends.high))
     ends = ttest_rel(margins, before).confidence_interval(0.95)
@@ -197,13 +197,13 @@ def test_learnt_is_what_depends_on_the_prompt():
     loss = np.linspace(1, 2, 20)
     margin = np.linspace(-1, 1, 10)
     base = (np.zeros(20), loss, margin)
-    assert score(np.zeros(20), loss, margin[::-1], base=base).state == "not learnt"
-    assert score(np.zeros(20), loss - 1, margin, base=base).state == "form only"
-    assert score(exact, loss, margin, base=base).state == "form only"
-    assert score(np.zeros(20), loss + 1, margin + 1, base=base).state == "learnt"
+    assert learnt_from_answers(np.zeros(20), loss, margin[::-1], base=base).state == "not learnt"
+    assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=base).state == "form only"
+    assert learnt_from_answers(exact, loss, margin, base=base).state == "form only"
+    assert learnt_from_answers(np.zeros(20), loss + 1, margin + 1, base=base).state == "learnt"
     worse = (np.zeros(20), loss, margin - 1)  # than at random, so that what is random is a gain
-    assert score(np.zeros(20), loss - 1, margin, base=worse).margin_gain_ends[0] > 0
-    assert score(np.zeros(20), loss - 1, margin, base=worse).state == "form only"
+    assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).margin_gain_ends[0] > 0
+    assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).state == "form only"
     few = margin[:1]  # of answers that are all the same, nothing tells them apart
-    assert score(np.ones(20), loss - 1, NONE, base=(np.zeros(20), loss, NONE)).state == "not measured"
-    assert score(np.ones(20), loss - 1, few, base=(np.zeros(20), loss, few)).state == "not measured"
+    assert learnt_from_answers(np.ones(20), loss - 1, NONE, base=(np.zeros(20), loss, NONE)).state == "not measured"
+    assert learnt_from_answers(np.ones(20), loss - 1, few, base=(np.zeros(20), loss, few)).state == "not measured"

@@ -9,7 +9,7 @@ from mechclust.models import build_model
 from mechclust.studies.clustering_heads import dynamics as dynamics_module
 from mechclust.studies.clustering_heads.boundary import boundary_distance
 from mechclust.studies.clustering_heads.config import XI, PoolingTransformerConfig
-from mechclust.studies.clustering_heads.dynamics import WEIGHT_GROUPS, dynamics, measured_rows
+from mechclust.studies.clustering_heads.dynamics import WEIGHT_GROUPS, measure_dynamics, measured_rows
 from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
 from probes import ClusteringHead, record, run
 from tasks import SparseModularAddition
@@ -66,7 +66,7 @@ class TestDynamics:
     """Every number against the probe, or the loop, that measures it alone."""
 
     def test_losses_and_accuracies_are_those_of_the_splits(self, trained):
-        result = dynamics(trained, 1)
+        result = measure_dynamics(trained, 1)
         task = trained.tasks[1]
         assert [int(epoch) for epoch in result.coords["epoch"]] == trained.epochs == list(range(21))
         for place in (0, 7, 20):
@@ -78,7 +78,7 @@ class TestDynamics:
                 assert float(result[f"{split}_accuracy"][place]) == pytest.approx(accuracy(model, task, split)[0])
 
     def test_gradients_are_those_of_autograd(self, trained):
-        result, task = dynamics(trained, 0), trained.tasks[0]
+        result, task = measure_dynamics(trained, 0), trained.tasks[0]
         assert result.coords["group"] == ["embeddings", "attention", "feed-forward", "all"]
         (batch,) = task.batches("train", 100)
         for place in (0, 10, 20):
@@ -97,7 +97,7 @@ class TestDynamics:
     def test_clusters_are_those_of_the_probe_and_their_margin_is_the_models(self, trained, label):
         rows = measured_rows(trained.tasks[0])
         classes = rows.batch.labels[label].unique(return_inverse=True)[1]
-        result = dynamics(trained, 0, rows.batch.labels[label])
+        result = measure_dynamics(trained, 0, rows.batch.labels[label])
         for place in (0, 20):
             model = trained.model(0, trained.steps[place])
             head = run(model, rows.batch, ClusteringHead(label))
@@ -109,7 +109,7 @@ class TestDynamics:
             assert float(result["margin"][place]) == pytest.approx(float(relative.min()), rel=1e-3)
 
     def test_smallest_norm(self, trained):
-        result = dynamics(trained, 1)
+        result = measure_dynamics(trained, 1)
         rows = measured_rows(trained.tasks[1])
         for place, step in enumerate(trained.steps):
             model = trained.model(1, step)
@@ -119,7 +119,7 @@ class TestDynamics:
             assert float(result["smallest_norm"][place]) == pytest.approx(least, rel=1e-5)
 
     def test_brief_is_the_same_without_gradients(self, trained):
-        whole, brief = dynamics(trained, 0), dynamics(trained, 0, brief=True)
+        whole, brief = measure_dynamics(trained, 0), measure_dynamics(trained, 0, brief=True)
         assert set(whole.values) - set(brief.values) == {"gradient_norm", "within_ratio", "margin"}
         for name, values in brief.values.items():
             torch.testing.assert_close(values, whole[name])
@@ -128,5 +128,5 @@ class TestDynamics:
         model = build_model(trained.configs[0])
         before = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
         monkeypatch.setattr(dynamics_module, "build_model", lambda config: model)
-        dynamics(trained, 0)
+        measure_dynamics(trained, 0)
         assert before == {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}

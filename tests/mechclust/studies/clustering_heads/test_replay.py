@@ -8,7 +8,7 @@ import torch
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.replay import FROZEN, gates_of, replay
+from mechclust.studies.clustering_heads.replay import FROZEN, gates_of, replay_spikes
 from probes import ProbeResult
 from tests.probes.planted_heads import TASK, everything, solved_network
 
@@ -74,7 +74,7 @@ def dynamics(model):
 
 def replayed(change):
     after = changed(change)
-    return replay(Made(solved_network(), after), 0, dynamics(after)), after
+    return replay_spikes(Made(solved_network(), after), 0, dynamics(after)), after
 
 
 def turn_values(model):
@@ -140,13 +140,13 @@ def test_the_feed_forward_layer_that_moved_is_what_to_freeze():
 def test_without_spikes_after_solving_there_is_nothing_to_replay(tmp_path):
     quiet = dynamics(None)
     quiet["train_loss"][-1] = 1e-4
-    result = replay(Made(solved_network(), solved_network()), 0, quiet)
+    result = replay_spikes(Made(solved_network(), solved_network()), 0, quiet)
     assert result["gone"].shape == (0, len(FROZEN))
     assert result.notes == ["no loss spike after the task was solved"]
     result.save(tmp_path / "replay.safetensors")
     never = dynamics(None)
     never["test_accuracy"][:] = 0.5
-    assert replay(Made(solved_network(), solved_network()), 0, never)["gone"].shape == (0, len(FROZEN))
+    assert replay_spikes(Made(solved_network(), solved_network()), 0, never)["gone"].shape == (0, len(FROZEN))
 
 
 def test_gates_of_the_same_network_change_nothing():

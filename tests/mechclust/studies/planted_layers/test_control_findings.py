@@ -11,7 +11,7 @@ from mechclust.studies import get_study
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.measure import SIMILARITY_MEASURES
-from mechclust.studies.planted_layers.reading import SeedReadings, TrioReading, in_order, place, reading_table
+from mechclust.studies.planted_layers.reading import SeedReadings, TrioReading, curve_place, in_order, reading_table
 from mechclust.studies.planted_layers.results import PROMPTS
 from mechclust.studies.planted_layers.trios import (
     ABOVE,
@@ -158,7 +158,7 @@ def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_al
     ends = reading_table(PAPER, runs, "end", (SAME, BELOW))
     assert list(ends.columns[2:]) == [SAME, f"{SAME}, few prompts", BELOW, f"{BELOW}, few prompts"]
     assert len(ends) == len(CONTROL_VIEWS) * len(SIMILARITY_MEASURES) + 1
-    assert ends[SAME].iloc[place("residual", "SVCCA")[2]].startswith("3.00")  # 8 - 3 and 8 - 7
+    assert ends[SAME].iloc[curve_place("residual", "SVCCA")[2]].startswith("3.00")  # 8 - 3 and 8 - 7
     shared = reading_table(PAPER, runs, "shared layers", (SAME, EVERYWHERE))
     assert len(shared) == len(SIMILARITY_MEASURES)
     assert shared[EVERYWHERE].iloc[0].startswith("1.00")

@@ -9,12 +9,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from mechclust.studies.planted_layers.score import (
-    auc,
     boundary_errors,
     chance_error,
     change_threshold,
-    rise,
-    score,
+    rise_by_layer,
+    roc_auc,
+    score_curves,
     truth_of,
 )
 
@@ -24,13 +24,13 @@ def test_auc_is_scikit_learns():
     for _ in range(20):
         curve, truth = draw.integers(0, 5, 9) / 5, np.zeros(9, bool)
         truth[draw.choice(9, 3, replace=False)] = True
-        assert auc(curve, truth) == pytest.approx(roc_auc_score(truth, curve))
+        assert roc_auc(curve, truth) == pytest.approx(roc_auc_score(truth, curve))
 
 
 def test_auc_has_no_value_without_both_kinds_or_with_a_gap():
-    assert math.isnan(auc(np.arange(3.0), np.zeros(3, bool)))
-    assert math.isnan(auc(np.arange(3.0), np.ones(3, bool)))
-    assert math.isnan(auc(np.array([0, math.nan, 1]), np.array([True, False, False])))
+    assert math.isnan(roc_auc(np.arange(3.0), np.zeros(3, bool)))
+    assert math.isnan(roc_auc(np.arange(3.0), np.ones(3, bool)))
+    assert math.isnan(roc_auc(np.array([0, math.nan, 1]), np.array([True, False, False])))
 
 
 def test_chance_errors_are_those_of_random_layers():
@@ -54,14 +54,14 @@ def test_thresholds_are_a_multiple_of_the_largest_of_the_null_and_never_below_ze
 
 def test_rises_add_up_to_the_curve():
     curve = np.random.default_rng(2).random((2, 5))
-    assert np.allclose(rise(curve).cumsum(axis=-1), curve)
+    assert np.allclose(rise_by_layer(curve).cumsum(axis=-1), curve)
 
 
 class TestScore:
     BAR = np.full(4, 0.1)
 
     def test_of_a_curve_that_stays(self):
-        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, (2, 2))
+        found = score_curves(np.array([0, 0.5, 0.5, 0.5]), self.BAR, (2, 2))
         expected = {
             "auc": 5 / 6 - 1 / 6,
             "onset": 0,
@@ -75,16 +75,16 @@ class TestScore:
         assert found == pytest.approx(expected)
 
     def test_without_a_truth_every_call_is_false(self):
-        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, None)
+        found = score_curves(np.array([0, 0.5, 0.5, 0.5]), self.BAR, None)
         assert found["false"] == 0.75
         assert all(math.isnan(found[name]) for name in ("auc", "onset", "end", "hit"))
 
     def test_where_all_changed_nothing_is_false(self):
-        found = score(np.array([0, 0.5, 0.5, 0.5]), self.BAR, (1, 4))
+        found = score_curves(np.array([0, 0.5, 0.5, 0.5]), self.BAR, (1, 4))
         assert found["hit"] == 0.75
         assert (found["onset"], found["end"]) == (1, 0)
         assert math.isnan(found["false"])
         assert truth_of((1, 4), 4).all()
 
     def test_a_gap_leaves_no_score(self):
-        assert all(map(math.isnan, score(np.array([0, math.nan, 0, 1]), self.BAR, (2, 2)).values()))
+        assert all(map(math.isnan, score_curves(np.array([0, math.nan, 0, 1]), self.BAR, (2, 2)).values()))

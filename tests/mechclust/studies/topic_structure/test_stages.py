@@ -9,32 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechclust.studies.topic_structure.stages import covered, two_stages
+from mechclust.studies.topic_structure.stages import share_covered, two_stages
 from tasks import InputError
 
 
 def test_the_share_of_the_way_is_linear_in_the_values() -> None:
-    assert covered([1, 2, 5]).tolist() == [0, 0.25, 1]
-    assert covered([4.0, 3.0, 0.0]).tolist() == [0, 0.25, 1]  # downwards too
-    assert covered([0.0, 3.0, -1.0, 2.0]).tolist() == [0, 1.5, -0.5, 1]  # nothing is clamped
-    assert covered(np.array([1, 2], dtype=np.float32)).dtype == np.float64
+    assert share_covered([1, 2, 5]).tolist() == [0, 0.25, 1]
+    assert share_covered([4.0, 3.0, 0.0]).tolist() == [0, 0.25, 1]  # downwards too
+    assert share_covered([0.0, 3.0, -1.0, 2.0]).tolist() == [0, 1.5, -0.5, 1]  # nothing is clamped
+    assert share_covered(np.array([1, 2], dtype=np.float32)).dtype == np.float64
 
 
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=12), st.integers(1, 9), st.integers(-9, 9))
 def test_the_share_is_blind_to_scale_and_origin(values: list[int], scale: int, origin: int) -> None:
     moved = [scale * x + origin for x in values]
-    np.testing.assert_allclose(covered(moved), covered(values), atol=1e-12)
+    np.testing.assert_allclose(share_covered(moved), share_covered(values), atol=1e-12)
 
 
 def test_no_way_has_no_shares() -> None:
-    assert np.isnan(covered([2.0, 5.0, 2.0])).all()
+    assert np.isnan(share_covered([2.0, 5.0, 2.0])).all()
 
 
 @pytest.mark.parametrize("values", [[], [1.0], 3.0, [[1.0, 2.0]]], ids=str)
 def test_a_way_needs_two_steps(values: Any) -> None:
     message = re.escape(f"values has shape {np.shape(values)}; expected one number per step, at least two steps")
     with pytest.raises(InputError, match=message):
-        covered(values)
+        share_covered(values)
 
 
 def ramp(start: int, end: int, steps: int = 21) -> np.ndarray:
