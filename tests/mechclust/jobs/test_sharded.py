@@ -345,7 +345,7 @@ class TestFolder:
         assert same(self.measure(out), expected)
 
     def test_other_versions_of_packages(self, out: Path, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "versions", lambda: {**package_versions(), "torch": "1.2.3"})
+        monkeypatch.setattr(sharded, "package_versions", lambda: {**package_versions(), "torch": "1.2.3"})
         with pytest.raises(InputError) as refused:
             self.measure(out)
         assert str(refused.value) == (
