@@ -14,7 +14,7 @@ from probes.engine.hooks import HookPoints
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, mean
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, attention, attention_sites
+from probes.engine.sites import Site, Sites, attention, attention_sites, check_equal_heads
 from probes.engine.state import Sum
 from probes.functional.mean_interval import interval_from_sums
 from tasks import Batch, InputError
@@ -75,11 +75,7 @@ class AttentionEntropy(Probe):
         """Return the means over all examples so far, with intervals."""
         n = int(self.count["examples"])
         sums = [self.entropies[site].cpu() for site in self.site_names]
-        heads = {len(by_head) for by_head in sums}
-        if len(heads) > 1:
-            raise InputError(
-                f"the sites have different numbers of heads {sorted(heads)}; measure them with a probe each"
-            )
+        check_equal_heads(sums)
         total, uniform, squares = torch.stack(sums).unbind(dim=-1)
         low, high = interval_from_sums(total, squares, n)
         values = {

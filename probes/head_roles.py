@@ -15,12 +15,12 @@ from probes.engine.probe import Probe
 from probes.engine.result import ProbeResult
 from probes.engine.role_readout import TESTED_ROLES as TESTED_ROLES
 from probes.engine.role_readout import RoleReadout
-from probes.engine.sites import Site, Sites, attention, attention_sites
+from probes.engine.sites import Site, Sites, attention, attention_sites, check_equal_heads
 from probes.engine.state import Sum
 from probes.functional.mean_interval import interval_from_sums
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import holm_over_heads
-from tasks import Batch, InputError
+from tasks import Batch
 from tasks.errors import check_count
 
 HEAD_ROLES = ("none", "previous", "first", "itself", "offset", "duplicate", "induction", "local")
@@ -151,11 +151,7 @@ exclude_current_token=False, seed=0)
         """Return scores, chance and roles over all examples so far."""
         sites = self.site_names
         n = int(self.count["examples"])
-        heads = {len(self.sums[site]) for site in sites}
-        if len(heads) > 1:
-            raise InputError(
-                f"the sites have different numbers of heads {sorted(heads)}; measure them with a probe each"
-            )
+        check_equal_heads(self.sums[site] for site in sites)
         by_place = self._means()
         values = self._by_role(by_place)
         values |= self._p_values(values["score"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -278,3 +278,10 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
     if selector.final_norm:
         sites.append(Site(existing_hook("unembed.hook_in", names, lacks), n_blocks(names) + 1))
     return sites
+
+
+def check_equal_heads(by_site: Iterable[Sized]) -> None:
+    """Refuse sums by head of sites that have different numbers of heads."""
+    heads = sorted(set(map(len, by_site)))
+    if len(heads) > 1:
+        raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")

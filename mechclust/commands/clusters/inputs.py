@@ -214,8 +214,7 @@ def _check_labels(prompts: LabelledPrompts, config: ClustersConfig) -> None:
 
 def _check_label(name: str, n: int, prompts: LabelledPrompts, source: Path) -> None:
     """Refuse a label with one class, and one with as many classes as prompts are measured."""
-    if name not in prompts.labels:
-        raise InputError(f"{source} has no label {name!r}{suggest(name, prompts.labels)}")
+    _check_has_label(name, prompts, source)
     classes = prompts.classes[name]
     k = len(classes)
     if k < 2:
@@ -230,10 +229,14 @@ def _check_label(name: str, n: int, prompts: LabelledPrompts, source: Path) -> N
         )
 
 
+def _check_has_label(name: str, prompts: LabelledPrompts, source: Path) -> None:
+    if name not in prompts.labels:
+        raise InputError(f"{source} has no label {name!r}{suggest(name, prompts.labels)}")
+
+
 def _check_within(within: str, prompts: LabelledPrompts, config: ClustersConfig) -> None:
     """Refuse a label within whose classes a compared label never varies."""
-    if within not in prompts.labels:
-        raise InputError(f"{config.prompts} has no label {within!r}{suggest(within, prompts.labels)}")
+    _check_has_label(within, prompts, config.prompts)
     for name in config.labels:
         if labels_determine(prompts.labels[name], prompts.labels[within]):
             raise InputError(
