@@ -161,7 +161,7 @@ exclude_current_token=False, seed=0)
         values["score_by_offset"] = by_place["score"][..., :n_offsets]
         values["chance_by_offset"] = by_place["chance"][..., :n_offsets]
         coords = {
-            "head": [str(head) for head in range(heads.pop())],
+            "head": [str(head) for head in range(len(self.sums[sites[0]]))],
             "role": list(_ROLES),
             "offset": [str(offset) for offset in range(n_offsets)],
         }
