@@ -132,8 +132,9 @@ exclude_current_token=False, seed=0)
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add each head's scores, summed over the examples of the batch."""
+        check_equal_heads(columns.transpose(0, 1) for columns in activations.values())
         for site, columns in activations.items():
-            scores = self.readout.statistics(columns)
+            scores, _ = self.readout.split(columns)
             excess = scores.score - scores.chance
             statistics = torch.stack([scores.score, scores.chance, excess.square(), scores.share], dim=-1)
             self.sums.add(site, statistics.sum(dim=0))
@@ -151,7 +152,6 @@ exclude_current_token=False, seed=0)
         """Return scores, chance and roles over all examples so far."""
         sites = self.site_names
         n = int(self.count["examples"])
-        check_equal_heads(self.sums[site] for site in sites)
         by_place = self._means()
         values = self._by_role(by_place)
         values |= self._p_values(values["score"])

@@ -27,18 +27,19 @@ _MAX_NUMBERS_AT_ONCE = 2**25  # in a block of rows whose token ids are permuted:
 class RoleStatistics(NamedTuple):
     """Scores of a site's heads in each example.
 
-    Places are each offset from 0, then ``first``, ``duplicate``, ``induction`` and ``local``. All is 0 where a place is
-    undefined, as without a query that counts.
+    Places are each offset from 0, then ``first``, ``duplicate``, ``induction`` and ``local``.
 
     Attributes:
         score: mean attention to a place's keys, over the queries that have some. Locality is 1 less the mean distance
-            of attention, as a share of that of uniform attention.
+            of attention, as a share of that of uniform attention. 0 where it is not defined.
         chance: the same if attention ignores the place: uniform over the keys that a query sees, or with the token ids
-            permuted; 0 for locality.
-        share: attention to a place's keys as a share of all; 0 for locality.
-        is_defined: 1 where an example has a score.
-        distance: mean distance in tokens between query and key, and that of uniform attention.
-        has_share: 1 where there is attention of which these are shares.
+            permuted; 0 for locality, and where the score is not defined.
+        share: attention to a place's keys as a share of all that is not left out; 0 for locality, and if all is left
+            out.
+        is_defined: 1 where an example has a score: a query with a choice of keys, and some at the place.
+        distance: mean distance in tokens between query and key, and that of uniform attention; 0 where locality is not
+            defined.
+        has_share: 0 if all attention is left out, else 1.
     """
 
     score: Float[Tensor, "batch head place"]
@@ -74,64 +75,69 @@ class RoleReadout(AttentionReadout):
 
     def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head column"]:
         """Return the columns, in float64."""
-        statistics = torch.cat(self._statistics(attention, batch), dim=2)
+        statistics = torch.cat(self._measure(attention, batch), dim=2)
         n_heads, n_pos = attention.shape[1:3]
         n_draws = self._n_draws(n_heads)
         if n_draws == 0:
             return statistics
         if self._keeps_pattern(n_pos, n_draws):
-            kept = attention.pattern().flatten(2)
+            kept = attention.pattern()
         else:
-            at_once = max(1, _MAX_NUMBERS_AT_ONCE // (n_heads * n_pos))
-            examples = []
-            for example in range(len(batch)):
-                rows_of = {"": partial(_rows, attention.example(example), _positions(batch, example))}
-                examples.append(self._permuted_sums(rows_of, batch, example, n_draws, at_once)[""].flatten(1))
-            kept = torch.stack(examples)
-        return torch.cat([statistics, kept.to(statistics.dtype)], dim=2)
+            kept = torch.stack(
+                [self._permuted_at_site(attention, batch, example, n_draws) for example in range(len(batch))]
+            )
+        return torch.cat([statistics, kept.flatten(2).to(statistics.dtype)], dim=2)
 
-    def statistics(self, columns: Float[Tensor, "batch head column"]) -> RoleStatistics:
-        """Return the part of the columns that is known without permutations."""
-        n = self._n_places
-        return RoleStatistics(*columns[..., : 4 * n + 3].tensor_split([n, 2 * n, 3 * n, 4 * n, 4 * n + 2], dim=2))
+    def split(
+        self, columns: Float[Tensor, "batch head column"]
+    ) -> tuple[RoleStatistics, Float[Tensor, "batch head kept"]]:
+        """Return the statistics, and what is kept for permutations: a pattern, or its sums."""
+        n = self.max_offset + 1 + len(OTHER_PLACES)
+        *statistics, kept = columns.tensor_split([n, 2 * n, 3 * n, 4 * n, 4 * n + 2, 4 * n + 3], dim=2)
+        return RoleStatistics(*statistics), kept
 
     def permuted(
-        self, activations: Mapping[str, Float[Tensor, "batch _ column"]], batch: Batch
-    ) -> dict[str, Float[Tensor, "_ 2 draw"]]:
+        self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch
+    ) -> dict[str, Float[Tensor, "head 2 draw"]]:
         """Return the scores of duplicates and induction with permuted token ids, summed over the batch, by site.
 
         Args:
-            activations: columns by site.
+            activations: columns by site, each of as many heads.
             batch: the examples.
         """
-        sums: dict[str, Float[Tensor, "_ 2 draw"]] = {}
+        sums: dict[str, Float[Tensor, "head 2 draw"]] = {}
         for example in range(len(batch)):
             for site, of_example in self._permuted_example(activations, batch, example).items():
                 sums[site] = of_example + sums.get(site, 0)
         return sums
 
     def _permuted_example(
-        self, activations: Mapping[str, Float[Tensor, "batch _ column"]], batch: Batch, example: int
-    ) -> dict[str, Float[Tensor, "_ 2 draw"]]:
+        self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch, example: int
+    ) -> dict[str, Float[Tensor, "head 2 draw"]]:
         """Return the scores of one example with permuted token ids, the same permutations at all sites."""
         n_pos = batch.tokens.shape[1]
-        sums: dict[str, Float[Tensor, "_ 2 draw"]] = {}
-        patterns = {}
-        for site, columns in activations.items():
-            n_draws = self._n_draws(columns.shape[1])
-            kept = columns[example, :, 4 * self._n_places + 3 :]
-            if self._keeps_pattern(n_pos, n_draws):
-                pattern = EagerAttention(rearrange(kept, "head (query key) -> 1 head query key", key=n_pos))
-                patterns[site] = partial(_rows, pattern, _positions(batch, example))
-            else:
-                sums[site] = rearrange(kept, "head (role draw) -> head role draw", draw=n_draws)
-        if patterns:
-            sums |= self._permuted_sums(patterns, batch, example, n_draws, n_pos)
-        return sums
+        kept = {site: self.split(columns)[1][example] for site, columns in activations.items()}
+        n_draws = self._n_draws(len(next(iter(kept.values()))))
+        if not self._keeps_pattern(n_pos, n_draws):
+            return {site: rearrange(sums, "h (role draw) -> h role draw", draw=n_draws) for site, sums in kept.items()}
+        rows_of = {}
+        for site, pattern in kept.items():
+            attention = EagerAttention(rearrange(pattern, "head (query key) -> 1 head query key", key=n_pos))
+            rows_of[site] = partial(_rows, attention, _positions(batch, example))
+        return self._permuted_sums(rows_of, batch, example, n_draws, n_pos)
+
+    def _permuted_at_site(
+        self, attention: Attention, batch: Batch, example: int, n_draws: int
+    ) -> Float[Tensor, "head 2 draw"]:
+        """Return the scores of one example at one site with permuted token ids."""
+        n_heads, n_pos = attention.shape[1:3]
+        rows_of = {"site": partial(_rows, attention.example(example), _positions(batch, example))}
+        queries_at_once = max(1, _MAX_NUMBERS_AT_ONCE // (n_heads * n_pos))
+        return self._permuted_sums(rows_of, batch, example, n_draws, queries_at_once)["site"]
 
     def _permuted_sums(
         self, rows_of: Mapping[str, RowsOfExample], batch: Batch, example: int, n_draws: int, queries_at_once: int
-    ) -> dict[str, Float[Tensor, "_ 2 draw"]]:
+    ) -> dict[str, Float[Tensor, "head 2 draw"]]:
         tokens = batch.tokens[example, _positions(batch, example)]
         return permuted_sums(rows_of, tokens, n_draws, [self.seed, int(batch.index[example])], queries_at_once)
 
@@ -146,61 +152,59 @@ class RoleReadout(AttentionReadout):
         """Return whether a pattern has fewer numbers than its sums."""
         return n_pos**2 <= len(TESTED_ROLES) * n_draws
 
-    @property
-    def _n_places(self) -> int:
-        return self.max_offset + 1 + len(OTHER_PLACES)
-
     # ---- scores ----
 
-    def _statistics(self, attention: Attention, batch: Batch) -> RoleStatistics:
-        """Return the scores of each example. NaN in attention is not hidden."""
+    def _measure(self, attention: Attention, batch: Batch) -> RoleStatistics:
+        """Return the statistics of each example. NaN in attention is not hidden."""
         texts = RoleTexts.from_batch(batch, self.max_offset, attention)
-        exact = exact_dtype(attention.device)
-        at_fixed = attention.at(texts.fixed).to(exact)
-        counted = (texts.fixed >= 0) & ~self._is_left_out(texts.fixed, texts.position[:, None], texts.first[..., None])
+        at_fixed = attention.at(texts.fixed).to(exact_dtype(attention.device))
         repeated = self._repeated(attention, texts)
         earlier, distances = attention.reach(texts.real)
-        distance = torch.where(texts.chooses[:, None], distances, 0).sum(dim=2)
-        earlier = torch.where(texts.real[:, None], earlier, 0).sum(dim=2)
 
-        n_queries = torch.cat([texts.is_aim.sum(dim=1), repeated.n_queries, texts.chooses.sum(dim=1, keepdim=True)], 1)
-        is_defined = (n_queries > 0)[:, None]
-        per_query = 1 / n_queries.clamp(min=1).to(exact)[:, None]
-        mean_distance = torch.stack([distance, texts.uniform_distance[:, None].expand_as(distance)], dim=2)
-        mean_distance = mean_distance * per_query[..., -1:]
-        local = 1 - mean_distance[..., :1] / torch.where(is_defined[..., -1:], mean_distance[..., 1:], 1)
-        sums = torch.cat([_summed(at_fixed, texts.is_aim), repeated.attention], dim=2)
-        score = torch.cat([sums * per_query[..., :-1], local], dim=2)
-
-        # With token ids permuted, any two positions are equally likely to hold the same token. The token after an
-        # earlier one is not the first, and may be the query itself.
-        from_second = earlier + at_fixed[..., 0].sum(dim=2) - at_fixed[..., -1].sum(dim=2)
-        permuted = torch.stack([earlier, from_second], dim=2) * texts.share_of_pairs(repeated.n_pairs)[:, None, None]
-        uniform = texts.uniform_attention[:, None].expand(-1, earlier.shape[1], -1)
-        chance = torch.cat([torch.cat([uniform, permuted], 2) * per_query[..., :-1], torch.zeros_like(local)], dim=2)
-
-        total = texts.real.sum(dim=1)[:, None] - self._left_out(at_fixed, texts)
-        has_share = (total > _LEAST_SHARE * texts.real.sum(dim=1)[:, None])[..., None]
-        shares = torch.cat([_summed(at_fixed, counted), repeated.counted_attention, torch.zeros_like(local)], dim=2)
+        n_queries = [texts.is_scored.sum(dim=1), repeated.n_queries, texts.has_choice.sum(dim=1, keepdim=True)]
+        n_queries_at = torch.cat(n_queries, dim=1)[:, None]  # [batch 1 place]
+        is_defined = n_queries_at > 0
+        per_query = 1 / n_queries_at.clamp(min=1).to(at_fixed.dtype)
+        score = torch.cat([_summed(at_fixed, texts.is_scored), repeated.attention], dim=2) * per_query[..., :-1]
+        chance = _chance(at_fixed, earlier, repeated, texts) * per_query[..., :-1]
+        share, has_share = self._share(at_fixed, repeated, texts)
+        distance = _distance(distances, texts) * per_query[..., -1:]
+        locality = 1 - distance[..., :1] / torch.where(is_defined[..., -1:], distance[..., 1:], 1)
+        zero = torch.zeros_like(locality)
         return RoleStatistics(
-            score=torch.where(is_defined, score, 0),
-            chance=torch.where(is_defined, chance, 0),
-            share=torch.where(has_share, shares / total[..., None], 0),
-            is_defined=is_defined.expand_as(score).to(exact),
-            distance=mean_distance,
-            has_share=has_share.to(exact),
+            score=torch.where(is_defined, torch.cat([score, locality], dim=2), 0),
+            chance=torch.where(is_defined, torch.cat([chance, zero], dim=2), 0),
+            share=torch.cat([share, zero], dim=2),
+            is_defined=is_defined.expand(-1, score.shape[1], -1).to(score.dtype),
+            distance=distance,
+            has_share=has_share.to(score.dtype),
         )
+
+    def _share(
+        self, at_fixed: Float[Tensor, "batch head query place"], repeated: _Repeated, texts: RoleTexts
+    ) -> tuple[Float[Tensor, "batch head _"], Bool[Tensor, "batch head 1"]]:
+        """Return attention to each place's keys but locality's as a share of all, and whether not all is left out.
+
+        The attention of a query sums to 1, so that all attention is the number of queries.
+        """
+        n_queries = texts.real.sum(dim=1)[:, None]
+        total = n_queries - self._left_out(at_fixed, texts)
+        has_share = (total > _LEAST_SHARE * n_queries)[..., None]
+        left_out = self._is_left_out(texts.fixed, texts.position[:, None], texts.first[..., None])
+        in_share = (texts.fixed >= 0) & ~left_out
+        attention = torch.cat([_summed(at_fixed, in_share), repeated.attention_in_share], dim=2)
+        return torch.where(has_share, attention / total[..., None], 0), has_share
 
     def _is_left_out(
         self, keys: Int[Tensor, "*#shape"], queries: Int[Tensor, "*#shape"], first: Int[Tensor, "*#shape"]
     ) -> Bool[Tensor, "*#shape"]:
-        """Return which keys do not count in shares; broadcasts."""
+        """Return which keys are left out of shares; broadcasts."""
         return (self.exclude_bos & (keys == first)) | (self.exclude_current_token & (keys == queries))
 
     def _left_out(
         self, at_fixed: Float[Tensor, "batch head query place"], texts: RoleTexts
     ) -> Float[Tensor, "batch head"]:
-        """Return the attention that does not count in shares."""
+        """Return the attention that is left out of shares."""
         left_out = torch.zeros_like(at_fixed[..., 0])
         if self.exclude_current_token:
             left_out += at_fixed[..., 0]
@@ -213,7 +217,8 @@ class RoleReadout(AttentionReadout):
         """Return attention to earlier occurrences of each query's token, and to the tokens after these."""
         batch, n_heads, n_pos = attention.shape[:3]
         device = attention.device
-        sums = torch.zeros(2, batch, n_heads, 2, dtype=exact_dtype(device), device=device)
+        to_all = torch.zeros(batch, n_heads, 2, dtype=exact_dtype(device), device=device)
+        in_share = torch.zeros_like(to_all)
         n_queries = torch.zeros(batch, 2, dtype=torch.int64, device=device)
         n_pairs = torch.zeros(batch, dtype=torch.int64, device=device)
         for example, words in enumerate(torch.where(texts.real, texts.tokens, -1)):
@@ -221,29 +226,29 @@ class RoleReadout(AttentionReadout):
             for queries, places, is_same in blocks_by_word(words):
                 is_earlier = is_same & (places < queries[:, None])
                 n_pairs[example] += is_earlier.sum()
-                for role, shift in enumerate((0, 1)):
+                for shift in (0, 1):
                     keys = (places + shift).clamp(max=n_pos - 1)
                     is_key = is_earlier & texts.real[example, keys]
                     left_out = self._is_left_out(keys, queries[:, None], texts.first[example, queries, None])
-                    rows = torch.where(is_key, layer.rows(queries, keys)[0], 0).to(sums.dtype)
-                    sums[0, example, :, role] += rows.sum(dim=(1, 2))
-                    sums[1, example, :, role] += torch.where(left_out, 0, rows).sum(dim=(1, 2))
-                    n_queries[example, role] += is_key.any(dim=1).sum()
-        return _Repeated(sums[0], sums[1], n_queries, n_pairs)
+                    rows = torch.where(is_key, layer.rows(queries, keys)[0], 0).to(to_all.dtype)
+                    to_all[example, :, shift] += rows.sum(dim=(1, 2))
+                    in_share[example, :, shift] += torch.where(left_out, 0, rows).sum(dim=(1, 2))
+                    n_queries[example, shift] += is_key.any(dim=1).sum()
+        return _Repeated(to_all, in_share, n_queries, n_pairs)
 
 
 class _Repeated(NamedTuple):
     """Attention to earlier occurrences of tokens, and to the tokens after these, summed over queries.
 
     Attributes:
-        attention: by role.
-        counted_attention: that which counts in shares.
+        attention: to earlier occurrences, and to the tokens after these.
+        attention_in_share: that which is not left out of shares.
         n_queries: number of queries that have such keys.
         n_pairs: number of pairs of positions with the same token.
     """
 
     attention: Float[Tensor, "batch head 2"]
-    counted_attention: Float[Tensor, "batch head 2"]
+    attention_in_share: Float[Tensor, "batch head 2"]
     n_queries: Int[Tensor, "batch 2"]
     n_pairs: Int[Tensor, "batch"]
 
@@ -283,38 +288,42 @@ class RoleTexts:
 
     @cached_property
     def n_visible(self) -> Int[Tensor, "batch query"]:
-        """Number of keys that each query sees: those before it, or all."""
+        """Number of keys that each query sees: those up to and including it, or all."""
         n_visible = torch.where(self.looks_ahead[:, None], self.real.sum(dim=1, keepdim=True), self.real.cumsum(dim=1))
         return torch.where(self.real, n_visible, 0)
 
     @cached_property
-    def chooses(self) -> Bool[Tensor, "batch query"]:
-        """Which queries count. One that sees itself only has no choice."""
+    def has_choice(self) -> Bool[Tensor, "batch query"]:
+        """Which queries see more than one key. Scores are means over these."""
         return self.n_visible > 1
 
     @cached_property
-    def is_aim(self) -> Bool[Tensor, "batch query place"]:
-        """Which keys count. The first token does not at an offset: attention to it is a role of its own."""
-        is_aim = (self.fixed >= 0) & self.chooses[..., None]
-        is_aim[..., 1:-1] &= self.fixed[..., 1:-1] != self.first[..., None]
-        return is_aim
+    def is_scored(self) -> Bool[Tensor, "batch query place"]:
+        """Which keys are scored. The first token is not at an offset: attention to it is a role of its own."""
+        is_scored = (self.fixed >= 0) & self.has_choice[..., None]
+        is_scored[..., 1:-1] &= self.fixed[..., 1:-1] != self.first[..., None]
+        return is_scored
 
     @property
     def uniform_attention(self) -> Float[Tensor, "batch place"]:
-        """Uniform attention to the keys that count, summed over queries."""
-        return (self.is_aim.to(exact_dtype(self.real.device)) / self.n_visible.clamp(min=1)[..., None]).sum(dim=1)
+        """Uniform attention to the keys that are scored, summed over queries."""
+        return (self.is_scored.to(exact_dtype(self.real.device)) / self.n_visible.clamp(min=1)[..., None]).sum(dim=1)
 
     @property
     def uniform_distance(self) -> Float[Tensor, "batch"]:
-        """Mean distance of the keys that a query sees, summed over the queries that count."""
-        n_before = self.real.cumsum(dim=1)
-        before = (self.real * self.position).cumsum(dim=1)
-        apart = self.position * n_before - before
-        n_behind = n_before[:, -1:] - n_before
-        behind = before[:, -1:] - before - self.position * n_behind
-        apart = apart + torch.where(self.looks_ahead[:, None], behind, 0)
-        means = apart.to(exact_dtype(self.real.device)) / self.n_visible.clamp(min=1)
-        return torch.where(self.chooses, means, 0).sum(dim=1)
+        """Mean distance of the keys that a query sees, summed over the queries that have a choice.
+
+        From a query at position p, n earlier keys are together ``n p`` less the sum of their positions away, and n
+        later ones that sum less ``n p``.
+        """
+        n_earlier = self.real.cumsum(dim=1)  # with the query, whose distance is 0
+        sum_earlier = (self.real * self.position).cumsum(dim=1)
+        to_earlier = self.position * n_earlier - sum_earlier
+        n_later = n_earlier[:, -1:] - n_earlier
+        to_later = sum_earlier[:, -1:] - sum_earlier - self.position * n_later
+        distances = to_earlier + torch.where(self.looks_ahead[:, None], to_later, 0)
+        means = distances.to(exact_dtype(self.real.device)) / self.n_visible.clamp(min=1)
+        return torch.where(self.has_choice, means, 0).sum(dim=1)
 
     def share_of_pairs(self, n_pairs: Int[Tensor, "batch"]) -> Float[Tensor, "batch"]:
         """Return the share of all pairs of positions that so many are."""
@@ -335,7 +344,31 @@ def _rows(
 
 
 def _summed(
-    attention: Float[Tensor, "batch head query place"], counts: Bool[Tensor, "batch query place"]
+    attention: Float[Tensor, "batch head query place"], chosen: Bool[Tensor, "batch query place"]
 ) -> Float[Tensor, "batch head place"]:
-    """Sum attention over the queries that count."""
-    return torch.einsum("bhqp,bqp->bhp", attention, counts.to(attention.dtype))
+    """Sum attention over the queries that are chosen at a place."""
+    return torch.einsum("bhqp,bqp->bhp", attention, chosen.to(attention.dtype))
+
+
+def _chance(
+    at_fixed: Float[Tensor, "batch head query place"],
+    earlier: Float[Tensor, "batch head query"],
+    repeated: _Repeated,
+    texts: RoleTexts,
+) -> Float[Tensor, "batch head _"]:
+    """Return attention that ignores the places, but locality's, summed over queries.
+
+    With token ids permuted, any two positions are equally likely to hold the same token. The token after an earlier one
+    is not the first, and may be the query itself.
+    """
+    to_earlier = torch.where(texts.real[:, None], earlier, 0).sum(dim=2)
+    from_second = to_earlier + at_fixed[..., 0].sum(dim=2) - at_fixed[..., -1].sum(dim=2)
+    permuted = torch.stack([to_earlier, from_second], dim=2) * texts.share_of_pairs(repeated.n_pairs)[:, None, None]
+    uniform = texts.uniform_attention[:, None].expand(-1, to_earlier.shape[1], -1)
+    return torch.cat([uniform, permuted], dim=2)
+
+
+def _distance(distances: Float[Tensor, "batch head query"], texts: RoleTexts) -> Float[Tensor, "batch head 2"]:
+    """Return the distance of attention and that of uniform attention, summed over the queries that have a choice."""
+    summed = torch.where(texts.has_choice[:, None], distances, 0).sum(dim=2)
+    return torch.stack([summed, texts.uniform_distance[:, None].expand_as(summed)], dim=2)

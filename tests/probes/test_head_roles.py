@@ -224,3 +224,11 @@ def test_what_it_refuses(model: Any, batch: Batch) -> None:
         HeadRoles(n_permutations=-1)
     with pytest.raises(InputError, match=re.escape("'hook_embed' is not an attention pattern (attn.hook_pattern)")):
         run(model, batch, HeadRoles(at=residual()))
+
+
+def test_sites_with_different_numbers_of_heads_are_refused() -> None:
+    batch = Batch(torch.zeros(1, 2, dtype=torch.int64))
+    probe = HeadRoles(n_permutations=0)
+    columns = {str(n): probe.readout(torch.full((1, n, 2, 2), 0.5), batch) for n in (1, 3)}
+    with pytest.raises(InputError, match=re.escape("different numbers of heads [1, 3]; measure them with a probe")):
+        probe.update(columns, batch)
