@@ -1,7 +1,7 @@
 """Say how long work takes before it starts, and refuse more than a day, or more memory than is free.
 
 The time of permutations and half-samples is a crude upper estimate: what one takes at its slowest in a thread of a CPU,
-for every layer, label and model. Small hidden states take about a third of it.
+for every layer, label and model. Work on small hidden states takes about a third of the estimated time.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from mechclust.report.resources import check_work, duration_text, size_text
 
 _OPERATIONS_PER_S = 2e9  # multiplications and additions in float64, by one thread of a CPU
 _K_MEANS_ITERATIONS = 20
-# Least seconds of one draw, which states of a few dimensions take.
-_RELABELLING_S = 1e-4
-_CKA_DRAW_S = 1e-3
-HALF_CLUSTERING_S = 3e-3  # of k-means
-_DRAWS_PER_HALF = 2  # one side with the other, and each with itself, of half the states
-_CKA_DRAW_BYTES = 2000  # kept of each draw until a layer is measured
+# Seconds that a draw takes besides its multiplications.
+_RELABELLING_OVERHEAD_S = 1e-4
+_CKA_OVERHEAD_S = 1e-3
+HALF_CLUSTERING_OVERHEAD_S = 3e-3  # of k-means
+LABEL_WIDTH = 16  # counting a label takes as long as so many multiplications
+_COMPARISONS_PER_HALF = 3  # one side with the other, and each with itself
+_CKA_BYTES = 2000  # kept of each comparison until a layer is measured
+_DRAWS_PER_HALF = 3  # whether a document is in it, as an integer and a float, and a copy
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and memory of work.
+    """Time and memory of work, as far as they are known; 0 if not.
 
     Attributes:
-        seconds: of one process.
-        memory: bytes for permutations and half-samples, of one process.
+        seconds: of all work, in one process.
+        memory: bytes for permutations and half-samples, of each process.
     """
 
     seconds: float
@@ -39,6 +41,9 @@ class Cost:
     def check(self, settings: EngineSettings, fewer: str) -> None:
         """Print the cost, and refuse more than a day, or more memory than is free, unless that was agreed to.
 
+        Processes share the work if their number is known. That of a Ray cluster is not without ``workers``: its time is
+        that of one process.
+
         Args:
             settings: processes that share the work, and whether it was agreed to.
             fewer: what to give for less work, in words.
@@ -46,14 +51,26 @@ class Cost:
         Raises:
             InputError: with the estimate.
         """
-        memory = f", {size_text(self.memory)} of memory for permutations and half-samples"
-        print(f"time: about {duration_text(self.seconds)} in one process{memory}", file=sys.stderr)
-        at_once = settings.at_once
-        check_work(self.seconds / at_once, self.memory * at_once, yes=settings.yes, fewer=fewer)
+        n_processes = settings.workers or 1
+        seconds = self.seconds / n_processes
+        parts = []
+        if self.seconds:
+            where = "one process" if n_processes == 1 else f"{n_processes} processes"
+            parts.append(f"time: about {duration_text(seconds)} in {where}")
+        if self.memory:
+            parts.append(f"memory for permutations and half-samples: {size_text(self.memory)} in each process")
+        if parts:
+            print("; ".join(parts), file=sys.stderr)
+        if settings.engine == "ray" and settings.workers is None:
+            fewer = f"--workers, {fewer}"
+        check_work(seconds, self.memory * settings.at_once, yes=settings.yes, fewer=fewer)
 
 
 def forward_seconds(settings: ModelSettings, sizes: Sizes, positions: float) -> float:
-    """Return how long the blocks of a model take for so many tokens; 0 if sizes or the device's speed are not known."""
+    """Time a short matrix product, and estimate how long the blocks of a model take for so many tokens.
+
+    Nothing is timed for no tokens or unknown sizes. The estimate is then 0, as for a device of unknown speed.
+    """
     if sizes.n_layers is None or sizes.block_weights is None or not positions:
         return 0.0
     speed = settings.forward_speed(sizes.d_model or 1)
@@ -67,19 +84,24 @@ def cka_cost(n: int, width: int, n_permutations: int, n_resamples: int) -> Cost:
         >>> cka_cost(10, 16, 20, 100).seconds < cka_cost(1000, 768, 20, 100).seconds < 100
         True
     """
-    n_draws = n_permutations + _DRAWS_PER_HALF * n_resamples
-    draw = _CKA_DRAW_S + n * width * min(n, width) / _OPERATIONS_PER_S
-    return Cost(n_draws * draw, _CKA_DRAW_BYTES * (n_permutations + 3 * n_resamples))
+    n_of_halves = _COMPARISONS_PER_HALF * n_resamples
+    seconds = n_permutations * _cka_seconds(n, width) + n_of_halves * _cka_seconds(n / 2, width)
+    return Cost(seconds, _CKA_BYTES * (n_permutations + n_of_halves))
 
 
-def relabelling_seconds(n: int, width: int = 16) -> float:
+def _cka_seconds(n: float, width: int) -> float:
+    """Return how long one comparison of ``n`` states of this width takes, at most."""
+    return _CKA_OVERHEAD_S + n * width * min(n, width) / _OPERATIONS_PER_S
+
+
+def relabelling_seconds(n: int, width: int) -> float:
     """Return how long a statistic of ``n`` rows of this width takes for one relabelling, at most."""
-    return _RELABELLING_S + n * width / _OPERATIONS_PER_S
+    return _RELABELLING_OVERHEAD_S + n * width / _OPERATIONS_PER_S
 
 
 def half_clustering_seconds(n: int, width: int, n_clusters: int) -> float:
-    """Return how long k-means of half of ``n`` states of this width takes, at most."""
-    return HALF_CLUSTERING_S + _K_MEANS_ITERATIONS * n * width * n_clusters / _OPERATIONS_PER_S
+    """Return how long k-means of half of ``n`` states of this width takes, at most: twice, from two starts."""
+    return HALF_CLUSTERING_OVERHEAD_S + _K_MEANS_ITERATIONS * n * width * n_clusters / _OPERATIONS_PER_S
 
 
 def topic_attention_bytes(
@@ -94,6 +116,8 @@ def topic_attention_bytes(
         n_permutations: relabellings of the topics.
         n_resamples: halves of the documents.
     """
+    # A batch has as many windows of mean length as fit, and one more.
     n_windows = min(len(lengths), 1 + tokens_per_batch * len(lengths) // max(1, sum(lengths)))
-    of_batch = n_windows * (n_heads * n_permutations + 3 * n_resamples)
-    return 8.0 * (of_batch + 2 * n_heads * (n_permutations + n_resamples))
+    of_window = n_heads * n_permutations + _DRAWS_PER_HALF * n_resamples  # all heads share the halves
+    of_corpus = 2 * n_heads * (n_permutations + n_resamples)  # same-topic and different-topic attention
+    return 8.0 * (n_windows * of_window + of_corpus)

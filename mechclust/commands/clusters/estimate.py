@@ -10,7 +10,7 @@ import torch
 
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.clusters.inputs import Inputs
-from mechclust.commands.cost import HALF_CLUSTERING_S, Cost, relabelling_seconds
+from mechclust.commands.cost import HALF_CLUSTERING_OVERHEAD_S, LABEL_WIDTH, Cost, relabelling_seconds
 from mechclust.report.folder import free_space, kept_bytes
 from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
 from probes.functional.linear_decodability import ALPHAS
@@ -190,8 +190,9 @@ def _drawing(inputs: Inputs, config: ClustersConfig) -> Cost:
     relabellings = n_clusterings * config.n_permutations + len(config.labels) * config.n_shuffles
     halves = n_clusterings * config.n_resamples  # of the trained model alone
     n_layers = 1 + (inputs.sizes.n_layers or 0)
-    of_models = (1 + config.untrained) * relabellings * relabelling_seconds(n) + halves * HALF_CLUSTERING_S
-    return Cost(n_layers * of_models, 8.0 * (n * config.n_resamples + config.n_permutations))
+    seconds = (1 + config.untrained) * relabellings * relabelling_seconds(n, LABEL_WIDTH)
+    seconds += halves * HALF_CLUSTERING_OVERHEAD_S
+    return Cost(n_layers * seconds, 8.0 * (n * config.n_resamples + config.n_permutations))
 
 
 def device_speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> tuple[float | None, float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mechclust.commands.cost import (
+    LABEL_WIDTH,
     Cost,
     cka_cost,
     forward_seconds,
@@ -31,7 +32,7 @@ def cost_of(inputs: Inputs, sizes: Sizes, n_checkpoints: int, config: HistoryCon
     of_layer = 0.0
     memory = 0.0
     if "clusters" in config.measured:
-        of_layer += config.n_permutations * relabelling_seconds(n)
+        of_layer += config.n_permutations * relabelling_seconds(n, LABEL_WIDTH)
         of_layer += config.n_resamples * half_clustering_seconds(n, width, n_tasks)
         memory = 8.0 * n * config.n_resamples
     if "cka" in config.measured:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mechclust.cli import main
-from mechclust.commands.settings import ModelSettings
+from mechclust.commands.cost import Cost
+from mechclust.commands.settings import EngineSettings, ModelSettings
+from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
 from tests.mechclust.commands.mossa import tiny
 from tests.mechclust.commands.test_topics import write_planted_corpus
@@ -91,3 +93,19 @@ def test_defaults_need_none(command, no_work, tmp_path, capsys):
     with pytest.raises(Began):
         main([*COMMANDS[command].split(), "--out", str(tmp_path / "out")])
     assert "time: about " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_processes_share_the_time_if_their_number_is_known(engine, capsys):
+    Cost(30 * 3600, 0).check(EngineSettings(engine=engine, workers=10), "fewer prompts")
+    assert capsys.readouterr().err == "time: about 3.0 h in 10 processes\n"
+    with pytest.raises(InputError, match=r"about 30.0 h, .* give .*fewer prompts"):
+        Cost(30 * 3600, 0).check(EngineSettings(engine=engine), "fewer prompts")
+    assert capsys.readouterr().err == "time: about 30.0 h in one process\n"
+
+
+def test_what_is_not_known_is_not_printed(capsys):
+    Cost(0, 0).check(EngineSettings(), "fewer prompts")
+    assert capsys.readouterr().err == ""
+    Cost(0, 1024).check(EngineSettings(), "fewer prompts")
+    assert "time" not in capsys.readouterr().err
