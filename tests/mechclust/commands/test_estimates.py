@@ -11,6 +11,7 @@ import torch
 
 from mechclust.commands.clusters import estimate as clusters
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
+from mechclust.commands.cost import Cost
 from mechclust.commands.heads import estimate as heads
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.mossa import estimate as mossa
@@ -19,6 +20,7 @@ from probes.functional.linear_decodability import ALPHAS
 from tasks import Batch, InputError
 
 SIZES = Sizes(n_layers=3, d_model=10, d_vocab=100, n_ctx=16, block_weights=700, n_heads=5)
+DRAWING = Cost(7.0, 2**20)
 UNKNOWN = Sizes(n_layers=None, d_model=None, d_vocab=None, n_ctx=None)
 
 
@@ -67,12 +69,14 @@ class TestClusters:
         inputs: Any = Prompts(batches=batches(), sizes=UNKNOWN, labels={"task": list("aabbc")}, held_out=None)
         found = clusters.Estimate.from_inputs(inputs, ClustersConfig(Path("prompts.jsonl"), untrained=0))
         assert found.text(1e9, 1e9, shared=False) == "5 prompts of 19 tokens (21% padding)"
-        assert found.seconds(1e9, 1e9) == 0
+        assert found.seconds(1e9, 1e9) == found.drawing.seconds
 
     def test_seconds_and_words(self):
-        found = clusters.Estimate(40, 3, 75, 100, disk=2**20, layer=3 * 2**20, operations=600, measuring=5000)
-        assert found.seconds(10, 100) == 60 + 50
-        assert (found.seconds(None, 100), found.seconds(10, None)) == (50, 60)
+        found = clusters.Estimate(
+            40, 3, 75, 100, disk=2**20, layer=3 * 2**20, operations=600, measuring=5000, drawing=DRAWING
+        )
+        assert found.seconds(10, 100) == 60 + 50 + 7
+        assert (found.seconds(None, 100), found.seconds(10, None)) == (50 + 7, 60 + 7)
         parts = found.text(10, 100, shared=True).split("; ")
         assert parts[:2] == ["40 prompts of 75 tokens (25% padding)", "3 models"]
         assert parts[2].startswith("hidden states: ")
@@ -85,7 +89,9 @@ class TestClusters:
 
     @pytest.mark.parametrize(("at_once", "said"), [(1, "a layer takes about 3 GiB"), (2, "2 layers at once takes")])
     def test_a_layer_must_fit_in_memory(self, tmp_path, at_once, said):
-        found = clusters.Estimate(40, 1, 75, 100, disk=None, layer=3 * 2**30, operations=None, measuring=None)
+        found = clusters.Estimate(
+            40, 1, 75, 100, disk=None, layer=3 * 2**30, operations=None, measuring=None, drawing=DRAWING
+        )
         found.check(3.0 * at_once, tmp_path, tmp_path, at_once)
         with pytest.raises(InputError, match=said):
             found.check(3.0 * at_once - 0.01, tmp_path, tmp_path, at_once)
@@ -94,7 +100,9 @@ class TestClusters:
     def test_hidden_states_that_are_kept_need_no_room(self, monkeypatch, tmp_path, free, kept, fits):
         monkeypatch.setattr(clusters, "free_space", lambda folder: free * 2**20)
         monkeypatch.setattr(clusters, "kept_bytes", lambda folder: kept * 2**20)
-        found = clusters.Estimate(40, 2, 75, 100, disk=100 * 2**20, layer=None, operations=None, measuring=None)
+        found = clusters.Estimate(
+            40, 2, 75, 100, disk=100 * 2**20, layer=None, operations=None, measuring=None, drawing=DRAWING
+        )
         if fits:
             found.check(1.0, tmp_path, tmp_path)
         else:
@@ -108,7 +116,8 @@ class TestHeads:
         config = HeadsConfig(untrained=2, n_permutations=9, dtype="bfloat16")
         found = heads.Estimate.from_inputs(inputs, config)
         assert (found.n_models, found.tokens) == (3, 19)
-        assert found.patterns == 2 * 15 * (2 * 6 * 6) * 2  # the batch with the most cells
+        n_kept = 3 * 4 * 4  # patterns of the batch of 3; that of 2 keeps sums, for 2 roles and 9 draws
+        assert found.permuted == 8 * 15 * (n_kept + 2 * 2 * 9)
         assert found.operations == 2 * 3 * 24 * 3 * 700
         assert found.additions == 2 * 15 * 9 * (1 + 1 + 3 + 1)  # pairs of positions with the same token
 
@@ -118,13 +127,13 @@ class TestHeads:
         assert heads.n_permutations(HeadsConfig(n_permutations=0), 100) == 0
 
     def test_seconds_and_words(self):
-        found = heads.Estimate(1, 30, patterns=2**20, operations=600, additions=int(4e8))
-        assert found.seconds(10) == 62
-        assert found.seconds(None) == 2
+        found = heads.Estimate(1, 30, permuted=2**20, operations=600, additions=int(4e8))
+        assert found.cost(10) == Cost(62, 2**20)
+        assert found.cost(None) == Cost(2, 2**20)
         assert "models" not in found.text(10)
         assert [part.split(":")[0] for part in found.text(10).split("; ")] == [
             "30 tokens",
-            "attention patterns of a batch",
+            "permuted scores",
             "forward passes",
             "permutations",
         ]
@@ -133,15 +142,23 @@ class TestHeads:
 
     def test_more_than_a_day_is_refused(self):
         found = heads.Estimate(1, 30, None, operations=86_400 * 20, additions=None)
-        found.check(HeadsConfig(), 20.001)
-        found.check(HeadsConfig(yes=True), 10.0)
+        found.cost(20.001).check(HeadsConfig(), "fewer texts")
+        found.cost(10.0).check(HeadsConfig(yes=True), "fewer texts")
         with pytest.raises(InputError, match="day"):
-            found.check(HeadsConfig(), 10.0)
+            found.cost(10.0).check(HeadsConfig(), "fewer texts")
 
 
 class TestMossa:
     PLAN = mossa.Plan(
-        {"a": 30, "b": 12}, 5000.4, 700, adapter=2**20, rows=3 * 2**20, layer=7, weights=800, operations=1200
+        {"a": 30, "b": 12},
+        5000.4,
+        700,
+        adapter=2**20,
+        rows=3 * 2**20,
+        layer=7,
+        weights=800,
+        operations=1200,
+        halves=DRAWING,
     )
 
     def test_disk_is_that_of_rows_adapters_and_the_report(self):
@@ -154,9 +171,12 @@ class TestMossa:
         assert self.PLAN.lacking(tmp_path) == self.PLAN.disk - 1000 - kept
 
     def test_words(self):
-        parts = self.PLAN.text(100).split("; ")
+        parts = self.PLAN.text().split("; ")
         assert parts[:2] == ["2 adapters, 42 steps on about 5,000 tokens", "measuring: about 700 tokens"]
-        assert [part.split(":")[0] for part in parts[2:]] == ["disk", "memory", "time"]
-        assert "time" not in self.PLAN.text(None)
-        bare = mossa.Plan({}, 0, 700, 1, 1, 1, None, None).text(100)
+        assert [part.split(":")[0] for part in parts[2:]] == ["disk", "memory"]
+        bare = mossa.Plan({}, 0, 700, 1, 1, 1, None, None, DRAWING).text()
         assert [part.split(":")[0] for part in bare.split("; ")] == ["measuring", "disk"]
+
+    def test_time_is_that_of_passes_and_halves(self):
+        assert self.PLAN.cost(100) == Cost(12 + 7, 2**20)
+        assert self.PLAN.cost(None) == DRAWING
