@@ -65,8 +65,9 @@ class HeadRoles(Probe):
         ``distance``, ``distance_uniform`` (site, head): mean distance in tokens from query to key, and that of uniform
             attention.
 
-    Memory: ``sites x heads x (4 max_offset + 2 permutations)`` numbers, as many for each example of a batch (in short
-    texts, a pattern if it is smaller), and what the attention of one layer takes (see ``attention``). Time: for each
+    Memory: ``sites x heads x (4 max_offset + 2 permutations)`` numbers in the state. While a batch is measured, each of
+    its examples takes as many again (in short texts, its patterns if they have fewer), and the attention of one layer
+    is held (see ``attention``). Time: for each
     permutation and head, two additions for each pair of positions with the same token.
 
     Source: the shares are TransformerLens's; induction heads: Olsson et al., In-context Learning and Induction Heads,

@@ -169,9 +169,9 @@ def topics() -> Drawn:
 def compare() -> Drawn:
     return Image.open(runs.compare() / "figures" / "cka_by_layer.png").reduce(2), (
         f"The figure that `mechclust compare` draws of {GPT2}, and the same model tuned for 30 more steps to give the "
-        "opposite wherever the word itself was asked for (task `repeat`; 2 tasks of 48 prompts). Change begins at layer 1, "
-        "the output of `blocks.0`, and the prompts whose answers changed stand out (bold). Bands: 95% over prompts; "
-        "hatched: chance, prompts paired at random."
+        "opposite wherever the word itself was asked for (task `repeat`; 2 tasks of 48 prompts). The residual stream "
+        "differs from layer 1 on, the output of `blocks.0`, and stands out for the prompts whose answers changed (bold). "
+        "Bands: 95% over prompts; hatched: chance, prompts paired at random."
     )
 
 

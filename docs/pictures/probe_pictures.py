@@ -143,8 +143,8 @@ def head_roles() -> Drawn:
     return figure, (
         f'`result.plot()`, and `result.plot("excess", role=...)` for two roles, of a 2-block transformer trained for '
         f"{steps} steps to continue repeated random tokens ({task.n_test} sequences). Heads of the upper block attend to "
-        "what followed a token before. Those of the lower block share the previous token, and two are called. 0 is chance: "
-        f"before training, all roles are within {farthest + 0.005:.2f} of it."
+        "what followed a token before. In the lower block, two attend enough to the previous token to be called, and two "
+        f"too little. 0 is chance: before training, all roles are within {farthest + 0.005:.2f} of it."
     )
 
 

@@ -337,17 +337,23 @@ class EveryPair(EagerAttention):
 class AttentionReadout(Readout):
     """Reduces the attention of a layer inside the hook, so that nothing as large as a pattern leaves it.
 
-    A subclass writes ``read``. Its probe measures at ``attention()``, and gets what ``read`` returns.
+    A subclass writes ``read``, which leaves out padding. It is a frozen dataclass, so that its ``repr`` rebuilds it.
+    Its probe measures at ``attention()``, and gets what ``read`` returns.
 
     Example:
-        >>> class FirstKey(AttentionReadout):
-        ...     '''Mean attention to the first token, of each example and head.'''
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class FirstKey(AttentionReadout):
+        ...     '''Attention of the last token to the first, of each example and head.'''
         ...     def read(self, attention, batch):
-        ...         first = torch.zeros_like(batch.tokens)[:, :, None]
-        ...         return attention.at(first).mean(dim=(2, 3))
+        ...         examples = torch.arange(len(batch))
+        ...         first = batch.first_positions()[:, None, None].expand(-1, batch.tokens.shape[1], 1)
+        ...         return attention.at(first)[examples, :, batch.last_positions(), 0]
+        >>> FirstKey()
+        FirstKey()
         >>> batch = Batch(torch.tensor([[5, 6]]))
         >>> FirstKey()(torch.tensor([[[[1.0, 0.0], [0.5, 0.5]]]]), batch)
-        tensor([[0.7500]])
+        tensor([[0.5000]])
     """
 
     row_per_example = False

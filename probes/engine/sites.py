@@ -147,7 +147,7 @@ def attention(layers: int | Sequence[int] | None = None) -> Selector:
 
     It never holds more than one layer's pattern. In a Hugging Face model loaded with ``attention="sdpa"`` (hook
     ``attn.hook_attention``) it holds none, so that texts of 32,000 tokens can be measured. In other models it is made
-    from the pattern (``attn.hook_pattern``).
+    from the pattern (``attn.hook_pattern``), and only for an ``AttentionReadout``: other readouts get the pattern.
 
     Args:
         layers: which blocks, as in ``attention_pattern``.
