@@ -30,7 +30,7 @@ from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.results import THEORY_G, shares_of, topic_block
 from mechclust.studies.topic_structure.stage_figures import stages_figure
 from probes import ProbeResult
-from tasks import TopicDocuments
+from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.topic_structure.made_runs import (
     GAP,
     PAPER,
@@ -340,6 +340,11 @@ class TestAttention:
             expected[length, bucket] += float(sums[length, q, k]), float(pairs[length, q, k])
         found = bucket_means(result, torch.tensor(topics))
         np.testing.assert_allclose(found, expected[..., 0] / expected[..., 1], rtol=1e-6)
+
+    def test_a_row_without_attention_between_tokens_is_named(self):
+        lost = attention_arm("SGD .03")
+        with pytest.raises(InputError, match=r"SGD \.03"):
+            attention_means(PAPER, RUNS | {lost: [replace(run, words=None) for run in RUNS[lost]]})
 
     def test_the_distance_is_of_means_over_seeds(self):
         means = np.stack([TABLE * 1.2, TABLE * 0.8])
