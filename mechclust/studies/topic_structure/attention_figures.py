@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from mechclust.report.style import BLUE, RED, subplots
 from mechclust.studies.topic_structure.attention_table import (
     FIRST,
-    LENGTHS,
     RIGHT,
     SHIFTED,
+    SPANS,
     TABLE,
     TABLE_COLUMNS,
     WHOLE,
@@ -24,16 +24,16 @@ from mechclust.studies.topic_structure.drawing import DARK, seed_points
 _READINGS = {(RIGHT, FIRST): (BLUE, "o", 0.0), (SHIFTED, WHOLE): (RED, "s", 0.25)}  # colour, marker, place
 
 
-def attention_figure(means: Mapping[str, Float[np.ndarray, "seed row length bucket"]]) -> Figure:
+def attention_figure(means: Mapping[str, Float[np.ndarray, "seed row span bucket"]]) -> Figure:
     """Draw each number of the published table, and ours of every seed, one panel per bucket."""
     figure, axes = subplots(len(TABLE_COLUMNS), 3, size=(3.0, 3.2), sharey=True, grid="x")
     for bucket, axis in enumerate(axes):
         heights = np.arange(len(ROWS)) - 0.25
         axis.plot(TABLE[:, bucket], heights, ls="", marker="|", ms=11, mew=2, color=DARK, label="published")
-        for (labels, length), (color, marker, place) in _READINGS.items():
-            ours = means[labels][:, :, LENGTHS.index(length), bucket]
+        for (labels, span), (color, marker, place) in _READINGS.items():
+            ours = means[labels][:, :, SPANS.index(span), bucket]
             for row in range(len(ROWS)):
-                name = f"ours, {labels}, {length}" if row == 0 else None
+                name = f"ours, {labels}, {span}" if row == 0 else None
                 seed_points(axis, ours[:, row], row + place, color, marker, name)
         axis.set(title=TABLE_COLUMNS[bucket], xlabel="mean attention", ylim=(len(ROWS) - 0.5, -0.6), xlim=(0, None))
         axis.locator_params(axis="x", nbins=4)

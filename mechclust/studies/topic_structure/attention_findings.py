@@ -13,54 +13,53 @@ from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import untested_findings
 from mechclust.studies.topic_structure.attention_table import (
     FIRST,
-    HIGHEST_RATIO,
-    LENGTHS,
     RANDOM,
     RIGHT,
     SAME_WORD_COLUMN,
     SHIFTED,
+    SPANS,
+    TABLE,
     TOPIC_COLUMNS,
     WHOLE,
     attention_means,
+    distance_of,
     distance_values,
+    topic_ratio,
 )
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns
 
 NEAR = Bound("<=", 0.1)  # 10%, twice what an exploration of other seeds gave for the topic columns
+_HIGHEST_RATIO = float(topic_ratio(TABLE).max())
 _LEAST_STEPS = 5000
-_DISTANCE = "root mean square of log(ours / published), of means over seeds"
+_DISTANCE = "root mean square of log(ours / published), bias-corrected estimate by a jackknife over seeds"
 _SHOWN: tuple[Shown, ...] = ("headline", "page", "page", "page")
 
-_OfLength = Float[np.ndarray, "seed row bucket"]
+_OfSpan = Float[np.ndarray, "seed row bucket"]
 
 
 def attention_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
     """Return P5 to P5h. Bounds were written before any run on the seeds that they are judged by."""
     means = attention_means(config, runs)
-    shifted = means[SHIFTED][:, :, LENGTHS.index(WHOLE)]
-    right = means[RIGHT][:, :, LENGTHS.index(FIRST)]
+    shifted = means[SHIFTED][:, :, SPANS.index(WHOLE)]
+    right = means[RIGHT][:, :, SPANS.index(FIRST)]
     random = means[RANDOM]
     topics = f"the ten numbers on topics of the published attention table ({_DISTANCE})"
     same_word = f"its five numbers on the same word ({_DISTANCE})"
     reading = "E4, labels shifted by the special tokens, whole documents"
     described = f"E4, right labels, first {config.text[1]} tokens"
     findings = [
-        _near(
-            "P5", f"{reading}: {topics}", TOPIC_COLUMNS, shifted, "random labels", random[:, :, LENGTHS.index(WHOLE)]
-        ),
+        _near("P5", f"{reading}: {topics}", TOPIC_COLUMNS, shifted, "random labels", random[:, :, SPANS.index(WHOLE)]),
         _above_published(means[RIGHT], random),
         _near("P5g", f"{reading}: {same_word}", SAME_WORD_COLUMN, shifted, described, right),
-        _near(
-            "P5h", f"{described}: {topics}", TOPIC_COLUMNS, right, "random labels", random[:, :, LENGTHS.index(FIRST)]
-        ),
+        _near("P5h", f"{described}: {topics}", TOPIC_COLUMNS, right, "random labels", random[:, :, SPANS.index(FIRST)]),
     ]
     findings = [replace(finding, shown=shown) for finding, shown in zip(findings, _SHOWN, strict=True)]
     return findings if config.attention_steps >= _LEAST_STEPS else untested_findings(findings)
 
 
 def _near(
-    id: str, statement: str, columns: tuple[int, ...], means: _OfLength, control: str, control_means: _OfLength
+    id: str, statement: str, columns: tuple[int, ...], means: _OfSpan, control: str, control_means: _OfSpan
 ) -> Finding:
     return compared(
         id,
@@ -70,26 +69,26 @@ def _near(
         control,
         [distance_values(control_means, columns)],
         source="Li, Li & Risteski; bound ours",
-        note="interval: jackknife over seeds",
+        note=f"interval: jackknife over seeds; without correction {distance_of(means, columns):.4f}, "
+        f"control {distance_of(control_means, columns):.4f}",
     )
 
 
 def _above_published(
-    right: Float[np.ndarray, "seed row length bucket"], random: Float[np.ndarray, "seed row length bucket"]
+    right: Float[np.ndarray, "seed row span bucket"], random: Float[np.ndarray, "seed row span bucket"]
 ) -> Finding:
     return compared(
         "P5a",
         "E4, right labels: attention to other words of the same topic over attention to words of other topics is above "
-        f"the {HIGHEST_RATIO:.2f} of the published table's highest row, in every row",
-        {f"{length}, lowest of {right.shape[1]} rows": Bound(">", HIGHEST_RATIO) for length in LENGTHS},
+        f"the {_HIGHEST_RATIO:.2f} of the published table's highest row, in every row",
+        {f"{span}, lowest of {right.shape[1]} rows": Bound(">", _HIGHEST_RATIO) for span in SPANS},
         _lowest_ratios(right),
         "random labels",
         _lowest_ratios(random),
         source="ours",
-        paper=HIGHEST_RATIO,
+        paper=_HIGHEST_RATIO,
     )
 
 
-def _lowest_ratios(means: Float[np.ndarray, "seed row length bucket"]) -> list[Float[np.ndarray, "seed"]]:
-    ratios = means[..., 1] / means[..., 2]
-    return list(ratios.min(axis=1).T)
+def _lowest_ratios(means: Float[np.ndarray, "seed row span bucket"]) -> list[Float[np.ndarray, "seed"]]:
+    return list(topic_ratio(means).min(axis=1).T)

@@ -14,42 +14,47 @@ from mechclust.studies.topic_structure.arms import attention_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns
 from probes import ProbeResult
-from tasks import TopicDocuments
+from tasks import InputError, TopicDocuments
 from tasks.topic_documents import N_SPECIAL, START
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TABLE_COLUMNS = ("same word", "same topic", "different topic")
-# From the paper's slides, by row and bucket.
-TABLE = np.array(
-    [
-        (0.00759, 0.0108, 0.00689),
-        (0.00811, 0.0100, 0.00707),
-        (0.00453, 0.0116, 0.00665),
-        (0.0105, 0.0106, 0.00673),
-        (0.0140, 0.0103, 0.00641),
-    ]
-)
-HIGHEST_RATIO = float((TABLE[:, 1] / TABLE[:, 2]).max())
-TOPIC_COLUMNS = (1, 2)
-SAME_WORD_COLUMN = (0,)
+_SAME_WORD, _SAME_TOPIC, _DIFFERENT_TOPIC = range(3)  # places of these columns
+TOPIC_COLUMNS = (_SAME_TOPIC, _DIFFERENT_TOPIC)
+SAME_WORD_COLUMN = (_SAME_WORD,)
+# From the paper's slides.
+_PUBLISHED = {
+    "Adam .003": (0.00759, 0.0108, 0.00689),
+    "Adam .01": (0.00811, 0.0100, 0.00707),
+    "Adam .03": (0.00453, 0.0116, 0.00665),
+    "SGD .01": (0.0105, 0.0106, 0.00673),
+    "SGD .03": (0.0140, 0.0103, 0.00641),
+}
+TABLE = np.array([_PUBLISHED[row] for row in ROWS])
 RIGHT = "right labels"
 SHIFTED = "shifted labels"
 RANDOM = "random labels"
 FIRST = "first tokens"
 WHOLE = "whole documents"
-LENGTHS = (FIRST, WHOLE)
+SPANS = (FIRST, WHOLE)  # the tokens of a document that attention is measured on
 
-_Means = Float[np.ndarray, "seed row length bucket"]
-_OfLength = Float[np.ndarray, "seed row bucket"]
+_Means = Float[np.ndarray, "seed row span bucket"]
+_OfSpan = Float[np.ndarray, "seed row bucket"]
 
 
-def labels_of(task: TopicDocuments) -> dict[str, Int[Tensor, "d_vocab"]]:
-    """Return the topic of each token, -1 for none, by how it is assigned.
+def topic_ratio(means: Float[np.ndarray, "*_ bucket"]) -> Float[np.ndarray, "*_"]:
+    """Return attention to other words of the same topic divided by attention to words of other topics."""
+    return means[..., _SAME_TOPIC] / means[..., _DIFFERENT_TOPIC]
 
-    Shifted by the special tokens: the topic that a token would have if words began at token 0, which leaves the last
-    words without one. Random: the right topics in a random order of the words.
+
+def topics_by_labelling(task: TopicDocuments) -> dict[str, Int[Tensor, "d_vocab"]]:
+    """Return the topic of each token, -1 for none, by how it is assigned. Special tokens never have one.
+
+    Shifted by the special tokens: the topic that a token would have if words began at token 0. The first topic then
+    lacks as many words as there are special tokens, and so many of the last words have no topic. Random: the right
+    topics in a random order of the words.
     """
     right = task.token_topics
     token = torch.arange(task.d_vocab)
@@ -60,7 +65,7 @@ def labels_of(task: TopicDocuments) -> dict[str, Int[Tensor, "d_vocab"]]:
     return {RIGHT: right, SHIFTED: shifted, RANDOM: random}
 
 
-def bucket_means(words: ProbeResult, topics: Int[Tensor, "d_vocab"]) -> Float[np.ndarray, "length bucket"]:
+def bucket_means(words: ProbeResult, topics: Int[Tensor, "d_vocab"]) -> Float[np.ndarray, "span bucket"]:
     """Return mean attention over all pairs of two tokens with a topic, as in the published table.
 
     Args:
@@ -68,8 +73,8 @@ def bucket_means(words: ProbeResult, topics: Int[Tensor, "d_vocab"]) -> Float[np
         topics: of each token, negative: none.
     """
     buckets = _buckets(topics)
-    sums = torch.einsum("lqk, bqk -> lb", words["sum"].double(), buckets)
-    pairs = torch.einsum("lqk, bqk -> lb", words["pairs"].double(), buckets)
+    sums = torch.einsum("sqk, bqk -> sb", words["sum"].double(), buckets)
+    pairs = torch.einsum("sqk, bqk -> sb", words["pairs"].double(), buckets)
     return (sums / pairs).numpy()
 
 
@@ -83,24 +88,42 @@ def _buckets(topics: Int[Tensor, "d_vocab"]) -> Float[Tensor, "bucket query key"
 
 
 def attention_means(config: TopicStructureConfig, runs: ArmRuns) -> dict[str, _Means]:
-    """Return E4's mean attention by bucket, by how topics are assigned."""
+    """Return E4's mean attention by bucket, by how topics are assigned.
+
+    Raises:
+        InputError: if a run of E4 has no attention between tokens.
+    """
+    words = [_words_of(runs, row) for row in ROWS]
     means = {}
-    for name, topics in labels_of(config.documents).items():
-        rows = [[bucket_means(run.words, topics) for run in runs[attention_arm(row)] if run.words] for row in ROWS]
+    for name, topics in topics_by_labelling(config.documents).items():
+        rows = [[bucket_means(result, topics) for result in of_row] for of_row in words]
         means[name] = np.array(rows).swapaxes(0, 1)
     return means
 
 
-def distance_of(means: _OfLength, columns: tuple[int, ...]) -> float:
-    """Return the root mean square of log(ours / published) over columns of the table, of means over seeds."""
+def _words_of(runs: ArmRuns, row: str) -> list[ProbeResult]:
+    """Return the attention between tokens of every seed in a row of the table."""
+    results = []
+    for run in runs[attention_arm(row)]:
+        if run.words is None:
+            raise InputError(f"a run of {row!r} has no attention between tokens; start the study again")
+        results.append(run.words)
+    return results
+
+
+def distance_of(means: _OfSpan, columns: tuple[int, ...]) -> float:
+    """Return the root mean square of log(ours / published) over columns of the table, where ours is a mean over seeds.
+
+    It is biased upwards, as noise of the means adds to it.
+    """
     ratios = means.mean(axis=0)[:, columns] / TABLE[:, columns]
     return float(np.sqrt(np.square(np.log(ratios)).mean()))
 
 
-def distance_values(means: _OfLength, columns: tuple[int, ...]) -> Float[np.ndarray, "seed"]:
-    """Return the jackknife's pseudo-values of ``distance_of``: their mean and interval are those of the distance.
+def distance_values(means: _OfSpan, columns: tuple[int, ...]) -> Float[np.ndarray, "seed"]:
+    """Return the jackknife's pseudo-values of ``distance_of``, whose mean is its bias-corrected estimate.
 
-    With one seed, the distance.
+    The interval of this mean is the estimate's. With one seed, the value is the distance itself.
     """
     n = len(means)
     distance = distance_of(means, columns)
@@ -110,63 +133,71 @@ def distance_values(means: _OfLength, columns: tuple[int, ...]) -> Float[np.ndar
     return n * distance - (n - 1) * np.array(without)
 
 
-def attention_table(config: TopicStructureConfig, means: Mapping[str, _Means]) -> pd.DataFrame:
+def attention_table(means: Mapping[str, _Means]) -> pd.DataFrame:
     """Return mean attention by row and labels, as text, after the published rows: mean and deviation over seeds."""
     import pandas as pd
 
     rows = []
-    for optimiser, published in zip(ROWS, TABLE, strict=True):
-        rows.append(["published", "", optimiser, *(f"{mean:.5f}" for mean in published), _ratio(published)])
+    for optimiser, published, ratio in zip(ROWS, TABLE, topic_ratio(TABLE), strict=True):
+        rows.append(["published", "", optimiser, *(f"{mean:.5f}" for mean in published), f"{ratio:.2f}"])
     for labels, of_labels in means.items():
-        for place, length in enumerate(LENGTHS):
+        over_seeds = of_labels.mean(axis=0)
+        ratios = topic_ratio(over_seeds)
+        for place, span in enumerate(SPANS):
             for row, optimiser in enumerate(ROWS):
                 values = of_labels[:, row, place]
-                cells = [f"{mean:.5f}" for mean in values.mean(axis=0)]
+                cells = [f"{mean:.5f}" for mean in over_seeds[row, place]]
                 if len(values) > 1:
                     deviations = values.std(axis=0, ddof=1)
                     cells = [f"{cell} ± {deviation:.5f}" for cell, deviation in zip(cells, deviations, strict=True)]
-                rows.append([labels, length, optimiser, *cells, _ratio(values.mean(axis=0))])
+                rows.append([labels, span, optimiser, *cells, f"{ratios[row, place]:.2f}"])
     return pd.DataFrame(rows, columns=["labels", "measured on", "optimiser", *TABLE_COLUMNS, "ratio"])
 
 
-def _ratio(means: Float[np.ndarray, "bucket"]) -> str:
-    return f"{means[1] / means[2]:.2f}"
-
-
 def distance_table(means: Mapping[str, _Means]) -> pd.DataFrame:
-    """Return the distances from the published table by labels and length."""
+    """Return the distances from the published table by labels and span, not corrected for bias."""
     import pandas as pd
 
-    columns = {"topic columns": TOPIC_COLUMNS, "same word": SAME_WORD_COLUMN, "all columns": (0, 1, 2)}
+    columns = {
+        "topic columns": TOPIC_COLUMNS,
+        "same word": SAME_WORD_COLUMN,
+        "all columns": (*SAME_WORD_COLUMN, *TOPIC_COLUMNS),
+    }
     rows = []
     for labels, of_labels in means.items():
-        for place, length in enumerate(LENGTHS):
+        for place, span in enumerate(SPANS):
             distances = [distance_of(of_labels[:, :, place], chosen) for chosen in columns.values()]
-            rows.append([labels, length, *(f"{distance:.3f}" for distance in distances)])
+            rows.append([labels, span, *(f"{distance:.3f}" for distance in distances)])
     return pd.DataFrame(rows, columns=["labels", "measured on", *columns])
 
 
 def implied_table(config: TopicStructureConfig, runs: ArmRuns) -> pd.DataFrame:
-    """Return what the published rows imply, since a row of attention sums to 1.
+    """Return what the published rows imply, as text, since a row of attention sums to 1.
 
-    ``to words``: attention of a word to all words, in total, if labels are right. ``to the rest``: attention to each
-    word that lacks a topic, or of such a word to each, if labels are shifted and special tokens receive none.
+    ``to words``: total attention of a word to all words, if labels are right. ``to the rest``: mean attention between
+    two words of which at least one lacks a topic, if labels are shifted and special tokens receive no attention.
     """
     import pandas as pd
 
-    labels = labels_of(config.documents)
-    pairs = torch.stack([run.words["pairs"].double() for run in runs[attention_arm(next(iter(ROWS)))] if run.words])
-    pairs = pairs.mean(dim=0)
-    n_queries = pairs[:, N_SPECIAL:, START].sum(dim=1).numpy()
-    all_pairs = pairs[:, N_SPECIAL:, N_SPECIAL:].sum(dim=(1, 2)).numpy()
-    by_labels = {}
-    for name in (RIGHT, SHIFTED):
-        by_labels[name] = torch.einsum("lqk, bqk -> lb", pairs, _buckets(labels[name])).numpy()
+    to_words, to_rest = _implied(config, runs)
     rows = []
-    for optimiser, published in zip(ROWS, TABLE, strict=True):
-        to_words = by_labels[RIGHT] @ published / n_queries
-        left = n_queries - by_labels[SHIFTED] @ published
-        to_rest = left / (all_pairs - by_labels[SHIFTED].sum(axis=1))
-        rows.append([optimiser, *(f"{x:.3f}" for x in to_words), *(f"{x:.4f}" for x in to_rest)])
-    columns = [f"{what}, {length}" for what in ("to words", "to the rest") for length in LENGTHS]
+    for row, optimiser in enumerate(ROWS):
+        rows.append([optimiser, *(f"{x:.3f}" for x in to_words[row]), *(f"{x:.4f}" for x in to_rest[row])])
+    columns = [f"{what}, {span}" for what in ("to words", "to the rest") for span in SPANS]
     return pd.DataFrame(rows, columns=["optimiser", *columns])
+
+
+def _implied(
+    config: TopicStructureConfig, runs: ArmRuns
+) -> tuple[Float[np.ndarray, "row span"], Float[np.ndarray, "row span"]]:
+    """Return the published attention to all words, with right labels, and to the rest, with shifted ones."""
+    first_row, *_ = ROWS  # pairs depend on the documents of a seed, which all rows share
+    pairs = torch.stack([words["pairs"].double() for words in _words_of(runs, first_row)]).mean(dim=0)
+    n_queries = pairs[:, N_SPECIAL:, START].sum(dim=1).numpy()  # each query has one pair with START
+    n_pairs = pairs[:, N_SPECIAL:, N_SPECIAL:].sum(dim=(1, 2)).numpy()
+    labels = topics_by_labelling(config.documents)
+    right = torch.einsum("sqk, bqk -> bs", pairs, _buckets(labels[RIGHT])).numpy()
+    shifted = torch.einsum("sqk, bqk -> bs", pairs, _buckets(labels[SHIFTED])).numpy()
+    to_words = TABLE @ right / n_queries
+    to_rest = (n_queries - TABLE @ shifted) / (n_pairs - shifted.sum(axis=0))
+    return to_words, to_rest

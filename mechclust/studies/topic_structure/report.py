@@ -86,7 +86,7 @@ def published_tables(config: TopicStructureConfig, runs: ArmRuns) -> dict[str, p
     """Return E4's attention beside the published table, distances from it, and what it implies, by title."""
     means = attention_means(config, runs)
     return {
-        "Mean attention beside the published table": attention_table(config, means),
+        "Mean attention beside the published table": attention_table(means),
         "Distance from the published table": distance_table(means),
         "What the published rows imply, as a row of attention sums to 1": implied_table(config, runs),
     }

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import untested_findings
+from mechclust.report.text import join_words
 from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
@@ -123,7 +124,7 @@ def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
     return compared(
         "P4f",
         "E3, as released (a vector added to the input, then a LayerNorm), near-zero start, SGD, cross-entropy: "
-        f"{_SHARE}, at every rate",
+        f"{_SHARE}, at {join_words(f'rate {rate:g}' for rate in share or config.released_rates)}",
         {f"rate {rate:g}": Bound(">=", 0.5) for rate in share},
         list(share.values()),
         "W_V and W_K or W_Q exchanged",

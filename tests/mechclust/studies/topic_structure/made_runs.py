@@ -9,7 +9,7 @@ import torch
 
 from mechclust.studies.topic_structure import TopicStructureConfig, theory_gap
 from mechclust.studies.topic_structure.arms import ATTENTION, DECAYED, RELEASED, arms, attention_arm, seeds_of
-from mechclust.studies.topic_structure.attention_table import SHIFTED, TABLE, bucket_means, labels_of
+from mechclust.studies.topic_structure.attention_table import SHIFTED, TABLE, bucket_means, topics_by_labelling
 from mechclust.studies.topic_structure.config import ROWS
 from mechclust.studies.topic_structure.results import THEORY_G, TrainedRun
 from probes import ProbeResult
@@ -76,7 +76,7 @@ def words(first, whole) -> ProbeResult:
 
 def before_the_shift(published):
     """Return the attention by right labels that has published means by shifted labels."""
-    shifted = labels_of(TopicDocuments())[SHIFTED]
+    shifted = topics_by_labelling(TopicDocuments())[SHIFTED]
     parts = [bucket_means(words(basis, basis), shifted)[0] for basis in ((0.0, 1.0, 0.0), (0.0, 0.0, 1.0))]
     same_topic, different = np.linalg.solve(np.stack(parts, axis=1)[1:], published[1:])
     return published[0], same_topic, different

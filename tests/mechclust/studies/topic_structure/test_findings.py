@@ -23,14 +23,14 @@ from mechclust.studies.topic_structure.attention_table import (
     distance_of,
     distance_values,
     implied_table,
-    labels_of,
+    topics_by_labelling,
 )
 from mechclust.studies.topic_structure.config import ROWS
 from mechclust.studies.topic_structure.findings import findings_of
 from mechclust.studies.topic_structure.results import THEORY_G, shares_of, topic_block
 from mechclust.studies.topic_structure.stage_figures import stages_figure
 from probes import ProbeResult
-from tasks import TopicDocuments
+from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.topic_structure.made_runs import (
     GAP,
     PAPER,
@@ -152,11 +152,13 @@ class TestFindings:
             "P3": RUNS | rising,
             "P3b": RUNS | rising,
             "P3c": RUNS | rising,
-            "P4": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)),
-            "P4a": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)),
+            "P4": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once), norms={}),
+            "P4a": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once), norms={}),
             "P4b": altered(NEAR, changes=curves(0.2)),
             "P4f": altered(
-                list(map(released_arm, PAPER.released_rates)), changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once)
+                list(map(released_arm, PAPER.released_rates)),
+                changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once),
+                norms={},
             ),
             "P8": RUNS | nine,
         }
@@ -202,7 +204,7 @@ class TestValues:
     def test_weights_are_exchanged_in_the_control_of_two_stages(self):
         steps = np.linspace(0, 1, 11)
         changes = {"W_V": steps, "W_K": np.minimum(4 * steps, 1), "W_Q": np.minimum(2 * steps, 1)}
-        runs = altered(NEAR, changes={name: 10 * curve for name, curve in changes.items()})
+        runs = altered(NEAR, changes={name: 10 * curve for name, curve in changes.items()}, norms={})
         found = judged(runs)["P4"]
         assert [part.measured for part in found.parts] == pytest.approx([0.1, 0.1])
         assert [part.measured for part in found.control.parts] == pytest.approx([0.4, 0.4])
@@ -312,7 +314,7 @@ def scaled(result, factor):
 
 class TestAttention:
     def test_labels_are_right_shifted_by_the_special_tokens_or_random(self):
-        labels = {name: topics.tolist() for name, topics in labels_of(TopicDocuments()).items()}
+        labels = {name: topics.tolist() for name, topics in topics_by_labelling(TopicDocuments()).items()}
         assert labels[RIGHT] == [-1] * 4 + [word // 10 for word in range(100)]
         assert labels[SHIFTED] == [-1] * 4 + [(word + 4) // 10 for word in range(96)] + [-1] * 4
         assert sorted(labels[RANDOM]) == sorted(labels[RIGHT])
@@ -338,6 +340,11 @@ class TestAttention:
             expected[length, bucket] += float(sums[length, q, k]), float(pairs[length, q, k])
         found = bucket_means(result, torch.tensor(topics))
         np.testing.assert_allclose(found, expected[..., 0] / expected[..., 1], rtol=1e-6)
+
+    def test_a_row_without_attention_between_tokens_is_named(self):
+        lost = attention_arm("SGD .03")
+        with pytest.raises(InputError, match=r"SGD \.03"):
+            attention_means(PAPER, RUNS | {lost: [replace(run, words=None) for run in RUNS[lost]]})
 
     def test_the_distance_is_of_means_over_seeds(self):
         means = np.stack([TABLE * 1.2, TABLE * 0.8])
@@ -375,7 +382,7 @@ class TestAttention:
         assert found.parts[0].measured == pytest.approx(found.control.parts[0].measured)
 
     def test_tables_begin_with_the_published_one_and_say_what_it_implies(self):
-        table = attention_table(PAPER, attention_means(PAPER, RUNS))
+        table = attention_table(attention_means(PAPER, RUNS))
         assert len(table) == 5 + 3 * 2 * 5
         assert table.iloc[0].tolist() == ["published", "", "Adam .003", "0.00759", "0.01080", "0.00689", "1.57"]
         implied = implied_table(PAPER, RUNS).iloc[0]

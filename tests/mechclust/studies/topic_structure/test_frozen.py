@@ -12,18 +12,18 @@ import pytest
 from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import figures, optimum_figures, stage_figures
-from mechclust.studies.topic_structure.arms import arms, documents_of, stage_cells
+from mechclust.studies.topic_structure.arms import arms, attention_arm, documents_of, stage_cells
+from mechclust.studies.topic_structure.attention_figures import attention_figure
+from mechclust.studies.topic_structure.attention_table import attention_means
 from mechclust.studies.topic_structure.beyond import figures as beyond_figures
 from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.report import beyond_tables
 from mechclust.studies.topic_structure.beyond.results import BeyondRun
 from mechclust.studies.topic_structure.findings import findings_of
-from mechclust.studies.topic_structure.reading_figures import readings_figure
-from mechclust.studies.topic_structure.readings import readings_of
 from mechclust.studies.topic_structure.report import published_tables
 from mechclust.studies.topic_structure.results import TrainedRun
 from tests.frozen import check_frozen
-from tests.mechclust.studies.topic_structure.made_runs import PAPER, blocks, constructed, minimisers
+from tests.mechclust.studies.topic_structure.made_runs import PAPER, blocks, constructed, made, minimisers
 from tests.mechclust.studies.topic_structure.test_beyond import BEYOND, runs_of
 from tests.mechclust.studies.topic_structure.topic_models import built, shaken
 
@@ -38,8 +38,8 @@ def findings_and_figures(runs: dict[str, list[TrainedRun]]) -> dict[str, Any]:
         **published_tables(PAPER, runs),
         "optimum": optimum_figures.optimum_figure(PAPER, runs, found),
         "stages": stage_figures.stages_figure(PAPER, runs),
-        "two stages": stage_figures.changes_figure(PAPER, runs),
-        "readings": readings_figure(PAPER, readings_of(PAPER, runs)),
+        "norms": stage_figures.norms_figure(PAPER, runs),
+        "attention": attention_figure(attention_means(PAPER, runs)),
         "mixing": figures.mixing_figure(PAPER, runs),
     }
 
@@ -106,11 +106,12 @@ def random_network(out: Path, job: Job) -> Any:
 
 def of_networks() -> dict[str, Any]:
     runs = {name: [TrainedRun(blocks(1, 0, 0.5), blocks(2, 0, 1.5), {}, {}, 5)] for name in arms(SMOKE)}
+    runs[attention_arm("Adam .003")] = [made(SMOKE, attention_arm("Adam .003"), 0)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "load_trained", random_network)
         patch.setattr(beyond_figures, "load_trained", random_network)
         return {
-            "heat maps": figures.heat_maps_figure(SMOKE, Path()),
+            "heat maps": figures.heat_maps_figure(SMOKE, runs, Path()),
             "everything trained": figures.everything_trained_figure(SMOKE, runs, Path()),
             "scores": beyond_figures.score_tables_figure(SMOKE_BEYOND, Path()),
         }
