@@ -183,7 +183,8 @@ EXACT = replace(OTHER, topics_per_document=1, exact_shares=True, lengths=(400, 4
 def test_weight_decay_finds_the_minimum_norm():
     """O2 within 2%, from a random start (finding P2, in a small vocabulary)."""
     model = build_model(TopicTransformerConfig(d_vocab=EXACT.d_vocab, init_std=0.05, **FIXED))
-    sgd = TrainConfig(steps=2000, batch_size=20, lr=8.0, optimizer="sgd", weight_decay=3e-4, clip=None)
+    n = EXACT.d_vocab  # the loss is a mean over outputs: these are the steps of its sum at a rate of 8
+    sgd = TrainConfig(steps=2000, batch_size=20, lr=8.0 * n, optimizer="sgd", weight_decay=3e-4 / n, clip=None)
     train(model, EXACT, sgd)
     found, expected = model.paper_value(), stage_one_value(EXACT)
     blocks, wanted = block_means(found, EXACT), block_means(expected, EXACT)
@@ -273,7 +274,8 @@ def test_alpha_and_beta_alone_are_not_identified():
 def trained_g(n_topics, tau, seed):
     """``g`` of attention trained on documents, the value matrix frozen as stage 1 leaves it (E4a)."""
     task = replace(DEFAULT, n_topics=n_topics, topics_per_document=tau, words_per_topic=5, n_documents=4000, seed=seed)
-    shape = {"embedding": "one-hot", "decoder": "identity", "bias": False, "value": "fixed", "init_std": 0.01}
+    shape = {"embedding": "one-hot", "decoder": "identity", "bias": False, "value": "fixed"}
+    shape["init_std"] = 0.05  # from a smaller start, the gradient begins below Adam's eps
     model = build_model(TopicTransformerConfig(d_vocab=task.d_vocab, seed=seed, **shape))
     with torch.no_grad():
         model.blocks[0].attn.W_V.copy_(stage_one_value(task).T)
