@@ -1,12 +1,14 @@
 """Every command that takes a device gives there the tables that it gives on the CPU.
 
-On the simulated GPU they are the same to the last digit. A real GPU sums in another order, which k-means and
+On the simulated GPU they are the same to the last digit, but for attention, for which PyTorch has another kernel there
+(less than 1e-8). A real GPU sums in another order, which k-means and
 permutations may magnify: there the tables have the same shape and their columns the same names.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 
 import peft  # noqa: F401 - it looks for GPUs when it is imported
 import pytest
@@ -30,6 +32,10 @@ COMMANDS = {
     f"--n-shown 6 {TUNED}",
     "run": "run task-clusters --preset smoke --workers 1 --seeds 0 --arms private --n-init 1 --no-tsne",
 }
+
+
+NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
+WITH_ATTENTION = ("topics", "heads")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +68,11 @@ def rows_of(path):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
+def numbers(row):
+    """Return a row of a table with its numbers as such."""
+    return {name: float(value) if NUMBER.fullmatch(value) else value for name, value in row.items()}
+
+
 @pytest.fixture(scope="module")
 def on_cpu(inputs, tmp_path_factory):
     """Tables of the commands, measured when they are asked for."""
@@ -89,4 +100,9 @@ def test_tables_are_those_of_the_cpu(command, undrawn, expected, device, request
         assert [row.keys() for row in measured[name]] == [row.keys() for row in rows], name
     if request.node.callspec.params["device"] != "cuda":
         for name, rows in expected.items():
-            assert measured[name] == rows, name
+            if command in WITH_ATTENTION:
+                assert [numbers(row) for row in measured[name]] == [
+                    pytest.approx(numbers(row), abs=1e-7) for row in rows
+                ]
+            else:
+                assert measured[name] == rows, name

@@ -89,7 +89,7 @@ def test_many_draws_at_once_are_those_one_by_one():
         name
         for name, value in vars(of).items()
         if inspect.isfunction(value) and value.__module__ == of.__name__ and not name.startswith("_")
-        and name not in {"early", "middle", "correlation", "with_depth"}
+        and name not in {"early_layers", "middle_layers", "correlation", "with_depth"}
     ]  # fmt: skip
     assert len(names) >= 16
     for name in names:

@@ -59,7 +59,7 @@ class Curve:
         return self.values[..., None] if self.without is None else self.without
 
     def interval(self, freedom: float = math.inf) -> Interval | None:
-        """Return the 95% interval of a number, see ``evenly_spaced``."""
+        """Return the 95% interval of a number, see ``interval_of_mean``."""
         return interval_of_mean(self.values, self.drawn, freedom, self.without)
 
 

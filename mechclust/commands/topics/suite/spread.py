@@ -35,7 +35,7 @@ def interval_of_mean(
         are not.
 
     Example:
-        >>> low, high = evenly_spaced(np.array([1.0, 2.0, 3.0]))  # Student's t
+        >>> low, high = interval_of_mean(np.array([1.0, 2.0, 3.0]))  # Student's t
         >>> round(low, 6), round(high, 6)
         (-0.484138, 4.484138)
     """
