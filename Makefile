@@ -108,7 +108,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 $(WHEEL)/installed: pyproject.toml constraints.txt | dist
 	$(PYTHON) -m venv $(WHEEL)
 	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt torch
-	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[notebook]" pytest pytest-timeout pytest-xdist
+	$(WHEEL)/bin/pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[notebook]" pytest pytest-timeout pytest-xdist submitit
 	@touch $@
 
 clean:
