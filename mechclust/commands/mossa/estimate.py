@@ -20,6 +20,7 @@ from mechclust.training.tuning import TuneConfig, tuned_at
 from tasks import InputError
 
 _OPERATIONS_PER_TRAINED_TOKEN = 4  # per weight: forward, and back to the activations
+_STEP_OVERHEAD_S = 1e-3  # of an optimiser step, even of a tiny model
 _REPORT_BYTES = 64 * 2**20  # on disk for all but adapters and hidden states
 
 
@@ -132,7 +133,8 @@ class Plan:
             speed: multiplications and additions per second of the device.
         """
         passes = 0.0 if self.operations is None or speed is None else self.operations / speed
-        return Cost(passes + self.halves.seconds, self.halves.memory)
+        steps = _STEP_OVERHEAD_S * sum(self.steps.values())
+        return Cost(passes + steps + self.halves.seconds, self.halves.memory)
 
     def text(self) -> str:
         """Return the plan as a sentence, without its time."""
