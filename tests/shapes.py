@@ -69,7 +69,7 @@ def checked_at_first(function: Callable[..., Any], jaxtyped: Callable[..., Any])
 
     @wraps(jaxtyped)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # a count is no part of what is compiled
+        if torch.compiler.is_compiling():  # counting calls would compile the function anew
             return function(*args, **kwargs)
         calls[name] += 1
         return (jaxtyped if calls[name] <= CHECKED_CALLS else function)(*args, **kwargs)

@@ -197,6 +197,7 @@ class ModelSettings(EngineSettings):
             options["attention"] = "sdpa"
         hooked: Any = load_pretrained(model, **options)
         if measures_attention and {"attn.hook_attention", "attn.hook_pattern"} <= getattr(hooked, "lacks", {}).keys():
+            del hooked  # memory may not hold two copies
             hooked = load_pretrained(model, **{**options, "attention": "eager"})
         given = options.get("tokenizer")
         check_has_tokenizer(repr(model.name), getattr(hooked, "tokenizer", None) if given is None else given, what)

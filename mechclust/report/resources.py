@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 
 import torch
 
@@ -14,6 +15,7 @@ _DAY_S = 24 * 3600
 _TIMED_S = 0.05  # for which the matrix product is repeated
 
 
+@cache  # every model of a comparison asks, and each timing takes a twentieth of a second
 def matmul_speed(device: str, dtype: torch.dtype, width: int, rows: int) -> float:
     """Return multiplications and additions per second of a short matrix product.
 

@@ -23,7 +23,7 @@ CONFIG = replace(made.CONFIG, sandbox=0, ablations=GRID)
 
 
 def with_ratio(network: TrainedNetwork, ratio: float) -> TrainedNetwork:
-    """Give the head a within-ratio of its multiset, and every group of parameters a gradient of its own."""
+    """Give the head a within-ratio of its multiset, and different gradients to all groups of parameters."""
     ratios = torch.full((1, 1, 2), ratio, dtype=torch.float64)
     axes = {**network.head.axes, "within_ratio": ("layer", "head", "label")}
     coords = {"layer": ["0"], "head": ["0"], "label": ["multiset", "sum"]}

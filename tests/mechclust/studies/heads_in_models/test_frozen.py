@@ -1,4 +1,4 @@
-"""What the study concludes from heads made by hand, each of which has a value of its own."""
+"""What the study concludes from heads made by hand with different values."""
 
 from __future__ import annotations
 

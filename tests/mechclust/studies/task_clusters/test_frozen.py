@@ -1,4 +1,4 @@
-"""What the study concludes from runs made by hand, in which every seed, checkpoint and layer has a value of its own."""
+"""What the study concludes from runs made by hand with different values for every seed, checkpoint and layer."""
 
 from __future__ import annotations
 
