@@ -125,8 +125,8 @@ def heads() -> Drawn:
     _, scores = result.panels()
     return scores.figure, (
         f"The second figure that `mechclust heads` draws, of a 2-block transformer trained for {steps} steps to continue "
-        f"repeated random tokens ({settings.n_sequences} sequences). Blue: its heads; grey: those of three models with "
-        "random weights, all at chance (0)."
+        f"repeated random tokens ({settings.n_sequences} sequences). Blue: its heads. Grey: heads of three models "
+        "with random weights, all at chance (0)."
     )
 
 
@@ -168,10 +168,10 @@ def topics() -> Drawn:
 @picture("compare", "docs/commands/compare.md", alt="CKA of the tuned with the base model by layer, one curve per task")
 def compare() -> Drawn:
     return Image.open(runs.compare() / "figures" / "cka_by_layer.png").reduce(2), (
-        f"The figure that `mechclust compare` draws of {GPT2}, and the same model tuned for 30 more steps to give the "
-        "opposite wherever the word itself was asked for (task `repeat`; 2 tasks of 48 prompts). The residual stream "
-        "differs from layer 1 on, the output of `blocks.0`, and stands out for the prompts whose answers changed (bold). "
-        "Bands: 95% over prompts; hatched: chance, prompts paired at random."
+        f"The figure that `mechclust compare` draws of {GPT2}, and of this model tuned for 30 more steps to answer the "
+        "task `repeat` with the opposite too (2 tasks of 48 prompts). The residual stream differs from layer 1 on, the "
+        "output of `blocks.0`. The task whose answers changed stands out (bold). Bands: 95% over prompts. Hatched: chance, "
+        "prompts paired at random."
     )
 
 
@@ -199,7 +199,7 @@ def history() -> Drawn:
     right.legend(frameon=False, fontsize=8)
     return figure, (
         f"What `mechclust history` measured at {len(STEPS)} checkpoints of {GPT2} (96 prompts, 16 answers). From step "
-        "20 on, hidden states of layers 2 to 4 cluster by the answer; layer 1 does so weakly, and layer 0 (the "
+        "20 on, hidden states of layers 2 to 4 cluster by the answer. Layer 1 does so weakly, and layer 0 (the "
         "embedding of the last token) not at all. Hatched: chance, the widest interval of all layers (95% of relabellings)."
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from docs.pictures.models import STEPS, folder, gpt2, summing, tuned
+from docs.pictures.models import STEPS, folder, gpt2, tuned
 from mechclust.cli import main
 
 _ANSWERS = ("--task-field", "answer", "--label-fields", "answer", "--attention-prompts", 2)
@@ -42,13 +42,4 @@ def history() -> Path:
     out = folder() / "history"
     folders = [place / f"checkpoint-{step}" for step in STEPS]
     _made("history", place, "--checkpoints", *folders, "--prompts", prompts, *_ANSWERS, "--out", out)
-    return out
-
-
-@cache
-def sandbox() -> Path:
-    """``mechclust sandbox`` of a network that learned to add."""
-    _, _, run = summing()
-    out = folder() / "sandbox.html"
-    _made("sandbox", run, "--seed", 0, "--out", out)
     return out

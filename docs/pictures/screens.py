@@ -36,9 +36,7 @@ def screen(page: Path, what: str, act: Callable[[Any], None] | None = None, *, w
     return ImageOps.expand(image.crop(drawn), 12, "white")
 
 
-@picture(
-    "view", "docs/gallery.md", "docs/notebooks.md", alt="Heads of a small GPT-2 over five words, one of them enlarged"
-)
+@picture("view", "docs/notebooks.md", alt="Heads of a small GPT-2 over five words, one of them enlarged")
 def attention() -> Drawn:
     from mechclust.attention import attention_view
 
@@ -54,7 +52,7 @@ def attention() -> Drawn:
 
 @picture(
     "topics-view",
-    "docs/gallery.md",
+    "docs/notebooks.md",
     alt="The words of a document, coloured by topic, in a model before and after training",
 )
 def topics() -> Drawn:
@@ -82,7 +80,9 @@ def topics() -> Drawn:
 
 
 @picture(
-    "clusters-map", "docs/gallery.md", alt="A map of prompts as points, coloured by answer, with a slider over layers"
+    "clusters-map",
+    "docs/commands/clusters.md",
+    alt="A map of prompts as points, coloured by answer, with a slider over layers",
 )
 def prompt_map() -> Drawn:
     return screen(runs.clusters() / "report.html", ".mechclust-map"), (
@@ -94,7 +94,7 @@ def prompt_map() -> Drawn:
 
 @picture(
     "history-slider",
-    "docs/gallery.md",
+    "docs/commands/history.md",
     alt="Prompts as points in five planes, one per layer, under a slider over checkpoints",
 )
 def history_slider() -> Drawn:
@@ -103,8 +103,7 @@ def history_slider() -> Drawn:
 
     return screen(runs.history() / "report.html", ".history", early, width=1250), (
         f"The slider in the report of `mechclust history`, at step 40: 96 prompts at each layer of {GPT2}, and the "
-        "attention of one prompt at the same step. Planes are the same at all checkpoints. The curves in the same report "
-        "have chance bands."
+        "attention of one prompt. All checkpoints share one plane per layer. The curves in the report have chance bands."
     )
 
 
@@ -128,19 +127,4 @@ def sandbox_layers() -> Drawn:
         "six digits modulo 3, here at step 120. Points are sequences, in the plane of the first two principal components "
         "at the last checkpoint. Corners give the share of variance in that plane. The menu chooses panels, layers and "
         "heads. Chance is an accuracy of 1/3."
-    )
-
-
-@picture(
-    "sandbox-page",
-    "docs/gallery.md",
-    alt="The sandbox: panels of points, a map of answers, curves, and a slider over epochs",
-)
-def sandbox_page() -> Drawn:
-    def late(page: Any) -> None:
-        page.locator("input[type=range]").first.fill("70")
-
-    return screen(runs.sandbox(), "body", late, width=1300), (
-        "The page of `mechclust sandbox`: a network with one head of two dimensions, which learns to add three of eight "
-        "binary digits, epoch by epoch, here after 70. An accuracy of one half is chance."
     )
