@@ -12,7 +12,7 @@ from docs.pictures.models import BERT, GPT2, STEPS, bert, own, repeating
 from docs.pictures.probe_pictures import panels
 from docs.pictures.registry import ROOT, Drawn, picture
 from mechclust import HeadsConfig, TopicsConfig, measure_heads, measure_topics
-from mechclust.report.style import COLORS, MARKERS, layer_shades
+from mechclust.report.style import COLORS, layer_shades
 from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, load_result, run
 from probes.engine.plots import chance_band
 
@@ -217,24 +217,4 @@ def sandbox() -> Drawn:
         f"One frame of the sandbox: epoch {epoch} of a network with one head of two dimensions, which learns to add three "
         "of eight binary digits. Left: the head's output for each sequence. Middle: the network's answer at each place of "
         "the plane. Right: the loss. Chance is an accuracy of one half."
-    )
-
-
-@picture("topics-suite", "docs/commands/topics.md", alt="Published attention ratios of five encoders by threshold")
-def topics_suite() -> Drawn:
-    from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, THRESHOLDS, published_ratio
-
-    figure, axes = panels(2, sharey=True)
-    for axis, overlap, title in ((axes[0], False, "words of one topic"), (axes[1], True, "words may have several")):
-        for name, color, marker in zip((*PUBLISHED, RANDOM), COLORS, MARKERS, strict=False):
-            values = [published_ratio(name, "attention", threshold, overlap) for threshold in THRESHOLDS]
-            axis.plot(range(len(THRESHOLDS)), values, color=color, marker=marker, ms=5, label=name)
-        axis.set_xticks(range(len(THRESHOLDS)), list(map(str, THRESHOLDS)))
-        axis.set(xlabel="threshold", title=title)
-        axis.grid(alpha=0.25)
-    axes[0].set_ylabel("same topic / different topic")
-    axes[1].legend(frameon=False, fontsize=8)
-    return figure, (
-        "The published values: attention within topics relative to attention between topics, by Li, Li & Risteski, for five "
-        "encoders on Wikipedia (100 topics, without n or intervals). Chance is 1, as for random BERT."
     )
