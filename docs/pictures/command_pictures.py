@@ -80,7 +80,6 @@ def readme_plot() -> Drawn:
 
 @picture(
     "own-model",
-    "docs/quick-start.md",
     "docs/probes/index.md",
     alt="Three panels: clusters by layer, probability of the answer by layer, and a map of heads",
 )

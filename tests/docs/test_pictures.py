@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-COMMANDS = [DOCS / name for name in ("quick-start.md", "sandbox.md", "notebooks.md")]
+COMMANDS = [DOCS / name for name in ("sandbox.md", "notebooks.md")]
 PAGES = [*sorted((DOCS / "probes").glob("*.md")), *sorted((DOCS / "commands").glob("*.md")), *COMMANDS]
 FILES = sorted((DOCS / "assets" / "pictures").glob("*.png"))
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)\n\n\*(.+?)\*\n\n", re.DOTALL)
