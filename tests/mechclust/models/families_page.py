@@ -27,24 +27,23 @@ _HEAD = """# Families of models
 **[`load_pretrained`][mechclust.load_pretrained] reproduces Hugging Face for every family below.** The table says
 whether hooks can write, and which padding is safe.
 
-For each row, a tiny model of the family with random weights is loaded with hooks and by plain Hugging Face. *Yes* under
-residual and patterns means that the residual stream at every layer, the output and the attention patterns differ by
-less than 0.00001, without padding and with padding on either side. *Yes* under written means that the outputs agree as
-closely after a change of the residual stream. `python -m tests.mechclust.models.families_page` writes this page.
+For each row, a tiny model with random weights is loaded with hooks and by plain Hugging Face. *Yes* under residual and
+patterns means that the residual stream, the output and the attention patterns differ by less than 0.00001, without
+padding and with padding on either side. *Yes* under written means that the outputs also agree after a change of the
+residual stream. `python -m tests.mechclust.models.families_page` writes this page.
 
 """
 _TAIL = """
+- **With 3.9** and **with 4** are versions of TransformerLens.
 - **Bridge** is TransformerLens's model, with all its hook points. Hooks can read and write, and the output is logits.
 - **Read-only** is the Hugging Face model, with hook points for the embedding, the residual stream and attention
-  patterns. Writing is refused. The output is the last hidden state, without a head. Models of other families, without
-  eager attention or with quantised weights are loaded in this way too, or refused with the reason.
-- **With 3.9** and **with 4** refer to the version of TransformerLens. *From 4* means not with 3.9.
-- **Embedding** describes `hook_embed`. If positions are added to the token embedding or it is normalised, *enters the
-  first block* means the sum, and *before positions* the tokens alone (in OPT 350M, before the projection to the width
-  of the residual stream).
-- **Padding** is the side on which padding is allowed. BART counts positions from the first column, and refuses left
-  padding.
-- RoBERTa, XLM-R and MPNet count positions by their padding token, so padding must use that token.
+  patterns. Hooks cannot write. The output is the last hidden state. Models of other families, without eager attention
+  or with quantised weights are loaded in this way too, or refused with the reason.
+- **Embedding** describes `hook_embed`. If positions are added to the token embedding, or it is normalised, *enters the
+  first block* means afterwards, and *before positions* means before (in OPT 350M, also before the projection to the
+  width of the residual stream).
+- **Padding** is the side on which padding is allowed. RoBERTa, XLM-R and MPNet need their padding token, because they
+  count positions by it.
 """
 
 
