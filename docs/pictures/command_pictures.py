@@ -106,8 +106,8 @@ def own_model() -> Drawn:
 def clusters() -> Drawn:
     return Image.open(runs.clusters() / "figures" / "curves_by_layer.png").reduce(2), (
         f"The figure that `mechclust clusters` draws of {GPT2} (96 prompts). For the task (left), one of "
-        "three models with random weights reaches as much as the trained one (dashed: their mean; shaded: to the "
-        "highest): it can be read from the prompts' wording. The answer (right) was learnt. Bars: 95% intervals "
+        "three models with random weights reaches as much as the trained one (dashed: their mean, shaded: to the "
+        "highest). So the task can be read from the prompts' wording. The answer (right) was learnt. Bars: 95% intervals "
         "over prompts. Hatched: chance, 95% of relabellings."
     )
 
@@ -168,8 +168,8 @@ def topics() -> Drawn:
 def compare() -> Drawn:
     return Image.open(runs.compare() / "figures" / "cka_by_layer.png").reduce(2), (
         f"The figure that `mechclust compare` draws of {GPT2}, and of this model tuned for 30 more steps to answer the "
-        "task `repeat` with the opposite too (2 tasks of 48 prompts). The residual stream differs from layer 1 on, the "
-        "output of `blocks.0`. The task whose answers changed stands out (bold). Bands: 95% over prompts. Hatched: chance, "
+        "task `repeat` with the opposite too (2 tasks of 48 prompts). The residual stream differs from layer 1 (the "
+        "output of `blocks.0`) on. The task whose answers changed stands out (bold). Bands: 95% over prompts. Hatched: chance, "
         "prompts paired at random."
     )
 

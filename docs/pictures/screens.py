@@ -86,9 +86,8 @@ def topics() -> Drawn:
 )
 def prompt_map() -> Drawn:
     return screen(runs.clusters() / "report.html", ".mechclust-map"), (
-        f"The map in the report of `mechclust clusters`: hidden states of 96 prompts at layer 2 of {GPT2}, "
-        "coloured by answer, with a slider over layers and the clusters below. A plane has no chance level, unlike the curves "
-        "in this report."
+        "The map in this report: the 96 prompts at layer 2, coloured by answer, with a slider over layers and the clusters "
+        "below. A plane has no chance level, unlike the curves."
     )
 
 
@@ -102,8 +101,8 @@ def history_slider() -> Drawn:
         page.locator(".history input[type=range]").fill("4")
 
     return screen(runs.history() / "report.html", ".history", early, width=1250), (
-        f"The slider in the report of `mechclust history`, at step 40: 96 prompts at each layer of {GPT2}, and the "
-        "attention of one prompt. All checkpoints share one plane per layer. The curves in the report have chance bands."
+        "The slider in this report, at step 40: the 96 prompts at each layer, and the attention of one prompt. All "
+        "checkpoints share one plane per layer. A plane has no chance level, unlike the curves."
     )
 
 
