@@ -23,7 +23,7 @@ SMOLLM2 = ROOT / "examples" / "results" / "real-models" / "smollm2"
     "task-or-wording",
     "README.md",
     "docs/index.md",
-    alt="Left, agreement of clusters with the last word and with the task; right, accuracy of a classifier; by layer",
+    alt="By layer, agreement of clusters with the last word and with the task, and accuracy of a classifier",
 )
 def task_or_wording() -> Drawn:
     clusters, features = (pd.read_csv(SMOLLM2 / f"{name}.csv") for name in ("clusters", "features"))
@@ -62,8 +62,8 @@ def task_or_wording() -> Drawn:
     accuracy, random = (clusters.set_index("layer")[name] for name in ("accuracy", "untrained_accuracy_high"))
     return figure, (
         "SmolLM2-135M-Instruct on 300 prompts for ten tasks. Left: its hidden states cluster by the last word, not by "
-        "the task (below chance, since the same words end the prompts of all tasks). Right: a classifier reads the task "
-        f"with accuracy {accuracy.max():.2f} at layer {accuracy.idxmax()}. Random weights, which learnt nothing, reach "
+        "the task (below chance, since all tasks share their prompts' last words). Right: a classifier reads the task "
+        f"with accuracy {accuracy.max():.2f} at layer {accuracy.idxmax()}. Random weights reach "
         f"{random.max():.2f} at layer {random.idxmax()} (chance 0.10)."
     )
 
@@ -177,7 +177,7 @@ def compare() -> Drawn:
 @picture(
     "history",
     "docs/commands/history.md",
-    alt="Left, a heat map of layer by training step; right, one curve per layer over training steps with the chance band",
+    alt="A heat map of layer by training step, and one curve per layer over training steps with the chance band",
 )
 def history() -> Drawn:
     table = pd.read_csv(runs.history() / "history.csv")
@@ -197,7 +197,7 @@ def history() -> Drawn:
     right.grid(alpha=0.25)
     right.legend(frameon=False, fontsize=8)
     return figure, (
-        f"What `mechclust history` measured at {len(STEPS)} checkpoints of {GPT2} (96 prompts, 16 answers). From step "
+        f"Measured by `mechclust history` at {len(STEPS)} checkpoints of {GPT2} (96 prompts, 16 answers). From step "
         "20 on, hidden states of layers 2 to 4 cluster by the answer. Layer 1 does so weakly, and layer 0 (the "
         "embedding of the last token) not at all. Hatched: chance, the widest interval of all layers (95% of relabellings)."
     )
