@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image, ImageChops, ImageOps
 
 from docs.pictures import runs
-from docs.pictures.models import GPT2, documents, folder, own, topical
+from docs.pictures.models import documents, folder, own, topical
 from docs.pictures.registry import Drawn, picture
 
 
@@ -44,9 +44,8 @@ def attention() -> Drawn:
     path = folder() / "view.html"
     attention_view(model, "the opposite of hot is", layers=[0, 1]).save(path)
     return screen(path, "body", lambda page: page.locator("canvas").nth(6).click()), (
-        f"The attention view: eight heads of {GPT2}, on one prompt. A click enlarges one. Here 'is' "
-        "attends to 'hot', the word to turn into its opposite. There is no chance level. A token that attends uniformly has "
-        "a row of one shade."
+        "The attention view: eight heads of a small GPT-2 that gives the opposite of a word. A click enlarges one. Here 'is' "
+        "attends to that word, 'hot'. There is no chance level. A token that attends uniformly has a row of one shade."
     )
 
 
@@ -122,8 +121,7 @@ def sandbox_layers() -> Drawn:
     path = folder() / "layers.html"
     sandbox_page(sums_in_two_layers(), path)
     return screen(path, "body", chosen, width=1300), (
-        "The page of a transformer with two layers of 16 dimensions and two heads each, trained for 600 steps to add two of "
-        "six digits modulo 3, here at step 120. Points are sequences, in the plane of the first two principal components "
-        "at the last checkpoint. Corners give the share of variance in that plane. The menu chooses panels, layers and "
-        "heads. Chance is an accuracy of 1/3."
+        "The page of a two-layer transformer, trained for 600 steps to add two of six digits modulo 3, here at step 120. "
+        "Points are sequences, in the plane of the last checkpoint's first two principal components. Corners give the share "
+        "of variance in this plane. The menu chooses panels, layers and heads. Chance is an accuracy of 1/3."
     )
