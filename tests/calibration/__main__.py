@@ -148,7 +148,7 @@ explain.
 A case has 2,000 draws, or fewer if they are slow (30 to 400). `tests/calibration/rates.csv` has every case. *Interval
 from halves* counts intervals that miss a planted value. `HeadRoles` is judged on all pairs of a head and a role in 200
 untrained models. The interval of `DistanceMatchedTopicAttention` (*matched*) is no test, as [its
-page](probes/distance-matched-topic-attention.md) says.
+page](probes/topic-attention.md#at-equal-distance) says.
 
 | test | case | called at a nominal 5% (95% interval) |
 |---|---|---|
