@@ -25,8 +25,8 @@ def page() -> str:
     """Return the page's text."""
     parts = [_HEAD]
     for door, names in public_names().items():
-        lines = [f"- [`{name}`][{door}.{name}]" for name in names]
-        parts.append(f"\n## `{door}`\n\n" + "\n".join(lines) + "\n")
+        lines = [f"[`{name}`][{door}.{name}]" for name in names]
+        parts.append(f"\n## `{door}`\n\n" + ",\n".join(lines) + "\n")
     return "".join(parts)
 
 

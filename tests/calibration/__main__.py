@@ -133,8 +133,7 @@ def _rate(calls: int, draws: int) -> str:
 _TEXT = """# False positives
 
 **With `units`, or with independent prompts, no test of a probe finds an effect too often. Without `units`, prompts that
-share a template or are repeated give false positives in 11% to 100% of draws.** If your prompts come from templates,
-pass `units`.
+share a template or are repeated give false positives in 11% to 100% of draws.**
 
 Classes, templates and models were drawn without any effect, so every call is false. The 95% interval of the rate
 should contain the nominal 5%, or lie below it. Rates below 3% come from Holm's correction, from few distinct
