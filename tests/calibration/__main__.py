@@ -16,7 +16,17 @@ from pathlib import Path
 from types import ModuleType
 
 from probes.functional import wilson_interval
-from tests.calibration import ari_moments, best_pair, halves, head_roles, neighbour_purity, topic_attention, units
+from tests.calibration import (
+    ari_moments,
+    best_pair,
+    halves,
+    head_roles,
+    logit_lens,
+    neighbour_purity,
+    topic_attention,
+    topic_embedding,
+    units,
+)
 
 ROOT = Path(__file__).parents[2]
 RATES = ROOT / "tests" / "calibration" / "rates.csv"
@@ -29,6 +39,8 @@ SUMMARISED = (  # one row each, since all cases are alike
     "HeadRoles, a role of a head",
     "TaskClusterARI by moments",
     "NeighbourPurity, interval",
+    "TopicEmbedding",
+    "LogitLens, interval above chance",
 )
 SEED = 1000
 
@@ -55,6 +67,8 @@ def rows() -> Iterator[Row]:
         "Most similar layer": best_pair,
         "HeadRoles, a role of a head": head_roles,
         "Interval from halves": halves,
+        "TopicEmbedding": topic_embedding,
+        "LogitLens, interval above chance": logit_lens,
     }.items():
         for case in module.CASES:
             yield Row(name, case, partial(_of_module, module, case))
