@@ -128,7 +128,8 @@ def page(found: dict[tuple[str, str], tuple[int, int]]) -> str:
     for name in SUMMARISED:
         rates = [rate for (what, case), rate in found.items() if what == name and _summarised(what, case)]
         shares = [calls / draws for calls, draws in rates if draws]
-        others.append(f"| {name} | {len(shares)} cases | {min(shares):.1%} to {max(shares):.1%} |")
+        if shares:
+            others.append(f"| {name} | {len(shares)} cases | {min(shares):.1%} to {max(shares):.1%} |")
     return _TEXT.format(by_units="\n".join(by_units), others="\n".join(others))
 
 
