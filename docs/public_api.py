@@ -10,10 +10,9 @@ _PAGE = Path(__file__).with_name("public-api.md")
 _MODULES = ("tasks", "probes", "probes.functional", "probes.extend", "mechclust")
 _HEAD = """# Public names
 
-These are the names that mechclust promises, in five modules, with the types in their signatures. A name links to its
-description. Everything else can be imported too, but may change at any time.
-[Contributing](contributing.md#versions-and-deprecation) explains how public names change. This page is written by
-`python docs/public_api.py`, and a test compares it with the modules.
+These are the names that mechclust promises, in five modules, with the types in their signatures. Everything else can be
+imported too, but may change at any time. [Contributing](contributing.md#versions-and-deprecation) explains how public
+names change.
 """
 
 
@@ -26,8 +25,8 @@ def page() -> str:
     """Return the page's text."""
     parts = [_HEAD]
     for door, names in public_names().items():
-        lines = [f"- [`{name}`][{door}.{name}]" for name in names]
-        parts.append(f"\n## `{door}`\n\n" + "\n".join(lines) + "\n")
+        lines = [f"[`{name}`][{door}.{name}]" for name in names]
+        parts.append(f"\n## `{door}`\n\n" + ",\n".join(lines) + "\n")
     return "".join(parts)
 
 

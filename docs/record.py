@@ -21,7 +21,7 @@ import re
 from pathlib import Path
 
 from mechclust.evidence import Findings, family_notes, load_findings
-from mechclust.evidence.tables import control_text, markdown_table, shown_on_pages, verdict_text, with_interval
+from mechclust.evidence.tables import markdown_table, shown_on_pages, verdict_text, with_interval
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
@@ -63,12 +63,12 @@ def _findings_table(study: str, *ids: str) -> str:
 
 def _headlines() -> str:
     """Return the headline findings of every study."""
-    rows = [_row("study", "finding", "measured (95%)", "control (95%)", "verdict"), "|---" * 5 + "|"]
+    rows = [_row("study", "finding", "measured (95%)", "verdict"), "|---" * 4 + "|"]
     for folder in sorted(_RESULTS.glob("*-paper")):
         study = folder.name.removesuffix("-paper")
         for finding in load_findings(folder):
             if finding.shown == "headline":
-                values = (with_interval(finding.parts[0]), control_text(finding, 0), verdict_text(finding))
+                values = (with_interval(finding.parts[0]), verdict_text(finding))
                 link = f"[{study}](studies/{study}.md)"
                 rows.append(_row(link, f"{finding.id}: {finding.statement}", *values))
     return "\n".join(rows)

@@ -35,8 +35,8 @@ class AttentionEntropy(Probe):
 
     With small random weights attention is almost uniform, so that an untrained model has a share near 1.
 
-    Memory: three numbers per site and head, whatever the number of examples, and what the attention of one layer takes
-    while it is being measured (see ``attention``).
+    Memory: three numbers per site and head, for any number of examples, and one layer's attention while it is measured
+    (see ``attention``).
 
     Args:
         at: attention, or attention patterns.
@@ -96,7 +96,8 @@ class AttentionEntropy(Probe):
 
 @dataclass(frozen=True)
 class MeanEntropies(AttentionReadout):
-    """Reduces attention to each head's entropy, and that of uniform attention, averaged over an example's queries.
+    """Reduces attention to each head's entropy and the entropy of uniform attention, averaged over an example's
+    queries.
 
     Attributes:
         query: the query position; ``None``: all.

@@ -42,29 +42,29 @@ _EVERY_LAYER = attention()  # a state of the probe has the function's name
 
 
 class DistanceMatchedTopicAttention(TopicProbe):
-    """Attention within topics relative to different topics, per layer and head, at the same distances in a document.
+    """Attention within topics relative to different topics, per layer and head, at equal distances in a document.
 
     Words of one topic stand closer together, and attention falls with distance, so that ``TopicAttention``'s ratio can
     be above 1 without any regard for topics. Here ordered (query, key) pairs of different words are sorted by their
-    document and distance, and the two means are over the same documents and distances, with the weights of Mantel and
-    Haenszel. Pairs with a position that has no topic are left out, and nothing is renormalised.
+    document and distance, and both means weigh documents and distances alike, with the weights of Mantel and Haenszel.
+    Pairs with a position that has no topic are left out, and weights are not renormalised.
 
     Measures:
         ``ratio`` (site, head): mean over same-topic pairs / mean over different-topic pairs, at equal distance.
-        ``ratio_unmatched`` (site, head): the same over all distances up to ``max_distance``, as ``TopicAttention`` has
+        ``ratio_unmatched`` (site, head): the ratio over all distances up to ``max_distance``, as ``TopicAttention`` has
             it.
         ``mean`` (site, head, bucket): the two means of ``ratio``.
         ``by_distance`` (site, head, bucket, distance): mean attention over the pairs of all documents.
-        ``pairs`` (bucket, distance): how many, the same at all sites.
+        ``pairs`` (bucket, distance): their number, equal at all sites.
         ``overall_ratio``, ``overall_ratio_unmatched``: of the plain means over sites and heads.
-        ``overall_ratio_low``, ``overall_ratio_high`` and the same of ``unmatched``: central 95% over resampled
+        ``overall_ratio_low``, ``overall_ratio_high``, and likewise for ``unmatched``: central 95% over resampled
             examples, each of which counts as often as a Poisson draw of mean 1 says (a bootstrap over examples).
         ``overall_ratio_resampled``, ``overall_ratio_unmatched_resampled`` (resample): the values behind these. Another
-            probe with the same ``seed`` resamples the same examples, so that differences can be taken draw by draw.
+            probe with this ``seed`` resamples the same examples, so that differences can be taken draw by draw.
 
-    A ratio of 1 is what attention gives that ignores topics. The interval is no test of that: it covers the choice of
-    documents only, and words attract attention whatever their topic. The p-value of ``TopicAttention`` is a test, and
-    a model with random weights shows how far from 1 words alone bring the ratio.
+    Attention that ignores topics has a ratio of 1. The interval is no test of that: it covers the choice of documents
+    only, and words attract attention whatever their topic. The p-value of ``TopicAttention`` is a test, and a model
+    with random weights shows how far from 1 words alone bring the ratio.
 
     Memory: ``2 x max_distance x sites x heads + 4 n_resamples`` numbers, independent of the number of examples.
     Cost: the pairs that count, times ``heads``, per site.
@@ -119,7 +119,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         self.readout = DistanceSums(self._known, words, max_distance)
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head 2 distance"]], batch: Batch) -> None:
-        """Add attention by bucket and distance, and what matching needs of each document."""
+        """Add attention by bucket and distance, and each document's sums for matching."""
         pairs = self.readout.pairs(batch)
         number = pairs.pairs()
         by_site = {}
@@ -169,7 +169,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         return self.result(values, axes, coords, notes=self._notes(pairs, resampled["overall_ratio"]))
 
     def _weights(self, batch: Batch) -> Float[Tensor, "batch resample"]:
-        """Return how often each example counts in each resampling: the same for a unit wherever it is met."""
+        """Return how often each example counts in each resampling: a unit counts equally often wherever it is met."""
         units = batch.index if self.units is None else batch.label(self.units, per="example")
         numbers = [int(unit) for unit in units]
         check_count(**{self.units or "index": (min(numbers, default=0), 0)})
@@ -184,7 +184,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         return {"overall_ratio": matched, "overall_ratio_unmatched": unmatched}
 
     def _notes(self, pairs: Int[Tensor, "bucket distance"], resampled: Float[Tensor, "resample"]) -> list[str]:
-        """Say which pairs do not count, why a number is NaN, and what the interval is not."""
+        """Say which pairs do not count, why a number is NaN, and that the interval is no test."""
         notes = []
         total = int(pairs.sum())
         alone = int(self.pairs["alone"])

@@ -60,15 +60,15 @@ class HeadRoles(Probe):
     Other measures:
         ``role`` (site, head): place in ``HEAD_ROLES`` of the called role with the largest excess, 0 for none.
             ``local`` counts only if no other is called.
-        ``best_offset`` (site, head): the offset of at least 2 with the largest excess, which is that of ``offset``.
+        ``best_offset`` (site, head): the offset of at least 2 with the largest excess, whose excess ``offset`` has.
         ``score_by_offset``, ``chance_by_offset`` (site, head, offset): of every offset from 0, the token itself.
-        ``distance``, ``distance_uniform`` (site, head): mean distance in tokens from query to key, and that of uniform
+        ``distance``, ``distance_uniform`` (site, head): mean distance in tokens from query to key, and under uniform
             attention.
 
     Memory: ``sites x heads x (4 max_offset + 2 permutations)`` numbers in the state. While a batch is measured, each of
     its examples takes as many again (in short texts, its patterns if they have fewer), and the attention of one layer
-    is held (see ``attention``). Time: for each
-    permutation and head, two additions for each pair of positions with the same token.
+    is held (see ``attention``). Time: for each permutation and head, two additions for each pair of positions with
+    equal tokens.
 
     Source: the shares are TransformerLens's; induction heads: Olsson et al., In-context Learning and Induction Heads,
     2022. The rule for calls is ours. It calls roles in untrained models only if their attention is far from uniform.
@@ -197,7 +197,7 @@ exclude_current_token=False, seed=0)
     def _by_role(
         self, by_place: Mapping[str, Float[Tensor, "site head place"]]
     ) -> dict[str, Shaped[Tensor, "site head ..."]]:
-        """Return the measures by role; that of a fixed offset is the one with the largest excess."""
+        """Return the measures by role; ``offset`` has the fixed offset with the largest excess."""
         first = self.max_offset + 1
         by_offset = by_place["excess"][..., 2:first].nan_to_num(nan=-torch.inf)
         best = 2 + by_offset.argmax(dim=-1, keepdim=True)
@@ -230,7 +230,7 @@ exclude_current_token=False, seed=0)
         return {"distance": means[..., 0], "distance_uniform": means[..., 1]}
 
     def _notes(self, values: Mapping[str, Shaped[Tensor, "site head ..."]], n: int) -> list[str]:
-        """Say why values are NaN, and on what calls rest."""
+        """Say why values are NaN, and which tests are missing."""
         notes = ["p_value and p_holm are NaN for roles that do not depend on token ids"]
         undefined = values["score"].isnan().all(dim=(0, 1)).tolist()
         without_key = [role for role, is_undefined in zip(_ROLES, undefined, strict=True) if is_undefined]

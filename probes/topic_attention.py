@@ -26,11 +26,11 @@ _EVERY_LAYER = attention()  # a state of the probe has the function's name
 
 
 class TopicAttention(TopicProbe):
-    """Attention between words of the same topic relative to different topics, in each document, per layer and head.
+    """Attention between words of one topic relative to different topics, in each document, per layer and head.
 
-    Ordered (query, key) pairs of positions fall into the buckets ``same_word`` (the diagonal
-    included), ``same_topic`` (a different word) and ``different_topic``. Pairs with a position that
-    has no topic (special tokens, padding) are left out, and nothing is renormalised.
+    Ordered (query, key) pairs of positions fall into the buckets ``same_word`` (the diagonal included), ``same_topic``
+    (a different word) and ``different_topic``. Pairs with a position that has no topic (special tokens, padding) are
+    left out, and weights are not renormalised.
 
     The two buckets are compared within documents (the examples of a batch), combined with the weights of Mantel and
     Haenszel: attention is larger throughout in short documents, and documents of few topics have more same-topic
@@ -41,23 +41,23 @@ class TopicAttention(TopicProbe):
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, head): central 95% of the ratio
             when the topics are permuted among the words, and the share at least as high.
         ``ratio_low``, ``ratio_high`` (site, head), with ``n_resamples``: 95% interval over documents
-            (``functional.half_interval``, of the logarithm). It is for other documents with the same words, and no test
-            of topics. The same of ``best_ratio``, wide enough for the best of the site's heads, and ``overall_ratio``.
+            (``functional.half_interval``, of the logarithm). It is for other documents with these words, and no test of
+            topics. ``best_ratio`` (wide enough for the best of the site's heads) and ``overall_ratio`` have one too.
             NaN for fewer than 8 documents with both kinds of pairs.
         ``best_ratio_halves`` (site, half): the best head's ratio in each half of the documents.
         ``best_ratio``, ``best_ratio_null_low``, ``best_ratio_null_high``, ``best_p_value`` (site): the largest ratio
-            of the heads, and the largest of the heads under the same permutations.
-        ``overall_ratio``, ``overall_ratio_null_low``, ``overall_ratio_null_high``, ``overall_p_value``: the same for
+            of the heads, and the largest of the heads under each permutation.
+        ``overall_ratio``, ``overall_ratio_null_low``, ``overall_ratio_null_high``, ``overall_p_value``: likewise for
             the plain mean over sites and heads.
         ``highest_ratio``, ``highest_ratio_low``, ``highest_ratio_high``: the largest of all heads, with an interval
             wide enough for the best of all.
         ``same_topic_within``, ``different_topic_within`` (site, head): mean attention over these pairs of a document,
             averaged over documents with the same weights; ``overall_same_topic_within``,
             ``overall_different_topic_within``: their means over sites and heads.
-        ``sum``, ``mean`` (site, head, bucket): attention summed over the pairs of all documents, and that over their
-            number; ``overall_mean`` (bucket): the mean over sites and heads. These are the plain averages of the
-            paper's table and say nothing about topics by themselves.
-        ``pairs`` (bucket): how many, the same at all sites.
+        ``sum``, ``mean`` (site, head, bucket): attention summed over the pairs of all documents, and this sum over
+            their number; ``overall_mean`` (bucket): the mean over sites and heads. These are the plain averages of the
+            paper's table and by themselves are no evidence of topics.
+        ``pairs`` (bucket): their number, equal at all sites.
 
     Memory: ``sites x heads x (5 + 2 n_permutations + 2 n_resamples)`` numbers, and two for each example with
     ``n_resamples``.
@@ -74,8 +74,8 @@ class TopicAttention(TopicProbe):
         topics: ``[n_words]`` integer topic of each word (negative: none), or ``[n_words n_topics]``
             membership; two words share a topic when their sets meet.
         at: attention to measure.
-        words: the per-token label that holds each position's row in ``topics`` (negative: left out), and
-            says what the same word is; ``None``: the token ids are the rows.
+        words: the per-token label that holds each position's row in ``topics`` (negative: left out), and identifies
+            words; ``None``: the token ids are the rows.
         n_permutations: number of relabellings for the interval; 0 for none.
         seed: for the relabellings and halves.
         n_resamples: number of random halves of the documents behind the interval over documents; 0 for none.

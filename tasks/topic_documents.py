@@ -68,7 +68,7 @@ class TopicDocuments(Task):
         concentration: of the Dirichlet distribution.
         topics_per_document: of the ``"subset"`` sampler (tau).
         topic_std: standard deviation of the normal variables of the ``"logistic-normal"`` sampler. With 10 topics,
-            mixes are about as concentrated as those of the default Dirichlet distribution.
+            mixes are about as concentrated as the default Dirichlet distribution's.
         topic_correlation: of the normal variables of topics 0 and 1, 2 and 3, and so on; others are independent.
             With an odd number of topics, the last has no partner and is more frequent.
         overlap: words that each topic shares with the next one, and the last with the first.

@@ -299,7 +299,7 @@ def topic_attention() -> Drawn:
 
 @picture(
     "distance-matched",
-    "docs/probes/distance-matched-topic-attention.md",
+    "docs/probes/topic-attention.md",
     alt="Attention by distance, for words of one topic and of different topics, in two panels",
 )
 def distance_matched() -> Drawn:

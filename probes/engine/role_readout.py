@@ -1,4 +1,4 @@
-"""Reduce the attention of a layer to what the roles of its heads need, for ``HeadRoles``."""
+"""Reduce the attention of a layer to statistics of its heads' roles, for ``HeadRoles``."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class RoleStatistics(NamedTuple):
 
     Attributes:
         score: mean attention to a place's keys, over the queries that have some. Locality is 1 less the mean distance
-            of attention, as a share of that of uniform attention. 0 where it is not defined.
-        chance: the same if attention ignores the place: uniform over the keys that a query sees, or with the token ids
+            of attention, relative to uniform attention's. 0 where it is not defined.
+        chance: the score if attention ignores the place: uniform over the keys that a query sees, or with the token ids
             permuted; 0 for locality, and where the score is not defined.
         share: attention to a place's keys as a share of all that is not left out; 0 for locality, and if all is left
             out.
         is_defined: 1 where an example has a score: a query with a choice of keys, and some at the place.
-        distance: mean distance in tokens between query and key, and that of uniform attention; 0 where locality is not
+        distance: mean distance in tokens between query and key, and under uniform attention; 0 where locality is not
             defined.
         has_share: 0 if all attention is left out, else 1.
     """
@@ -52,7 +52,7 @@ class RoleStatistics(NamedTuple):
 
 @dataclass(frozen=True)
 class RoleReadout(AttentionReadout):
-    """Reduces attention to the scores of heads in each role, and what their p-values need.
+    """Reduces attention to the scores of heads in each role, and the sums that their p-values need.
 
     The columns are those of ``RoleStatistics``, then either sums over pairs with permuted token ids, or the attention
     pattern, of which such sums are taken later: whichever has fewer numbers.
@@ -114,7 +114,7 @@ class RoleReadout(AttentionReadout):
     def _permuted_example(
         self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch, example: int
     ) -> dict[str, Float[Tensor, "head 2 draw"]]:
-        """Return the scores of one example with permuted token ids, the same permutations at all sites."""
+        """Return the scores of one example with permuted token ids. All sites share the permutations."""
         n_pos = batch.tokens.shape[1]
         kept = {site: self.split(columns)[1][example] for site, columns in activations.items()}
         n_draws = self._n_draws(len(next(iter(kept.values()))))
@@ -244,7 +244,7 @@ class _Repeated(NamedTuple):
         attention: to earlier occurrences, and to the tokens after these.
         attention_in_share: that which is not left out of shares.
         n_queries: number of queries that have such keys.
-        n_pairs: number of pairs of positions with the same token.
+        n_pairs: number of pairs of positions with equal tokens.
     """
 
     attention: Float[Tensor, "batch head 2"]
@@ -255,7 +255,7 @@ class _Repeated(NamedTuple):
 
 @dataclass(frozen=True)
 class RoleTexts:
-    """Texts of a batch: the keys at fixed places from each query, and what uniform attention gives.
+    """Texts of a batch: the keys at fixed places from each query, and the attention to them if it is uniform.
 
     Attributes:
         tokens: ids.
@@ -358,7 +358,7 @@ def _chance(
 ) -> Float[Tensor, "batch head _"]:
     """Return attention that ignores the places, but locality's, summed over queries.
 
-    With token ids permuted, any two positions are equally likely to hold the same token. The token after an earlier one
+    With token ids permuted, any two positions are equally likely to hold equal tokens. The token after an earlier one
     is not the first, and may be the query itself.
     """
     to_earlier = torch.where(texts.real[:, None], earlier, 0).sum(dim=2)
@@ -369,6 +369,6 @@ def _chance(
 
 
 def _distance(distances: Float[Tensor, "batch head query"], texts: RoleTexts) -> Float[Tensor, "batch head 2"]:
-    """Return the distance of attention and that of uniform attention, summed over the queries that have a choice."""
+    """Return the distances of attention and of uniform attention, summed over the queries that have a choice."""
     summed = torch.where(texts.has_choice[:, None], distances, 0).sum(dim=2)
     return torch.stack([summed, texts.uniform_distance[:, None].expand_as(summed)], dim=2)

@@ -15,10 +15,10 @@ _SUM_TOLERANCE = 0.01  # rounding of bfloat16 is below it
 def attention_entropy(pattern: Float[Array, "*batch key"]) -> Float[Array, "*batch"]:
     """Return the Shannon entropy in nats of each row of attention weights, in float64.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns the kind that it was given (arrays for lists).
 
     Args:
-        pattern: weights over keys that sum to 1; a weight of 0 adds nothing.
+        pattern: weights over keys that sum to 1; weights of 0 do not count.
 
     Returns:
         0 where all attention is on one key, ``log(n)`` where it is spread evenly over ``n`` keys; NaN where the weights

@@ -76,7 +76,7 @@ def best_pairs(
 
     Args:
         tuned: rows of each layer of one model.
-        base: rows of each layer of the other, for the same examples in order.
+        base: rows of each layer of the other, for these examples in order.
         expected: for each tuned layer, the place of the base layer that it would match without any change.
         n_permutations: number of re-pairings. By default twenty for each tuned layer, the fewest with which Holm's
             p-values can reach .05.

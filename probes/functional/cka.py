@@ -68,7 +68,7 @@ def linear_cka(
 
     Args:
         x: rows of one representation, of any floating dtype.
-        y: rows of the other, in the same order.
+        y: rows of the other, in the order of ``x``.
         debiased: which form.
         precision: precision of the products. ``"float32"`` is faster and right to about 1e-7. Sums are float64 in
             either.

@@ -78,7 +78,7 @@ class CrossMoments:
 
         Args:
             x: rows of one representation.
-            y: rows of the other, in the same order.
+            y: rows of the other, in the order of ``x``.
             like: moments whose fixed points to take. The means if not given.
             precision: ``"float32"`` rounds rows minus the point to float32 for ``product``, block by block.
 

@@ -1,4 +1,4 @@
-"""Attention within topics against attention between topics, at equal distance in the same document.
+"""Attention within topics against attention between topics, at equal distance in one document.
 
 The buckets are those of Li, Li & Risteski (ICML 2023); the comparison at equal distance is ours, with the weights of
 Mantel & Haenszel (1959).
@@ -127,7 +127,7 @@ class _Block:
 
 
 def _added(size: int, place: Int[Tensor, "pair"], values: Float[Tensor, "pair"]) -> Float[Tensor, "{size}"]:
-    """Return the sums of the values at each place. They have the same bits on every run, also on a GPU."""
+    """Return the sums of the values at each place. Their bits are equal on every run, also on a GPU."""
     if values.device.type == "cpu":
         return torch.bincount(place, weights=values.double(), minlength=size).double()  # of no values: integers
     exact = exact_dtype(values.device)
@@ -137,7 +137,7 @@ def _added(size: int, place: Int[Tensor, "pair"], values: Float[Tensor, "pair"])
 def matched_means(
     total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
 ) -> Float[Tensor, "... 2"]:
-    """Return the mean attention of both buckets over the same documents and distances.
+    """Return the mean attention of both buckets over matched documents and distances.
 
     Each distance ``d`` in each document in which both buckets have pairs counts with
     ``n_same n_different / (n_same + n_different)``, for both alike. If attention is some function of document and
@@ -163,7 +163,7 @@ def matched_means(
 def unmatched_means(
     total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
 ) -> Float[Tensor, "... 2"]:
-    """Return the mean attention of both buckets over the same documents at any distance, as ``TopicAttention`` does."""
+    """Return the mean attention of both buckets over matched documents at any distance, as ``TopicAttention`` does."""
     return matched_means(total.sum(dim=-1, keepdim=True), pairs.sum(dim=-1, keepdim=True))
 
 

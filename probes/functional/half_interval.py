@@ -74,7 +74,7 @@ def interval_from_halves(
     """Return the 95% interval of any number, such as the change of an index, from its values for halves of the units.
 
     The variance of the halves about their mean estimates the value's variance (``half_interval``), with Student's
-    quantile for ``n_units - 1``. Give the logarithm of a ratio. The change of a measure on fixed units needs the same
+    quantile for ``n_units - 1``. Give the logarithm of a ratio. The change of a measure on fixed units needs equal
     halves before and after.
 
     Args:

@@ -26,7 +26,7 @@ RowsOfExample: TypeAlias = Callable[[Int[Tensor, "query"]], Float[Tensor, "head 
 def role_keys(tokens: Int[Array, "batch pos"], role: str, offset: int = 2) -> Int[Array, "batch pos slot"]:
     """Return, for each query, the positions of the keys that a role points to.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns the kind that it was given (arrays for lists).
 
     Cost: ``n log n``, and ``n`` for each earlier occurrence of the most frequent token.
 
@@ -110,10 +110,10 @@ def permuted_sums(
 ) -> dict[str, Float[Tensor, "head 2 draw"]]:
     """Return the attention to duplicates and to the tokens after them, averaged over queries, with token ids permuted.
 
-    The attention of one example stays as it is, and its token ids change places. The same permutations serve all sites.
-    The number of queries with an earlier occurrence of their token is the same in all of them.
+    The attention of one example stays as it is, and its token ids change places. All sites share the permutations. The
+    number of queries with an earlier occurrence of their token is equal in all of them.
 
-    Time: ``n_permutations x heads`` additions for each pair of positions with the same token. Memory: the attention of
+    Time: ``n_permutations x heads`` additions for each pair of positions with equal tokens. Memory: the attention of
     a block in float64, a million numbers, and the result.
 
     Args:
@@ -165,7 +165,7 @@ def _permuted_pairs(
     at_once: int,
     draw: np.random.Generator,
 ) -> Iterator[tuple[Int[Tensor, "cell"], Int[Tensor, "end"]]]:
-    """Yield pairs of positions that hold the same token in a few permutations, and where each one's pairs end, after 0.
+    """Yield pairs of positions that hold equal tokens in a few permutations, and where each one's pairs end, after 0.
 
     A pair is its place in the table of a block of queries and all keys. Pairs of other queries are left out.
 

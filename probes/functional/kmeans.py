@@ -61,7 +61,7 @@ def kmeans(
 
     Lloyd's algorithm with greedy k-means++ seeding, and scikit-learn's rules for stopping and for empty clusters: from
     equal centres both give equal clusters. All starts run in parallel, so that each iteration reads the rows once.
-    Distances are float32, sums float64. A seed always gives the same clusters.
+    Distances are float32, sums float64. A seed determines the clusters.
 
     Memory: the rows on the device, and ``8 x n_init`` bytes per row. Cost: ``n k d`` multiplications per start and
     iteration, and about ``3 + log k`` times that for the seeding.

@@ -50,7 +50,7 @@ def rbf_cka(
 
     Args:
         x: rows of one representation, computed in float64.
-        y: rows of the other, in the same order.
+        y: rows of the other, in the order of ``x``.
         fraction: fraction of the median distance between different examples.
         debiased: which form.
         device: where to compute. The rows' device if not given.

@@ -27,7 +27,7 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
 
     Args:
         x: rows of one representation, computed in float64.
-        y: rows of the other, in the same order.
+        y: rows of the other, in the order of ``x``.
         variance: share of the variance to keep, above 0 and at most 1.
 
     Example:

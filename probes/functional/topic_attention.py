@@ -1,4 +1,4 @@
-"""Attention between words of the same topic and of different topics, in one vectorised pass.
+"""Attention between words of one topic and of different topics, in one vectorised pass.
 
 The measurement of Li, Li & Risteski, "How Do Transformers Learn Topic Structure" (ICML 2023).
 """
@@ -25,7 +25,7 @@ _MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
 
 @dataclass(frozen=True)
 class WordTopics:
-    """Which words share a topic. Words with the same set of topics form a group.
+    """Which words share a topic. Words with equal sets of topics form a group.
 
     Attributes:
         row: each word's place among the words that have a topic, -1 for those that have none.
@@ -145,7 +145,7 @@ class PairSums:
 
     @property
     def within_mean(self) -> Float[Array, "head 2"]:
-        """Return the mean attention over same-topic and different-topic pairs of the same documents; NaN for none."""
+        """Return the mean attention over same-topic and different-topic pairs of matched documents; NaN for none."""
         return self.within[..., 0] / self.weight[0]
 
 
@@ -171,14 +171,13 @@ def topic_attention(
     words: Int[Array, "batch pos"],
     topics: object,
 ) -> PairSums:
-    """Sum attention between words of the same topic and of different topics over a batch.
+    """Sum attention between words of one topic and of different topics over a batch.
 
-    Takes tensors, NumPy arrays or lists, and returns the same kind (arrays for lists).
+    Takes tensors, NumPy arrays or lists, and returns the kind that it was given (arrays for lists).
 
-    Every ordered (query, key) pair of positions whose words both have a topic falls into one bucket:
-    ``same_word`` (the diagonal included), ``same_topic`` (a different word), ``different_topic``. Pairs
-    with any other position are left out, and nothing is renormalised. Cost: the positions that count,
-    squared.
+    Every ordered (query, key) pair of positions whose words both have a topic falls into one bucket: ``same_word`` (the
+    diagonal included), ``same_topic`` (a different word), ``different_topic``. Pairs with any other position are left
+    out, and weights are not renormalised. Cost: the positions that count, squared.
 
     ``sum / pairs`` is the plain average over the pairs of all documents. It compares documents of few topics with
     documents of many: where these differ in length, it differs from bucket to bucket whatever attention does.
@@ -316,8 +315,8 @@ def document_weights(
 ) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
     """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
 
-    A document has the same weight under every relabelling that leaves it both kinds of pairs: if the relabelled
-    counts gave the weights, documents of one topic would not count in the ratio but would in its chance interval.
+    A document keeps its weight under every relabelling that leaves it both kinds of pairs: if the relabelled counts
+    gave the weights, documents of one topic would not count in the ratio but would in its chance interval.
     """
     n_same, n_different = _kinds(pairs)
     weight = pair_weight(n_same[:, :1], n_different[:, :1])

@@ -58,7 +58,7 @@ def cka_between_units(
 
     Args:
         x: rows of one representation, of any floating dtype.
-        y: rows of the other, in the same order.
+        y: rows of the other, in the order of ``x``.
         units: unit of each row.
         debiased: which form.
 

@@ -25,7 +25,7 @@ class Relabelling:
     """The permutations of labels that are equally likely if labels and hidden states are unrelated.
 
     Without units, any two examples of one stratum may exchange their labels. Examples of one unit are not independent.
-    With units, those of one class exchange their labels as a whole. The examples of a unit with several classes
+    With units, units of one class exchange their labels as a whole. The examples of a unit with several classes
     exchange labels within the unit.
 
     Attributes:

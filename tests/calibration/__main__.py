@@ -16,7 +16,17 @@ from pathlib import Path
 from types import ModuleType
 
 from probes.functional import wilson_interval
-from tests.calibration import ari_moments, best_pair, halves, head_roles, neighbour_purity, topic_attention, units
+from tests.calibration import (
+    ari_moments,
+    best_pair,
+    halves,
+    head_roles,
+    logit_lens,
+    neighbour_purity,
+    topic_attention,
+    topic_embedding,
+    units,
+)
 
 ROOT = Path(__file__).parents[2]
 RATES = ROOT / "tests" / "calibration" / "rates.csv"
@@ -24,9 +34,13 @@ PAGE = ROOT / "docs" / "calibration.md"
 SECONDS_PER_ROW = 240  # fewer than 2,000 draws if they take longer
 FIELDS = ("what", "case", "calls", "draws")
 SUMMARISED = (  # one row each, since all cases are alike
+    "Topic attention",
+    "Interval from halves",
     "HeadRoles, a role of a head",
     "TaskClusterARI by moments",
     "NeighbourPurity, interval",
+    "TopicEmbedding",
+    "LogitLens, interval above chance",
 )
 SEED = 1000
 
@@ -53,6 +67,8 @@ def rows() -> Iterator[Row]:
         "Most similar layer": best_pair,
         "HeadRoles, a role of a head": head_roles,
         "Interval from halves": halves,
+        "TopicEmbedding": topic_embedding,
+        "LogitLens, interval above chance": logit_lens,
     }.items():
         for case in module.CASES:
             yield Row(name, case, partial(_of_module, module, case))
@@ -107,12 +123,19 @@ def page(found: dict[tuple[str, str], tuple[int, int]]) -> str:
             by_units.append(f"| {case} | {rates[0]} | {rates[1]} |")
     others = []
     for (what, case), (calls, draws) in found.items():
-        if draws and what not in units.CASES and what not in SUMMARISED:  # some cases have no p-value
+        if draws and what not in units.CASES and not _summarised(what, case):  # some cases have no p-value
             others.append(f"| {what} | {case} | {_rate(calls, draws)} |")
     for name in SUMMARISED:
-        shares = [calls / draws for (what, _), (calls, draws) in found.items() if what == name and draws]
-        others.append(f"| {name} | {len(shares)} cases | {min(shares):.1%} to {max(shares):.1%} |")
+        rates = [rate for (what, case), rate in found.items() if what == name and _summarised(what, case)]
+        shares = [calls / draws for calls, draws in rates if draws]
+        if shares:
+            others.append(f"| {name} | {len(shares)} cases | {min(shares):.1%} to {max(shares):.1%} |")
     return _TEXT.format(by_units="\n".join(by_units), others="\n".join(others))
+
+
+def _summarised(what: str, case: str) -> bool:
+    """Return whether a case is part of its test's single row. The interval at equal distance is another test."""
+    return what in SUMMARISED and not case.startswith("matched")
 
 
 def _rate(calls: int, draws: int) -> str:
@@ -125,24 +148,21 @@ def _rate(calls: int, draws: int) -> str:
 _TEXT = """# False positives
 
 **With `units`, or with independent prompts, no test of a probe finds an effect too often. Without `units`, prompts that
-share a template or are repeated give false positives in 11% to 100% of draws.** If your prompts come from templates,
-pass `units`.
+share a template or are repeated give false positives in 11% to 100% of draws.**
 
 Classes, templates and models were drawn without any effect, so every call is false. The 95% interval of the rate
 should contain the nominal 5%, or lie below it. Rates below 3% come from Holm's correction, from few distinct
 relabellings, or from an interval that is too wide. *Share* is the part of the variance of hidden states that templates
 explain.
 
-A case has 2,000 draws, or fewer if they are slow (30 to 400). *Interval from halves* counts intervals that miss a
-planted value. `HeadRoles` is judged on all pairs of a head and a role in 200 untrained models.
-`tests/calibration/rates.csv` has all cases.
-
 | test and case: called at a nominal 5% (95% interval) | without units | with units |
 |---|---|---|
 {by_units}
 
-The interval of `DistanceMatchedTopicAttention` (*matched*) is no test, as [its
-page](probes/distance-matched-topic-attention.md) says.
+A case has 2,000 draws, or fewer if they are slow (30 to 400). `tests/calibration/rates.csv` has every case. *Interval
+from halves* counts intervals that miss a planted value. `HeadRoles` is judged on all pairs of a head and a role in 200
+untrained models. The interval of `DistanceMatchedTopicAttention` (*matched*) is no test, as [its
+page](probes/topic-attention.md#at-equal-distance) says.
 
 | test | case | called at a nominal 5% (95% interval) |
 |---|---|---|

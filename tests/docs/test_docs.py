@@ -205,7 +205,7 @@ def test_the_list_of_public_names_is_that_of_the_packages() -> None:
     generator: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generator)
     page = PAGES["public-api.md"]
-    listed = set(re.findall(r"(?m)^- \[`[^`]+`\]\[([\w.]+)\]", page))
+    listed = set(re.findall(r"(?m)^\[`[^`]+`\]\[([\w.]+)\]", page))
     public = {f"{door}.{name}" for door, names in generator.public_names().items() for name in names}
     way = "run: python docs/public_api.py"
     assert sorted(public - listed) == [], f"public names that docs/public-api.md lacks; {way}"

@@ -1,4 +1,4 @@
-"""Does an example give the same values again, alone, in a batch, and with padding?"""
+"""Do an example's values repeat, alone, in a batch, and with padding?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONE_LENGTH = "give batches of sequences of one length"
 
 
 def check_repeats(checked: CheckedModel) -> tuple[bool, str]:
-    """Check that the same batch gives the same values, to the bit, also with another batch in between."""
+    """Check that a repeated batch gives equal values, to the bit, also with another batch in between."""
     first = checked.seen
     checked.output(checked.batch("between", 2))
     second = checked.values(checked.standard)
@@ -34,7 +34,7 @@ def check_repeats(checked: CheckedModel) -> tuple[bool, str]:
 
 
 def check_same_alone(checked: CheckedModel) -> tuple[bool, str]:
-    """Check that an example gives the same residual stream alone and in a batch, within rounding."""
+    """Check that an example's residual stream is equal alone and in a batch, within rounding."""
     largest = 0.0
     where = checked.working("residual")[0]
     for row in range(_N_ALONE):

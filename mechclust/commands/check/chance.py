@@ -136,7 +136,7 @@ class Chance:
 
 
 class _Draw:
-    """One draw of tokens and labels, and what probes find in it, by the name of the test."""
+    """One draw of tokens and labels, and the probes' measures of it, by the name of the test."""
 
     def __init__(self, checked: CheckedModel, number: int) -> None:
         self.checked = checked
@@ -224,7 +224,7 @@ class _Draw:
 
 
 def chance_of_untrained(build: Build | None, checked: CheckedModel) -> tuple[bool, str]:
-    """Check clusters and topics in an untrained model of the same architecture."""
+    """Check clusters and topics in an untrained model of this architecture."""
     if build is None:
         raise NotTried("it is not known how to draw this model's weights; give its name or directory instead")
     untrained = CheckedModel(build(seed=checked.seed), checked.tokenizer, checked.seed, checked.sites)

@@ -1,14 +1,14 @@
-"""Does the hooked model compute what plain Hugging Face computes for the same checkpoint and tokens?
+"""Does the hooked model agree with plain Hugging Face on a checkpoint and tokens?
 
-The bound. Two passes that do the same sums in another order differ by rounding alone. Each block rounds what it adds to
-the residual stream a few times, each time by at most eps / 2 of its size and in either direction, so that differences
+The bound. Two passes that add in another order differ by rounding alone. Each block rounds its contribution to the
+residual stream a few times, each time by at most eps / 2 of its size and in either direction. Differences therefore
 grow like the root of the number of blocks: sqrt(n_layers + 1) eps, times a factor for the few roundings per block and
 for norms and sharp attention, which enlarge them. The factor is 4 in half precision, where a larger one would hide
 faults, with .1 as the limit, and 100 in float32, where a fault is far above that: 2e-5 for 2 blocks, 7e-5 for 32. An
 adapter doubles it in half precision, since merging rounds the weights once more.
 
-Logits are compared relative to the largest, states relative to the length of the state at the same place, and attention
-as it is, since it is a share already.
+Logits are compared relative to the largest, states relative to the length of the state at that place, and attention as
+it is, since it is a share already.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def equals_hugging_face(
 
     Args:
         checked: the model.
-        reference: what Hugging Face gives, or why that is not known.
-        note: what else must be known of the reference.
+        reference: Hugging Face's values, or why they are not known.
+        note: a caveat on the reference.
         swap: takes the adapter out (``False``) or puts it in again (``True``); ``None`` if it stays.
     """
     if isinstance(reference, str):
@@ -139,7 +139,7 @@ def equals_hugging_face(
 def _without_adapter(
     checked: CheckedModel, reference: Reference, bound: float, before: _Compared, swap: Callable[[bool], None]
 ) -> tuple[list[_Compared], str]:
-    """Compare without the adapter, and put it in again; return the comparisons, and what is wrong, if anything is."""
+    """Compare without the adapter, and put it in again; return the comparisons, and the fault, if there is one."""
     with _taken_out(swap):
         comparisons, _ = _compare_cases(checked, reference.base)
     wrong = _first_wrong(comparisons, bound)
@@ -160,7 +160,7 @@ def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple
 
     Args:
         checked: the model as they load it.
-        reference: what Hugging Face gives, or why that is not known.
+        reference: Hugging Face's values, or why they are not known.
     """
     if isinstance(reference, str):
         raise NotTried(reference)
@@ -233,7 +233,7 @@ def _inside_differences(
 
 
 def _output_difference(output: Values, expected: ReferenceValues, real: _RealTokens) -> _Difference:
-    """Return how far the output is from logits, or from the last hidden state if that is what the model gives."""
+    """Return how far the output is from logits, or from the last hidden state of a model without logits."""
     names = ["the logits", "the last hidden state"][-len(expected.outputs) :]
     distances = {
         name: _largest_distance(output, value, real)
@@ -376,7 +376,7 @@ def _meaning(wrong: _Compared, checked: CheckedModel, reference: Reference, adap
 
 
 def _success(comparisons: list[_Compared], bound: float, reference: Reference, *, swapped: bool) -> str:
-    """Say what is equal, and within what."""
+    """Name the equal values, and their tolerance."""
     output = _largest([compared.differences[-1] for compared in comparisons])
     below = list(chain.from_iterable(compared.differences[:-1] for compared in comparisons))
     attention = [difference for difference in below if difference.where.startswith("the attention")]
@@ -400,7 +400,7 @@ def _largest(differences: list[_Difference]) -> _Difference:
 
 
 def _inside_text(values: str, unit: str, differences: list[_Difference]) -> str:
-    """Say within what states or attention are equal; ``""`` if none were compared."""
+    """Give the tolerance within which states or attention are equal; ``""`` if none were compared."""
     if not differences:
         return ""
     places = {difference.where for difference in differences}

@@ -31,11 +31,11 @@ class _Drawn(NamedTuple):
 
 
 def fused_attention_equals(checked: CheckedModel, reference: Reference | str) -> tuple[bool, str]:
-    """Check that attention to classes of keys and to single keys is that of Hugging Face's eager patterns.
+    """Check that attention to classes of keys and to single keys equals Hugging Face's eager patterns.
 
     Args:
         checked: the model as probes of attention read it, with PyTorch's kernel.
-        reference: what Hugging Face gives, or why that is not known.
+        reference: Hugging Face's values, or why they are not known.
     """
     if isinstance(reference, str):
         raise NotTried(reference)

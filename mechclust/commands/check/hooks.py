@@ -49,7 +49,7 @@ def hook_points(checked: CheckedModel, selector: Selector) -> tuple[bool, str]:
 
 
 def _trouble(checked: CheckedModel, selector: Selector, name: str, fired: list[Values]) -> str:
-    """Return what is wrong with a hook point; ``""`` if nothing is."""
+    """Return the fault of a hook point, or ``""``."""
     if len(fired) != 1:
         event = f"fired {len(fired)} times" if fired else "exists but did not fire"
         return (
@@ -196,7 +196,7 @@ def _patterns(checked: CheckedModel) -> dict[str, Float[Tensor, "example head qu
 
 
 def blocks_join(checked: CheckedModel) -> tuple[bool, str]:
-    """Check that every block starts from what the block before it gave, to the bit."""
+    """Check that every block starts from the output of the block before it, to the bit."""
     stream = [name for name in checked.working("residual") if name.endswith("hook_resid_post")]
     pairs = [(post, after.replace("hook_resid_post", "hook_resid_pre")) for post, after in pairwise(stream)]
     pairs = [(post, pre) for post, pre in pairs if pre in checked.model.hook_dict]

@@ -1,4 +1,4 @@
-"""A model under check, and what it is fed: random token sequences that depend on the seed alone."""
+"""A model under check, and its inputs: random token sequences that depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class CheckedModel:
         return Batch(torch.from_numpy(drawn).long())
 
     def output(self, batch: Batch) -> Values:
-        """Return what the model gives for a batch, dropout off."""
+        """Return the model's output for a batch, dropout off."""
         with torch.inference_mode(), evaluation_mode(self.model):
             output = forward(self.model, batch.to(device_of(self.model)))
         output = getattr(output, "logits", output)
         return output[0] if isinstance(output, tuple) else output  # type: ignore[no-any-return]
 
     def watched(self, batch: Batch, names: Sequence[str]) -> tuple[dict[str, list[Values]], Values]:
-        """Return copies, on the CPU, of what each hook point gave in one forward pass, and the model's output.
+        """Return copies, on the CPU, of each hook point's activation in one forward pass, and the model's output.
 
         Args:
             batch: the batch.
@@ -119,7 +119,7 @@ class CheckedModel:
         return activations, output
 
     def values(self, batch: Batch, *kinds: str) -> dict[str, Values]:
-        """Return what the working sites of some selectors gave; of all selectors by default."""
+        """Return the activations at the working sites of some selectors, by default of all."""
         activations, _ = self.watched(batch, self._names(*(kinds or self.sites)))
         return {name: fired[0] for name, fired in activations.items()}
 
@@ -183,7 +183,7 @@ def on_cpu(value: Values) -> Values:
 
 
 def _wrapped(model: Any) -> Any:
-    """Return the Hugging Face model that a model wraps; ``None`` if it wraps nothing."""
+    """Return the Hugging Face model that a model wraps, or ``None``."""
     return getattr(model, "original_model", getattr(model, "body", None))
 
 

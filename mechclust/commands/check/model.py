@@ -65,8 +65,8 @@ class _Break(NamedTuple):
     """A failure that keeps other checks from saying anything.
 
     Attributes:
-        reason: why they say nothing.
-        possible: checks that can be made all the same.
+        reason: why they are not made.
+        possible: checks that can be made nevertheless.
     """
 
     reason: str
@@ -113,11 +113,11 @@ def check_model(
     """Check everything that probes need of a model, without changing the model or the process.
 
     Logits, states and attention are plain Hugging Face's, with padding on either side, with and without an adapter;
-    hook points exist, fire once and have the documented shapes; weights and activations are finite;
-    attention rows sum to 1 and attend only where they may; each block reads the previous one's output; values
-    repeat to the bit, and are the same alone, in a batch and with padding; measuring leaves no trace in
-    output, hooks, flags and random states; memory is flat; the tokenizer fits; and probes find nothing in
-    random tokens with random labels, nor in the same architecture with random weights.
+    hook points exist, fire once and have the documented shapes; weights and activations are finite; attention rows sum
+    to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit, and are
+    equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random states;
+    memory is flat; the tokenizer fits; and probes find nothing in random tokens with random labels, nor in this
+    architecture with random weights.
 
     Cost: about 60 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
     half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
@@ -189,7 +189,7 @@ class _Known(NamedTuple):
 
     Attributes:
         reference: the values, or why they are not known.
-        note: what else must be known of them.
+        note: a caveat on them.
         swaps: whether the adapter may be taken out and put in again.
     """
 
@@ -199,12 +199,12 @@ class _Known(NamedTuple):
 
 
 class _Subject(NamedTuple):
-    """A model to check, and what it is compared with.
+    """A model to check, and its reference.
 
     Attributes:
         checked: the model.
         known: values of plain Hugging Face.
-        build: builds the same architecture with random weights; ``None`` if that is not known.
+        build: builds this architecture with random weights; ``None`` if that is not known.
         load_read_only: loads the model as ``clusters`` and ``compare`` read it; ``None`` for other models.
         forget: whether the model may be dropped before these are made, because two large ones need not fit together.
     """
@@ -300,7 +300,7 @@ def _check_hooked(model: Any) -> None:
 
 
 def _untrained(model: Any, plain: Any) -> Build | None:
-    """Return a function that builds the same architecture with random weights; ``None`` if that is not known."""
+    """Return a function that builds this architecture with random weights; ``None`` if that is not known."""
     if plain is not None:
         return partial(load_pretrained, model, untrained=True)
     try:
@@ -343,7 +343,7 @@ def _checks(subject: _Subject) -> Iterator[Check]:
 
 
 def _attempts(subject: _Subject) -> dict[str, _Attempt]:
-    """Return the checks of what the model computes, in the order in which they are made."""
+    """Return the checks of the model's values, in the order in which they are made."""
     chance = Chance(subject.checked)
     attempts: dict[str, _Attempt] = {}
     for name, attempt in _ATTEMPTS.items():

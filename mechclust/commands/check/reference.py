@@ -47,7 +47,7 @@ class ReferenceValues(NamedTuple):
 
 
 class ReferenceCase(NamedTuple):
-    """One batch, and what Hugging Face gives for it.
+    """One batch, and Hugging Face's values for it.
 
     Attributes:
         padded: ``""``, ``"right"`` or ``"left"``.
@@ -180,13 +180,13 @@ def _values(model: Any, batch: Batch, options: dict[str, Int[Tensor, "batch pos"
 
 
 def _has_final_norm(model: Any) -> bool:
-    """Return whether a norm stands behind the last block, so that the last hidden state is not what the block gives."""
+    """Return whether a norm stands behind the last block, so that the last hidden state is not the block's output."""
     return any(name.rpartition(".")[2] in _FINAL_NORMS for name, _ in model.named_modules())
 
 
 @contextmanager
 def _watched(model: Any, embedded: list[_States], blocks: list[_States]) -> Iterator[None]:
-    """Append what token embeddings and blocks give inside the block to two lists."""
+    """Append the outputs of token embeddings and blocks inside the block to two lists."""
     n_layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == n_layers]
     with ExitStack() as hooks:

@@ -26,10 +26,10 @@ class Check:
     """One check of a model.
 
     Attributes:
-        name: what was checked.
+        name: the property that was checked.
         passed: whether it is as it should be; ``None``: it could not be tried.
-        detail: what was found, with numbers. Of a failure also what it means and the way out.
-        note: nothing is wrong, but there is something to know or to choose.
+        detail: the finding, with numbers. Of a failure also what it means and the way out.
+        note: the model is fine, but there is something to know or to choose.
 
     Example:
         >>> Check("hook points", passed=True, detail="all 37 fired").passed
@@ -100,7 +100,7 @@ class CheckReport:
 
     @property
     def readings(self) -> list[Reading]:
-        """One reading per check: its verdict, and what was found."""
+        """One reading per check: its verdict and detail."""
         return [Reading(check.name, check.verdict, verdict=check.detail) for check in self.checks]
 
     @property

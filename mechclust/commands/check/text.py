@@ -91,7 +91,7 @@ def _is_known(tokenizer: Any, word: str) -> bool:
 
 
 def _lost(tokenizer: Any, text: str, ids: list[int]) -> str:
-    """Return what is wrong with a text that does not come back; ``""`` if it does."""
+    """Return the fault of a text that does not come back, or ``""``."""
     back = tokenizer.decode(ids, skip_special_tokens=True)
     if _letters(back) == _letters(text):
         return ""
@@ -106,7 +106,7 @@ def _letters(text: str) -> str:
 
 
 def _misplaced(checked: CheckedModel, texts: list[str], ids: list[list[int]]) -> str:
-    """Return what is wrong with the last token's place in padded batches; ``""`` if nothing is."""
+    """Return the fault in the last token's place in padded batches, or ``""``."""
     prompts = LabelledPrompts(texts, {"task": texts}, source="check")
     n_tokens = len(texts) * max(map(len, ids))
     (batch,) = prompts.batches(encoder(checked.tokenizer), max(n_tokens, 4096), pad_id=checked.pad_id)

@@ -41,13 +41,13 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         given: a label in the file, or a surface feature (such as ``"last word"``), whose class means are subtracted
             from the states for a second index; ``auto``: whatever the clusters follow, if not the task; or ``none``.
         within: a label in the file within whose classes the task is permuted for the chance levels, such as the inputs
-            that all tasks share. Prompts with the same value also share a fold of the linear classifier, so it is
-            tested on inputs that it has not seen.
+            that all tasks share. Prompts with one value also share a fold of the linear classifier, so it is tested on
+            inputs that it has not seen.
         n_clusters: numbers of clusters; by default the number of the label's classes. Sentences, figures and map use
             the first.
         drop_outliers: leave out dimensions whose standard deviation is above this many times the median one, such as
             10.
-        standardise: give every dimension the same variance before clustering.
+        standardise: give every dimension equal variance before clustering.
         pca: cluster this many principal components.
         cosine: cluster directions: states of length 1.
         tsne: cluster a 2-D t-SNE of the states instead of the states themselves.

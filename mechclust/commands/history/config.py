@@ -41,8 +41,8 @@ class HistoryConfig(ModelSettings, PromptSettings):
         n_init: k-means starts.
         n_permutations: random relabellings behind the chance levels of clusters, heads and topics.
         cka_permutations: random pairings behind the chance levels of CKA; 0 for none.
-        n_resamples: random halves of the prompts, or of their units, behind the 95% intervals; 0 for none. Those of
-            topics are halves of the documents.
+        n_resamples: random halves of the prompts, or of their units, behind the 95% intervals; 0 for none. For topics,
+            halves of the documents.
         map_prompts: maximum number of prompts to show with the slider, chosen by their number in the file; 0 for none.
         map_layers: layers to show there; by default up to five, evenly spaced.
         attention_prompts: prompts whose attention is shown there, numbered from 0 as in the file.
@@ -102,7 +102,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     @property
     def measures_attention(self) -> bool:
-        """Whether probes measure attention, and nothing else but hidden states of clusters and CKA."""
+        """Whether probes measure attention, and otherwise only hidden states of clusters and CKA."""
         kinds = [getattr(self.registered(name).at, "kind", "") for name in self.others]
         if "topics" in self.measured:
             kinds.append("attention")
