@@ -23,6 +23,7 @@ from mechclust.report.analysis import Panel
 from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, SOFT, TEXT, layer_axis, styled, subplots
 from mechclust.report.text import figure_text
 from probes import ProbeResult
+from probes.head_roles import LEAST_EXCESS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,7 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         _cka_panel(result, tables),
         *_block_panels(result, tables),
         _change_panel(result, tables["tasks"]),
+        *_role_panels(result, tables),
         *_control_panels(result, tables),
         *_cluster_panels(result, tables),
         *_opinion_panels(result, tables["compare"]),
@@ -261,6 +263,38 @@ def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         what = "Debiased CKA of the controls with the tuned and with the base model"
     caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
     yield Panel("clusters", clusters_figure(tables["clusters_by_layer"], list(tables["clusters"]["cluster"])), caption)
+
+
+def _role_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
+    """Yield the attention of every head to the tokens of each role, in the tuned against the base model."""
+    if not result.roles:
+        return
+    figure, (axis,) = subplots(1, size=(5.2, 4.6))
+    base, tuned = (result.roles[model]["excess"][..., :-1].flatten() for model in ("base", "tuned"))
+    axis.plot(base, tuned, ".", color=_GREY, ms=4)
+    axis.axline((0, 0), slope=1, color=SOFT, lw=0.8)
+    axis.axvline(LEAST_EXCESS, color=SOFT, ls=":", lw=1)
+    axis.axhline(LEAST_EXCESS, color=SOFT, ls=":", lw=1)
+    table = tables["head_roles"]
+    for row in table[table["changed"]].itertuples():
+        x = [[row.base_excess - row.base_excess_low], [row.base_excess_high - row.base_excess]]
+        y = [[row.tuned_excess - row.tuned_excess_low], [row.tuned_excess_high - row.tuned_excess]]
+        axis.errorbar(row.base_excess, row.tuned_excess, y, x, fmt="o", color=ORANGE, ms=4, lw=1)
+        axis.annotate(
+            f"{row.name} {row.role}",
+            (row.base_excess, row.tuned_excess),
+            fontsize=8,
+            xytext=(5, 4),
+            textcoords="offset points",
+        )
+    axis.set(xlabel="base: attention above chance", ylabel="tuned: attention above chance")
+    yield Panel(
+        "roles_of_heads",
+        figure,
+        "Attention of every head to the tokens of each role (but local), less chance, on repeated random tokens. On "
+        "the line: the same in both models. Named, with 95% intervals over sequences: heads whose role changed, and "
+        "the role that changed most. Dotted: the least that a role needs.",
+    )
 
 
 def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel]:

@@ -108,6 +108,8 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
         patching=together.patching,
         why_no_blocks=together.why_no_blocks,
         why_no_patching=together.why_no_patching,
+        roles=together.roles,
+        why_no_roles=together.why_no_roles,
         tokenization=inputs.tokenization,
         planes=prompt_planes(pair, inputs, config.map_prompts, progress=progress),
     )
