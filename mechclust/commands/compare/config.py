@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-
-from jaxtyping import Int
-from torch import Tensor
 
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
 from probes.functional.hsic import LEAST_DEBIASED
@@ -64,8 +60,6 @@ class CompareConfig(ModelSettings, PromptSettings):
         top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
             have huge values.
         top_pc_prompts: most prompts per task for ``top_pc``.
-        svcca: also SVCCA, a second opinion; the cost is quadratic in the dimensions.
-        svcca_prompts: most prompts per task for ``svcca``.
         n_dims: also how many dimensions hold 99% of the variance.
         n_dims_prompts: most prompts per task for ``n_dims``.
         purity: also the share of a prompt's nearest neighbours that are from its task; the cost is proportional to
@@ -102,8 +96,6 @@ class CompareConfig(ModelSettings, PromptSettings):
     rbf_prompts: _Prompts | None = 2000
     top_pc: bool = True
     top_pc_prompts: _Prompts | None = None
-    svcca: bool = False
-    svcca_prompts: _Prompts | None = 2000
     n_dims: bool = True
     n_dims_prompts: _Prompts | None = None
     purity: bool = True
@@ -122,8 +114,3 @@ class CompareConfig(ModelSettings, PromptSettings):
             raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")
         if self.n_role_sequences == 1:
             raise InputError("n_role_sequences is 1, and intervals need 2; give more, or 0 for none")
-
-    def svcca_of(self, of_task: Mapping[str, Int[Tensor, "_"]]) -> int:
-        """Return how many prompts of the largest task SVCCA is given; 0 if it is not measured."""
-        most = max(map(len, of_task.values()))
-        return min(most, self.svcca_prompts or most) if self.svcca else 0

@@ -20,7 +20,7 @@ from mechclust.commands.compare.group_figures import (
 )
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, CHANCE, COLORS, GREEN, ORANGE, SOFT, TEXT, layer_axis, styled, subplots
+from mechclust.report.style import BLUE, CHANCE, COLORS, ORANGE, SOFT, TEXT, layer_axis, styled, subplots
 from mechclust.report.text import figure_text
 from probes import ProbeResult
 from probes.head_roles import LEAST_EXCESS
@@ -34,7 +34,7 @@ MAX_COLORED_TASKS = 7
 _GREY = "#bbbbbb"
 _BLOCK_COLUMNS = ("block_cka", "block_low", "block_high")
 _RESIDUAL_COLUMNS = ("debiased_cka", "low", "high")
-_OPINION_STYLES = ((BLUE, "s"), (ORANGE, "^"), (GREEN, "v"))
+_OPINION_STYLES = ((BLUE, "s"), (ORANGE, "^"))
 
 
 @styled()

@@ -241,7 +241,7 @@ def _check_memory(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], config: Com
     size = layers_bytes(tuned, base, n)
     if len(base) == len(tuned):
         what = "a layer"
-        size = layers_bytes(tuned[:1], base[:1], n, config.svcca_of(of_task))
+        size = layers_bytes(tuned[:1], base[:1], n)
     needed = size * config.at_once / GIB
     if needed > config.max_memory:
         fewer = "fewer prompts (--max-per-task)"

@@ -38,7 +38,6 @@ class Measurements:
     patching: ProbeResult | None = None
     rbf: ProbeResult | None = None
     without_top_pc: ProbeResult | None = None
-    svcca: ProbeResult | None = None
     n_dims: ProbeResult | None = None
     purity: ProbeResult | None = None
     best_pair: ProbeResult | None = None

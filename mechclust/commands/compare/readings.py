@@ -386,7 +386,7 @@ def _not_measured(result: Measurements) -> Iterator[str]:
     """Yield the requests that need matching layers in both models."""
     config = result.config
     requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--rbf": config.rbf}
-    requested |= {"--top-pc": config.top_pc, "--svcca": config.svcca}
+    requested["--top-pc"] = config.top_pc
     requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
     names = [name for name, wanted in requested.items() if wanted]
     if names and not result.diagonal:

@@ -42,7 +42,6 @@ class CompareResult(Measurements, MeasuredResult):
             ``None``. It shows which layers matter to the output.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
-        svcca: ``SVCCA`` of the tasks, or ``None``.
         n_dims: ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
         purity: ``NeighbourPurity`` with the sites of ``n_dims``, or ``None``.
         best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
@@ -107,7 +106,7 @@ class CompareResult(Measurements, MeasuredResult):
         """Return one row per layer and task, and for all prompts together (``"(all)"``).
 
         The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second
-        opinions that were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``block_cka, block_low, block_high``,
+        opinions that were requested (``rbf_cka``, ``without_top_pc``), ``block_cka, block_low, block_high``,
         ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and
         ``change, changed, stands_out``.
 
