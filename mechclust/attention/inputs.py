@@ -54,14 +54,14 @@ def heads_with_roles(
     if roles.probe != "HeadRoles":
         raise InputError(f"roles is a result of {roles.probe}; give one of HeadRoles")
     site_of = {layer: site for site, layer in roles.layers.items()}
-    heads: dict[Head, str] = {}
+    role_of: dict[Head, str] = {}
     for place, role in enumerate(HEAD_ROLES[1:], start=1):
         ranked = roles.top_heads("excess", int(roles["role"].numel()), role=role)
         played = [head for head in ranked if roles.sel("role", site=site_of[head.layer], head=head.head) == place]
-        heads |= dict.fromkeys(played[:_HEADS_PER_ROLE], role)
-    if not heads:
+        role_of |= dict.fromkeys(played[:_HEADS_PER_ROLE], role)
+    if not role_of:
         raise InputError("no head of roles plays a role; choose heads yourself")
-    return heads
+    return role_of
 
 
 def choose_heads(

@@ -231,12 +231,7 @@ def attention_view(
         check_models(models)
     ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)
     mask = real_positions(attention_mask, ids)
-    if str_tokens is None:
-        str_tokens = decode(models, ids.tolist())
-    if len(str_tokens) != len(ids):
-        raise InputError(
-            f"str_tokens has {len(str_tokens)} strings for {len(ids)} token ids; expected one per position"
-        )
+    strings = _strings(models, ids, str_tokens)
     all_labels = checked_labels(labels, len(ids))
     batch = Batch(ids[None], attention_mask=mask[None])
     role_of = heads_with_roles(roles, layers, heads)
@@ -248,7 +243,7 @@ def attention_view(
     real = mask.nonzero().flatten().tolist()
     view = attention_view_from_patterns(
         patterns if isinstance(model, Mapping) else patterns[""],
-        [str_tokens[position] for position in real],
+        [strings[position] for position in real],
         [head.name for head in chosen],
         causal=_is_causal(models, patterns),
         labels=[all_labels[position] for position in real] if all_labels else None,
@@ -256,6 +251,15 @@ def attention_view(
         max_bytes=max_bytes,
     )
     return replace(view, roles=tuple(role_of.values()))
+
+
+def _strings(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos"], given: Sequence[str] | None) -> Sequence[str]:
+    """Return a string for each token id: the given ones, or else the tokenizer's."""
+    if given is None:
+        return decode(models, ids.tolist())
+    if len(given) != len(ids):
+        raise InputError(f"str_tokens has {len(given)} strings for {len(ids)} token ids; expected one per position")
+    return given
 
 
 def attention_view_from_patterns(

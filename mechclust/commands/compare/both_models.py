@@ -224,21 +224,16 @@ def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
             reason = f"the models cannot be loaded together, with hooks that write ({first_line(error)})"
             return PairOutcome(reason, reason, reason)
-        outcome = _written(job, models, progress)
+        reason = _reason(*models.values())
+        outcome = PairOutcome(reason, reason)
+        if job.in_blocks and not reason:
+            save_block_rows(models, job.in_blocks, job.config, job.rows, progress=progress)
+        if job.patched and not reason:
+            outcome = _patch(job, models, progress)
         if job.repeated:
-            roles, why_no_roles = measured_roles(models, job.repeated, job.weights, job.rows / "roles")
+            roles, why_no_roles = measured_roles(models, job.repeated)
             outcome = replace(outcome, roles=roles, why_no_roles=why_no_roles)
         return outcome
-
-
-def _written(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: bool) -> PairOutcome:
-    """Measure what needs hooks that write."""
-    reason = _reason(*models.values())
-    if reason:
-        return PairOutcome(reason, reason)
-    if job.in_blocks:
-        save_block_rows(models, job.in_blocks, job.config, job.rows, progress=progress)
-    return _patch(job, models, progress) if job.patched else PairOutcome()
 
 
 def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: bool) -> PairOutcome:

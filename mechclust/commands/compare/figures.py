@@ -273,20 +273,19 @@ def _role_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     base, tuned = (result.roles[model]["excess"][..., :-1].flatten() for model in ("base", "tuned"))
     axis.plot(base, tuned, ".", color=_GREY, ms=4)
     axis.axline((0, 0), slope=1, color=SOFT, lw=0.8)
-    axis.axvline(LEAST_EXCESS, color=SOFT, ls=":", lw=1)
-    axis.axhline(LEAST_EXCESS, color=SOFT, ls=":", lw=1)
-    table = tables["head_roles"]
-    for row in table[table["changed"]].itertuples():
-        x = [[row.base_excess - row.base_excess_low], [row.base_excess_high - row.base_excess]]
-        y = [[row.tuned_excess - row.tuned_excess_low], [row.tuned_excess_high - row.tuned_excess]]
-        axis.errorbar(row.base_excess, row.tuned_excess, y, x, fmt="o", color=ORANGE, ms=4, lw=1)
-        axis.annotate(
-            f"{row.name} {row.role}",
-            (row.base_excess, row.tuned_excess),
-            fontsize=8,
-            xytext=(5, 4),
-            textcoords="offset points",
-        )
+    for draw in (axis.axvline, axis.axhline):
+        draw(LEAST_EXCESS, color=SOFT, ls=":", lw=1)
+    changed = tables["head_roles"].query("changed")
+    ends = {}
+    for model in ("base", "tuned"):
+        value, low, high = (changed[f"{model}_{name}"] for name in ("excess", "excess_low", "excess_high"))
+        ends[model] = [value - low, high - value]
+    x = changed["base_excess"]
+    y = changed["tuned_excess"]
+    axis.errorbar(x, y, ends["tuned"], ends["base"], fmt="o", color=ORANGE, ms=4, lw=1)
+    for row in changed.itertuples():
+        place = (row.base_excess, row.tuned_excess)
+        axis.annotate(f"{row.name} {row.role}", place, fontsize=8, xytext=(5, 4), textcoords="offset points")
     axis.set(xlabel="base: attention above chance", ylabel="tuned: attention above chance")
     yield Panel(
         "roles_of_heads",

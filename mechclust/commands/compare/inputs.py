@@ -125,8 +125,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     first, template = (tokenizers[model] for model in checkpoints[:2])
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
     families = _families(*(sizes[model].family for model in checkpoints[:2]))
-    of_pair = [sizes[model] for model in checkpoints[:2]]
-    repeated = role_sequences(first, of_pair, config) if config.n_role_sequences else []
+    repeated = role_sequences(first, sizes[checkpoints[0]], config) if config.n_role_sequences else []
     inputs = Inputs(
         checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, families, sizes, repeated
     )

@@ -217,7 +217,3 @@ class CompareResult(Measurements, MeasuredResult):
             headline=self.headline,
             readings=self.readings,
         )
-
-    def _repr_html_(self) -> str:
-        table = self.tables["tasks" if self.diagonal else "compare"]
-        return table_html(table, self.title, self.sentences, number=".3f", missing="–")

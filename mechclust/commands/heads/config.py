@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from mechclust.commands.repeated_tokens import LENGTH, PERIODS
 from mechclust.commands.settings import CorpusSettings, UntrainedSettings, check_window
+from mechclust.models.repeated_tokens import LENGTH, PERIODS
 from probes import HeadRoles
 from tasks import InputError, RepeatedTokens
 from tasks.settings import MAX_SIZE, AtLeast, AtMost, Count, DrawsOrZero, Several, Size

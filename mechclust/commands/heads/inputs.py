@@ -12,8 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.heads.config import HeadsConfig
-from mechclust.commands.repeated_tokens import repeated_tokens
 from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.repeated_tokens import repeated_tokens
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, what_is_wrong
