@@ -12,7 +12,7 @@ from mechclust.models.sizes import Sizes
 from tasks import Batch, InputError, RepeatedTokens
 from tasks.text.beginning import Bos, special_around
 
-LENGTH = 96  # tokens of a sequence
+SEQUENCE_LENGTH = 96  # tokens of a sequence
 PERIODS = (20, 40)  # tokens before it repeats
 
 
@@ -22,7 +22,7 @@ def repeated_tokens(
     n_sequences: int,
     tokens_per_batch: int,
     *,
-    length: int = LENGTH,
+    length: int = SEQUENCE_LENGTH,
     periods: tuple[int, int] = PERIODS,
     bos: Bos = "model",
     seed: int = 0,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mechclust.commands.settings import CorpusSettings, UntrainedSettings, check_window
-from mechclust.models.repeated_tokens import LENGTH, PERIODS
+from mechclust.models.repeated_tokens import PERIODS, SEQUENCE_LENGTH
 from probes import HeadRoles
 from tasks import InputError, RepeatedTokens
 from tasks.settings import MAX_SIZE, AtLeast, AtMost, Count, DrawsOrZero, Several, Size
@@ -40,7 +40,7 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
 
     corpus: tuple[Path, ...] = ()
     n_sequences: Annotated[int, AtLeast(2), AtMost(MAX_SEQUENCES)] = 32
-    length: Annotated[int, AtLeast(2), AtMost(MAX_SIZE)] = LENGTH
+    length: Annotated[int, AtLeast(2), AtMost(MAX_SIZE)] = SEQUENCE_LENGTH
     periods: tuple[Size, Size] = PERIODS
     max_documents: Several = 32
     max_length: Several = 96
