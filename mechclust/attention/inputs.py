@@ -10,13 +10,16 @@ import torch
 from jaxtyping import Bool, Int, Integer, Shaped
 from torch import Tensor
 
-from probes import Head, HookedModel, Site, attention, resolve
+from probes import Head, HookedModel, ProbeResult, Site, attention, resolve
 from probes.engine.sites import head_name
 from probes.engine.texts import tokenizers_of
+from probes.head_roles import HEAD_ROLES
 from tasks import InputError
 from tasks.text.beginning import Bos, text_encoder
 
 HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | Sequence[Head]
+_HEADS_PER_ROLE = 4
+
 Labels: TypeAlias = Sequence[str | int | None] | Shaped[Tensor, "pos"]
 
 
@@ -32,6 +35,33 @@ class ChosenHead(NamedTuple):
     def name(self) -> str:
         """The layer and head, such as ``"L0H3"``."""
         return head_name(self.layer, self.head)
+
+
+def heads_with_roles(
+    roles: ProbeResult | None, layers: int | Sequence[int] | None, heads: HeadChoice | None
+) -> dict[Head, str]:
+    """Return the heads with the largest excess of each role that any plays, up to four, with the role.
+
+    Args:
+        roles: of ``HeadRoles``; none are returned without it.
+        layers: as in ``attention_view``, must be ``None`` with roles.
+        heads: as ``layers``.
+    """
+    if roles is None:
+        return {}
+    if layers is not None or heads is not None:
+        raise InputError("roles chooses the heads; leave out layers and heads")
+    if roles.probe != "HeadRoles":
+        raise InputError(f"roles is a result of {roles.probe}; give one of HeadRoles")
+    site_of = {layer: site for site, layer in roles.layers.items()}
+    role_of: dict[Head, str] = {}
+    for place, role in enumerate(HEAD_ROLES[1:], start=1):
+        ranked = roles.top_heads("excess", int(roles["role"].numel()), role=role)
+        played = [head for head in ranked if roles.sel("role", site=site_of[head.layer], head=head.head) == place]
+        role_of |= dict.fromkeys(played[:_HEADS_PER_ROLE], role)
+    if not role_of:
+        raise InputError("no head of roles plays a role; choose heads yourself")
+    return role_of
 
 
 def choose_heads(

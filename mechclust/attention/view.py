@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,12 +23,13 @@ from mechclust.attention.inputs import (
     choose_heads,
     decode,
     encode_for_all,
+    heads_with_roles,
     one_sequence,
     real_positions,
 )
 from mechclust.attention.page import visible_token
-from probes import HookedModel, attention, record, resolve
-from probes.engine.attention import pattern_of
+from probes import HookedModel, ProbeResult, attention, record, resolve
+from probes.engine.attention import Attention
 from probes.engine.hooks import by_name, device_of, evaluation_mode, forward
 from probes.engine.run import check_models
 from probes.store.files import write_atomic
@@ -58,6 +59,7 @@ class AttentionView:
         models: their names if several are compared, else empty.
         labels: one per position (or ``None``), by which tokens are coloured. Empty without labels.
         values: one number per head, shown beside its name, such as the measure that chose it. Empty without values.
+        roles: one role per head, by which heads are chosen. Empty without roles.
 
     Example:
         >>> view = attention_view_from_patterns(torch.eye(2)[None], ["to", " be"], ["L0H3"], causal=True)
@@ -72,13 +74,14 @@ class AttentionView:
     models: tuple[str, ...] = ()
     labels: tuple[str | None, ...] = ()
     values: tuple[float | None, ...] = ()
+    roles: tuple[str, ...] = ()
 
     def fragment(self, *, include_js: bool = True) -> str:
         """Return HTML to put into your page.
 
         Args:
-            include_js: with scripts and styles (32 kB). A page of several views needs them in the first or the last one
-                only.
+            include_js: with scripts and styles (36 kB). A page of several views needs them in the first or the last one
+                only. Those of views of more than 512 tokens are others.
         """
         values = ["" if value is None else f"{value:.3g}" for value in self.values or [None] * len(self.names)]
         data = {
@@ -86,10 +89,14 @@ class AttentionView:
             "heads": [{"name": visible_token(n), "value": value} for n, value in zip(self.names, values, strict=True)],
             "labels": [label if label is None else visible_token(label, space=" ") for label in self.labels],
             "models": [visible_token(name, space=" ") for name in self.models],
+            "roles": list(self.roles),
             "steps": attention_page.STEPS,
             "tokens": [visible_token(token) for token in self.str_tokens],
-            "weights": [attention_page.packed_pattern(patterns, self.causal) for patterns in self._each_model],
         }
+        if len(self.str_tokens) > attention_page.MAX_WHOLE_TOKENS:
+            data["tiles"] = attention_page.packed_tiles(self._each_model)
+        else:
+            data["weights"] = [attention_page.packed_pattern(patterns, self.causal) for patterns in self._each_model]
         return attention_page.html_fragment(data, str(self), include_js=include_js)
 
     def page(self, title: str = "Attention patterns") -> str:
@@ -169,6 +176,7 @@ def attention_view(
     *,
     layers: int | Sequence[int] | None = None,
     heads: HeadChoice | None = None,
+    roles: ProbeResult | None = None,
     str_tokens: Sequence[str] | None = None,
     labels: Labels | None = None,
     attention_mask: Shaped[Tensor, "... pos"] | Sequence[bool] | None = None,
@@ -185,6 +193,8 @@ def attention_view(
             of them when ``None``.
         heads: heads of each layer, from 0. All of them when ``None``. Or ``(layer, head)`` pairs without ``layers``,
             such as ``result.top_heads("ratio")``, whose values are then shown beside the names.
+        roles: of ``HeadRoles`` on this model, in place of ``layers`` and ``heads``: shows the four strongest heads of
+            each role with their excess, and buttons to choose a role, such as induction.
         str_tokens: one string per position. By default the tokenizer's, or the ids without one.
         labels: one label (or ``None``) per position, such as its topic or its part of the prompt. Tokens are coloured
             by it.
@@ -192,7 +202,8 @@ def attention_view(
         bos: whether a text begins with the beginning-of-sequence token, as in ``probes.run``: ``"model"`` leaves it to
             the checkpoint's tokenizer, ``"yes"`` adds it if it is missing, ``"no"`` removes it.
         max_bytes: refuse a view whose page would be larger. 12 heads over 128 tokens take 0.3 MB, or 0.5 MB if
-            attention is bidirectional.
+            attention is bidirectional. Of more than 512 tokens a page has each query's strongest keys only, as many as
+            1.5 MB hold, and at least 8, and the strongest weight of each block of tokens.
 
     Returns:
         The view. Its heads are named as TransformerLens numbers them, ``L0H3`` for head 3 of ``blocks.0``.
@@ -220,29 +231,35 @@ def attention_view(
         check_models(models)
     ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)
     mask = real_positions(attention_mask, ids)
-    if str_tokens is None:
-        str_tokens = decode(models, ids.tolist())
-    if len(str_tokens) != len(ids):
-        raise InputError(
-            f"str_tokens has {len(str_tokens)} strings for {len(ids)} token ids; expected one per position"
-        )
+    strings = _strings(models, ids, str_tokens)
     all_labels = checked_labels(labels, len(ids))
     batch = Batch(ids[None], attention_mask=mask[None])
-    chosen = choose_heads(models, layers, heads, partial(_n_heads, batch=batch))
+    role_of = heads_with_roles(roles, layers, heads)
+    chosen = choose_heads(models, layers, list(role_of) or heads, partial(_n_heads, batch=batch))
     _check_least_size(len(models), len(chosen), int(mask.sum()), max_bytes)
     check_ids_of_models(models, ids)
 
     patterns = {name: _head_patterns(each, chosen, batch, mask.cpu()) for name, each in models.items()}
     real = mask.nonzero().flatten().tolist()
-    return attention_view_from_patterns(
+    view = attention_view_from_patterns(
         patterns if isinstance(model, Mapping) else patterns[""],
-        [str_tokens[position] for position in real],
+        [strings[position] for position in real],
         [head.name for head in chosen],
         causal=_is_causal(models, patterns),
         labels=[all_labels[position] for position in real] if all_labels else None,
         values=[head.value for head in chosen] if any(head.value is not None for head in chosen) else None,
         max_bytes=max_bytes,
     )
+    return replace(view, roles=tuple(role_of.values()))
+
+
+def _strings(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos"], given: Sequence[str] | None) -> Sequence[str]:
+    """Return a string for each token id: the given ones, or else the tokenizer's."""
+    if given is None:
+        return decode(models, ids.tolist())
+    if len(given) != len(ids):
+        raise InputError(f"str_tokens has {len(given)} strings for {len(ids)} token ids; expected one per position")
+    return given
 
 
 def attention_view_from_patterns(
@@ -336,9 +353,13 @@ def _head_patterns(
     model: HookedModel, heads: Sequence[ChosenHead], batch: Batch, real: Bool[Tensor, "pos"]
 ) -> Float[Tensor, "head query key"]:
     """Return the chosen heads' attention between real tokens."""
-    by_site = _patterns(model, [head.site for head in heads], batch)
-    patterns = torch.stack([by_site[head.site][head.head] for head in heads])
-    return patterns[:, real][:, :, real]
+    by_name: dict[str, Float[Tensor, "query key"]] = {}
+    for site, recorded in _attention(model, [head.site for head in heads], batch).items():
+        of_site = [head for head in heads if head.site == site]
+        patterns = _patterns(recorded, [head.head for head in of_site])
+        by_name |= {head.name: pattern for head, pattern in zip(of_site, patterns, strict=True)}
+    chosen = torch.stack([by_name[head.name] for head in heads])
+    return chosen if bool(real.all()) else chosen[:, real][:, :, real]
 
 
 def _is_causal(models: Mapping[str, HookedModel], patterns: Mapping[str, Float[Tensor, "head query key"]]) -> bool:
@@ -350,7 +371,9 @@ def _is_causal(models: Mapping[str, HookedModel], patterns: Mapping[str, Float[T
     return directions == {"causal"} and not any(bool(each.triu(1).any()) for each in patterns.values())
 
 
-def _patterns(model: HookedModel, sites: Sequence[str], batch: Batch) -> dict[str, Float[Tensor, "head query key"]]:
+def _attention(
+    model: HookedModel, sites: Sequence[str], batch: Batch
+) -> dict[str, Attention | Float[Tensor, "1 head query key"]]:
     """Return the attention of a batch of one sequence at each site."""
     with evaluation_mode(model), torch.inference_mode(), record(model, sites) as recorded:
         forward(model, batch.to(device_of(model)))
@@ -360,7 +383,18 @@ def _patterns(model: HookedModel, sites: Sequence[str], batch: Batch) -> dict[st
                 f"hook point {site!r} fired {len(fired)} times in one forward pass; expected once; "
                 "choose layers whose attention the model computes once"
             )
-    return {site: pattern_of(activation)[0].float().cpu() for site, (activation,) in recorded.items()}
+    return {site: activation for site, (activation,) in recorded.items()}
+
+
+def _patterns(
+    recorded: Attention | Float[Tensor, "1 head query key"], heads: Sequence[int]
+) -> Float[Tensor, "chosen query key"]:
+    """Return the patterns of a layer's chosen heads; those of all heads may not fit in memory."""
+    if not isinstance(recorded, Attention):
+        return recorded[0, heads].float().cpu()
+    queries = torch.arange(recorded.shape[2], device=recorded.device)
+    rows = [recorded.rows(queries[part])[0, heads].float().cpu() for part in recorded.parts()]
+    return torch.cat(rows, dim=1)
 
 
 def _n_heads(model: HookedModel, batch: Batch) -> int:
@@ -369,7 +403,7 @@ def _n_heads(model: HookedModel, batch: Batch) -> int:
     if n_heads is not None:
         return int(n_heads)
     site = resolve(model, attention(0))[0].name
-    return len(_patterns(model, [site], batch)[site])
+    return int(_attention(model, [site], batch)[site].shape[1])
 
 
 def _count(n: int, noun: str) -> str:
@@ -378,6 +412,8 @@ def _count(n: int, noun: str) -> str:
 
 def _check_least_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int) -> None:
     """Refuse a view that is too large before its page is made."""
+    if n_tokens > attention_page.MAX_TOKENS:
+        raise InputError(f"there are {n_tokens} tokens; give at most {attention_page.MAX_TOKENS}")
     least = attention_page.least_bytes(n_models * n_heads, n_tokens)
     if least > max_bytes:
         raise _too_large(n_models, n_heads, n_tokens, max_bytes, f"at least {_in_bytes(least)}")

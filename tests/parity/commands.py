@@ -72,7 +72,7 @@ _CLUSTERS_CALLS = {
 _COMPARE_CALLS = {
     "compare": f"{_COMPARE} --n-resamples 30 --n-permutations 10 --max-per-task 15 --tolerance 0.02 --factor 1.4 "
     "--controls a=@in/controls/a @in/controls/b --clusters @in/clusters.toml --rbf --rbf-prompts 10 --top-pc "
-    "--top-pc-prompts 10 --svcca --svcca-prompts 10 --n-dims --n-dims-prompts 10 --purity --purity-prompts 20 "
+    "--top-pc-prompts 10 --n-dims --n-dims-prompts 10 --purity --purity-prompts 20 "
     "--map-prompts 12 --max-memory 1 --seed 2 --units unit --position last --bos model --tokens-per-batch 64 "
     "--device cpu --dtype float32 --tuned-device cpu --tuned-dtype float32 --no-verify",
     "compare-csv": "compare @in/gpt2 @in/tuned --prompts @in/prompts.csv --prompt-field text --task-field kind --out "

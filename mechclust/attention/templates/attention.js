@@ -2,14 +2,7 @@
 
 const LIVE = 256; // up to so many tokens the text follows the pointer; beyond, it follows clicks
 
-function show(place, data) { // a notebook may show one output in two places
-  for (const root of document.querySelectorAll(`[id="${place}"]:not([data-drawn])`)) {
-    root.dataset.drawn = "true";
-    view(root, data);
-  }
-}
-
-function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
+function view(root, { tokens, labels, heads, models, roles, causal, steps, weights }) {
   const id = `mechclust-${Math.random().toString(36).slice(2)}`; // begins the ids inside
   const n = tokens.length, maps = weights.map(text => unpack(text, heads, n, causal));
   let top = 0, signed = false;
@@ -18,8 +11,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
     if (Math.abs(w) > top) top = Math.abs(w);
   }
   top ||= steps;
-  const known = [...new Set(labels.filter(label => label !== null))], distinct = HUES.length * CUES.length;
-  const dyes = new Map(known.map((label, i) => [label, i < distinct ? { hue: HUES[i % HUES.length], cue: CUES[Math.floor(i / HUES.length)] } : OTHERS]));
+  const dyes = dyesOf(labels);
   const colours = labels.map(label => dyes.get(label)); // undefined without a label
   // `token` is the chosen one: the query whose row is read, or with `by` the key whose column is. `pointed` is the cell
   // under the pointer; from the list of tokens its other half is null.
@@ -31,8 +23,6 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   // ---- what there is to see ----
 
   const labelled = (element, label) => { element.setAttribute("aria-label", label); return element; };
-  const dyed = (element, { hue, cue }) => { element.dataset.cue = cue; element.style.setProperty("--hue", hue); return element; };
-  const entry = (colour, className, text) => el("span", "entry", dyed(el("i"), colour), el("bdi", className, text));
   const named = ({ name, value }) => value ? `${name} ${value}` : name;
   const thumbs = heads.map((head, h) => {
     const pictures = maps.map(() => el("canvas")), under = el("span", "under", el("b", "", head.name), ...(head.value ? [" ", el("span", "value", head.value)] : []));
@@ -55,7 +45,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   const lift = el("input");
   lift.type = "checkbox";
   lift.checked = state.lifted;
-  const key = el("div", "", scale, el("label", "lift", lift, "square-root scale, lifts small weights"), ...(known.length ? [legend()] : []));
+  const key = el("div", "", scale, el("label", "lift", lift, "square-root scale, lifts small weights"), ...legend(dyes));
   const side = el("div", "side", el("div", "facts", el("div", "", readout, hint), key));
   const ways = [["attends to", false], ["is attended by", true]].map(([text, by]) => Object.assign(button("way", text, () => { state.by = by; refresh(); }), { by }));
   const texts = maps.map((_, m) => text(m));
@@ -63,13 +53,8 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   const chipBox = el("div", "chips", ...chips), words = el("div", "words", el("div", "choice", el("b", "", "Tokens"), el("span", "soft", "choose one to see what it"), el("span", "ways", ...ways)), chipBox, ...texts.map(panel => panel.box));
   root.replaceChildren(
     el("div", "head", `${heads.length} ${heads.length === 1 ? "head" : "heads"}, ${n} ${n === 1 ? "token" : "tokens"}, ${causal ? "causal" : "bidirectional"}`, models.length ? el("span", "soft", ` · ${models.join(" | ")}`) : ""),
-    ...(heads.length > 1 ? [strip] : []), main, words);
+    ...(heads.length > 1 ? [roleChoice(roles, thumbs, choose), strip] : []), main, words);
   root.classList.add("mechclust-attention");
-
-  function legend() {
-    const rest = known.length - distinct;
-    return el("div", "labels", ...known.slice(0, distinct).map(label => entry(dyes.get(label), "", label)), ...(rest > 0 ? [entry(OTHERS, "", `${rest} more ${rest === 1 ? "label" : "labels"}`)] : []));
-  }
 
   // The sequence, each token shaded by its weight in one row of a map, or one column.
   function text(m) {
@@ -128,7 +113,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
   }
 
   function tell({ q, k, strongest }) {
-    const who = i => el("span", "who", el("span", "at", `${i}`), " ", el("bdi", "token", tokens[i]), ...(colours[i] ? [" ", entry(colours[i], "soft", labels[i])] : []));
+    const who = i => el("span", "who", el("span", "at", `${i}`), " ", el("bdi", "token", tokens[i]), ...(colours[i] ? [" ", entryOf(colours[i], "soft", labels[i])] : []));
     const row = (name, value) => [el("span", "soft", name), value];
     const found = maps.map((_, m) => weight(m, q, k));
     readout.replaceChildren(
@@ -157,11 +142,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
       canvas.style.width = canvas.style.height = `${small * zoom}px`;
     }));
     paintLarge();
-    const ends = signed ? [-1, -.5, 0, .5, 1] : [0, .5, 1], stops = signed ? [...NEGATIVE.slice(1).reverse(), ...POSITIVE] : POSITIVE;
-    const ticks = ends.map(s => Math.sign(s) * top / steps * (state.lifted ? s * s : Math.abs(s)));
-    const bar = el("div", "bar");
-    bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-    scale.replaceChildren(bar, el("div", "ticks", ...ticks.map(tick => el("span", "", `${+tick.toFixed(3)}`.replace("-", "−")))), ...(causal ? [el("div", "soft", el("i", "grey"), "later tokens, out of reach")] : []));
+    scale.replaceChildren(...colourScale(top / steps, signed, state.lifted, causal));
   }
   function paintLarge() {
     larges.forEach(({ canvas, title, plot }, m) => {
@@ -180,7 +161,7 @@ function view(root, { tokens, labels, heads, models, causal, steps, weights }) {
     const beside = (width - 216) / count - 12, below = width / count - 12;
     const [room, stacked] = beside >= (count > 1 ? 330 : 400) ? [beside, false] : [below >= 230 ? below : width, true];
     main.classList.toggle("stacked", stacked);
-    const size = measure(tokens, known.length > 0, room);
+    const size = measure(tokens, dyes.size > 0, room);
     (!stacked && width - count * (size.left + size.side + 13) >= 400 ? side : root).append(words); // beside the cells where there is room
     larges.forEach((large, m) => {
       large.texts = axes(large.frame, tokens, colours, size);

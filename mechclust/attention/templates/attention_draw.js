@@ -12,6 +12,13 @@ const OTHERS = { hue: "#a9afb6", cue: "solid" }; // one grey for all labels beyo
 const STRIP = 7, CAPTION = 19, MOST_NAME = 92, STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const SVG = "http://www.w3.org/2000/svg";
 
+function show(place, data) { // a notebook may show one output in two places
+  for (const root of document.querySelectorAll(`[id="${place}"]:not([data-drawn])`)) {
+    root.dataset.drawn = "true";
+    view(root, data);
+  }
+}
+
 const packed = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0; // little-endian, as ImageData has it
 
 // 513 colours, from the most negative weight to the most positive.
@@ -32,8 +39,8 @@ function unpack(text, heads, n, causal) {
 }
 
 // A pixel a cell; or for a thumbnail of many tokens a pixel for `pool` x `pool` of them, the strongest of which shows,
-// so that a thin diagonal stays visible.
-function paint(canvas, weights, n, causal, shade, pool = 1) {
+// so that a thin diagonal stays visible. The first query is `ahead` positions after the first key.
+function paint(canvas, weights, n, causal, shade, pool = 1, ahead = 0) {
   const side = canvas.width = canvas.height = Math.ceil(n / pool);
   const image = new ImageData(side, side), pixels = new Uint32Array(image.data.buffer);
   for (let y = 0; y < side; y++) for (let x = 0; x < side; x++) {
@@ -43,7 +50,7 @@ function paint(canvas, weights, n, causal, shade, pool = 1) {
       const w = weights[q * n + k];
       if (Math.abs(w) > Math.abs(best)) best = w;
     }
-    pixels[y * side + x] = causal && x > y ? GREY : PALETTE[256 + Math.round(256 * shade(best))];
+    pixels[y * side + x] = causal && x > y + ahead ? GREY : PALETTE[256 + Math.round(256 * shade(best))];
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
@@ -83,23 +90,26 @@ function measure(tokens, labelled, width) {
   return plan(0, 26, 16); // positions only
 }
 
-// Names or positions along both axes, and strips of label colours; returns the texts, to mark the selected ones.
-function axes(box, tokens, colours, { names, strip, cell, side, left, below }) {
-  const n = tokens.length, texts = { query: [], key: [] }, middle = i => (i + .5) * cell, size = names || 10;
+// Names or positions along both axes from the first ones, and strips of label colours; returns the texts, to mark the
+// selected ones.
+function axes(box, tokens, colours, { names, strip, cell, side, left, below }, first = { q: 0, k: 0 }, n = tokens.length) {
+  const texts = { query: [], key: [] }, middle = i => (i + .5) * cell, size = names || 10;
   const step = names ? 1 : STEPS.find(s => s * cell >= 24) ?? 5000;
   box.replaceChildren();
   box.setAttribute("width", left + side + 1);
   box.setAttribute("height", side + below);
   for (let i = 0; i < n; i += step) {
-    const shown = names ? fit(tokens[i], names, MOST_NAME) : `${i}`, style = { class: "name", "font-size": size, fill: names ? INK : SOFT };
+    const shown = at => names ? fit(tokens[at], names, MOST_NAME) : `${at}`, style = { class: "name", "font-size": size, fill: names ? INK : SOFT };
     const turn = names ? "rotate(90)" : "", anchor = names ? "start" : "middle", y = side + strip + (names ? 5 : 12);
-    texts.query[i] = svg("text", { ...style, x: left - strip - 5, y: middle(i), dy: ".35em", "text-anchor": "end" }, shown);
-    texts.key[i] = svg("text", { ...style, transform: `translate(${left + middle(i)} ${y}) ${turn}`, dy: names ? ".35em" : 0, "text-anchor": anchor }, shown);
+    texts.query[i] = svg("text", { ...style, x: left - strip - 5, y: middle(i), dy: ".35em", "text-anchor": "end" }, shown(first.q + i));
+    texts.key[i] = svg("text", { ...style, transform: `translate(${left + middle(i)} ${y}) ${turn}`, dy: names ? ".35em" : 0, "text-anchor": anchor }, shown(first.k + i));
     box.append(texts.query[i], texts.key[i]);
   }
-  if (strip) colours.forEach((colour, i) => colour && box.append(
-    ...swatch(left - STRIP - 3, i * cell, STRIP, cell, colour, false),
-    ...swatch(left + i * cell, side + 3, cell, STRIP, colour, true)));
+  for (let i = 0; strip && i < n; i++) {
+    const query = colours[first.q + i], key = colours[first.k + i];
+    if (query) box.append(...swatch(left - STRIP - 3, i * cell, STRIP, cell, query, false));
+    if (key) box.append(...swatch(left + i * cell, side + 3, cell, STRIP, key, true));
+  }
   const caption = { "font-size": 11, fill: SOFT, "text-anchor": "middle" }, long = side > 200;
   box.append(
     svg("text", { ...caption, transform: `translate(11 ${side / 2}) rotate(-90)` }, long ? "query (attends)" : "query"),
@@ -114,6 +124,39 @@ function swatch(x, y, width, height, { hue, cue }, across) {
   if (cue === "double") return across ? [rect(0, 0, width, third), rect(0, 2 * third, width, third)] : [rect(0, 0, third, height), rect(2 * third, 0, third, height)];
   if (cue === "dotted") return [across ? rect(0, 0, half, height) : rect(0, 0, width, half)];
   return [rect(0, 0, width, height)];
+}
+
+// Colours of the labels, as many as people can tell apart.
+function dyesOf(labels) {
+  const known = [...new Set(labels.filter(label => label !== null))], distinct = HUES.length * CUES.length;
+  return new Map(known.map((label, i) => [label, i < distinct ? { hue: HUES[i % HUES.length], cue: CUES[Math.floor(i / HUES.length)] } : OTHERS]));
+}
+const dyed = (element, { hue, cue }) => { element.dataset.cue = cue; element.style.setProperty("--hue", hue); return element; };
+const entryOf = (colour, className, text) => el("span", "entry", dyed(el("i"), colour), el("bdi", className, text));
+function legend(dyes) {
+  const all = [...dyes], shown = all.filter(([, colour]) => colour !== OTHERS), rest = all.length - shown.length;
+  const more = rest ? [entryOf(OTHERS, "", `${rest} more ${rest === 1 ? "label" : "labels"}`)] : [];
+  return all.length ? [el("div", "labels", ...shown.map(([label, colour]) => entryOf(colour, "", label)), ...more)] : [];
+}
+
+// The colours from none, or from the most negative weight, to the top one.
+function colourScale(top, signed, lifted, causal) {
+  const ends = signed ? [-1, -.5, 0, .5, 1] : [0, .5, 1], stops = signed ? [...NEGATIVE.slice(1).reverse(), ...POSITIVE] : POSITIVE;
+  const ticks = ends.map(s => Math.sign(s) * top * (lifted ? s * s : Math.abs(s)));
+  const bar = el("div", "bar");
+  bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+  return [bar, el("div", "ticks", ...ticks.map(tick => el("span", "", `${+tick.toFixed(3)}`.replace("-", "−")))), ...(causal ? [el("div", "soft", el("i", "grey"), "later tokens, out of reach")] : [])];
+}
+
+// Buttons that show the heads of one role, and choose the first of them; empty where heads have no roles.
+function roleChoice(roles, thumbs, choose) {
+  const ways = ["all heads", ...new Set(roles)].map((role, i) => button("way", role, () => {
+    thumbs.forEach((thumb, h) => { thumb.hidden = i > 0 && roles[h] !== role; });
+    ways.forEach((way, j) => way.setAttribute("aria-pressed", i === j));
+    choose(Math.max(0, roles.indexOf(role)));
+  }));
+  ways[0].setAttribute("aria-pressed", true);
+  return el("div", "choice roles", ...(roles.length ? ways : []));
 }
 
 // Over the cells: faint lines between those that are large, and hatching where a causal query cannot reach.

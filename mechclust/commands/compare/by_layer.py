@@ -22,7 +22,6 @@ from mechclust.report.resources import GIB
 from probes import (
     CKA,
     RBFCKA,
-    SVCCA,
     NDims,
     NeighbourPurity,
     Probe,
@@ -64,7 +63,6 @@ SECOND_OPINIONS: Mapping[str, SecondOpinion] = {  # by attribute of the result
     "without_top_pc": SecondOpinion(
         "without_top_pc", "debiased_cka", "debiased CKA without the largest principal component of each side"
     ),
-    "svcca": SecondOpinion("svcca", "svcca", "mean canonical correlation, not debiased: above 0 by chance"),
 }
 
 
@@ -212,8 +210,6 @@ def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[st
     if rows.same_layers and config.top_pc:
         without_top = CKA(layers, **options, form="rows", remove_top=1, units=config.unit_label)
         probes["without_top_pc"] = without_top, config.top_pc_prompts
-    if rows.same_layers and config.svcca:
-        probes["svcca"] = SVCCA(layers, **options), config.svcca_prompts
     return probes
 
 
@@ -239,7 +235,6 @@ def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
         len(tuned),
         config.max_memory * GIB / config.at_once,
         most=max(1, -(-len(layers) // MIN_LAYER_GROUPS)),
-        svcca=config.svcca_of(rows.of_task),
     )
     return [residual(group) for group in groups]
 

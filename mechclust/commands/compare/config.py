@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-
-from jaxtyping import Int
-from torch import Tensor
 
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
 from probes.functional.hsic import LEAST_DEBIASED
@@ -57,13 +53,13 @@ class CompareConfig(ModelSettings, PromptSettings):
             for it; a prompt takes two forward passes per layer. 0 for none.
         least_restored: a layer matters to the output if the 95% interval of the share of the difference that its patch
             restores, beyond the patch of the layer before, lies above this, or below its negative.
+        n_role_sequences: sequences of repeated random tokens, on which the roles of attention heads in both models are
+            compared. Both are in memory together for it. 0 for none.
         rbf: also CKA with Gaussian kernels, a second opinion; the cost is quadratic in the prompts per task.
         rbf_prompts: most prompts per task for ``rbf``.
         top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
             have huge values.
         top_pc_prompts: most prompts per task for ``top_pc``.
-        svcca: also SVCCA, a second opinion; the cost is quadratic in the dimensions.
-        svcca_prompts: most prompts per task for ``svcca``.
         n_dims: also how many dimensions hold 99% of the variance.
         n_dims_prompts: most prompts per task for ``n_dims``.
         purity: also the share of a prompt's nearest neighbours that are from its task; the cost is proportional to
@@ -95,12 +91,11 @@ class CompareConfig(ModelSettings, PromptSettings):
     blocks_prompts: _Prompts | None = 200
     n_patched: CountOrZero = 32
     least_restored: ShareBetween = 0.01
+    n_role_sequences: CountOrZero = 32
     rbf: bool = True
     rbf_prompts: _Prompts | None = 2000
     top_pc: bool = True
     top_pc_prompts: _Prompts | None = None
-    svcca: bool = False
-    svcca_prompts: _Prompts | None = 2000
     n_dims: bool = True
     n_dims_prompts: _Prompts | None = None
     purity: bool = True
@@ -117,8 +112,5 @@ class CompareConfig(ModelSettings, PromptSettings):
         check_map_prompts(self.map_prompts)
         if self.max_per_task is not None and self.max_per_task < self.min_per_task:
             raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")
-
-    def svcca_of(self, of_task: Mapping[str, Int[Tensor, "_"]]) -> int:
-        """Return how many prompts of the largest task SVCCA is given; 0 if it is not measured."""
-        most = max(map(len, of_task.values()))
-        return min(most, self.svcca_prompts or most) if self.svcca else 0
+        if self.n_role_sequences == 1:
+            raise InputError("n_role_sequences is 1, and intervals need 2; give more, or 0 for none")

@@ -38,7 +38,6 @@ class Measurements:
     patching: ProbeResult | None = None
     rbf: ProbeResult | None = None
     without_top_pc: ProbeResult | None = None
-    svcca: ProbeResult | None = None
     n_dims: ProbeResult | None = None
     purity: ProbeResult | None = None
     best_pair: ProbeResult | None = None
@@ -49,6 +48,8 @@ class Measurements:
     blocks_distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     why_no_blocks: str = ""
     why_no_patching: str = ""
+    roles: Mapping[str, ProbeResult] = field(default_factory=dict)
+    why_no_roles: str = ""
     tokenization: Mapping[str, Any] = field(default_factory=dict)
     planes: PromptPlanes | None = None
 

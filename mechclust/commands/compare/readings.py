@@ -12,6 +12,7 @@ from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
+from mechclust.commands.compare.roles import role_readings
 from mechclust.models.tokenizers import in_words
 from mechclust.report.reading import Reading
 from mechclust.report.text import LAYERS, first_few, format_ranges, format_span, join_words, layers_text, with_ends
@@ -87,6 +88,7 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         *_changed_layers(result),
         *output_readings(result, result.changed_for_a_task | result.changed_only_together),
         *_residual_stream(result),
+        *(role_readings(result.roles, tables["head_roles"]) if result.roles else []),
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),
         *lacking,
@@ -327,6 +329,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         "2022, arXiv 2210.16156).",
         *_how_judged(result),
         *how_patched(result),
+        *_how_roles_changed(result),
         *_sample_sizes(result),
         *_not_measured(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
@@ -350,6 +353,19 @@ def _how_judged(result: Measurements) -> Iterator[str]:
         )
 
 
+def _how_roles_changed(result: Measurements) -> Iterator[str]:
+    """Yield how roles of heads were compared, or why not."""
+    if result.roles:
+        yield (
+            f"Roles of heads are those of mechclust heads, on {result.roles['base'].metadata['n']} sequences of "
+            "repeated random tokens, without permutations. A head's role changed if it differs, and the 95% intervals "
+            "over sequences of its attention above chance to the tokens of either role do not overlap. Random tokens "
+            "are no prompts: a head may have changed its role in text alone."
+        )
+    elif result.why_no_roles and result.diagonal:
+        yield f"Roles of heads were not compared: {result.why_no_roles}."
+
+
 def _sample_sizes(result: Measurements) -> Iterator[str]:
     """Yield how many prompts the measures with a cap used."""
     n = int(result.cka["n"][0])
@@ -370,7 +386,7 @@ def _not_measured(result: Measurements) -> Iterator[str]:
     """Yield the requests that need matching layers in both models."""
     config = result.config
     requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--rbf": config.rbf}
-    requested |= {"--top-pc": config.top_pc, "--svcca": config.svcca}
+    requested["--top-pc"] = config.top_pc
     requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
     names = [name for name, wanted in requested.items() if wanted]
     if names and not result.diagonal:

@@ -42,7 +42,6 @@ class CompareResult(Measurements, MeasuredResult):
             ``None``. It shows which layers matter to the output.
         rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
-        svcca: ``SVCCA`` of the tasks, or ``None``.
         n_dims: ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
         purity: ``NeighbourPurity`` with the sites of ``n_dims``, or ``None``.
         best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
@@ -54,6 +53,8 @@ class CompareResult(Measurements, MeasuredResult):
         blocks_distinct: this number for the blocks' additions.
         why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
         why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
+        roles: ``HeadRoles`` of ``"base"`` and ``"tuned"`` on repeated random tokens, or none.
+        why_no_roles: why ``roles`` were not measured, or ``""`` if they were.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
         planes: coordinates of prompts in each layer's plane, or ``None``. ``planes.html()`` is the report's map.
 
@@ -105,7 +106,7 @@ class CompareResult(Measurements, MeasuredResult):
         """Return one row per layer and task, and for all prompts together (``"(all)"``).
 
         The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second
-        opinions that were requested (``rbf_cka``, ``without_top_pc``, ``svcca``), ``block_cka, block_low, block_high``,
+        opinions that were requested (``rbf_cka``, ``without_top_pc``), ``block_cka, block_low, block_high``,
         ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and
         ``change, changed, stands_out``.
 
@@ -176,6 +177,7 @@ class CompareResult(Measurements, MeasuredResult):
         others = {"blocks": self.blocks, "patching": self.patching, "n_dims": self.n_dims, "purity": self.purity}
         others["best_pair"] = self.best_pair
         measured = {"cka": self.cka, **self.opinions, **{name: x for name, x in others.items() if x is not None}}
+        measured |= {f"roles-{model}": result for model, result in self.roles.items()}
         for task, models in self.controls.items():
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
         return measured
@@ -215,7 +217,3 @@ class CompareResult(Measurements, MeasuredResult):
             headline=self.headline,
             readings=self.readings,
         )
-
-    def _repr_html_(self) -> str:
-        table = self.tables["tasks" if self.diagonal else "compare"]
-        return table_html(table, self.title, self.sentences, number=".3f", missing="–")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from mechclust.commands.settings import CorpusSettings, UntrainedSettings, check_window
+from mechclust.models.repeated_tokens import PERIODS, SEQUENCE_LENGTH
 from probes import HeadRoles
 from tasks import InputError, RepeatedTokens
 from tasks.settings import MAX_SIZE, AtLeast, AtMost, Count, DrawsOrZero, Several, Size
@@ -39,8 +40,8 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
 
     corpus: tuple[Path, ...] = ()
     n_sequences: Annotated[int, AtLeast(2), AtMost(MAX_SEQUENCES)] = 32
-    length: Annotated[int, AtLeast(2), AtMost(MAX_SIZE)] = 96
-    periods: tuple[Size, Size] = (20, 40)
+    length: Annotated[int, AtLeast(2), AtMost(MAX_SIZE)] = SEQUENCE_LENGTH
+    periods: tuple[Size, Size] = PERIODS
     max_documents: Several = 32
     max_length: Several = 96
     max_offset: Several = 8
@@ -50,7 +51,7 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
     def check(self) -> None:
         """Refuse settings that cannot be measured with, before any work."""
         super().check()
-        self.repeated_tokens(self.length, self.length)  # the task checks its own settings
+        RepeatedTokens(self.length, self.length, self.periods, n_test=self.n_sequences, seed=self.seed)  # checks them
         least = self.max_offset + 2
         if self.periods[0] < least:
             raise InputError(
@@ -58,15 +59,6 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
                 f"{least}, so that no fixed offset leads to an earlier occurrence"
             )
         check_window(self.max_length, self.tokens_per_batch)
-
-    def repeated_tokens(self, n_symbols: int, length: int) -> RepeatedTokens:
-        """Return the sequences of repeated random tokens.
-
-        Args:
-            n_symbols: number of different tokens that the model knows.
-            length: tokens of a sequence, without special ones.
-        """
-        return RepeatedTokens(n_symbols, length, self.periods, n_test=self.n_sequences, seed=self.seed)
 
     def probe(self, n_permutations: int | None) -> HeadRoles:
         """Return the probe that measures the roles."""

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.repeated_tokens import repeated_tokens
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, what_is_wrong
 from probes.store.digest import digest_of
 from tasks import Batch, Corpus, CorpusStream, InputError
-from tasks.text.beginning import special_around
 from tasks.text.encoding import EncodedCorpus
 
 REPEATED = "repeated tokens"
@@ -64,7 +64,17 @@ def read_inputs(model: ResolvedModel, config: HeadsConfig, tokenizer: Any = None
     own_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
     reader = own_tokenizer if tokenizer is None else tokenizer
     check_has_tokenizer(repr(model.name), reader, "text")
-    batches = {REPEATED: _repeated_tokens(reader, sizes, config)}
+    repeated = repeated_tokens(
+        reader,
+        sizes,
+        config.n_sequences,
+        config.tokens_per_batch,
+        length=config.length,
+        periods=config.periods,
+        bos=config.bos,
+        seed=config.seed,
+    )
+    batches: dict[str, Sequence[Batch]] = {REPEATED: repeated}
     shown = {REPEATED: _shortest_period(batches[REPEATED])}
     notes = adapter_notes([model])
     if corpus is not None:
@@ -94,38 +104,6 @@ def _read_corpus(config: HeadsConfig) -> Corpus | None:
             "or --split line"
         )
     return corpus
-
-
-# ---- repeated tokens ----
-
-
-def _repeated_tokens(tokenizer: Any, sizes: Sizes, config: HeadsConfig) -> list[Batch]:
-    """Return sequences of random tokens of the vocabulary, between the special tokens that begin and end a text."""
-    before, after = special_around(tokenizer, bos=config.bos)
-    context = config.length if sizes.n_ctx is None else min(config.length, sizes.n_ctx)
-    length = context - len(before) - len(after)
-    longest = config.periods[1]
-    if longest > length - 2:
-        raise InputError(
-            f"periods has {longest}, which do not repeat in the {length} tokens that a sequence has room for; give "
-            "shorter --periods"
-        )
-    ids = _ordinary_tokens(tokenizer, sizes.d_vocab)
-    task = config.repeated_tokens(len(ids), length)
-    batches = []
-    for batch in task.batches("test", max(1, config.tokens_per_batch // context)):
-        begin = torch.tensor(before, dtype=torch.long).expand(len(batch), -1)
-        end = torch.tensor(after, dtype=torch.long).expand(len(batch), -1)
-        tokens = torch.cat([begin, ids[batch.tokens], end], dim=1)
-        batches.append(Batch(tokens, labels={"period": batch.labels["period"]}, index=batch.index))
-    return batches
-
-
-def _ordinary_tokens(tokenizer: Any, d_vocab: int | None) -> Int[Tensor, "token"]:
-    """Return the ids that the model has an embedding for, without special and added tokens."""
-    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "added_tokens_decoder", {})}
-    ids = sorted(set(tokenizer.get_vocab().values()) - special)
-    return torch.tensor([i for i in ids if d_vocab is None or i < d_vocab], dtype=torch.long)
 
 
 def _shortest_period(batches: Sequence[Batch]) -> Int[Tensor, "pos"]:

@@ -1,6 +1,7 @@
 """The attention view in a real browser, offline, from a file."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -341,3 +342,59 @@ def test_long_model_names_leave_the_weights_readable(open_page, tmp_path):
             .map(cell => [cell.innerText, cell.scrollWidth <= cell.clientWidth])"""
     )
     assert weights == [["1.0000", True], ["1.0000", True], ["0.0000", True]]
+
+
+def test_many_tokens_are_drawn_in_a_map_and_a_window(open_page, tmp_path):
+    """Of 2,048 tokens every cell has its tokens and its weight, without a frame that takes long."""
+    n = 2048
+    patterns = torch.rand(2, n, n, generator=torch.Generator().manual_seed(0)).tril()
+    patterns /= 2 * patterns.sum(dim=-1, keepdim=True)
+    patterns[1, torch.arange(1024, n), torch.arange(1, 1025)] += 0.5  # induction, at a distance of 1023
+    names = [f" t{i}" for i in range(n)]
+    labels = ["first" if i < 1024 else "second" for i in range(n)]
+    view = attention_view_from_patterns(patterns, names, ["L0H0", "L1H0"], causal=True, labels=labels)
+    replace(view, roles=("previous", "induction")).save(tmp_path / "view.html")
+    page = open_page(tmp_path / "view.html")
+    assert page.locator(".way", has_text="induction").evaluate("way => { way.click(); return 1; }")
+    assert page.locator(".thumb:visible").all_inner_texts() == ["L1H0"]
+
+    at(page, 1500, 477, n=n)  # the strongest of its block, which has several of these
+    told = read(page)
+    query, key = (int(told[axis].split()[0]) for axis in ("query", "key"))
+    assert query - key == 1023
+    assert float(told["weight"]) == pytest.approx(float(patterns[1, query, key]), abs=1e-4)
+    assert told["query"] == f"{query} \u00b7t{query} second"
+    box = page.locator("canvas.cells").first.bounding_box()
+    page.mouse.click(box["x"] + 477.5 / n * box["width"], box["y"] + 1500.5 / n * box["height"])
+
+    window = page.locator("canvas.cells").last
+    pixels = np.array(window.evaluate(PIXELS))
+    assert pixels.shape == (64, 64, 3)
+    assert 48 < (pixels[..., 0] < 60).sum() <= 64  # strong weights, on one diagonal
+    at(page, 10, 20, large=1, n=64)
+    assert read(page)["weight"].startswith("at most 0.00")
+    page.get_by_role("button", name="32", exact=True).click()
+    assert np.array(window.evaluate(PIXELS)).shape == (32, 32, 3)
+    assert page.locator(".name").count() == 2 * 32
+    page.locator(".line").first.click()
+    assert page.locator(".hint").inner_text().startswith("this cell is held")
+    slowest = page.evaluate(SLOWEST)
+    assert slowest < 1000
+    page.keyboard.press("Escape")
+
+
+# Milliseconds of the slowest of 30 frames in which the pointer moves over the map.
+SLOWEST = """
+async () => {
+  const canvas = document.querySelector("canvas.cells"), box = canvas.getBoundingClientRect();
+  let slowest = 0, last = performance.now();
+  for (let i = 0; i < 30; i++) {
+    const place = { clientX: box.left + 3 * i, clientY: box.top + 8 * i };
+    canvas.dispatchEvent(new PointerEvent("pointermove", place));
+    await new Promise(requestAnimationFrame);
+    slowest = Math.max(slowest, performance.now() - last);
+    last = performance.now();
+  }
+  return slowest;
+}
+"""

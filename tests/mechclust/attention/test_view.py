@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from mechclust.attention.view import AttentionView, attention_view, attention_vi
 from mechclust.models import load_pretrained
 from mechclust.models.build import build_model
 from mechclust.models.config import ModelConfig
-from probes import Head, ProbeResult
+from probes import Head, HeadRoles, ProbeResult, run
 from tasks import InputError
 
 HOSTILE = "</script><img src=x onerror=window.__pwned=1>"
@@ -66,6 +67,10 @@ def patterns_of(model, layer):
     with torch.no_grad(), model.hooks(fwd_hooks=[hook]):
         model(TOKENS[None])
     return kept[0]
+
+
+def unpacked(text, dtype):
+    return np.frombuffer(base64.b64decode(text), dtype)
 
 
 def data_of(html):
@@ -229,11 +234,13 @@ class TestFromModel:
         ours = model()
         ours.forward = None
         with pytest.raises(
-            InputError, match=r"^attention of 6 heads over 1000 tokens makes a page of at least 8\.\d MB, and max"
+            InputError, match=r"^attention of 6 heads over 500 tokens makes a page of at least 2\.\d MB, and max"
         ):
-            attention_view(ours, torch.zeros(1000, dtype=torch.int64))
-        with pytest.raises(InputError, match=r"^attention of 1 head over 1200 tokens in 2 models makes a page of at"):
-            attention_view({"a": ours, "b": ours}, torch.zeros(1200, dtype=torch.int64), heads=[(1, 0)])
+            attention_view(ours, torch.zeros(500, dtype=torch.int64), max_bytes=1_000_000)
+        with pytest.raises(InputError, match=r"^attention of 1 head over 40000 tokens in 2 models makes a page of at"):
+            attention_view({"a": ours, "b": ours}, torch.zeros(40_000, dtype=torch.int64), heads=[(1, 0)])
+        with pytest.raises(InputError, match=r"^there are 70000 tokens; give at most 65536"):
+            attention_view(ours, torch.zeros(70_000, dtype=torch.int64), heads=[(1, 0)])
 
 
 class TestSideBySide:
@@ -404,6 +411,71 @@ class TestFromPatterns:
         assert weights_of(data_of(view.fragment())).tolist() == [1.0, 0.25, 0.75, 0.5, 0.3, 0.2]
 
 
+@pytest.fixture(scope="module")
+def many():
+    """A positive and a negative head over 600 tokens."""
+    scores = 3 * torch.randn(2, 600, 600, generator=torch.Generator().manual_seed(0))
+    return torch.softmax(scores, dim=-1) * torch.tensor([1.0, -1.0])[:, None, None]
+
+
+@pytest.fixture(scope="module")
+def tiles(many):
+    view = attention_view_from_patterns(many, [f"t{i}" for i in range(600)], ["a", "b"], causal=False)
+    return data_of(view.fragment())["tiles"]
+
+
+class TestManyTokens:
+    """A page holds each query's strongest keys, and the strongest weight of each block."""
+
+    def test_the_strongest_keys_have_four_decimals(self, many, tiles):
+        keys = unpacked(tiles["keys"][0], "<u2").reshape(2, 600, tiles["kept"])
+        weights = unpacked(tiles["weights"][0], "<i2").reshape(keys.shape) / 10_000
+        np.testing.assert_allclose(weights, np.take_along_axis(many.numpy(), keys, axis=2), atol=0.5001 / 10_000)
+        sizes = many.abs().numpy()
+        assert (np.sort(sizes, axis=2)[..., -tiles["kept"]] <= np.abs(weights[..., -1]) + 1e-4).all()
+
+    def test_a_block_has_its_strongest_weight_with_its_sign(self, many, tiles):
+        size = tiles["block"]
+        side = -(-600 // size)
+        blocks = unpacked(tiles["blocks"][0], "i1").reshape(2, side, side) / 127
+        for head in range(2):
+            for q, k in [(0, 0), (3, 70), (side - 1, side - 1)]:
+                block = many[head, q * size : (q + 1) * size, k * size : (k + 1) * size]
+                expected = float(block.abs().max().sqrt()) * (1 if head == 0 else -1)
+                assert blocks[head, q, k] == pytest.approx(expected, abs=0.51 / 127)
+
+    def test_a_page_of_2048_tokens_is_below_two_megabytes(self):
+        patterns = torch.rand(4, 2048, 2048, generator=torch.Generator().manual_seed(0)).tril()
+        patterns /= patterns.sum(dim=-1, keepdim=True)
+        view = attention_view_from_patterns(patterns, [" token"] * 2048, list("abcd"), causal=True)
+        assert 1_000_000 < len(view.page()) < 2_000_000
+
+    def test_only_the_chosen_heads_of_a_long_text_are_kept(self):
+        long = model(n_ctx=600)
+        tokens = torch.arange(600) % 9
+        view = attention_view(long, tokens, heads=[(1, 1), (0, 0)])
+        assert view.patterns.shape == (2, 600, 600)
+        torch.testing.assert_close(view.patterns[0], attention_view(long, tokens, layers=1).patterns[1])
+
+
+class TestRoles:
+    def test_the_strongest_heads_of_each_role_are_shown(self):
+        roles = run(model(), torch.tensor([[0, 1, 2, 0, 1, 2]] * 3), HeadRoles(max_offset=2, n_permutations=0))
+        called = replace(roles, values={**roles.values, "role": torch.tensor([[6, 1], [0, 6], [0, 0]])})
+        view = attention_view(model(), TOKENS, roles=called)
+        assert sorted(zip(view.names, view.roles, strict=True)) == [
+            ("L0H0", "induction"),
+            ("L0H1", "previous"),
+            ("L1H1", "induction"),
+        ]
+        assert view.values[0] == pytest.approx(float(roles.sel("excess", role="previous", layer=0, head=1)))
+        assert view.values[1] >= view.values[2]
+        with pytest.raises(InputError, match="leave out layers and heads"):
+            attention_view(model(), TOKENS, roles=called, layers=0)
+        with pytest.raises(InputError, match="no head of roles plays a role"):
+            attention_view(model(), TOKENS, roles=replace(roles, values={**roles.values, "role": torch.zeros(3, 2)}))
+
+
 class TestHtml:
     def test_no_string_can_leave_the_script(self):
         strings = [HOSTILE, "<!--<script>", "a'\"&`${1}\u2028"]
@@ -411,7 +483,7 @@ class TestHtml:
         view = attention_view_from_patterns(patterns, strings, [HOSTILE], causal=True, labels=strings)
         for html in (view.fragment(), view.page(title=HOSTILE), view._repr_html_()):
             assert html.count("</script>") == 2
-            ours = html.replace(attention_page._code().html, "")
+            ours = html.replace(attention_page._code(1).html, "")
             assert "<img" not in ours
             assert "<!--" not in ours
             data = data_of(html)
@@ -445,7 +517,7 @@ class TestHtml:
         assert "unpkg" not in page
         assert "sourceMappingURL" not in page
         assert not re.search(r"<(img|iframe)|<link[^>]+https?:|<script[^>]+src=|\bimport\b[^;]{0,80}https?:", page)
-        assert not re.search(r"@import|url\(\s*['\"]?https?:", attention_page._code().html.split("<script>")[0])
+        assert not re.search(r"@import|url\(\s*['\"]?https?:", attention_page._code(1).html.split("<script>")[0])
         assert "default-src 'none'" in page
 
     def test_the_javascript_can_be_left_out(self):

@@ -98,7 +98,6 @@ def of_everything() -> dict[str, Any]:
             patching=patching(draw, TASKS),
             rbf=opinion(draw, "debiased_rbf_cka"),
             without_top_pc=opinion(draw, "debiased_cka"),
-            svcca=opinion(draw, "svcca"),
             n_dims=of_models(draw, "n_dims", ALL, *TASKS),
             purity=of_models(draw, "neighbour_purity"),
             controls=controls,

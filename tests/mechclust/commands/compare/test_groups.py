@@ -79,7 +79,7 @@ def controlled(llama, asked, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mechclust.commands.settings.load_pretrained", loading)
         controls = (*(f"{task}={llama / task}" for task in "abc"), *(str(llama / task) for task in "def"))
-        config = replace(asked, controls=controls, svcca=True)
+        config = replace(asked, controls=controls)
         result = compare_models(str(llama / "base"), str(llama / "tuned"), config, out)
     return result, out, loads
 
@@ -285,7 +285,7 @@ def test_the_report(controlled, tmp_path):
         assert (tmp_path / f"{name}.csv").exists()
         assert f'id="{name}"' in page
     assert "Layer groups are read from medians over tasks" in page
-    assert (tmp_path / "results" / "svcca.safetensors").exists()
+    assert (tmp_path / "results" / "without_top_pc.safetensors").exists()
 
 
 def test_command(llama, asked, out, capsys):

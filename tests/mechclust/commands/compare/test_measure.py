@@ -211,8 +211,8 @@ class TestOtherLayers:
         clusters = ClustersOfTasks(dict.fromkeys(layers.tasks, "both"))
         for asked, names in (
             (
-                replace(layers, config=replace(layers.config, svcca=True), clusters=clusters),
-                "--blocks, --n-patched, --rbf, --top-pc, --svcca and clusters of tasks",
+                replace(layers, clusters=clusters),
+                "--blocks, --n-patched, --rbf, --top-pc and clusters of tasks",
             ),
             (layers, "--blocks, --n-patched, --rbf and --top-pc"),
         ):

@@ -9,23 +9,19 @@ import torch
 
 from mechclust.commands.compare import compare_models
 from mechclust.commands.sampling import draw_prompts, drawn_of_each
-from probes import CKA, SVCCA, load_result
+from probes import CKA, load_result
 from tests.mechclust.commands.compare.cases import TASKS
 
 
-def test_without_the_largest_component_and_svcca(gpt2, shaken, config, out, together):
-    result = compare_models(str(gpt2), str(shaken), replace(config, svcca=True), out)
-    expected = {
-        "without_top_pc": together(CKA(label="task", remove_top=1))["debiased_cka"],
-        "svcca": together(SVCCA(label="task"))["svcca"],
-    }
+def test_without_the_largest_component(gpt2, shaken, config, out, together):
+    result = compare_models(str(gpt2), str(shaken), config, out)
+    values = together(CKA(label="task", remove_top=1))["debiased_cka"]
     table = result.to_dataframe()
     for k, task in enumerate(TASKS, 1):
         rows = table[table["task"] == task]
-        for column, values in expected.items():
-            assert rows[column].tolist() == pytest.approx(values[:, k].tolist(), abs=1e-5, nan_ok=True)
-    assert table.loc[table["task"] == "(all)", ["without_top_pc", "svcca"]].isna().all(axis=None)
-    assert any("Measure: mean canonical correlation" in reading.verdict for reading in result.readings)
+        assert rows["without_top_pc"].tolist() == pytest.approx(values[:, k].tolist(), abs=1e-5, nan_ok=True)
+    assert table.loc[table["task"] == "(all)", "without_top_pc"].isna().all()
+    assert any("without the largest principal component" in reading.verdict for reading in result.readings)
 
 
 def test_table(measured):
@@ -40,12 +36,12 @@ def test_table(measured):
 
 
 def test_all_off(gpt2, shaken, config, out):
-    off = replace(config, blocks=False, n_patched=0, rbf=False, top_pc=False, svcca=False, n_dims=False, purity=False)
+    off = replace(config, blocks=False, n_patched=0, rbf=False, top_pc=False, n_dims=False, purity=False)
     result = compare_models(str(gpt2), str(shaken), off, out)
     assert result.opinions == {}
     assert (result.n_dims, result.purity) == (None, None)
     assert sorted(path.name for path in (out / "results").iterdir()) == ["cka.safetensors"]
-    assert not {"rbf_cka", "without_top_pc", "svcca"} & set(result.to_dataframe())
+    assert not {"rbf_cka", "without_top_pc"} & set(result.to_dataframe())
     page = result.write(out).read_text()
     assert "second opinion" not in page.lower()
     assert "Hidden states of each model by layer" not in page
@@ -54,15 +50,15 @@ def test_all_off(gpt2, shaken, config, out):
 
 def test_caps(gpt2, shaken, config, out, together):
     """Of eight prompts a task, drawn by their place: the same as of these prompts alone."""
-    caps = dict.fromkeys(("rbf_prompts", "top_pc_prompts", "svcca_prompts", "n_dims_prompts", "purity_prompts"), 8)
-    result = compare_models(str(gpt2), str(shaken), replace(config, rbf=True, svcca=True, **caps), out)
+    caps = dict.fromkeys(("rbf_prompts", "top_pc_prompts", "n_dims_prompts", "purity_prompts"), 8)
+    result = compare_models(str(gpt2), str(shaken), replace(config, rbf=True, **caps), out)
     for name in result.opinions:
         assert getattr(result, name)["n"].tolist() == [8, 8, 8]
         assert load_result(out / "results" / f"{name}.safetensors")["n"].tolist() == [8, 8, 8]
     assert result.n_dims["n"].tolist() == [24, 8, 8, 8]
     assert result.purity.metadata["n_asked"] == 8
     assert result.cka["n"].tolist() == [36, 12, 12, 12]
-    whole = compare_models(str(gpt2), str(shaken), replace(config, rbf=True, svcca=True), out)
+    whole = compare_models(str(gpt2), str(shaken), replace(config, rbf=True), out)
     assert not torch.equal(whole.rbf["debiased_rbf_cka"][2], result.rbf["debiased_rbf_cka"][2])
     assert whole.rbf["n"].tolist() == [12, 12, 12]
     said = result.caveats
