@@ -16,11 +16,12 @@ import re
 import shutil
 import struct
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -207,15 +208,25 @@ def _floats(text: str) -> list[str]:
     return re.findall(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?|\d+e-\d+", text)
 
 
+@cache
+def heads_run() -> TemporaryDirectory[str]:
+    """The heads' smoke run, made once for its numbers and for its sandbox. The folder is removed at exit."""
+    made = TemporaryDirectory()
+    study("clustering-heads")(Path(made.name))
+    return made
+
+
+def heads(folder: Path) -> None:
+    """A copy of the heads' smoke run."""
+    shutil.copytree(Path(heads_run().name) / "run", folder / "run")
+
+
 def sandbox(folder: Path) -> None:
     """What the page of the heads' smoke run draws."""
     from mechclust.commands.sandbox import open_sandbox
     from mechclust.sandbox.page import page_data
-    from mechclust.studies import get_study, run_study
 
-    found = get_study("clustering-heads")
-    run_study(found, found.preset("smoke"), folder / "heads", workers=1)
-    data = page_data(open_sandbox(folder / "heads", seed=201))
+    data = page_data(open_sandbox(Path(heads_run().name) / "run", seed=201))
     (folder / "run").mkdir()
     kept = {k: data[k] for k in ("epochs", "arrays", "lines", "reach", "curves", "map")}
     kept["curves"] = {k: kept["curves"][k] for k in ("epochs", "panels")}
@@ -227,7 +238,7 @@ PROMPTS = ("--prompts", "{}/prompts.jsonl")
 RUNS: dict[str, Callable[[Path], None]] = {
     "task-clusters": study("task-clusters"),
     "topic-structure": study("topic-structure"),
-    "clustering-heads": study("clustering-heads"),
+    "clustering-heads": heads,
     "mossa": study("mossa"),
     "cluster-factors": study("cluster-factors"),
     "planted-layers": study("planted-layers"),
@@ -311,7 +322,7 @@ def main() -> None:
     major = version("transformer-lens").split(".")[0]
     RECORDED.mkdir(exist_ok=True)
     for name in sys.argv[1:] or RUNS:
-        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr("mechclust.report.analysis.png_bytes", picture)
             found = measured(name, Path(folder))
         record: dict[str, Any] = {"machine": machine(), "numbers": {k: len(found[k]) for k in sorted(found)}}

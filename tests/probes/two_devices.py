@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 CPU, FIRST, SECOND = torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 1)
+_FULL = {CPU, FIRST, SECOND}
 _INDEXING = ("__getitem__", "__setitem__", "index_put_")  # CUDA takes indices from the CPU
 _ACROSS = ("copy_",)
 _DEVICE, _IS_CUDA = Tensor.device.__get__, Tensor.is_cuda.__get__  # type: ignore[attr-defined]
@@ -31,7 +33,7 @@ class Placed(Tensor):
 
 def placed(x: Tensor, device: torch.device | str) -> Tensor:
     """``x`` on a device, without a copy."""
-    device = _full(device)
+    device = device if device in _FULL else _full(device)
     if device == _place(x):
         return x
     if device == CPU:
@@ -76,11 +78,11 @@ class TwoDevices(TorchFunctionMode):
                 return True
             if name in ("to", "cpu", "cuda") and isinstance(args[0], Tensor):
                 return _moved(args[0], ("cpu",) if name == "cpu" else args[1:], kwargs)
-            tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
+            tensors = [*_tensors_in(args), *_tensors_in(kwargs)]
             if name in ("numpy", "__array__") and _place(tensors[0]) != CPU:
                 raise TypeError(f"can't convert {_place(tensors[0])} device type tensor to numpy")
             places = {_place(x) for x in tensors if x.ndim or _place(x) != CPU}
-            if name == "__setitem__" and not any(isinstance(x, Tensor) for x in tree_flatten(args[1])[0]):
+            if name == "__setitem__" and not any(True for _ in _tensors_in(args[1])):
                 places = {_place(args[0])}  # a copy
             if name in _INDEXING and len(places) > 1:
                 places.discard(CPU) if _place(args[0]) != CPU else None
@@ -92,7 +94,26 @@ class TwoDevices(TorchFunctionMode):
                 place = _full(kwargs["device"])
                 kwargs["device"] = kwargs["device"] if place == CPU else "cpu"  # which may also be meta
             out = func(*args, **kwargs)
-            return tree_map(lambda x: placed(x, place) if type(x) in (Tensor, Placed) else x, out)
+            if isinstance(out, Tensor):
+                return _put(out, place)
+            return tree_map(partial(_put, place=place), out) if isinstance(out, (tuple, list, dict)) else out
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested lists, tuples and dictionaries. Every call of torch comes here: pytree is slower."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors_in(item)
+
+
+def _put(x: Any, place: torch.device) -> Any:
+    """Return what a function gave, on the device of its inputs. Parameters stay where they are."""
+    return placed(x, place) if type(x) in (Tensor, Placed) else x
 
 
 def _moved(x: Tensor, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -27,23 +27,20 @@ from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, shake, write_prompts
 from tests.mechclust.commands.test_topics import write_planted_corpus
 
-# A command that has measured everything and waits for a file before it writes the first result.
-HELD = """
-import sys, time
-from importlib import import_module
-from pathlib import Path
-from mechclust import cli
-command, gate = sys.argv[1], Path(sys.argv[2])
-module = import_module(f"mechclust.commands.{command}.measure")
-save = module.save_results
-def wait(*args):
-    (gate / "measured").touch()
-    while not (gate / "go").exists():
-        time.sleep(0.05)
-    save(*args)
-module.save_results = wait
-sys.exit(cli.main(sys.argv[1:2] + sys.argv[3:]))
-"""
+
+def hold(command, gate, argv):
+    """Run a command that waits, once it has measured everything, for a file before it writes the first result."""
+    module = import_module(f"mechclust.commands.{command}.measure")
+    save = module.save_results
+
+    def wait(*args):
+        (gate / "measured").touch()
+        while not (gate / "go").exists():
+            time.sleep(0.05)
+        save(*args)
+
+    module.save_results = wait
+    sys.exit(main([command, *argv]))
 
 
 @pytest.fixture(scope="module")
@@ -84,28 +81,26 @@ def compared(gpt2, shaken, prompts, tmp_path_factory):
 
 class TestOwners:
     @pytest.fixture
-    def begin(self, argv, tmp_path):
+    def begin(self, argv, tmp_path, fork_server):
         """``begin(command)``: a real process that measured, and owns the folder until ``gate / "go"`` is there."""
         begun = []
 
         def start(command):
             gate = tmp_path / "gate"
             gate.mkdir()
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            given = [command, str(gate), *argv[command], "--out", str(tmp_path / "out")]
-            process = subprocess.Popen(
-                [sys.executable, "-c", HELD, *given], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
+            given = [*argv[command], "--out", str(tmp_path / "out")]
+            process = fork_server.Process(target=hold, args=(command, gate, given))
+            process.start()
             begun.append(process)
             while not (gate / "measured").exists():
-                assert process.poll() is None, process.stderr.read()
+                assert process.is_alive(), process.exitcode
                 time.sleep(0.05)
             return process
 
         yield start
         for process in begun:
             process.kill()
-            process.communicate()
+            process.join()
 
     def refused(self, argv, out, capsys):
         assert main([*argv, "--out", str(out)]) == 2
@@ -123,15 +118,16 @@ class TestOwners:
         first, out = begin("compare"), tmp_path / "out"
         self.refused(["compare", *argv["compare"]], out, capsys)
         (tmp_path / "gate" / "go").touch()
-        assert first.wait() == 0
+        first.join()
+        assert first.exitcode == 0
         assert (out / "report.html").exists()
         assert (out / "compare.csv").read_bytes() == table_as_csv(compared[2].to_dataframe())
 
     def test_the_lock_dies_with_its_owner_and_a_run_after_it_heals(self, argv, begin, tmp_path, capsys):
         first, out = begin("topics"), tmp_path / "out"
         self.refused(["topics", *argv["topics"]], out, capsys)
-        first.send_signal(signal.SIGKILL)
-        first.wait()
+        first.kill()
+        first.join()
         ours = temporary_of(out / "results" / "x")
         left = ours.with_name(ours.name.replace(f".{os.getpid()}.", f".{first.pid}."))
         left.parent.mkdir(exist_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mechclust.commands.clusters import ClustersConfig
@@ -15,4 +17,12 @@ def prompts(tmp_path):
 
 @pytest.fixture
 def config(prompts):
-    return ClustersConfig(prompts, n_init=2, n_permutations=49, n_resamples=20, n_shuffles=19, tokens_per_batch=64)
+    """Quick settings. Two untrained models are enough for their mean and range."""
+    few = {"n_init": 2, "n_permutations": 49, "n_resamples": 20, "n_shuffles": 19, "untrained": 2}
+    return ClustersConfig(prompts, **few, tokens_per_batch=64)
+
+
+@pytest.fixture
+def trained(config):
+    """The same, of the trained model alone."""
+    return replace(config, untrained=0)

@@ -83,7 +83,7 @@ class TestRoom:
         with pytest.raises(InputError) as refused:
             measure_clusters(str(gpt2), config, out)
         said = str(refused.value)
-        assert said.startswith("the hidden states of 4 models take ")
+        assert said.startswith("the hidden states of 3 models take ")
         assert f"but {str(out)!r} has 1 MiB free; give fewer prompts (--max-rows), --dtype bfloat16, or another" in said
 
     def test_a_report_that_cannot_be_written_loses_nothing(self, gpt2, config, out, monkeypatch, capsys):

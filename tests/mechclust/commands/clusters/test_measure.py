@@ -89,29 +89,30 @@ class TestMeasure:
         assert table["ari"][0] == 1.0
         assert not any(math.isnan(x) for x in table["ari"])
 
-    def test_mean_over_tokens_sees_every_word(self, gpt2, config):
+    def test_mean_over_tokens_sees_every_word(self, gpt2, trained):
         """Where the last word says nothing, the mean of the embeddings still tells the tasks apart."""
         records = [
             {"prompt": f"w{10 + k} w{10 + k} w{word} w0", "task": task}
             for k, task in enumerate(TASKS)
             for word in (4, 5, 6)
         ]
-        write_prompts(config.prompts, records)
-        last, mean = (measure_clusters(str(gpt2), replace(config, position=p)).to_dataframe() for p in ("last", "mean"))
+        write_prompts(trained.prompts, records)
+        settings = (replace(trained, position=position) for position in ("last", "mean"))
+        last, mean = (measure_clusters(str(gpt2), each).to_dataframe() for each in settings)
         assert last["ari"][0] == 0.0
         assert mean["ari"][0] == 1.0
 
-    def test_prompts_of_different_lengths(self, gpt2, config):
+    def test_prompts_of_different_lengths(self, gpt2, trained):
         """The last token is the last real one, not the padding, and layer 0 is its embedding without position."""
         records = [
             {"prompt": " ".join(["w1"] * n + [f"w{10 + k}"]), "task": task}
             for k, task in enumerate(TASKS)
             for n in (1, 5, 9)
         ]
-        write_prompts(config.prompts, records)
-        assert measure_clusters(str(gpt2), config).to_dataframe()["ari"][0] == 1.0
+        write_prompts(trained.prompts, records)
+        assert measure_clusters(str(gpt2), trained).to_dataframe()["ari"][0] == 1.0
 
-    def test_chat_template_wraps_every_prompt(self, gpt2, tmp_path, config):
+    def test_chat_template_wraps_every_prompt(self, gpt2, tmp_path, trained):
         path = shutil.copytree(gpt2, tmp_path / "chat")
         tokenizer = AutoTokenizer.from_pretrained(path)
         tokenizer.chat_template = (
@@ -119,7 +120,7 @@ class TestMeasure:
         )
         tokenizer.save_pretrained(path)
         plain, chat = (
-            measure_clusters(str(path), replace(config, chat=c)).to_dataframe()["ari"][0] for c in (False, True)
+            measure_clusters(str(path), replace(trained, chat=c)).to_dataframe()["ari"][0] for c in (False, True)
         )
         assert plain == 1.0
         assert chat == 0.0  # every prompt now ends with the same word
@@ -193,10 +194,10 @@ class TestAdapters:
         assert f"measured on {str(gpt2)!r}" in told[0]
         assert not any("says that it was trained for" in note for note in notes[str(gpt2)])
 
-    def test_a_tokenizer_for_a_model_that_has_hooks(self, gpt2, config):
+    def test_a_tokenizer_for_a_model_that_has_hooks(self, gpt2, trained):
         model = load_pretrained(AutoModelForCausalLM.from_pretrained(gpt2))
         assert model.tokenizer is None
-        found = measure_clusters(model, config, tokenizer=AutoTokenizer.from_pretrained(gpt2))
+        found = measure_clusters(model, trained, tokenizer=AutoTokenizer.from_pretrained(gpt2))
         assert found.to_dataframe()["ari"][0] == 1.0
 
     def test_refused_before_the_model_is_loaded(self, gpt2, tmp_path, config):
@@ -320,7 +321,7 @@ class TestFolder:
         out = tmp_path / "out"
         first = measure_clusters(str(gpt2), config, out)
         assert sorted(path.name for path in (out / "rows").iterdir()) == [
-            "trained", "untrained-seed0", "untrained-seed1", "untrained-seed2",
+            "trained", "untrained-seed0", "untrained-seed1",
         ]  # fmt: skip
         before = {path: path.stat().st_mtime_ns for path in (out / "rows").rglob("*.safetensors")}
         assert before
@@ -328,24 +329,24 @@ class TestFolder:
         assert again.to_dataframe().equals(first.to_dataframe())
         assert {path: path.stat().st_mtime_ns for path in (out / "rows").rglob("*.safetensors")} == before
 
-    def test_labels_may_change_and_rows_stay(self, gpt2, config, tmp_path):
+    def test_labels_may_change_and_rows_stay(self, gpt2, trained, tmp_path):
         out = tmp_path / "out"
-        measure_clusters(str(gpt2), config, out)
+        measure_clusters(str(gpt2), trained, out)
         records = [{**record, "new": i % 2} for i, record in enumerate(last_word_tells_the_task())]
-        write_prompts(config.prompts, records)
-        found = measure_clusters(str(gpt2), replace(config, also=("new",)), out).to_dataframe()
-        fresh = measure_clusters(str(gpt2), replace(config, also=("new",))).to_dataframe()
+        write_prompts(trained.prompts, records)
+        found = measure_clusters(str(gpt2), replace(trained, also=("new",)), out).to_dataframe()
+        fresh = measure_clusters(str(gpt2), replace(trained, also=("new",))).to_dataframe()
         assert found.equals(fresh)
 
-    def test_of_other_prompts_or_another_model_is_refused(self, gpt2, config, tmp_path, write_checkpoint):
+    def test_of_other_prompts_or_another_model_is_refused(self, gpt2, trained, tmp_path, write_checkpoint):
         out = tmp_path / "out"
-        measure_clusters(str(gpt2), config, out)
+        measure_clusters(str(gpt2), trained, out)
         other = write_checkpoint(tmp_path / "other", change=lambda model: model.transformer.wte.weight.mul_(2))
         with pytest.raises(InputError, match="another model"):
-            measure_clusters(str(other), config, out)
-        write_prompts(config.prompts, [{**r, "prompt": r["prompt"] + " w1"} for r in last_word_tells_the_task()])
+            measure_clusters(str(other), trained, out)
+        write_prompts(trained.prompts, [{**r, "prompt": r["prompt"] + " w1"} for r in last_word_tells_the_task()])
         with pytest.raises(InputError, match="hidden states of other prompts or tokens"):
-            measure_clusters(str(gpt2), config, out)
+            measure_clusters(str(gpt2), trained, out)
 
     def test_none_leaves_nothing_behind(self, gpt2, config, tmp_path, monkeypatch):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -363,19 +364,19 @@ class TestFolder:
 
 
 class TestShown:
-    def test_map_of_all_or_some(self, gpt2, config):
-        result = measure_clusters(str(gpt2), config)
+    def test_map_of_all_or_some(self, gpt2, trained):
+        result = measure_clusters(str(gpt2), trained)
         assert result.shown.planes.shape == (3, 27, 2)
         assert result.shown.clusters.shape == (3, 27)
-        some = measure_clusters(str(gpt2), replace(config, map_prompts=10)).shown
+        some = measure_clusters(str(gpt2), replace(trained, map_prompts=10)).shown
         assert len(some.places) == len(some.texts) == some.planes.shape[1] == some.clusters.shape[1] == 10
         assert some.texts == [result.shown.texts[i] for i in some.places]
         assert (some.clusters == result.shown.clusters[:, some.places]).all()
 
-    def test_clusters_are_those_of_the_index(self, gpt2, config):
+    def test_clusters_are_those_of_the_index(self, gpt2, trained):
         from sklearn.metrics import adjusted_rand_score
 
-        result = measure_clusters(str(gpt2), config)
+        result = measure_clusters(str(gpt2), trained)
         index = [adjusted_rand_score(result.values["task"], clusters) for clusters in result.shown.clusters]
         assert result.to_dataframe()["ari"].tolist() == pytest.approx(index, abs=1e-12)
 
@@ -395,7 +396,7 @@ class TestEstimate:
     def test_says_what_it_will_take(self, gpt2, config, capsys):
         measure_clusters(str(gpt2), config, progress=True)
         said = capsys.readouterr().err.splitlines()[0]
-        assert said.startswith("27 prompts of 81 tokens (0% padding); 4 models; hidden states: ")
+        assert said.startswith("27 prompts of 81 tokens (0% padding); 3 models; hidden states: ")
         assert "of memory per layer; forward passes: at least " in said
         assert "; measuring: about " in said
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mechclust.commands.compare import CompareConfig, compare_models
@@ -19,6 +21,12 @@ def prompts(tmp_path):
 @pytest.fixture
 def config(prompts):
     return CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, rbf=False, tokens_per_batch=24)
+
+
+@pytest.fixture
+def apart(config):
+    """The same, without blocks and patching, for which both models are loaded once more: they take half of a run."""
+    return replace(config, blocks=False, n_patched=0, n_role_sequences=0)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ class TestAdaptersAsControls:
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
     def test_a_control_alone_has_the_same_bits(self, controlled, llama, asked, tmp_path):
-        config = replace(asked, controls=(f"f={llama / 'f'}",))
+        config = replace(asked, controls=(f"f={llama / 'f'}",), blocks=False, n_patched=0)
         compare_models(str(llama / "base"), str(llama / "tuned"), config, tmp_path)
         stores = [RowStore(folder / "rows" / "control-f") for folder in (controlled[1], tmp_path)]
         for site in stores[0].sites:
@@ -131,7 +131,7 @@ class TestAdaptersAsControls:
         renamed = shutil.copytree(llama / "a", tmp_path / "a")
         named = json.loads((renamed / "adapter_config.json").read_text())
         (renamed / "adapter_config.json").write_text(json.dumps({**named, "base_model_name_or_path": "meta/other"}))
-        config = replace(asked, controls=(str(renamed), str(llama / "b")))
+        config = replace(asked, controls=(str(renamed), str(llama / "b")), blocks=False, n_patched=0)
         notes = compare_models(str(llama / "base"), str(llama / "tuned"), config, out).notes
         assert [note for note in notes if "trained for" in note] == [
             f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on "
@@ -236,10 +236,10 @@ class TestClusters:
             assert found == pytest.approx([values.median(), values.min(), values.max()])
         assert "Tasks in no cluster's numbers: f. Held out: f." in result.sentences
 
-    def test_a_label_of_the_prompts(self, gpt2, shaken, config, out):
+    def test_a_label_of_the_prompts(self, gpt2, shaken, apart, undrawn, out):
         rows = [{**row, "cluster": "one" if row["task"] == "a" else "two"} for row in records()]
-        write_prompts(config.prompts, rows)
-        result = compare_models(str(gpt2), str(shaken), config, out)
+        write_prompts(apart.prompts, rows)
+        result = compare_models(str(gpt2), str(shaken), apart, out)
         assert result.clusters.of_task == {"a": "one", "b": "two", "c": "two"}
         assert result.tables["clusters"].set_index("cluster")["tasks"].to_dict() == {"one": 1, "two": 2}
         page = result.write(out).read_text()

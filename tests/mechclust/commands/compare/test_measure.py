@@ -163,9 +163,9 @@ class TestMeasure:
             values = getattr(found, name)[measure][places]
             torch.testing.assert_close(values, expected[measure], rtol=0, atol=1e-4, equal_nan=True)
 
-    def test_at_most_so_many_of_a_task(self, gpt2, shaken, config, out):
+    def test_at_most_so_many_of_a_task(self, gpt2, shaken, apart, out):
         """Which are drawn does not depend on the other tasks, and the index is the place in the file."""
-        config = replace(config, max_per_task=8)
+        config = replace(apart, max_per_task=8)
         result = compare_models(str(gpt2), str(shaken), config, out)
         assert result.cka["n"].tolist() == [24, 8, 8, 8]
         drawn = RowStore(out / "rows" / "base").index.tolist()
@@ -255,8 +255,8 @@ class TestOtherLayers:
             axes = made.panels()[0].figure.axes
             assert sum(len(axis.lines) for axis in axes) == 16 * elsewhere
 
-    def test_without_re_pairings_nothing_is_named(self, gpt2, deep, config, out):
-        found = compare_models(str(gpt2), str(deep), config, out)  # n_permutations is 0
+    def test_without_re_pairings_nothing_is_named(self, gpt2, deep, apart, out):
+        found = compare_models(str(gpt2), str(deep), apart, out)  # n_permutations is 0
         assert found.best_pair is None
         assert "not tested" in found.sentences[1]
         assert not any(axis.lines for axis in found.panels()[0].figure.axes)

@@ -192,13 +192,12 @@ class TestAdapters:
         compare_models(str(gpt2), str(adapters / "one"), replace(config, tuned_dtype="bfloat16"), out)
         assert loads == [str(gpt2), str(gpt2)]
 
-    def test_in_memory_the_base_is_as_it_was(self, gpt2, adapters, config, out, tmp_path):
+    def test_in_memory_the_base_is_as_it_was(self, gpt2, adapters, config, apart, out, tmp_path):
         model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
         found = compare_models(model, str(adapters / "one"), config, out, tokenizer=tokenizer)
         # one model in memory cannot have and lack an adapter at once
-        config = replace(config, blocks=False, n_patched=0)
-        by_name = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "by name")
+        by_name = compare_models(str(gpt2), str(adapters / "one"), apart, tmp_path / "by name")
         assert found.to_dataframe().equals(by_name.to_dataframe())
         assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
@@ -210,14 +209,14 @@ class TestAdapters:
         assert at.loc[("a", 2), "control_tuned"] == pytest.approx(1)
         assert at.loc[("b", 2), "control_tuned"] < 0.999
 
-    def test_two_adapters_each_with_its_base(self, gpt2, adapters, config, out, tmp_path):
+    def test_two_adapters_each_with_its_base(self, gpt2, adapters, config, apart, out, tmp_path):
         found = compare_models(str(adapters / "one"), str(adapters / "two"), config, out)
         merged = [str(adapters / f"{name} merged") for name in ("one", "two")]
-        expected = compare_models(*merged, config, tmp_path / "merged").cka["debiased_cka"]
+        expected = compare_models(*merged, apart, tmp_path / "merged").cka["debiased_cka"]
         torch.testing.assert_close(found.cka["debiased_cka"], expected, rtol=0, atol=1e-6, equal_nan=True)
 
-    def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, config, out):
-        compare_models(str(gpt2), str(adapters / "one"), config, out)
+    def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, config, apart, out):
+        compare_models(str(gpt2), str(adapters / "one"), apart, out)
         for tuned in (adapters / "two", gpt2):
             with pytest.raises(InputError, match=r"^tuned .*rows/tuned' holds rows of another model; give another f"):
                 compare_models(str(gpt2), str(tuned), config, out)

@@ -13,8 +13,8 @@ from probes import CKA, load_result
 from tests.mechclust.commands.compare.cases import TASKS
 
 
-def test_without_the_largest_component(gpt2, shaken, config, out, together):
-    result = compare_models(str(gpt2), str(shaken), config, out)
+def test_without_the_largest_component(gpt2, shaken, apart, out, together):
+    result = compare_models(str(gpt2), str(shaken), apart, out)
     values = together(CKA(label="task", remove_top=1))["debiased_cka"]
     table = result.to_dataframe()
     for k, task in enumerate(TASKS, 1):
@@ -48,17 +48,17 @@ def test_all_off(gpt2, shaken, config, out):
     assert "second_opinions" not in result.tables
 
 
-def test_caps(gpt2, shaken, config, out, together):
+def test_caps(gpt2, shaken, apart, out, together):
     """Of eight prompts a task, drawn by their place: the same as of these prompts alone."""
     caps = dict.fromkeys(("rbf_prompts", "top_pc_prompts", "n_dims_prompts", "purity_prompts"), 8)
-    result = compare_models(str(gpt2), str(shaken), replace(config, rbf=True, **caps), out)
+    result = compare_models(str(gpt2), str(shaken), replace(apart, rbf=True, **caps), out)
     for name in result.opinions:
         assert getattr(result, name)["n"].tolist() == [8, 8, 8]
         assert load_result(out / "results" / f"{name}.safetensors")["n"].tolist() == [8, 8, 8]
     assert result.n_dims["n"].tolist() == [24, 8, 8, 8]
     assert result.purity.metadata["n_asked"] == 8
     assert result.cka["n"].tolist() == [36, 12, 12, 12]
-    whole = compare_models(str(gpt2), str(shaken), replace(config, rbf=True), out)
+    whole = compare_models(str(gpt2), str(shaken), replace(apart, rbf=True), out)
     assert not torch.equal(whole.rbf["debiased_rbf_cka"][2], result.rbf["debiased_rbf_cka"][2])
     assert whole.rbf["n"].tolist() == [12, 12, 12]
     said = result.caveats

@@ -61,21 +61,21 @@ class TestPlanes:
         assert 3_500 < some.double().mean() < 6_500  # from the whole file
         assert draw_prompts(index[:50], 100).tolist() == list(range(50))
 
-    def test_fewer_prompts_or_none(self, gpt2, shaken, config, out):
-        result = compare_models(str(gpt2), str(shaken), replace(config, map_prompts=10), out)
+    def test_fewer_prompts_or_none(self, gpt2, shaken, apart, undrawn, out):
+        result = compare_models(str(gpt2), str(shaken), replace(apart, map_prompts=10), out)
         assert result.planes.xy["base"].shape == result.planes.xy["tuned"].shape == (3, 10, 2)
         shown = draw_prompts(torch.arange(36), 10).tolist()
         assert result.planes.texts == [records()[i]["prompt"] for i in shown]
         page = result.write(out).read_text()
         assert 'id="prompt-map-' in page
         assert "10 of 36 prompts, drawn at random." in page
-        result = compare_models(str(gpt2), str(shaken), replace(config, map_prompts=0), out)
+        result = compare_models(str(gpt2), str(shaken), replace(apart, map_prompts=0), out)
         assert result.planes is None
         page = result.write(out).read_text()
         assert "prompt-map" not in page
         assert "Base and tuned</h2>" not in page
 
-    def test_one_layer_is_read_at_a_time(self, gpt2, shaken, config, out, monkeypatch):
+    def test_one_layer_is_read_at_a_time(self, gpt2, shaken, apart, out, monkeypatch):
         asked = []
         take = RowStore.take
 
@@ -84,7 +84,7 @@ class TestPlanes:
             return take(store, index, names)
 
         monkeypatch.setattr(RowStore, "take", watched)
-        compare_models(str(gpt2), str(shaken), config, out)
+        compare_models(str(gpt2), str(shaken), apart, out)
         assert asked[-6:] == [[f"rows/{site}"] for _ in ("base", "tuned") for site in SITES]
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
+import signal
 
 import numpy as np
 import pytest
@@ -19,8 +17,6 @@ from probes.functional import linear_cka
 from tasks import InputError
 from tests.faults.bits import bits, other
 from tests.mechclust.commands.mossa import tiny
-
-ROOT = Path(__file__).parents[4]
 
 
 def test_what_is_trained(result, out):
@@ -151,10 +147,11 @@ def test_gains_have_intervals_over_prompts(result, tmp_path):
 
 
 @pytest.mark.parametrize("when", ["training", "measuring"])
-def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path, when):
-    command = [sys.executable, "-m", "tests.mechclust.commands.mossa.tiny", base, tasks, tmp_path / "run"]
-    killed = subprocess.run([*command, when], cwd=ROOT, capture_output=True)
-    assert killed.returncode == -9, killed.stderr
+def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path, fork_server, when):
+    process = fork_server.Process(target=tiny.killed_run, args=(base, tasks, tmp_path / "run", when))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     left = [path.name for path in (tmp_path / "run" / "adapters").iterdir() if (path / "tuning.json").exists()]
     assert (len(left) == 0) if when == "training" else (len(left) == 8)
     times = {name: (tmp_path / "run" / "adapters" / name / "tuning.json").stat().st_mtime_ns for name in left}

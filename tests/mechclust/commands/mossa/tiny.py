@@ -1,4 +1,4 @@
-"""A tiny Llama and five tiny tasks; as a program, with base, tasks, out and when: a run that kills itself."""
+"""A tiny Llama and five tiny tasks, and a run that kills itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -87,13 +86,14 @@ def _kill_at(owner: Any, name: str, call: int) -> None:
     setattr(owner, name, counted)
 
 
-if __name__ == "__main__":
-    if sys.argv[4] == "training":
+def killed_run(base: Path, tasks: Path, out: Path, when: str) -> None:
+    """Run these settings in a process that kills itself while it trains or measures."""
+    if when == "training":
         from mechclust.training.tuning.trainer import AnswerTrainer
 
         _kill_at(AnswerTrainer, "training_step", 8)  # of 15 of the first adapter
-    elif sys.argv[4] == "measuring":
+    else:
         from mechclust.commands.mossa import measure
 
         _kill_at(measure, "save_rows", 6)  # in the second task
-    run(*map(Path, sys.argv[1:4]))
+    run(base, tasks, out)
