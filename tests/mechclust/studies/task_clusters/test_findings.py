@@ -32,7 +32,7 @@ STEPS = np.array([0, 1, 6, 16, 40, 67, 100])
 SHAPE = (len(STEPS), N + 2)
 VALIDATION = "validation_subset"
 TRAIN = "train_subset"
-IDS = [f"T{i}" for i in range(1, 11)]
+IDS = [f"T{i}" for i in range(1, 13)]
 CHECKS = {"T1", "T5", "T8"}
 
 Change = Callable[[RunResults], RunResults]
@@ -339,7 +339,11 @@ class TestConfig:
     def test_refusals(self):
         with pytest.raises(InputError, match=r"^seeds is empty; expected at least one seed, such as --seeds 0$"):
             replace(CONFIG, seeds=())
-        with pytest.raises(InputError, match=r"^arms is 'public'; expected 'private', 'instruction' or 'shared'$"):
+        with pytest.raises(
+            InputError,
+            match=r"^arms is 'public'; expected 'private', 'instruction', 'shared', "
+            r"'five' or 'expressions'$",
+        ):
             replace(CONFIG, arms=("private", "public"))
         with pytest.raises(InputError, match=r"^arms lacks 'private', the primary arm that the findings are about"):
             replace(CONFIG, arms=("shared",))
@@ -347,8 +351,10 @@ class TestConfig:
     def test_the_task_of_each_arm(self):
         tasks = {arm: task_of(CONFIG, Job(arm, 5)) for arm in CONFIG.arms}
         assert {t.seed for t in tasks.values()} == {5}
-        assert {a: (t.outputs, t.split_by, t.n_outputs) for a, t in tasks.items()} == {
-            "private": ("private", "instance", 2),
-            "instruction": ("private", "instruction", 2),
-            "shared": ("shared", "instance", 10),
+        assert {a: (t.outputs, t.split_by, t.n_outputs, t.n_distributions) for a, t in tasks.items()} == {
+            "private": ("private", "instance", 2, 1),
+            "instruction": ("private", "instruction", 2, 1),
+            "shared": ("shared", "instance", 10, 1),
+            "five": ("private", "instance", 5, 1),
+            "expressions": ("private", "instance", 2, 3),
         }
