@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import id_number, untested_findings
 from mechclust.report.growth import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
@@ -68,7 +69,7 @@ def _other_arms(config: TaskClustersConfig, arms: Mapping[str, _Runs], shared: _
     top = f"(layer {n - 1} or {n}, the better at the end)"
     statements = {
         "instruction": ("T10", f"instructions never seen cluster too {top}"),
-        "five": ("T11", f"with five private outputs in each task, the top layer clusters by task too {top}"),
+        "five": ("T11", f"with five private outputs for each task, the top layer clusters by task too {top}"),
         "expressions": (
             "T12",
             f"with three regular expressions for each task, the top layer clusters by task too {top}",
@@ -77,7 +78,8 @@ def _other_arms(config: TaskClustersConfig, arms: Mapping[str, _Runs], shared: _
     findings = []
     for arm, (id, statement) in statements.items():
         finding = _grows(config, id, statement, arms.get(arm, []), shared)
-        findings.append(replace(finding, not_tested="" if arm in arms else f"needs the arm {arm!r}"))
+        shown: Shown = "headline" if id == "T10" else "table"
+        findings.append(replace(finding, shown=shown, not_tested="" if arm in arms else f"needs the arm {arm!r}"))
     return findings
 
 

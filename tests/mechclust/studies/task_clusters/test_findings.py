@@ -135,8 +135,8 @@ def as_private(run: RunResults) -> RunResults:
 
 def test_values_are_those_of_the_seeds_arms_layers_and_steps_that_a_finding_names() -> None:
     of_jobs = runs(random_run)
-    private, unseen, shared = (
-        [of_jobs[Job(arm, seed)] for seed in CONFIG.seeds] for arm in ("private", "instruction", "shared")
+    private, unseen, shared, five, expressions = (
+        [of_jobs[Job(arm, seed)] for seed in CONFIG.seeds] for arm in CONFIG.arms
     )
     order = np.random.default_rng(0).permutation(7)
 
@@ -174,6 +174,8 @@ def test_values_are_those_of_the_seeds_arms_layers_and_steps_that_a_finding_name
         "T7": (beyond(0), beyond(6)),
         "T9": (by_output(6), by_output(0)),
         "T10": (grows(unseen), grows(shared)),
+        "T11": (grows(five), grows(shared)),
+        "T12": (grows(expressions), grows(shared)),
     }
     findings = {finding.id: finding for finding in findings_of(CONFIG, of_jobs)}
     assert list(findings) == IDS
@@ -225,6 +227,8 @@ FAILING: dict[str, tuple[str, Change]] = {
     "T9": ("shared", with_output_ari(0.2)),
     "T10 end": ("instruction", edited(sEl5=0.49, sEl6=0.48)),
     "T10 growth": ("instruction", edited(s0l5=0.3, s0l6=0.3)),
+    "T11 end": ("five", edited(sEl5=0.49, sEl6=0.48)),
+    "T12 growth": ("expressions", edited(s0l5=0.3, s0l6=0.3)),
 }
 
 
@@ -234,7 +238,7 @@ def test_findings_fail_on_curves_that_contradict_them(name: str) -> None:
     assert judged(**{arm: change})[name.split()[0]].verdict == "does not hold"
 
 
-@pytest.mark.parametrize("id", ["T1", "T9", "T10"])
+@pytest.mark.parametrize("id", ["T1", "T9", "T10", "T11", "T12"])
 def test_and_no_other_finding_does(id: str) -> None:
     changes = dict(FAILING[name] for name in FAILING if name.split()[0] == id)
     assert [name for name, finding in judged(**changes).items() if finding.verdict != "holds"] == [id]
@@ -243,7 +247,7 @@ def test_and_no_other_finding_does(id: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "not_specific"),
     [
-        ({"shared": as_private}, {"T2", "T10"}),
+        ({"shared": as_private}, {"T2", "T10", "T11", "T12"}),
         ({"private": start_as_end}, {"T4", "T6"}),
         ({"private": edited(sAlA=0.07)}, {"T7"}),
         ({"shared": with_output_ari(0.5, step=0)}, {"T9"}),
@@ -321,7 +325,7 @@ def test_an_undefined_start_is_not_growth() -> None:
 def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
     findings = judged(replace(CONFIG, arms=arms))
     assert list(findings) == IDS
-    for id, arm in (("T9", "shared"), ("T10", "instruction")):
+    for id, arm in (("T9", "shared"), ("T10", "instruction"), ("T11", "five"), ("T12", "expressions")):
         assert findings[id].verdict == ("holds" if arm in arms else "not tested")
         assert findings[id].why_not == ("" if arm in arms else f"needs the arm '{arm}'")
     assert findings["T2"].verdict == "holds"
