@@ -32,9 +32,9 @@ class TaskClustersConfig:
     Args:
         seeds: one training run per seed and arm. The seed draws the tasks and the initial weights.
         arms: in ``private``, the primary arm, each task has separate output tokens. ``instruction`` adds unseen
-            validation instructions to that. In ``shared``, all tasks share outputs. In ``five``, each task has five
-            private outputs. In ``expressions``, each task has three regular expressions, as in the full version of the
-            paper.
+            validation instructions to that. In ``shared``, all tasks share outputs. By default not trained:
+            ``five``, five private outputs for each task, and ``expressions``, three regular expressions for each task,
+            as in the full version of the paper.
         task: the data. Its ``seed``, ``outputs`` and ``split_by`` are set by the run.
         shared_outputs: output tokens in the ``shared`` arm.
         training: the training loop.
@@ -49,7 +49,7 @@ class TaskClustersConfig:
     """
 
     seeds: tuple[Seed, ...] = tuple(range(40, 45))
-    arms: tuple[str, ...] = ("private", "instruction", "shared", "five", "expressions")
+    arms: tuple[str, ...] = ("private", "instruction", "shared")
     task: InstructionFollowing = InstructionFollowing()
     shared_outputs: Count = 10
     training: TrainConfig = TrainConfig()

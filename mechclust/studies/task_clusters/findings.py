@@ -64,7 +64,7 @@ def _top_layer_clusters(config: TaskClustersConfig, private: _Runs, shared: _Run
 
 
 def _other_arms(config: TaskClustersConfig, arms: Mapping[str, _Runs], shared: _Runs) -> list[Finding]:
-    """Return T10 to T12: as T2, on other data."""
+    """Return T10 to T12: as T2, on other data. T11 and T12 need arms that are not trained by default."""
     n = config.n_layers
     top = f"(layer {n - 1} or {n}, the better at the end)"
     statements = {
@@ -77,6 +77,8 @@ def _other_arms(config: TaskClustersConfig, arms: Mapping[str, _Runs], shared: _
     }
     findings = []
     for arm, (id, statement) in statements.items():
+        if id != "T10" and arm not in arms:
+            continue
         finding = _grows(config, id, statement, arms.get(arm, []), shared)
         shown: Shown = "headline" if id == "T10" else "table"
         findings.append(replace(finding, shown=shown, not_tested="" if arm in arms else f"needs the arm {arm!r}"))

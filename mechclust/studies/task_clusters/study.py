@@ -108,7 +108,6 @@ STUDY = Study(
     presets={
         "smoke": TaskClustersConfig(
             seeds=(0,),
-            arms=("private", "instruction", "shared"),
             task=InstructionFollowing(n_tasks=4, variants=12, n_eval=60),
             training=TrainConfig(steps=20, batch_size=32, n_checkpoints=3),
             n_layers=2,

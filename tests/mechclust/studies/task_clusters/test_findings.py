@@ -22,6 +22,7 @@ from tasks import InputError, InstructionFollowing
 N = 6  # layers; sites are 0 to 6 and the final norm
 CONFIG = TaskClustersConfig(
     seeds=(0, 1, 2),
+    arms=("private", "instruction", "shared", "five", "expressions"),
     task=InstructionFollowing(n_tasks=6, variants=8, n_eval_tasks=4, n_eval=60),
     training=TrainConfig(steps=100, n_checkpoints=6),
     n_layers=N,
@@ -324,8 +325,8 @@ def test_an_undefined_start_is_not_growth() -> None:
 @pytest.mark.parametrize("arms", [("private",), ("private", "shared"), ("private", "instruction")])
 def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
     findings = judged(replace(CONFIG, arms=arms))
-    assert list(findings) == IDS
-    for id, arm in (("T9", "shared"), ("T10", "instruction"), ("T11", "five"), ("T12", "expressions")):
+    assert list(findings) == IDS[:10]
+    for id, arm in (("T9", "shared"), ("T10", "instruction")):
         assert findings[id].verdict == ("holds" if arm in arms else "not tested")
         assert findings[id].why_not == ("" if arm in arms else f"needs the arm '{arm}'")
     assert findings["T2"].verdict == "holds"

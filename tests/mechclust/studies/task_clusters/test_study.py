@@ -55,16 +55,12 @@ class TestSmoke:
     def test_findings(self, smoke_run):
         analysis, out = smoke_run
         records = json.loads((out / "findings.json").read_text(), parse_constant=pytest.fail)
-        assert [record["id"] for record in records] == [f"T{i}" for i in range(1, 13)]
+        assert [record["id"] for record in records] == [f"T{i}" for i in range(1, 11)]
         assert {record["verdict"] for record in records} == {"not tested"}
-        assert {record["not_tested"] for record in records} == {
-            "this size of the study cannot test it",
-            "needs the arm 'five'",
-            "needs the arm 'expressions'",
-        }
+        assert {record["not_tested"] for record in records} == {"this size of the study cannot test it"}
         for record in records:
             for part in record["parts"]:
-                assert len(part["values"]) == (0 if record["id"] in ("T11", "T12") else 1)
+                assert len(part["values"]) == 1
                 assert part["interval"] is None  # one seed
         assert load_findings(out / "findings.json") == list(analysis.findings)
 
@@ -101,7 +97,7 @@ class TestPresets:
         quick, paper, large = (STUDY.preset(name) for name in ("quick", "paper", "gpt2"))
         assert (quick.task.n_tasks, quick.d_model) == (20, 64)
         assert (paper.task.n_tasks, paper.d_model, len(paper.seeds), paper.n_layers) == (50, 128, 5, 6)
-        assert paper.arms == ("private", "instruction", "shared", "five", "expressions")
+        assert paper.arms == ("private", "instruction", "shared")
         assert (large.d_model, large.n_heads) == (768, 12)
         assert [STUDY.preset(name).test_findings for name in STUDY.presets] == [False, True, True, True]
 
