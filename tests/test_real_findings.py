@@ -21,6 +21,10 @@ def clusters(shift):
     return {"raw": raw, "given": given, "word": WORD + shift, "accuracy": ACCURACY + shift}
 
 
+def chat(shift):
+    return {"raw": np.linspace(0.0, 0.3, LAYERS) + shift, "accuracy": ACCURACY + shift}
+
+
 def untrained(shift):
     flat = np.zeros(LAYERS) + shift
     return {"raw": flat, "given": flat, "word": flat, "accuracy": 0.3 + np.linspace(0.2, 0.0, LAYERS) + shift}
@@ -58,6 +62,8 @@ def measured(**changes):
         "topics": {"Gemma 3": topics, "MiniLM": topics},
         "smollm2": [clusters(0.0), clusters(0.01), clusters(0.02)],
         "smollm2_untrained": [untrained(0.0), untrained(0.01), untrained(0.02)],
+        "chat": [chat(0.0), chat(0.01), chat(0.02)],
+        "chat_untrained": [untrained(0.0), untrained(0.01), untrained(0.02)],
         "smollm2_controls": {"null_high": 0.01, "given_null_high": 0.01},
     }
     return found | changes
@@ -100,6 +106,9 @@ def test_hold_on_such_measurements_and_not_on_their_controls(ideal):
         ("R19", 0, 0.21, 0.01),
         ("R20", 0, 0.91, 0.31),
         ("R20", 1, 0.1 + 0.8 * 5 / 30 + 0.01, 0.5 - 0.2 * 5 / 30 + 0.01),
+        ("R22", 0, 1.0, None),
+        ("R22", 1, 0.3 * 29 / 30, 0.0),
+        ("R23", 0, 0.91, 0.31),
         ("R20", 2, 0.91 - 0.52, 0.31 - 0.52),  # the best layer of all models with random weights
     ],
 )

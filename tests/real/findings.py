@@ -1,4 +1,4 @@
-"""The findings on real checkpoints with their controls: R3 to R20, and the checks R1, R2 and R21.
+"""The findings on real checkpoints with their controls: R3 to R23, and the checks R1, R2 and R21.
 
 The bounds were written before the run that tests them. Those of R9 to R13 leave room around one earlier measurement
 with one k-means seed: a best ARI of .01 with random weights, .08 pretrained and .25 fine-tuned, and a CKA that falls
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, Findings, Part, Within, check_part, mean_part, share_part
-from mechclust.report.growth import spearman_correlation
+from mechclust.report.growth import judge_rise_with_layer, spearman_correlation
 
 Found = Mapping[str, Any]  # what run.py gathered, by name
 Values = Sequence[float] | np.ndarray
@@ -35,6 +35,7 @@ def findings(found: Found) -> Findings:
         _antibodies(found),
         *_clusters(found),
         _linear(found),
+        *_chat(found),
         _topics("R16", "Gemma 3", found["topics"]["Gemma 3"]),
         _topics("R17", "MiniLM", found["topics"]["MiniLM"]),
     ])  # fmt: skip
@@ -347,6 +348,39 @@ def _read(accuracy: Float[np.ndarray, "run layer"], of_random_weights: float) ->
         share_part("layer 5", accuracy[:, 5], Bound(">=", 0.2)),
         mean_part("above the best layer of all random weights", top - of_random_weights, Bound(">=", 0.0)),
     )
+
+
+def _chat(found: Found) -> list[Finding]:
+    """Return R22 and R23, on prompts in the chat template, which all end in the same tokens."""
+    accuracy = _by_layer(found["chat"], "accuracy")
+    untrained = _by_layer(found["chat_untrained"], "accuracy")
+    best = untrained.max()
+    return [
+        Finding(
+            id="R22",
+            statement="in the chat template, SmolLM2's states at the last prompt token cluster by what the prompt asks "
+            "for, and more with depth (ARI)",
+            source="bounds of T4; an earlier measurement had .28 at the top",
+            parts=_rises(found["chat"]),
+            control=Control(_RANDOM, _rises(found["chat_untrained"])),
+            unit="seeds of k-means",
+            note=f"the template ends every prompt in the same tokens, so all states of layer 0 are equal; {_PROMPTS}",
+        ),
+        Finding(
+            id="R23",
+            statement="in the chat template, a linear classifier reads what the prompt asks for from SmolLM2's top "
+            "layer (accuracy)",
+            source="bounds of R20; an earlier measurement had .98",
+            parts=_read(accuracy, best),
+            control=Control(_RANDOM, _read(untrained, best)),
+            unit="seeds of the folds",
+            note=f"chance: 0.10; prompts of a task share templates; {_PROMPTS}",
+        ),
+    ]
+
+
+def _rises(runs: Sequence[Found]) -> tuple[Part, ...]:
+    return judge_rise_with_layer(_by_layer(runs, "raw"))
 
 
 # ---- topics ----

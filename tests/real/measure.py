@@ -44,7 +44,7 @@ def ari(store: RowStore, readout: Readout, seeds: int) -> tuple[np.ndarray, floa
     return np.array(found), chance
 
 
-def clusters(model: AnyModel, prompts: Path, out: Path | None, seed: int) -> dict[str, list[float]]:
+def clusters(model: AnyModel, prompts: Path, out: Path | None, seed: int, chat: bool = False) -> dict[str, list[float]]:
     """Return by layer what ``mechclust clusters`` finds with another seed.
 
     Args:
@@ -52,12 +52,15 @@ def clusters(model: AnyModel, prompts: Path, out: Path | None, seed: int) -> dic
         prompts: to cluster the states of.
         out: with hidden states to use again, if it has any.
         seed: of k-means and of the classifier's folds.
+        chat: give the prompts in the model's chat template.
 
     Returns:
         The index of the task, raw and given what the clusters follow, the accuracy, and the index of the prompts' last
         word.
     """
-    config = ClustersConfig(prompts, units="none", untrained=0, n_shuffles=1, seed=seed)  # as R20 was bounded
+    config = ClustersConfig(
+        prompts, units="none", untrained=0, n_shuffles=1, seed=seed, chat=chat
+    )  # as R20 was bounded
     found = measure_clusters(model, config, out)
     table = found.to_dataframe()
     table = table[table["label"] == "task"]

@@ -230,17 +230,18 @@ def _smollm2(out: Path) -> Found:
     readme.check_command(folder.with_name("clusters.txt").read_text(encoding="utf-8"))
     readme.run_python(INSTRUCT.folder()).save(folder.with_name("decodability.safetensors"))
     table = _of_task(pd.read_csv(folder / "clusters.csv"))
-    fresh = (load_pretrained(str(INSTRUCT.folder()), untrained=True, seed=seed) for seed in range(measure.UNTRAINED))
+    model = str(INSTRUCT.folder())
+    fresh = [load_pretrained(model, untrained=True, seed=seed) for seed in range(measure.UNTRAINED)]
+    first = _CLUSTER_SEEDS[0]
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
     return {
         "checks": {INSTRUCT.name: _check(out, INSTRUCT)},
         "capitals": [float(a == b) for a, b in zip(said, data.CAPITALS.values(), strict=True)],
-        "smollm2": [
-            measure.clusters(str(INSTRUCT.folder()), data.INSTRUCTIONS, folder, seed) for seed in _CLUSTER_SEEDS
-        ],
+        "smollm2": [measure.clusters(model, data.INSTRUCTIONS, folder, seed) for seed in _CLUSTER_SEEDS],
         "smollm2_controls": {name: table[name].max() for name in ("null_high", "given_null_high")},
-        "smollm2_untrained": [measure.clusters(model, data.INSTRUCTIONS, None, _CLUSTER_SEEDS[0]) for model in fresh],
-        "smollm2_chat": _of_task(pd.read_csv(chat / "clusters.csv"))[["ari", "given_ari", "accuracy"]].max().to_dict(),
+        "smollm2_untrained": [measure.clusters(network, data.INSTRUCTIONS, None, first) for network in fresh],
+        "chat": [measure.clusters(model, data.INSTRUCTIONS, chat, seed, chat=True) for seed in _CLUSTER_SEEDS],
+        "chat_untrained": [measure.clusters(network, data.INSTRUCTIONS, None, first, chat=True) for network in fresh],
     }
 
 

@@ -20,6 +20,8 @@ _ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
     "instruction": {"outputs": "private", "split_by": "instruction"},
     "shared": {"outputs": "shared", "split_by": "instance"},
+    "five": {"outputs": "private", "split_by": "instance", "n_outputs": 5},
+    "expressions": {"outputs": "private", "split_by": "instance", "n_distributions": 3},
 }
 
 
@@ -30,7 +32,9 @@ class TaskClustersConfig:
     Args:
         seeds: one training run per seed and arm. The seed draws the tasks and the initial weights.
         arms: in ``private``, the primary arm, each task has separate output tokens. ``instruction`` adds unseen
-            validation instructions to that. In ``shared``, all tasks share outputs.
+            validation instructions to that. In ``shared``, all tasks share outputs. By default not trained:
+            ``five``, five private outputs for each task, and ``expressions``, three regular expressions for each task,
+            as in the full version of the paper.
         task: the data. Its ``seed``, ``outputs`` and ``split_by`` are set by the run.
         shared_outputs: output tokens in the ``shared`` arm.
         training: the training loop.

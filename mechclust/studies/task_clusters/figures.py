@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from mechclust.report.style import (
     BLUE,
     GREEN,
+    ORANGE,
+    PURPLE,
     RED,
     category_style,
     direct_labels,
@@ -60,8 +62,10 @@ def ari_by_layer_figure(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
         "private": "private outputs",
         "instruction": "private, unseen instructions",
         "shared": "outputs shared by all tasks",
+        "five": "five private outputs",
+        "expressions": "three expressions per task",
     }
-    figure, axes = subplots(len(arms), size=(3.9, 3.9), sharey=True)
+    figure, axes = subplots(len(arms), min(len(arms), 3), size=(3.9, 3.9), sharey=True)
     for axis, (arm, runs) in zip(axes, arms.items(), strict=True):
         names = _names(runs[0].output_ari.shape[1])
         x = np.arange(len(names))
@@ -80,7 +84,8 @@ def ari_by_layer_figure(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
         axis.set(title=titles[arm], xlabel="layer", ylim=(-0.05, 1.02))
         axis.set_xticks(x, names)
         direct_labels(axis, labels)
-    axes[0].set_ylabel("ARI against task and output, validation")
+    for axis in axes[::3]:
+        axis.set_ylabel("ARI against task and output, validation")
     return figure
 
 
@@ -103,7 +108,7 @@ def projections_figure(results: Mapping[int, ProbeResult]) -> Figure:
 def accuracy_and_loss_figure(runs: Mapping[Job, RunResults]) -> Figure:
     """Draw validation accuracy and training loss over steps, one line per run, one colour per arm."""
     figure, (left, right) = subplots(2, size=(5.0, 3.6))
-    colors = {"private": BLUE, "instruction": GREEN, "shared": RED}
+    colors = {"private": BLUE, "instruction": GREEN, "shared": RED, "five": PURPLE, "expressions": ORANGE}
     labelled: set[str] = set()
     for job, run in runs.items():
         style: dict[str, Any] = {"color": colors[job.arm], "lw": 1.3, "alpha": 0.8}

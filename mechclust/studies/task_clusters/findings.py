@@ -1,4 +1,4 @@
-"""The findings T2 to T10 of the task-cluster study with their controls, and the checks T1, T5 and T8."""
+"""The findings T2 to T12 of the task-cluster study with their controls, and the checks T1, T5 and T8."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import id_number, untested_findings
 from mechclust.report.growth import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
@@ -26,10 +27,9 @@ _Seeds = Float[np.ndarray, "seed"]
 
 
 def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Finding]:
-    """Return T1 to T10, of which T1, T5 and T8 are checks. Sites are layers 0 to n, then the final norm."""
+    """Return T1 to T12, of which T1, T5 and T8 are checks. Sites are layers 0 to n, then the final norm."""
     arms = by_arm(config, runs)
     private = arms["private"]
-    unseen = arms.get("instruction", [])
     shared = arms.get("shared", [])
     findings = [
         _top_layer_clusters(config, private, shared),
@@ -37,7 +37,7 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
         _subsets_agree(config, private),
         _starts_unclustered(private),
         _by_output(config, shared),
-        _unseen_instructions(config, unseen, shared),
+        *_other_arms(config, arms, shared),
         *_checks(config, private),
     ]
     if not config.test_findings:
@@ -63,11 +63,26 @@ def _top_layer_clusters(config: TaskClustersConfig, private: _Runs, shared: _Run
     return replace(finding, note=f"{chance}; {finding.note}" if finding.note else chance)
 
 
-def _unseen_instructions(config: TaskClustersConfig, unseen: _Runs, shared: _Runs) -> Finding:
+def _other_arms(config: TaskClustersConfig, arms: Mapping[str, _Runs], shared: _Runs) -> list[Finding]:
+    """Return T10 to T12: as T2, on other data. T11 and T12 need arms that are not trained by default."""
     n = config.n_layers
-    statement = f"instructions never seen cluster too (layer {n - 1} or {n}, the better at the end)"
-    finding = _grows(config, "T10", statement, unseen, shared)
-    return replace(finding, not_tested="" if unseen else "needs the arm 'instruction'")
+    top = f"(layer {n - 1} or {n}, the better at the end)"
+    statements = {
+        "instruction": ("T10", f"instructions never seen cluster too {top}"),
+        "five": ("T11", f"with five private outputs for each task, the top layer clusters by task too {top}"),
+        "expressions": (
+            "T12",
+            f"with three regular expressions for each task, the top layer clusters by task too {top}",
+        ),
+    }
+    findings = []
+    for arm, (id, statement) in statements.items():
+        if id != "T10" and arm not in arms:
+            continue
+        finding = _grows(config, id, statement, arms.get(arm, []), shared)
+        shown: Shown = "headline" if id == "T10" else "table"
+        findings.append(replace(finding, shown=shown, not_tested="" if arm in arms else f"needs the arm {arm!r}"))
+    return findings
 
 
 def _grows(config: TaskClustersConfig, id: str, statement: str, runs: _Runs, shared: _Runs) -> Finding:

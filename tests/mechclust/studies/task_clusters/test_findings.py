@@ -22,6 +22,7 @@ from tasks import InputError, InstructionFollowing
 N = 6  # layers; sites are 0 to 6 and the final norm
 CONFIG = TaskClustersConfig(
     seeds=(0, 1, 2),
+    arms=("private", "instruction", "shared", "five", "expressions"),
     task=InstructionFollowing(n_tasks=6, variants=8, n_eval_tasks=4, n_eval=60),
     training=TrainConfig(steps=100, n_checkpoints=6),
     n_layers=N,
@@ -32,7 +33,7 @@ STEPS = np.array([0, 1, 6, 16, 40, 67, 100])
 SHAPE = (len(STEPS), N + 2)
 VALIDATION = "validation_subset"
 TRAIN = "train_subset"
-IDS = [f"T{i}" for i in range(1, 11)]
+IDS = [f"T{i}" for i in range(1, 13)]
 CHECKS = {"T1", "T5", "T8"}
 
 Change = Callable[[RunResults], RunResults]
@@ -135,8 +136,8 @@ def as_private(run: RunResults) -> RunResults:
 
 def test_values_are_those_of_the_seeds_arms_layers_and_steps_that_a_finding_names() -> None:
     of_jobs = runs(random_run)
-    private, unseen, shared = (
-        [of_jobs[Job(arm, seed)] for seed in CONFIG.seeds] for arm in ("private", "instruction", "shared")
+    private, unseen, shared, five, expressions = (
+        [of_jobs[Job(arm, seed)] for seed in CONFIG.seeds] for arm in CONFIG.arms
     )
     order = np.random.default_rng(0).permutation(7)
 
@@ -174,6 +175,8 @@ def test_values_are_those_of_the_seeds_arms_layers_and_steps_that_a_finding_name
         "T7": (beyond(0), beyond(6)),
         "T9": (by_output(6), by_output(0)),
         "T10": (grows(unseen), grows(shared)),
+        "T11": (grows(five), grows(shared)),
+        "T12": (grows(expressions), grows(shared)),
     }
     findings = {finding.id: finding for finding in findings_of(CONFIG, of_jobs)}
     assert list(findings) == IDS
@@ -225,6 +228,8 @@ FAILING: dict[str, tuple[str, Change]] = {
     "T9": ("shared", with_output_ari(0.2)),
     "T10 end": ("instruction", edited(sEl5=0.49, sEl6=0.48)),
     "T10 growth": ("instruction", edited(s0l5=0.3, s0l6=0.3)),
+    "T11 end": ("five", edited(sEl5=0.49, sEl6=0.48)),
+    "T12 growth": ("expressions", edited(s0l5=0.3, s0l6=0.3)),
 }
 
 
@@ -234,7 +239,7 @@ def test_findings_fail_on_curves_that_contradict_them(name: str) -> None:
     assert judged(**{arm: change})[name.split()[0]].verdict == "does not hold"
 
 
-@pytest.mark.parametrize("id", ["T1", "T9", "T10"])
+@pytest.mark.parametrize("id", ["T1", "T9", "T10", "T11", "T12"])
 def test_and_no_other_finding_does(id: str) -> None:
     changes = dict(FAILING[name] for name in FAILING if name.split()[0] == id)
     assert [name for name, finding in judged(**changes).items() if finding.verdict != "holds"] == [id]
@@ -243,7 +248,7 @@ def test_and_no_other_finding_does(id: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "not_specific"),
     [
-        ({"shared": as_private}, {"T2", "T10"}),
+        ({"shared": as_private}, {"T2", "T10", "T11", "T12"}),
         ({"private": start_as_end}, {"T4", "T6"}),
         ({"private": edited(sAlA=0.07)}, {"T7"}),
         ({"shared": with_output_ari(0.5, step=0)}, {"T9"}),
@@ -320,7 +325,7 @@ def test_an_undefined_start_is_not_growth() -> None:
 @pytest.mark.parametrize("arms", [("private",), ("private", "shared"), ("private", "instruction")])
 def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
     findings = judged(replace(CONFIG, arms=arms))
-    assert list(findings) == IDS
+    assert list(findings) == IDS[:10]
     for id, arm in (("T9", "shared"), ("T10", "instruction")):
         assert findings[id].verdict == ("holds" if arm in arms else "not tested")
         assert findings[id].why_not == ("" if arm in arms else f"needs the arm '{arm}'")
@@ -339,7 +344,11 @@ class TestConfig:
     def test_refusals(self):
         with pytest.raises(InputError, match=r"^seeds is empty; expected at least one seed, such as --seeds 0$"):
             replace(CONFIG, seeds=())
-        with pytest.raises(InputError, match=r"^arms is 'public'; expected 'private', 'instruction' or 'shared'$"):
+        with pytest.raises(
+            InputError,
+            match=r"^arms is 'public'; expected 'private', 'instruction', 'shared', "
+            r"'five' or 'expressions'$",
+        ):
             replace(CONFIG, arms=("private", "public"))
         with pytest.raises(InputError, match=r"^arms lacks 'private', the primary arm that the findings are about"):
             replace(CONFIG, arms=("shared",))
@@ -347,8 +356,10 @@ class TestConfig:
     def test_the_task_of_each_arm(self):
         tasks = {arm: task_of(CONFIG, Job(arm, 5)) for arm in CONFIG.arms}
         assert {t.seed for t in tasks.values()} == {5}
-        assert {a: (t.outputs, t.split_by, t.n_outputs) for a, t in tasks.items()} == {
-            "private": ("private", "instance", 2),
-            "instruction": ("private", "instruction", 2),
-            "shared": ("shared", "instance", 10),
+        assert {a: (t.outputs, t.split_by, t.n_outputs, t.n_distributions) for a, t in tasks.items()} == {
+            "private": ("private", "instance", 2, 1),
+            "instruction": ("private", "instruction", 2, 1),
+            "shared": ("shared", "instance", 10, 1),
+            "five": ("private", "instance", 5, 1),
+            "expressions": ("private", "instance", 2, 3),
         }
