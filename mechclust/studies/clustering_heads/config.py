@@ -38,6 +38,7 @@ MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # Measurements of a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
+PLATEAUS = "plateaus"  # full batch too, on the seeds that H3c is judged on
 SCRATCH = "scratch"  # p + 1 from random weights
 TRANSFER = "transfer"  # p + 1 from the networks that solved p
 SECOND_STAGE = "second stage"
@@ -88,15 +89,17 @@ class FullBatch:
         steps: Adam steps.
         lr: Adam's learning rate.
         every: steps between snapshots, at which gradients are measured.
-        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed. 0 turns
-            this off.
+        curvature_seeds: seeds of further networks, for which the Hessian is measured too. H3c is judged on these only,
+            because its rule was chosen on seeds 300 to 324.
+        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
+    curvature_seeds: tuple[Seed, ...] = tuple(range(400, 425))
     steps: Count = 10_000
     lr: Positive = 3e-3
     every: Count = 10
-    curvature: CountOrZero = 16
+    curvature: Count = 16
 
 
 @dataclass(frozen=True)
@@ -175,6 +178,8 @@ class ClusteringHeadsConfig:
         for name, seeds in optional.items():
             if seeds:
                 check_seeds(seeds, name)
+        if self.full_batch.curvature_seeds:
+            check_seeds(self.full_batch.curvature_seeds, "full_batch.curvature_seeds")
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
@@ -201,8 +206,8 @@ class Arm:
     """One way to train, run once per seed.
 
     Attributes:
-        measure: how much is measured: ``"all"``, ``"losses"`` or ``"gradients"`` at every snapshot, or, at the end
-            only, the ``"head"`` or just the accuracy (``"end"``).
+        measure: how much is measured: ``"all"``, ``"losses"``, ``"gradients"`` or ``"curvature"`` (with gradients) at
+            snapshots, or, at the end only, the ``"head"`` or just the accuracy (``"end"``).
         every: steps between snapshots. If ``None``, one epoch, or all steps if only the end is measured.
         scales: factors on the initial weights, by the beginning of a parameter's name.
         ideal: the part initialised from the ideal head: none, its positions, or all of it.
@@ -280,6 +285,7 @@ def _base_arms(config: ClusteringHeadsConfig) -> list[Arm]:
         Arm(MITIGATIONS[1], mitigated, p, rates={MLP: config.discount}, measure="losses"),
         Arm(MITIGATIONS[2], mitigated, p, training={"schedule": "late-drop"}, measure="losses"),
         Arm(FULL_BATCH, full.seeds, p, training=all_at_once, measure="gradients", every=full.every),
+        Arm(PLATEAUS, full.curvature_seeds, p, training=all_at_once, measure="curvature", every=full.every),
     ]
     if config.transfer:
         base_arms.append(Arm(SCRATCH, config.seeds, p + 1, measure="head"))
@@ -401,8 +407,8 @@ def _results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> l
     """Return the file of every measurement of one job's networks."""
     if job.arms[0] == CURRICULUM:
         return [curriculum_result(out, seed) for seed in job.seeds]
-    curved = ("curvature",) if config.full_batch.curvature else ()
-    parts = {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics", *curved)}
+    parts = {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
+    parts["curvature"] = ("dynamics", "curvature")
     all_arms = arms(config)
     files = []
     for name, seed in product(job.arms, job.seeds):

@@ -14,8 +14,10 @@ from mechclust.evidence.compared import compared
 from mechclust.studies.clustering_heads.claims import FIRST_PAPER
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import first_above
-from mechclust.studies.clustering_heads.results import GradientInFalls, HeadsResults, TrainedNetwork
+from mechclust.studies.clustering_heads.results import GradientInFalls, HeadsResults, Plateaus, TrainedNetwork
 
+_DEEPER = "log10 of the smallest eigenvalue's size, plateaus (median) over end"
+_FLATTER = "gradient norm on the plateaus below half of that in the falls (medians)"
 _SHUFFLED = "epochs in one random order"
 _Networks = Sequence[TrainedNetwork]
 
@@ -124,18 +126,36 @@ def _log_ratios(pairs: Sequence[GradientInFalls]) -> list[float]:
 
 
 def _saddle(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
-    saddles = results.saddles(config.task.p)
-    plateau, end = np.array(list(saddles.values()), dtype=float).reshape(-1, 2).T
-    start = np.array([results.curvature_at_start(seed) for seed in saddles])
+    plateaus = list(results.plateaus(config.task.p).values())
     return compared(
         "H3c",
-        "full batch, runs that solve the task: the plateau is a saddle (minus the smallest eigenvalue of the Hessian "
-        "over the largest, median on the plateaus minus the value at the end of training)",
-        {"": Bound(">", 0), "on the plateaus": Bound(">=", 0.01)},
-        [plateau - end, plateau],
+        "full batch, runs that solve the task: the plateau is a saddle (share of runs whose Hessian has a negative "
+        "eigenvalue at every measured snapshot on the plateaus)",
+        {"": Bound(">", 0.5), _DEEPER: Bound(">=", 1), _FLATTER: Bound(">", 0.5)},
+        [
+            [(plateau.smallest < 0).all() for plateau in plateaus],
+            [plateau.shrinks(plateau.smallest) for plateau in plateaus],
+            [2 * np.median(plateau.gradient) < plateau.gradient_in_falls for plateau in plateaus],
+        ],
         "untrained networks in place of plateaus",
-        [start - end, start],
+        [
+            [plateau.smallest_at_start < 0 for plateau in plateaus],
+            [plateau.shrinks(plateau.smallest_at_start) for plateau in plateaus],
+            [2 * plateau.gradient_at_start < plateau.gradient_in_falls for plateau in plateaus],
+        ],
+        shares=["", _FLATTER],
         source=f"{FIRST_PAPER}; Hessian ours",
-        not_tested="" if saddles else "no curvature was measured in a run that solves the task after a plateau",
-        note=f"medians {np.median(plateau):.3g} and {np.median(end):.3g}" if saddles else "",
+        not_tested="" if plateaus else "no curvature was measured in a run that solves the task after a plateau",
+        note=_plateaus_note(plateaus),
+    )
+
+
+def _plateaus_note(plateaus: Sequence[Plateaus]) -> str:
+    if not plateaus:
+        return ""
+    ratios = [10 ** plateau.shrinks(plateau.smallest) for plateau in plateaus]
+    shares = [np.median(-plateau.smallest / plateau.largest) for plateau in plateaus]
+    return (
+        f"times smaller at the end: {', '.join(f'{ratio:.0f}' for ratio in ratios)}; smallest over largest eigenvalue "
+        f"on the plateaus: {np.median(shares):.2g} (median)"
     )

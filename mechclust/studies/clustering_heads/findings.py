@@ -13,8 +13,10 @@ Predictions:
 - H2, H2b: the head is ready first in a majority of runs, unless drift hides it. A part that keeps moving after the task
   is solved fits its final partner late. In five solved networks of a smaller task, seen while this was written, neither
   was first. Undecided.
-- H3: the gradient is larger in the falls. H3c: the plateau is a saddle. Holds. Written after seeing the Hessian of one
-  untrained network, but of no plateau.
+- H3: the gradient is larger in the falls. H3c: the plateau is a saddle. Holds. On seeds 300 to 324, the smallest
+  eigenvalue was negative at every snapshot on the plateaus and over a hundred times smaller at the end, in all five
+  runs that solve the task. But it was so small beside the largest that an earlier rule failed. Untrained networks have
+  negative eigenvalues too, and a large gradient, so the gradient is part of the rule.
 - H4a: freezing the norm's direction removes hardly more spikes than freezing attention (few spikes came with a small
   norm). Undecided. H4g, its scale alone: undecided. H4f: freezing the wedges removes more. H4b, H4d: fewer spikes, and
   just as many networks solve the task.

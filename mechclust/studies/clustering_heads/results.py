@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
+from numpy.typing import ArrayLike
 
 from mechclust.studies.clustering_heads.config import (
     CURRICULUM,
     FULL_BATCH,
     MITIGATIONS,
     PARTS,
+    PLATEAUS,
     SCRATCH,
     SECOND_STAGE,
     SOLVED,
@@ -190,6 +192,33 @@ class TrainedNetwork(NetworkTraining):
 
 
 @dataclass(frozen=True)
+class Plateaus:
+    """Eigenvalues of the Hessian and gradient norms at the measured snapshots on the plateaus of one run.
+
+    Attributes:
+        smallest: smallest eigenvalues on the plateaus.
+        largest: largest eigenvalues on the plateaus.
+        gradient: gradient norms on the plateaus.
+        gradient_in_falls: median gradient norm where the loss falls.
+        smallest_at_start: smallest eigenvalue before training.
+        smallest_at_end: smallest eigenvalue at the end of training.
+        gradient_at_start: gradient norm before training.
+    """
+
+    smallest: Float[np.ndarray, "measured"]
+    largest: Float[np.ndarray, "measured"]
+    gradient: Float[np.ndarray, "measured"]
+    gradient_in_falls: float
+    smallest_at_start: float
+    smallest_at_end: float
+    gradient_at_start: float
+
+    def shrinks(self, smallest: ArrayLike) -> float:
+        """Return log10 of the median size of some smallest eigenvalues over its size at the end of training."""
+        return float(np.log10(np.median(np.abs(smallest)) / abs(self.smallest_at_end)))
+
+
+@dataclass(frozen=True)
 class HeadsResults:
     """Everything a run measured.
 
@@ -199,7 +228,8 @@ class HeadsResults:
         final: arm to seed to final ``(train, test)`` accuracy.
         curriculum: by seed.
         full_batch: the training of each network of the full-batch run, by seed.
-        curvature: the Hessian of the full-batch networks at some snapshots, by seed.
+        curved: the training of each full-batch network whose Hessian was measured, by seed.
+        curvature: the Hessian of these networks at some snapshots, by seed.
         started: arm to seed to the final head, for networks from other initial weights.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
         next_modulus: ``SCRATCH`` and ``TRANSFER`` to seed to the final head, for networks that add modulo p + 1.
@@ -211,6 +241,7 @@ class HeadsResults:
     final: dict[str, dict[int, tuple[float, float]]]
     curriculum: dict[int, ProbeResult]
     full_batch: dict[int, NetworkTraining] = field(default_factory=dict)
+    curved: dict[int, NetworkTraining] = field(default_factory=dict)
     curvature: dict[int, ProbeResult] = field(default_factory=dict)
     started: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
     second_stage: dict[int, NetworkTraining] = field(default_factory=dict)
@@ -232,43 +263,37 @@ class HeadsResults:
         """Networks of the base setting that are neither solved nor weak."""
         return [network for network in self.networks.values() if WEAK < network.accuracy <= SOLVED]
 
-    def saddles(self, p: int) -> dict[int, tuple[float, float]]:
-        """Return the negative curvature of full-batch runs that solve the task after a measured plateau, by seed.
+    def plateaus(self, p: int) -> dict[int, Plateaus]:
+        """Return the plateaus of runs with a measured Hessian that solve the task after a measured plateau, by seed.
 
-        Negative curvature is minus the smallest eigenvalue of the Hessian over the largest: the median over the
-        measured snapshots on a run's plateaus, and the value at the end. Plateaus are the stretches on which the loss
-        does not fall, from the level of guessing to the last fall.
+        Plateaus are the stretches on which the loss does not fall, from the level of guessing to the last fall.
 
         Args:
             p: the modulus.
         """
-        saddles = {}
-        for seed in self.curvature:
-            run = self.full_batch.get(seed)
-            if run is not None and run.solved:
-                on_plateaus = self._curvature_on_plateaus(seed, run, p)
-                if len(on_plateaus):
-                    saddles[seed] = (float(np.median(on_plateaus)), float(self._negative_curvature(seed)[-1]))
-        return saddles
-
-    def _curvature_on_plateaus(self, seed: int, run: NetworkTraining, p: int) -> Float[np.ndarray, "measured"]:
-        gradient_and_falls = run.gradient_in_drops(p)
-        if gradient_and_falls is None:
-            return np.zeros(0)
-        falls = gradient_and_falls[1]
-        first = below_guessing(run.curve("train_loss"), p) or 0
-        places = np.array([int(place) for place in self.curvature[seed].coords["snapshot"]]) - first
-        inside = (places >= 0) & (places < len(falls))
-        inside[inside] = ~falls[places[inside]]
-        return self._negative_curvature(seed)[inside]
-
-    def curvature_at_start(self, seed: int) -> float:
-        """Return a full-batch run's negative curvature before training."""
-        return float(self._negative_curvature(seed)[0])
-
-    def _negative_curvature(self, seed: int) -> Float[np.ndarray, "snapshot"]:
-        measured = self.curvature[seed]
-        return (-measured["smallest"][:, 0] / measured["largest"]).numpy()
+        plateaus = {}
+        for seed, run in self.curved.items():
+            gradient_and_falls = run.gradient_in_drops(p) if run.solved else None
+            if gradient_and_falls is None or seed not in self.curvature:
+                continue
+            gradient, falls = gradient_and_falls
+            measured = self.curvature[seed]
+            first = below_guessing(run.curve("train_loss"), p) or 0
+            places = np.array([int(place) for place in measured.coords["snapshot"]]) - first
+            inside = (places >= 0) & (places < len(falls))
+            inside[inside] = ~falls[places[inside]]
+            if inside.any():
+                smallest = measured["smallest"][:, 0].numpy()
+                plateaus[seed] = Plateaus(
+                    smallest=smallest[inside],
+                    largest=measured["largest"].numpy()[inside],
+                    gradient=gradient[places[inside]],
+                    gradient_in_falls=float(np.median(gradient[falls])),
+                    smallest_at_start=float(smallest[0]),
+                    smallest_at_end=float(smallest[-1]),
+                    gradient_at_start=float(run.curve("gradient_norm")[0, -1]),
+                )
+        return plateaus
 
     def solved_by_seed(self, arm: str) -> dict[int, float]:
         """Return 1 for each network of an arm that solved its task, 0 otherwise, by seed."""
@@ -293,7 +318,8 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         final=_final_accuracies(results / "final"),
         curriculum=_by_seed(config.curriculum.seeds, results / CURRICULUM),
         full_batch=_trainings(config.full_batch.seeds, results / FULL_BATCH),
-        curvature=_by_seed(config.full_batch.seeds, results / FULL_BATCH, ".curvature"),
+        curved=_trainings(config.full_batch.curvature_seeds, results / PLATEAUS),
+        curvature=_by_seed(config.full_batch.curvature_seeds, results / PLATEAUS, ".curvature"),
         started=started,
         second_stage=_trainings(config.seeds, results / SECOND_STAGE),
         next_modulus={arm: _by_seed(config.seeds, results / arm, ".head") for arm in (SCRATCH, TRANSFER)},

@@ -112,11 +112,11 @@ def _measure(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, a
         _measure_base(snapshots, member, path)
     elif arm.measure == "head":
         _measure_head(snapshots, member, path)
-    elif arm.measure in ("losses", "gradients"):
+    elif arm.measure in ("losses", "gradients", "curvature"):
         network = fingerprint(snapshots.model(member))
         measure = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
         result = measure_once(path.with_suffix(".dynamics.safetensors"), measure, network)
-        if arm.measure == "gradients" and config.full_batch.curvature:
+        if arm.measure == "curvature":
             places = worth_measuring(result["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
             measure_once(
                 path.with_suffix(".curvature.safetensors"),
