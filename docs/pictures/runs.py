@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from docs.pictures.models import STEPS, folder, gpt2, summing, tuned
+from docs.pictures.models import STEPS, folder, gpt2, tuned
 from mechclust.cli import main
 
 _ANSWERS = ("--task-field", "answer", "--label-fields", "answer", "--attention-prompts", 2)
@@ -47,8 +47,11 @@ def history() -> Path:
 
 @cache
 def sandbox() -> Path:
-    """``mechclust sandbox`` of a network that learned to add."""
-    _, _, run = summing()
+    """``mechclust sandbox`` of a network that learned to add, with every curve, which only its study measures."""
+    run = folder() / "clustering-heads"
+    task = ("--task.length", 8, "--task.n-support", 3, "--task.n-embeddings", 2, "--task.n-train", 1024)
+    training = ("--epochs", 100, "--batch-size", 128, "--lr", 0.01)
+    _made("run", "clustering-heads", "--preset", "quick", "--seeds", 0, *task, *training, "--out", run)
     out = folder() / "sandbox.html"
     _made("sandbox", run, "--seed", 0, "--out", out)
     return out

@@ -45,8 +45,6 @@ SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
 CURRICULUM = "curriculum"
 ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
-# Parts of a network whose initial weights are scaled, by the beginning of their names.
-_SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
 HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
 
@@ -107,15 +105,13 @@ class Starts:
     """The base setting from other initial weights.
 
     Args:
-        seeds: seeds of every start, compared with the base setting on these seeds. Without seeds, this is not run.
-        scales: factors on the initial weights of one part: embeddings, positions, attention, feed-forward layer.
+        seeds: seeds that start with the position embeddings of the ideal head. Without seeds, nothing here is run.
         second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen, with every seed of the
             base setting.
         beta: length of the ideal head's query. The larger it is, the less attention falls off the support.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
-    scales: tuple[NotNegative, ...] = (0.1, 0.3, 3.0, 10.0)
     second_stage: bool = True
     beta: NotNegative = 8.0
 
@@ -128,7 +124,6 @@ class ClusteringHeadsConfig:
         seeds: one network per seed, in the base setting and from scratch on p + 1. The seed draws weights and data. The
             default seeds are fresh: the detector was fixed on 0 to 39, and an earlier form of the findings was judged
             on 200 to 299.
-        replication: seeds of the base setting whose share of solved networks is compared with our replication's.
         task: the data of the base setting.
         d_mlp: width of the feed-forward layer.
         epochs: passes through the training sequences.
@@ -150,7 +145,6 @@ class ClusteringHeadsConfig:
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 400))
-    replication: tuple[Seed, ...] = tuple(range(40))
     task: SparseModularAddition = SparseModularAddition()
     d_mlp: Count = 32
     epochs: Count = 1000
@@ -172,7 +166,7 @@ class ClusteringHeadsConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        optional = {"replication": self.replication}
+        optional = {}
         for part in ("curriculum", "full_batch", "starts", "ablations"):
             optional[f"{part}.seeds"] = getattr(self, part).seeds
         for name, seeds in optional.items():
@@ -227,7 +221,7 @@ class Arm:
 
     @property
     def kind(self) -> str:
-        """The kind of arm: the first word of its name, such as ``"start"`` or the setting that an ablation varies."""
+        """The kind of arm: the first word of its name, such as the setting that an ablation varies."""
         return self.name.split(" ")[0]
 
 
@@ -280,7 +274,6 @@ def _base_arms(config: ClusteringHeadsConfig) -> list[Arm]:
     all_at_once = {"batch_size": config.task.n_train, "lr": full.lr, "steps": full.steps}
     base_arms = [
         Arm("base", config.seeds, p, measure="all"),
-        Arm("replication", config.replication, p),
         Arm(MITIGATIONS[0], mitigated, p, model={"eps_mlp": config.eps}, measure="losses"),
         Arm(MITIGATIONS[1], mitigated, p, rates={MLP: config.discount}, measure="losses"),
         Arm(MITIGATIONS[2], mitigated, p, training={"schedule": "late-drop"}, measure="losses"),
@@ -288,18 +281,15 @@ def _base_arms(config: ClusteringHeadsConfig) -> list[Arm]:
         Arm(PLATEAUS, full.curvature_seeds, p, training=all_at_once, measure="curvature", every=full.every),
     ]
     if config.transfer:
-        base_arms.append(Arm(SCRATCH, config.seeds, p + 1, measure="head"))
+        base_arms.append(Arm(SCRATCH, config.seeds, p + 1))
     return base_arms
 
 
 def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
-    """Return the base setting from other initial weights."""
+    """Return the base setting with the positions of the ideal head, and the second stage alone."""
     p = config.task.p
     seeds = config.starts.seeds
-    starts = []
-    for (part, prefix), scale in product(_SCALED.items(), config.starts.scales):
-        starts.append(Arm(f"start {part} x{scale:g}", seeds, p, scales={prefix: scale}, measure="head"))
-    starts.append(Arm(IDEAL_POSITIONS, seeds, p, ideal="positions", measure="head"))
+    starts = [Arm(IDEAL_POSITIONS, seeds, p, ideal="positions", measure="head")]
     if seeds and config.starts.second_stage:
         frozen = {"freeze": HEAD_PARTS}
         starts.append(Arm(SECOND_STAGE, config.seeds, p, training=frozen, ideal="head", measure="losses"))
@@ -369,14 +359,14 @@ def member_of(
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
-    """Return the jobs: an arm's seeds in groups, and all learning rates, starts and narrow widths at once.
+    """Return the jobs: an arm's seeds in groups, and all learning rates and narrow widths at once.
 
     The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
     all_arms = arms(config)
     together: dict[str, list[Arm]] = {}
     for arm in all_arms.values():
-        same_shape = arm.kind in ("lr", "discount", "start") or (arm.kind == "width" and arm.model["d_mlp"] <= PADDED)
+        same_shape = arm.kind in ("lr", "discount") or (arm.kind == "width" and arm.model["d_mlp"] <= PADDED)
         together.setdefault(arm.kind if same_shape else arm.name, []).append(arm)
     ensembles = []
     for group in together.values():
@@ -393,8 +383,6 @@ def _in_groups(names: tuple[str, ...], seeds: tuple[int, ...], size: int) -> lis
 
 def _group_size(config: ClusteringHeadsConfig, arm: Arm) -> int:
     """Return how many seeds of an arm train together."""
-    if arm.kind == "start":
-        return len(arm.seeds)
     return config.ablations.group if arm.kind in ABLATIONS else config.group
 
 

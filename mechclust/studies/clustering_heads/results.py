@@ -9,20 +9,17 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
-from numpy.typing import ArrayLike
 
 from mechclust.studies.clustering_heads.config import (
     CURRICULUM,
     FULL_BATCH,
+    IDEAL_POSITIONS,
     MITIGATIONS,
     PARTS,
     PLATEAUS,
-    SCRATCH,
     SECOND_STAGE,
     SOLVED,
-    TRANSFER,
     ClusteringHeadsConfig,
-    arms,
 )
 from mechclust.studies.clustering_heads.curves import (
     Drop,
@@ -142,11 +139,6 @@ class TrainedNetwork(NetworkTraining):
     donors: ProbeResult
 
     @property
-    def integer(self) -> bool:
-        """Whether the head is an integer-weight head (a textbook head may be one)."""
-        return bool(self.head["integer_head"])
-
-    @property
     def textbook(self) -> bool:
         """Whether the head is a textbook head."""
         return is_textbook(self.head)
@@ -156,14 +148,10 @@ class TrainedNetwork(NetworkTraining):
         """The kind of head, as named by ``head_kind``."""
         return head_kind(self.head)
 
-    def score(self, *, plane: bool) -> float:
-        """Return the detector's score: the negative deviation from integers on a line, or on a line or a plane."""
-        line = line_score(self.head)
-        return max(line, planar_score(self.head)) if plane else line
-
-    def ready_at(self, part: str) -> int | None:
-        """Return the first epoch whose head or classifier solves the task with the final version of the other."""
-        return first_above(self.stitching[f"{part}_accuracy"].numpy(), SOLVED)
+    @property
+    def score(self) -> float:
+        """The detector's score: the negative deviation from integers on a line or a plane."""
+        return max(line_score(self.head), planar_score(self.head))
 
     def diagnoses(self) -> list[tuple[Spike, list[str]]]:
         """Return each spike after the task was solved, with its diagnosis.
@@ -192,30 +180,23 @@ class TrainedNetwork(NetworkTraining):
 
 
 @dataclass(frozen=True)
-class Plateaus:
-    """Eigenvalues of the Hessian and gradient norms at the measured snapshots on the plateaus of one run.
+class CurvedRun:
+    """The Hessian and the gradient of one run at some snapshots, the first and the last of its training included.
 
     Attributes:
-        smallest: smallest eigenvalues on the plateaus.
-        largest: largest eigenvalues on the plateaus.
-        gradient: gradient norms on the plateaus.
+        smallest: smallest eigenvalues.
+        largest: largest eigenvalues.
+        gradient: gradient norms.
+        on_plateaus: whether a snapshot lies between the level of guessing and the last fall, where the loss does not
+            fall.
         gradient_in_falls: median gradient norm where the loss falls.
-        smallest_at_start: smallest eigenvalue before training.
-        smallest_at_end: smallest eigenvalue at the end of training.
-        gradient_at_start: gradient norm before training.
     """
 
-    smallest: Float[np.ndarray, "measured"]
-    largest: Float[np.ndarray, "measured"]
-    gradient: Float[np.ndarray, "measured"]
+    smallest: Float[np.ndarray, "snapshot"]
+    largest: Float[np.ndarray, "snapshot"]
+    gradient: Float[np.ndarray, "snapshot"]
+    on_plateaus: Bool[np.ndarray, "snapshot"]
     gradient_in_falls: float
-    smallest_at_start: float
-    smallest_at_end: float
-    gradient_at_start: float
-
-    def shrinks(self, smallest: ArrayLike) -> float:
-        """Return log10 of the median size of some smallest eigenvalues over its size at the end of training."""
-        return float(np.log10(np.median(np.abs(smallest)) / abs(self.smallest_at_end)))
 
 
 @dataclass(frozen=True)
@@ -230,9 +211,8 @@ class HeadsResults:
         full_batch: the training of each network of the full-batch run, by seed.
         curved: the training of each full-batch network whose Hessian was measured, by seed.
         curvature: the Hessian of these networks at some snapshots, by seed.
-        started: arm to seed to the final head, for networks from other initial weights.
+        ideal_positions: the final head of each network that started with ideal positions, by seed.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
-        next_modulus: ``SCRATCH`` and ``TRANSFER`` to seed to the final head, for networks that add modulo p + 1.
         folder: folder of the run, whose trained networks figures draw.
     """
 
@@ -243,9 +223,8 @@ class HeadsResults:
     full_batch: dict[int, NetworkTraining] = field(default_factory=dict)
     curved: dict[int, NetworkTraining] = field(default_factory=dict)
     curvature: dict[int, ProbeResult] = field(default_factory=dict)
-    started: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
+    ideal_positions: dict[int, ProbeResult] = field(default_factory=dict)
     second_stage: dict[int, NetworkTraining] = field(default_factory=dict)
-    next_modulus: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
     folder: Path = Path()
 
     @property
@@ -263,37 +242,29 @@ class HeadsResults:
         """Networks of the base setting that are neither solved nor weak."""
         return [network for network in self.networks.values() if WEAK < network.accuracy <= SOLVED]
 
-    def plateaus(self, p: int) -> dict[int, Plateaus]:
-        """Return the plateaus of runs with a measured Hessian that solve the task after a measured plateau, by seed.
-
-        Plateaus are the stretches on which the loss does not fall, from the level of guessing to the last fall.
+    def curved_runs(self, p: int) -> list[CurvedRun]:
+        """Return the runs with a measured Hessian that solve the task after a measured plateau.
 
         Args:
             p: the modulus.
         """
-        plateaus = {}
+        runs = []
         for seed, run in self.curved.items():
             gradient_and_falls = run.gradient_in_drops(p) if run.solved else None
             if gradient_and_falls is None or seed not in self.curvature:
                 continue
             gradient, falls = gradient_and_falls
             measured = self.curvature[seed]
-            first = below_guessing(run.curve("train_loss"), p) or 0
-            places = np.array([int(place) for place in measured.coords["snapshot"]]) - first
-            inside = (places >= 0) & (places < len(falls))
-            inside[inside] = ~falls[places[inside]]
-            if inside.any():
+            places = np.array([int(place) for place in measured.coords["snapshot"]])
+            after_guessing = places - (below_guessing(run.curve("train_loss"), p) or 0)
+            on_plateaus = (after_guessing >= 0) & (after_guessing < len(falls))
+            on_plateaus[on_plateaus] = ~falls[after_guessing[on_plateaus]]
+            if on_plateaus.any():
                 smallest = measured["smallest"][:, 0].numpy()
-                plateaus[seed] = Plateaus(
-                    smallest=smallest[inside],
-                    largest=measured["largest"].numpy()[inside],
-                    gradient=gradient[places[inside]],
-                    gradient_in_falls=float(np.median(gradient[falls])),
-                    smallest_at_start=float(smallest[0]),
-                    smallest_at_end=float(smallest[-1]),
-                    gradient_at_start=float(run.curve("gradient_norm")[0, -1]),
-                )
-        return plateaus
+                norms = run.curve("gradient_norm")[places, -1]
+                in_falls = float(np.median(gradient[falls]))
+                runs.append(CurvedRun(smallest, measured["largest"].numpy(), norms, on_plateaus, in_falls))
+        return runs
 
     def solved_by_seed(self, arm: str) -> dict[int, float]:
         """Return 1 for each network of an arm that solved its task, 0 otherwise, by seed."""
@@ -307,11 +278,6 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         InputError: if the base setting is not finished.
     """
     results = out / "results"
-    started = {}
-    for arm in arms(config):
-        heads = _by_seed(config.starts.seeds, results / arm, ".head") if arm.startswith("start ") else {}
-        if heads:
-            started[arm] = heads
     return HeadsResults(
         networks={seed: load_network(config, out, seed) for seed in config.seeds},
         mitigated={arm: _trainings(config.seeds[: config.mitigations], results / arm) for arm in MITIGATIONS},
@@ -320,9 +286,8 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         full_batch=_trainings(config.full_batch.seeds, results / FULL_BATCH),
         curved=_trainings(config.full_batch.curvature_seeds, results / PLATEAUS),
         curvature=_by_seed(config.full_batch.curvature_seeds, results / PLATEAUS, ".curvature"),
-        started=started,
+        ideal_positions=_by_seed(config.starts.seeds, results / IDEAL_POSITIONS, ".head"),
         second_stage=_trainings(config.seeds, results / SECOND_STAGE),
-        next_modulus={arm: _by_seed(config.seeds, results / arm, ".head") for arm in (SCRATCH, TRANSFER)},
         folder=out,
     )
 

@@ -216,8 +216,6 @@ def _transfer(
     name = f"transfer-from-{job.name}"
     networks = [(arm, seed) for seed in weights]
     trained = _trained(config, networks, out / "models" / name, name, weights)
-    for member, seed in enumerate(weights):
-        _measure_head(trained, member, out / "results" / TRANSFER / f"seed{seed}")
     path = out / "results" / "final" / f"{name}.safetensors"
     measure_once(path, partial(_final, networks, trained), _fingerprints(networks, trained))
 
