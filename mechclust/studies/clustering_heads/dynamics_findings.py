@@ -31,8 +31,8 @@ def _order(results: HeadsResults) -> Finding:
     networks = results.solved
     return compared(
         "H2",
-        "solved networks: the head is ready before the classifier (share of networks whose head solves the task "
-        "with the final classifier at an earlier epoch than the classifier does with the final head)",
+        "solved networks: the head solves the task with the final classifier at an earlier epoch than the classifier "
+        "does with the final head (share)",
         {"": Bound(">", 0.5)},
         [_head_first(networks)],
         _SHUFFLED,

@@ -21,7 +21,7 @@ from mechclust.studies.clustering_heads.shown import snapshots_of
 
 # Epochs and losses in the caption of the published run.
 _PUBLISHED = ((0, 0.69), (244, 0.69), (260, 0.47), (340, 0.36), (365, 0.1), (510, 0.0))
-_VIEW = 1.3  # over the step at which the last fall ends
+_VIEW = 1.4  # over the step at which the last fall ends
 
 
 def clean_run(results: HeadsResults, p: int) -> tuple[int, NetworkTraining]:
@@ -66,15 +66,15 @@ def two_falls_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
         height = run.curve("train_loss")[mark]
         accuracy = run.curve("test_accuracy")[mark]
         loss.plot(steps[mark], height, "o", color=ORANGE, ms=6)
-        loss.annotate(f"{letter}: accuracy {accuracy:.2f}", (steps[mark], height), xytext=(7, 5),
+        loss.annotate(f"{letter}: accuracy {accuracy:.2f}", (steps[mark], height), xytext=(7, 0),
                       textcoords="offset points", fontsize=8)  # fmt: skip
     title_left(loss, f"ours, seed {seed}")
     for axis, letter, mark in zip(planes, "AB", marks, strict=False):
         _embeddings(axis, config, results, seed, steps[mark])
         title_left(axis, f"{letter}: sequence embeddings, step {steps[mark]:,}")
     handles, labels = planes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower right", ncols=len(labels), title="sum of the support",
-                  frameon=False)  # fmt: skip
+    legend = {"loc": "outside lower right", "ncols": len(labels), "markerscale": 5, "frameon": False}
+    figure.legend(handles, labels, title="sum of the support", **legend)
     return figure
 
 
@@ -122,7 +122,7 @@ def gradients_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
     for drop in run.drops(p):
         gradient.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
     gradient.set(xlabel="step", ylabel="gradient norm", ylim=(0, 1.05 * float(norms[shown, :-1].max())))
-    gradient.legend(frameon=False, ncols=3)
+    figure.legend(*gradient.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 

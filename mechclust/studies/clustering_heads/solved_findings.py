@@ -140,7 +140,7 @@ def _area(results: HeadsResults, not_tested: str) -> Finding:
     return Finding(
         id="H1e",
         statement="area under the ROC curve of the deviation from integer weights on a line or a planar lattice: "
-        f"networks above {SOLVED} against those at {WEAK} or below, on fresh seeds (thresholds from seeds 0-39)",
+        f"networks above {SOLVED} against those at {WEAK} or below (thresholds from seeds 0-39)",
         source=_REPLICATION,
         parts=_area_parts(solved, weak),
         control=Control(_BETWEEN, control_parts) if control_parts else None,

@@ -69,8 +69,9 @@ class TestCleanRun:
         loss, gradient = figure.axes
         assert gradient.get_yscale() == "linear"
         assert gradient.get_ylim() == (0, pytest.approx(84))
-        assert loss.get_xlim()[1] == pytest.approx(1.3 * 2170, rel=0.02)  # nine tenths of the second fall are over
-        assert [text.get_text() for text in gradient.get_legend().get_texts()] == [
+        assert loss.get_xlim()[1] == pytest.approx(1.4 * 2170, rel=0.02)  # nine tenths of the second fall are over
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == [
             "embeddings", "attention", "feed-forward",
         ]  # fmt: skip
 

@@ -66,12 +66,12 @@ class TestRun:
         assert float(results.networks[201].curve("test_accuracy")[-1]) == pytest.approx(test)
         assert set(results.final) >= {"scratch", "lr 0.01", "discount 10", "batch 64", "width 4"}
         assert set(results.mitigated["larger eps"]) == {200, 201}
-        full = Snapshots(out / "models" / "full-batch-seeds-200-201")
+        full = Snapshots(out / "models" / "plateaus-seeds-200-201")
         assert full.steps == list(range(0, 41, 4))
         loss = accuracy_and_loss(full.model(1, 20), full.tasks[1])[1]
-        assert results.full_batch[201].curve("train_loss")[5] == pytest.approx(loss, rel=1e-5)
+        assert results.curved[201].curve("train_loss")[5] == pytest.approx(loss, rel=1e-5)
         head = results.networks[201]
-        assert float(head.stitching["accuracy"][-1]) == pytest.approx(test)
+        assert float(head.stitching["head_accuracy"][-1]) == pytest.approx(test)
         rows = measured_rows(task).batch
         right = (snapshots.model(1)(rows.tokens).argmax(dim=-1) == rows.labels["answer"]).double().mean()
         assert float(head.donors["accuracy"][0]) == pytest.approx(float(right))
