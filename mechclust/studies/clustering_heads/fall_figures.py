@@ -73,7 +73,7 @@ def two_falls_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
         _embeddings(axis, config, results, seed, steps[mark])
         title_left(axis, f"{letter}: sequence embeddings, step {steps[mark]:,}")
     handles, labels = planes[0].get_legend_handles_labels()
-    legend = {"loc": "outside lower right", "ncols": len(labels), "markerscale": 5, "frameon": False}
+    legend: dict[str, Any] = {"loc": "outside lower right", "ncols": len(labels), "markerscale": 5, "frameon": False}
     figure.legend(handles, labels, title="sum of the support", **legend)
     return figure
 
