@@ -43,3 +43,15 @@ def history() -> Path:
     folders = [place / f"checkpoint-{step}" for step in STEPS]
     _made("history", place, "--checkpoints", *folders, "--prompts", prompts, *_ANSWERS, "--out", out)
     return out
+
+
+@cache
+def sandbox() -> Path:
+    """``mechclust sandbox`` of a network that learned to add, with every curve, which only its study measures."""
+    run = folder() / "clustering-heads"
+    task = ("--task.length", 8, "--task.n-support", 3, "--task.n-embeddings", 2, "--task.n-train", 1024)
+    training = ("--epochs", 100, "--batch-size", 128, "--lr", 0.01)
+    _made("run", "clustering-heads", "--preset", "quick", "--seeds", 0, *task, *training, "--out", run)
+    out = folder() / "sandbox.html"
+    _made("sandbox", run, "--seed", 0, "--out", out)
+    return out

@@ -125,3 +125,18 @@ def sandbox_layers() -> Drawn:
         "Points are sequences, in the plane of the last checkpoint's first two principal components. Corners give the share "
         "of variance in this plane. The menu chooses panels, layers and heads. Chance is an accuracy of 1/3."
     )
+
+
+@picture(
+    "sandbox-page",
+    "docs/sandbox.md",
+    alt="The sandbox: panels of points, a map of answers, curves, and a slider over epochs",
+)
+def sandbox_page() -> Drawn:
+    def late(page: Any) -> None:
+        page.locator("input[type=range]").first.fill("70")
+
+    return screen(runs.sandbox(), "body", late, width=1300), (
+        "The page of a network with one head of two dimensions, which learns to add three of eight binary digits, here after "
+        "epoch 70. An accuracy of one half is chance."
+    )

@@ -1,13 +1,11 @@
-"""Figures and tables of other arms: other initial weights, varied settings, the next modulus, and the curriculum."""
+"""Figures of varied settings and of the curriculum."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,24 +15,15 @@ from mechclust.studies.clustering_heads.config import (
     ABLATIONS,
     CURRICULUM,
     SCRATCH,
-    SECOND_STAGE,
     SOLVED,
-    TRANSFER,
     ClusteringHeadsConfig,
     Curriculum,
 )
-from mechclust.studies.clustering_heads.detector import INTEGER, NEITHER, PLANAR, TEXTBOOK, head_kind
 from mechclust.studies.clustering_heads.drawing import GUIDE, REMARK, SHARE_SOLVED, draw_cloud, name_guide
-from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, NetworkTraining
+from mechclust.studies.clustering_heads.results import HeadsResults
 from probes import ProbeResult
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-HEAD_COLORS = {TEXTBOOK: BLUE, INTEGER: ORANGE, PLANAR: GREEN, NEITHER: GREY}
 LINEAR_LOSS = 2.0  # nats up to which the scale of the loss on straight lines is linear
-_NOT_SOLVED = "not solved"
-_CIRCUIT_COLORS = {**HEAD_COLORS, _NOT_SOLVED: "#ececec"}
 _LOSS_TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)  # nats
 _SETTINGS = {
     "batch": "batch size",
@@ -49,114 +38,11 @@ _SETTINGS = {
 def draw_arm_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Figure]:
     """Draw the figures of the arms that were run."""
     drawn = {}
-    if results.started:
-        drawn["starts"] = starts_figure(results)
-    if results.second_stage:
-        drawn["second_stage"] = second_stage_figure(config, results)
     if any(_varied(config, results).values()):
         drawn["ablations"] = ablations_figure(config, results)
     if results.curriculum:
         drawn["curriculum"] = curriculum_figure(config.curriculum, results.curriculum)
     return drawn
-
-
-# ---- other initial weights ----
-
-
-def circuits_figure(results: HeadsResults, arm: str) -> dict[str, int]:
-    """Draw how many networks of an arm, or of the base setting with its seeds, end with each circuit."""
-    if arm == "base":
-        seeds: set[int] = set()
-        for heads in results.started.values():
-            seeds.update(heads)
-        ends = [(network.solved, network.head) for seed, network in results.networks.items() if seed in seeds]
-    else:
-        solved = results.solved_by_seed(arm)
-        ends = [(bool(solved[seed]), head) for seed, head in results.started[arm].items() if seed in solved]
-    kinds = [head_kind(head) if is_solved else _NOT_SOLVED for is_solved, head in ends]
-    return {kind: kinds.count(kind) for kind in _CIRCUIT_COLORS}
-
-
-def starts_figure(results: HeadsResults) -> Figure:
-    """Draw stacked shares of circuits, one bar per start."""
-    counts = {arm: circuits_figure(results, arm) for arm in ("base", *results.started)}
-    counts = {arm: count for arm, count in counts.items() if any(count.values())}
-    figure, (axis,) = subplots(1, size=(8, 1.2 + 0.3 * len(counts)), grid=None)
-    for row, count in enumerate(counts.values()):
-        left = 0.0
-        for kind, color in _CIRCUIT_COLORS.items():
-            share = count[kind] / sum(count.values())
-            axis.barh(row, share, left=left, color=color, label=kind if row == 0 else None)
-            left += share
-    names = [f"{arm.removeprefix('start ')} (n = {sum(count.values())})" for arm, count in counts.items()]
-    axis.set_yticks(range(len(counts)), names)
-    axis.invert_yaxis()
-    axis.set(xlabel="share of networks", xlim=(0, 1))
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
-    return figure
-
-
-def second_stage_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Draw accuracy of the second stage alone and of the base setting, and the share solved by each epoch."""
-    figure, (left, right) = subplots(2, size=(5, 3.6), grid=None)
-    alone = results.second_stage
-    base = [network for seed, network in results.networks.items() if seed in alone]
-    for name, runs, color in (("base setting", base, GREY), (SECOND_STAGE, list(alone.values()), BLUE)):
-        if runs:
-            curves = _test_accuracies(runs)
-            median_curve(left, range(curves.shape[1]), curves, (0.1, 0.25), color=color)
-            right.plot(_share_solved_by_epoch(runs), color=color, label=f"{name} (n = {len(runs)})")
-    left.axhline(1 / config.task.p, **GUIDE)
-    left.set(xlabel="epoch", ylabel="test accuracy", ylim=(0.3, 1.03))
-    right.set(xlabel="epoch", ylabel="share that have solved the task", ylim=(-0.03, 1.03))
-    right.legend(frameon=False)
-    return figure
-
-
-def _test_accuracies(runs: Sequence[NetworkTraining]) -> Float[np.ndarray, "run epoch"]:
-    """Return the curves of all runs, with the shorter ones filled with NaN."""
-    curves = [run.curve("test_accuracy") for run in runs]
-    filled = np.full((len(runs), max(map(len, curves))), np.nan)
-    for row, curve in zip(filled, curves, strict=True):
-        row[: len(curve)] = curve
-    return filled
-
-
-def _share_solved_by_epoch(runs: Sequence[NetworkTraining]) -> list[float]:
-    n_epochs = max(len(run.curve("test_accuracy")) for run in runs)
-    dates = np.array([n_epochs if run.solved_at is None else run.solved_at for run in runs])
-    return [(dates <= epoch).mean() for epoch in range(n_epochs)]
-
-
-def modulus_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.DataFrame:
-    """Return counts of heads at the end by modulus, of networks that solve the task, are weak, or in between."""
-    import pandas as pd
-
-    if not results.next_modulus.get(SCRATCH):
-        return pd.DataFrame()
-    p = config.task.p
-    rows = _kinds_by_accuracy(f"p = {p}", [(network.accuracy, network.kind) for network in results.networks.values()])
-    for arm, origin in ((SCRATCH, "from random weights"), (TRANSFER, f"from solved p = {p}")):
-        final = results.final.get(arm, {})
-        heads = results.next_modulus.get(arm, {})
-        ends = [(final[seed][1], head_kind(head)) for seed, head in heads.items() if seed in final]
-        rows += _kinds_by_accuracy(f"p = {p + 1}, {origin}", ends)
-    return pd.DataFrame(rows)
-
-
-def _kinds_by_accuracy(networks: str, ends: Sequence[tuple[float, str]]) -> list[dict[str, object]]:
-    """Return a row for each range of accuracy that has networks. ``ends`` has their accuracies and kinds of head."""
-    ranges = {f"above {SOLVED}": (SOLVED, 1.0), f"{WEAK} or below": (-1.0, WEAK), "in between": (WEAK, SOLVED)}
-    rows: list[dict[str, object]] = []
-    for name, (low, high) in ranges.items():
-        kinds = [kind for accuracy, kind in ends if low < accuracy <= high]
-        if kinds:
-            counts = {kind: kinds.count(kind) for kind in HEAD_COLORS}
-            rows.append({"networks": networks, "test accuracy": name, "n": len(kinds), **counts})
-    return rows
-
-
-# ---- one setting varied ----
 
 
 def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
@@ -230,31 +116,6 @@ def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[flo
         axis.fill_between(values, low, high, color=ORANGE, alpha=0.2, lw=0)
     counts = sorted({len(tests) for tests in tests_by_value.values()})
     axis.set_title(f"{' or '.join(map(str, counts))} seeds per value", loc="right", **REMARK)
-
-
-def ablation_table(config: ClusteringHeadsConfig, results: HeadsResults) -> pd.DataFrame:
-    """Return accuracy (mean, standard deviation over seeds) and share solved by value."""
-    import pandas as pd
-
-    rows = []
-    for kind, tests_by_value in _varied(config, results).items():
-        for value, tests in tests_by_value.items():
-            share, low, high = _share_solved(tests)
-            spread = f" ± {np.std(tests, ddof=1):.3f}" if len(tests) > 1 else ""
-            rows.append(
-                {
-                    "setting": _SETTINGS[kind],
-                    "value": "none" if kind == "bias" else f"{value:g}",
-                    "test accuracy": f"{np.mean(tests):.3f}{spread}",
-                    SHARE_SOLVED: f"{share:.2f}",
-                    "95% interval": f"{low:.2f} to {high:.2f}",
-                    "seeds": len(tests),
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-# ---- the curriculum ----
 
 
 def curriculum_figure(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:

@@ -38,14 +38,13 @@ MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # Measurements of a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
 FULL_BATCH = "full batch"
+PLATEAUS = "plateaus"  # full batch too, on the seeds that H3c is judged on
 SCRATCH = "scratch"  # p + 1 from random weights
 TRANSFER = "transfer"  # p + 1 from the networks that solved p
 SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
 CURRICULUM = "curriculum"
 ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
-# Parts of a network whose initial weights are scaled, by the beginning of their names.
-_SCALED = {"embeddings": "embed", "positions": "pos_embed", "attention": "blocks.0.attn", "feed-forward": MLP}
 HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
 
@@ -88,15 +87,17 @@ class FullBatch:
         steps: Adam steps.
         lr: Adam's learning rate.
         every: steps between snapshots, at which gradients are measured.
-        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed. 0 turns
-            this off.
+        curvature_seeds: seeds of further networks, for which the Hessian is measured too. H3c is judged on these only,
+            because its rule was chosen on seeds 300 to 324.
+        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
+    curvature_seeds: tuple[Seed, ...] = tuple(range(400, 425))
     steps: Count = 10_000
     lr: Positive = 3e-3
     every: Count = 10
-    curvature: CountOrZero = 16
+    curvature: Count = 16
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,13 @@ class Starts:
     """The base setting from other initial weights.
 
     Args:
-        seeds: seeds of every start, compared with the base setting on these seeds. Without seeds, this is not run.
-        scales: factors on the initial weights of one part: embeddings, positions, attention, feed-forward layer.
+        seeds: seeds that start with the position embeddings of the ideal head. Without seeds, nothing here is run.
         second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen, with every seed of the
             base setting.
         beta: length of the ideal head's query. The larger it is, the less attention falls off the support.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
-    scales: tuple[NotNegative, ...] = (0.1, 0.3, 3.0, 10.0)
     second_stage: bool = True
     beta: NotNegative = 8.0
 
@@ -125,7 +124,6 @@ class ClusteringHeadsConfig:
         seeds: one network per seed, in the base setting and from scratch on p + 1. The seed draws weights and data. The
             default seeds are fresh: the detector was fixed on 0 to 39, and an earlier form of the findings was judged
             on 200 to 299.
-        replication: seeds of the base setting whose share of solved networks is compared with our replication's.
         task: the data of the base setting.
         d_mlp: width of the feed-forward layer.
         epochs: passes through the training sequences.
@@ -147,7 +145,6 @@ class ClusteringHeadsConfig:
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 400))
-    replication: tuple[Seed, ...] = tuple(range(40))
     task: SparseModularAddition = SparseModularAddition()
     d_mlp: Count = 32
     epochs: Count = 1000
@@ -169,12 +166,14 @@ class ClusteringHeadsConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        optional = {"replication": self.replication}
+        optional = {}
         for part in ("curriculum", "full_batch", "starts", "ablations"):
             optional[f"{part}.seeds"] = getattr(self, part).seeds
         for name, seeds in optional.items():
             if seeds:
                 check_seeds(seeds, name)
+        if self.full_batch.curvature_seeds:
+            check_seeds(self.full_batch.curvature_seeds, "full_batch.curvature_seeds")
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
@@ -201,8 +200,8 @@ class Arm:
     """One way to train, run once per seed.
 
     Attributes:
-        measure: how much is measured: ``"all"``, ``"losses"`` or ``"gradients"`` at every snapshot, or, at the end
-            only, the ``"head"`` or just the accuracy (``"end"``).
+        measure: how much is measured: ``"all"``, ``"losses"``, ``"gradients"`` or ``"curvature"`` (with gradients) at
+            snapshots, or, at the end only, the ``"head"`` or just the accuracy (``"end"``).
         every: steps between snapshots. If ``None``, one epoch, or all steps if only the end is measured.
         scales: factors on the initial weights, by the beginning of a parameter's name.
         ideal: the part initialised from the ideal head: none, its positions, or all of it.
@@ -222,7 +221,7 @@ class Arm:
 
     @property
     def kind(self) -> str:
-        """The kind of arm: the first word of its name, such as ``"start"`` or the setting that an ablation varies."""
+        """The kind of arm: the first word of its name, such as the setting that an ablation varies."""
         return self.name.split(" ")[0]
 
 
@@ -275,25 +274,22 @@ def _base_arms(config: ClusteringHeadsConfig) -> list[Arm]:
     all_at_once = {"batch_size": config.task.n_train, "lr": full.lr, "steps": full.steps}
     base_arms = [
         Arm("base", config.seeds, p, measure="all"),
-        Arm("replication", config.replication, p),
         Arm(MITIGATIONS[0], mitigated, p, model={"eps_mlp": config.eps}, measure="losses"),
         Arm(MITIGATIONS[1], mitigated, p, rates={MLP: config.discount}, measure="losses"),
         Arm(MITIGATIONS[2], mitigated, p, training={"schedule": "late-drop"}, measure="losses"),
         Arm(FULL_BATCH, full.seeds, p, training=all_at_once, measure="gradients", every=full.every),
+        Arm(PLATEAUS, full.curvature_seeds, p, training=all_at_once, measure="curvature", every=full.every),
     ]
     if config.transfer:
-        base_arms.append(Arm(SCRATCH, config.seeds, p + 1, measure="head"))
+        base_arms.append(Arm(SCRATCH, config.seeds, p + 1))
     return base_arms
 
 
 def _starts(config: ClusteringHeadsConfig) -> list[Arm]:
-    """Return the base setting from other initial weights."""
+    """Return the base setting with the positions of the ideal head, and the second stage alone."""
     p = config.task.p
     seeds = config.starts.seeds
-    starts = []
-    for (part, prefix), scale in product(_SCALED.items(), config.starts.scales):
-        starts.append(Arm(f"start {part} x{scale:g}", seeds, p, scales={prefix: scale}, measure="head"))
-    starts.append(Arm(IDEAL_POSITIONS, seeds, p, ideal="positions", measure="head"))
+    starts = [Arm(IDEAL_POSITIONS, seeds, p, ideal="positions", measure="head")]
     if seeds and config.starts.second_stage:
         frozen = {"freeze": HEAD_PARTS}
         starts.append(Arm(SECOND_STAGE, config.seeds, p, training=frozen, ideal="head", measure="losses"))
@@ -363,14 +359,14 @@ def member_of(
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
-    """Return the jobs: an arm's seeds in groups, and all learning rates, starts and narrow widths at once.
+    """Return the jobs: an arm's seeds in groups, and all learning rates and narrow widths at once.
 
     The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
     """
     all_arms = arms(config)
     together: dict[str, list[Arm]] = {}
     for arm in all_arms.values():
-        same_shape = arm.kind in ("lr", "discount", "start") or (arm.kind == "width" and arm.model["d_mlp"] <= PADDED)
+        same_shape = arm.kind in ("lr", "discount") or (arm.kind == "width" and arm.model["d_mlp"] <= PADDED)
         together.setdefault(arm.kind if same_shape else arm.name, []).append(arm)
     ensembles = []
     for group in together.values():
@@ -387,8 +383,6 @@ def _in_groups(names: tuple[str, ...], seeds: tuple[int, ...], size: int) -> lis
 
 def _group_size(config: ClusteringHeadsConfig, arm: Arm) -> int:
     """Return how many seeds of an arm train together."""
-    if arm.kind == "start":
-        return len(arm.seeds)
     return config.ablations.group if arm.kind in ABLATIONS else config.group
 
 
@@ -401,8 +395,8 @@ def _results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> l
     """Return the file of every measurement of one job's networks."""
     if job.arms[0] == CURRICULUM:
         return [curriculum_result(out, seed) for seed in job.seeds]
-    curved = ("curvature",) if config.full_batch.curvature else ()
-    parts = {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics", *curved)}
+    parts = {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
+    parts["curvature"] = ("dynamics", "curvature")
     all_arms = arms(config)
     files = []
     for name, seed in product(job.arms, job.seeds):

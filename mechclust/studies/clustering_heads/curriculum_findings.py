@@ -46,8 +46,8 @@ def curriculum_findings(config: ClusteringHeadsConfig, results: HeadsResults) ->
         compared(  # one more run's barrier, since the paper reports a single run
             "H5b",
             f"{size}: a loss barrier lies between the solution after p = 2 and that from scratch (nats above the worse "
-            "end on the straight line, with or without matched neurons, whichever is lower, minus the larger barrier "
-            "on the line from halfway to the end of either)",
+            "end on the straight line, the lower of with and without matched neurons, minus the larger barrier from "
+            "halfway to the end of either)",
             {"": Bound(">", 0)},
             [between - np.maximum(within_scratch, within_curriculum)],
             "the line within one run instead",

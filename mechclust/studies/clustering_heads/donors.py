@@ -29,8 +29,8 @@ def follow_the_donor(
     Works for every network, whether or not its head is detected, since the classes are properties of the inputs.
 
     Measures:
-        ``follows`` (kind): share of examples whose prediction becomes the donor's. ``stays`` (kind): share whose
-            prediction stays. Examples whose donor has the same prediction are left out.
+        ``follows`` (kind): share of examples whose prediction becomes the donor's. Examples whose donor has the same
+            prediction are left out.
         ``accuracy`` (no axes): the model's.
         ``random_draws`` (draw): ``follows`` for the kind *random classes*, one per draw.
 
@@ -59,22 +59,20 @@ def follow_the_donor(
         xi = sequence_embeddings(model, weights, batch.tokens)
         before = logits_of_embeddings(model, weights, xi).argmax(dim=-1)
         donors = _donors(sums, answers, draw)
-        follows, stays = _follow_and_stay(model, weights, before, _centroids(xi, classes), donors)
+        follows = _follow(model, weights, before, _centroids(xi, classes), donors)
         random = []
         for _ in range(draws):
             centroids = _centroids(xi, _shuffled(classes, answers, draw))
-            random.append(_follow_and_stay(model, weights, before, centroids, _donors(sums, answers, draw)))
-    random_follows, random_stays = zip(*random, strict=True)
+            random.append(_follow(model, weights, before, centroids, _donors(sums, answers, draw)))
     same = bool((before[donors] == before).all())
     return ProbeResult(
         "FollowTheDonor",
         {
-            "follows": torch.tensor([follows, float(np.mean(random_follows))], dtype=torch.float64),
-            "stays": torch.tensor([stays, float(np.mean(random_stays))], dtype=torch.float64),
-            "random_draws": torch.tensor(random_follows, dtype=torch.float64),
+            "follows": torch.tensor([follows, float(np.mean(random))], dtype=torch.float64),
+            "random_draws": torch.tensor(random, dtype=torch.float64),
             "accuracy": (before == answers).double().mean(),
         },
-        {"follows": ("kind",), "stays": ("kind",), "random_draws": ("draw",), "accuracy": ()},
+        {"follows": ("kind",), "random_draws": ("draw",), "accuracy": ()},
         {"kind": list(KINDS), "draw": [str(i) for i in range(draws)]},
         metadata={"n": len(sums), "seed": seed, "classes": int(classes.max()) + 1},
         notes=["every donor has the recipient's prediction, so nothing can follow"] if same else [],
@@ -108,19 +106,17 @@ def donors_by(
     )
 
 
-def _follow_and_stay(
+def _follow(
     model: HookedModel,
     weights: Weights,
     before: Int[Tensor, "example"],
     points: Float[Tensor, "example d"],
     donors: Int[Tensor, "example"],
-) -> tuple[float, float]:
-    """Return the shares of predictions that become the donor's, and that stay, if each donor's point is read."""
+) -> float:
+    """Return the share of predictions that become the donor's if each donor's point is read."""
     after = logits_of_embeddings(model, weights, points[donors]).argmax(dim=-1)
     differ = before[donors] != before
-    follows = (after == before[donors])[differ]
-    stays = (after == before)[differ]
-    return float(follows.double().mean()), float(stays.double().mean())
+    return float((after == before[donors])[differ].double().mean())
 
 
 def _donors(sums: _Classes, answers: _Classes, draw: np.random.Generator) -> _Classes:

@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 
 from mechclust.report.style import GREY
 from mechclust.studies.clustering_heads.config import SOLVED
-from mechclust.studies.clustering_heads.results import NetworkTraining
 
 SHARE_SOLVED = f"share above {SOLVED}"
 _INK = "#555555"  # of guides and remarks
@@ -44,15 +43,3 @@ def draw_cloud(
 def draw_level(axis: Axes, x: float, y: float, color: str) -> None:
     """Draw a short horizontal line, such as a mean, at ``x``."""
     axis.plot([x - 0.3, x + 0.3], [y, y], color=color, lw=2)
-
-
-def shade_falls(axis: Axes, run: NetworkTraining, p: int) -> None:
-    """Shade the steps of a full-batch run at which its loss falls."""
-    steps = steps_of(run)
-    for drop in run.drops(p):
-        axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
-
-
-def steps_of(run: NetworkTraining) -> list[int]:
-    """Return the steps of a full-batch run, with one per epoch."""
-    return [int(epoch) for epoch in run.dynamics.coords["epoch"]]

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.func import functional_call
 
-from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import MLP, XI
 from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
 from mechclust.training import Snapshots
@@ -25,26 +23,6 @@ _OUTPUT = "blocks.0.hook_resid_post"
 _SITES = (_PATTERN, _VALUES, XI, _NORMALIZED, _POST, _OUTPUT)
 
 Layer = Float[np.ndarray, "from to"]
-
-
-@torch.no_grad()
-def mean_attention(snapshots: Snapshots, member: int, places: Sequence[int]) -> Float[np.ndarray, "place pos"]:
-    """Return attention to every position at some snapshots, averaged over the task's sequences and the heads.
-
-    Args:
-        snapshots: of an ensemble of pooling transformers on sparse modular addition.
-        member: number of the network in the ensemble.
-        places: indices of the snapshots, from 0.
-    """
-    weights = snapshots.of(member, [snapshots.steps[place] for place in places])
-    model: Any = build_model(snapshots.configs[member])
-    tokens = measured_rows(task_of(snapshots, member)).batch.tokens
-    attention = []
-    for i in range(len(places)):
-        with record(model, [_PATTERN]) as seen:
-            functional_call(model, {name: values[i] for name, values in weights.items()}, (tokens,))
-        attention.append(seen[_PATTERN][0].mean(dim=(0, 1, 2)))
-    return torch.stack(attention).numpy()
 
 
 @torch.no_grad()

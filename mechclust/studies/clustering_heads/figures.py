@@ -8,16 +8,26 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, COLORS, RED, direct_labels, median_curve, plain_ticks, subplots
+from mechclust.evidence.intervals import mean_interval
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED, median_curve, plain_ticks, subplots
 from mechclust.sandbox import sandbox_figure
-from mechclust.studies.clustering_heads import arm_figures, intervention_figures, phase_figures
-from mechclust.studies.clustering_heads.arm_figures import HEAD_COLORS
+from mechclust.studies.clustering_heads.arm_figures import draw_arm_figures
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
-from mechclust.studies.clustering_heads.drawing import GUIDE, name_guide, say_none, title_left
+from mechclust.studies.clustering_heads.detector import INTEGER, NEITHER, PLANAR, TEXTBOOK
+from mechclust.studies.clustering_heads.drawing import GUIDE, draw_cloud, draw_level, name_guide, say_none
+from mechclust.studies.clustering_heads.fall_figures import gradients_figure, two_falls_figure
+from mechclust.studies.clustering_heads.graph import network_graph
+from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
-from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks
+from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks, snapshots_of
+from probes import ProbeResult
 from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
+HEAD_COLORS = {TEXTBOOK: BLUE, INTEGER: ORANGE, PLANAR: GREEN, NEITHER: GREY}
+_LEAST_LEFT = 1e-6  # of a spike, as drawn
+_CONTROL = "attention"
+_BEFORE = "before"
+_FROZEN_NAMES = {_CONTROL: "attention\n(control)", "wedges": "feed-forward\ngates"}  # others have their own
 LEAST_LOSS = 1e-10  # nats, as drawn, since in float32 a smaller loss is often 0
 
 
@@ -26,13 +36,16 @@ def draw_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[s
     drawn = {
         "training": training_figure(config, results),
         "heads": heads_figure(results),
-        "spikes": spikes_figure(results),
-        "gradients": gradients_figure(config, results),
-        **intervention_figures.draw_intervention_figures(config, results),
-        **arm_figures.draw_arm_figures(config, results),
+        **draw_arm_figures(config, results),
     }
+    if _replays(results):
+        drawn["replay"] = replay_figure(results)
+    if results.curved:
+        drawn["gradients"] = gradients_figure(config, results)
     if config.sandbox:
-        drawn |= phase_figures.draw_phase_figures(config, results)
+        if results.curved:
+            drawn["two_falls"] = two_falls_figure(config, results)
+        drawn["graph"] = _graph(config, results)
         run = sandbox_of(config, shown_networks(config, results)[0], results.folder)
         drawn["sandbox"] = sandbox_figure(run, run.epochs[-1])
     return drawn
@@ -87,40 +100,50 @@ def heads_figure(results: HeadsResults) -> Figure:
     return figure
 
 
-def spikes_figure(results: HeadsResults) -> Figure:
-    """Draw loss, smallest norm and margin of one network over training, with its spikes marked."""
-    network = max(results.solved or results.networks.values(), key=_n_spikes)
-    epochs = [spike.epoch for spike in network.spikes]
-    figure, axes = subplots(3, 1, size=(11, 5 / 3), sharex=True)
-    names = {"train_loss": "training loss", "smallest_norm": "least |xi|", "margin": "least margin"}
-    for axis, (name, label) in zip(axes, names.items(), strict=True):
-        values = network.curve(name)
-        axis.plot(values, color=BLUE, lw=0.9)
-        axis.plot(epochs, values[epochs], "o", color=RED, ms=4)
-        axis.set(ylabel=label, yscale="log")
-        plain_ticks(axis)
-    title_left(axes[0], f"seed {network.seed}: {len(epochs)} spikes")
-    axes[-1].set_xlabel("epoch")
+def _replays(results: HeadsResults) -> list[ProbeResult]:
+    return [network.replay for network in results.networks.values() if len(network.replay["gone"])]
+
+
+def replay_figure(results: HeadsResults) -> Figure:
+    """Draw which spikes disappear when a part is frozen, and the remaining loss of each spike."""
+    figure, (left, right) = subplots(2, size=(6, 3.6), grid=None)
+    runs = _replays(results)
+    means = np.array([run["gone"].numpy().mean(axis=0) for run in runs])
+    spread = np.random.default_rng(0).uniform(-0.15, 0.15, means.shape)
+    for x, name in enumerate(FROZEN):
+        color = _color_of(name)
+        left.bar(x, means[:, x].mean(), color=color, alpha=0.3)
+        draw_cloud(left, x, means[:, x], spread[:, x], color)
+        interval = mean_interval(means[:, x].tolist())
+        if interval is not None:
+            left.vlines(x, *interval, color=color, lw=2)
+    _name_frozen(left, FROZEN)
+    left.set(ylabel="share of spikes that disappear", ylim=(0, 1.03))
+    losses = [np.column_stack([run["quiet_loss"], run["loss"]]) / run["spike_loss"].numpy()[:, None] for run in runs]
+    remaining = np.maximum(np.concatenate(losses), _LEAST_LEFT)
+    right.axhline(1, **GUIDE)
+    spread = np.random.default_rng(1).uniform(-0.25, 0.25, len(remaining))
+    for x, name in enumerate((_BEFORE, *FROZEN)):
+        draw_cloud(right, x, remaining[:, x], spread, _color_of(name))
+        draw_level(right, x, np.median(remaining[:, x]), _color_of(name))
+    _name_frozen(right, (_BEFORE, *FROZEN))
+    right.set(ylabel="loss / loss at the spike", yscale="log")
     return figure
 
 
-def _n_spikes(network: TrainedNetwork) -> int:
-    return len(network.spikes)
+def _color_of(frozen: str) -> str:
+    return {_CONTROL: RED, _BEFORE: GREY}.get(frozen, BLUE)
 
 
-def gradients_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Draw gradient norms by group of parameters over training, on a logarithmic and a linear scale."""
+def _name_frozen(axis: Axes, names: tuple[str, ...]) -> None:
+    """Name the frozen parts along the x axis."""
+    axis.set_xticks(range(len(names)), [_FROZEN_NAMES.get(name, name.replace(" ", "\n")) for name in names], fontsize=8)
+
+
+def _graph(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
+    """Draw one network at the start, when it solves the task (otherwise after a third of training), and at the end."""
     network = shown_networks(config, results)[0]
-    figure, axes = subplots(2, size=(5.5, 3.6))
-    groups = network.dynamics.coords["group"][:-1]
-    for axis, scale in zip(axes, ("log", "linear"), strict=True):
-        labels = []
-        for group, values, color in zip(groups, network.curve("gradient_norm").T, COLORS, strict=False):
-            axis.plot(values, lw=0.9, color=color)
-            labels.append((float(values[-1]), group, color))
-        axis.set(xlabel="epoch", yscale=scale, title=f"seed {network.seed}, {scale} scale")
-        if scale == "log":
-            plain_ticks(axis)
-        direct_labels(axis, labels)
-    axes[0].set_ylabel("gradient norm")
-    return figure
+    snapshots, member = snapshots_of(config, "base", network.seed, results.folder)
+    last = len(snapshots) - 1
+    places = sorted({0, network.solved_at or last // 3, last})
+    return network_graph(snapshots, member, *(snapshots.epochs[place] for place in places))

@@ -13,14 +13,13 @@ from jaxtyping import Bool, Float
 from mechclust.studies.clustering_heads.config import (
     CURRICULUM,
     FULL_BATCH,
+    IDEAL_POSITIONS,
     MITIGATIONS,
     PARTS,
-    SCRATCH,
+    PLATEAUS,
     SECOND_STAGE,
     SOLVED,
-    TRANSFER,
     ClusteringHeadsConfig,
-    arms,
 )
 from mechclust.studies.clustering_heads.curves import (
     Drop,
@@ -140,11 +139,6 @@ class TrainedNetwork(NetworkTraining):
     donors: ProbeResult
 
     @property
-    def integer(self) -> bool:
-        """Whether the head is an integer-weight head (a textbook head may be one)."""
-        return bool(self.head["integer_head"])
-
-    @property
     def textbook(self) -> bool:
         """Whether the head is a textbook head."""
         return is_textbook(self.head)
@@ -154,14 +148,10 @@ class TrainedNetwork(NetworkTraining):
         """The kind of head, as named by ``head_kind``."""
         return head_kind(self.head)
 
-    def score(self, *, plane: bool) -> float:
-        """Return the detector's score: the negative deviation from integers on a line, or on a line or a plane."""
-        line = line_score(self.head)
-        return max(line, planar_score(self.head)) if plane else line
-
-    def ready_at(self, part: str) -> int | None:
-        """Return the first epoch whose head or classifier solves the task with the final version of the other."""
-        return first_above(self.stitching[f"{part}_accuracy"].numpy(), SOLVED)
+    @property
+    def score(self) -> float:
+        """The detector's score: the negative deviation from integers on a line or a plane."""
+        return max(line_score(self.head), planar_score(self.head))
 
     def diagnoses(self) -> list[tuple[Spike, list[str]]]:
         """Return each spike after the task was solved, with its diagnosis.
@@ -190,6 +180,26 @@ class TrainedNetwork(NetworkTraining):
 
 
 @dataclass(frozen=True)
+class CurvedRun:
+    """The Hessian and the gradient of one run at some snapshots, the first and the last of its training included.
+
+    Attributes:
+        smallest: smallest eigenvalues.
+        largest: largest eigenvalues.
+        gradient: gradient norms.
+        on_plateaus: whether a snapshot lies between the level of guessing and the last fall, where the loss does not
+            fall.
+        gradient_in_falls: median gradient norm where the loss falls.
+    """
+
+    smallest: Float[np.ndarray, "snapshot"]
+    largest: Float[np.ndarray, "snapshot"]
+    gradient: Float[np.ndarray, "snapshot"]
+    on_plateaus: Bool[np.ndarray, "snapshot"]
+    gradient_in_falls: float
+
+
+@dataclass(frozen=True)
 class HeadsResults:
     """Everything a run measured.
 
@@ -199,10 +209,10 @@ class HeadsResults:
         final: arm to seed to final ``(train, test)`` accuracy.
         curriculum: by seed.
         full_batch: the training of each network of the full-batch run, by seed.
-        curvature: the Hessian of the full-batch networks at some snapshots, by seed.
-        started: arm to seed to the final head, for networks from other initial weights.
+        curved: the training of each full-batch network whose Hessian was measured, by seed.
+        curvature: the Hessian of these networks at some snapshots, by seed.
+        ideal_positions: the final head of each network that started with ideal positions, by seed.
         second_stage: the training of the feed-forward layer alone on the ideal head, by seed.
-        next_modulus: ``SCRATCH`` and ``TRANSFER`` to seed to the final head, for networks that add modulo p + 1.
         folder: folder of the run, whose trained networks figures draw.
     """
 
@@ -211,10 +221,10 @@ class HeadsResults:
     final: dict[str, dict[int, tuple[float, float]]]
     curriculum: dict[int, ProbeResult]
     full_batch: dict[int, NetworkTraining] = field(default_factory=dict)
+    curved: dict[int, NetworkTraining] = field(default_factory=dict)
     curvature: dict[int, ProbeResult] = field(default_factory=dict)
-    started: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
+    ideal_positions: dict[int, ProbeResult] = field(default_factory=dict)
     second_stage: dict[int, NetworkTraining] = field(default_factory=dict)
-    next_modulus: dict[str, dict[int, ProbeResult]] = field(default_factory=dict)
     folder: Path = Path()
 
     @property
@@ -232,43 +242,29 @@ class HeadsResults:
         """Networks of the base setting that are neither solved nor weak."""
         return [network for network in self.networks.values() if WEAK < network.accuracy <= SOLVED]
 
-    def saddles(self, p: int) -> dict[int, tuple[float, float]]:
-        """Return the negative curvature of full-batch runs that solve the task after a measured plateau, by seed.
-
-        Negative curvature is minus the smallest eigenvalue of the Hessian over the largest: the median over the
-        measured snapshots on a run's plateaus, and the value at the end. Plateaus are the stretches on which the loss
-        does not fall, from the level of guessing to the last fall.
+    def curved_runs(self, p: int) -> list[CurvedRun]:
+        """Return the runs with a measured Hessian that solve the task after a measured plateau.
 
         Args:
             p: the modulus.
         """
-        saddles = {}
-        for seed in self.curvature:
-            run = self.full_batch.get(seed)
-            if run is not None and run.solved:
-                on_plateaus = self._curvature_on_plateaus(seed, run, p)
-                if len(on_plateaus):
-                    saddles[seed] = (float(np.median(on_plateaus)), float(self._negative_curvature(seed)[-1]))
-        return saddles
-
-    def _curvature_on_plateaus(self, seed: int, run: NetworkTraining, p: int) -> Float[np.ndarray, "measured"]:
-        gradient_and_falls = run.gradient_in_drops(p)
-        if gradient_and_falls is None:
-            return np.zeros(0)
-        falls = gradient_and_falls[1]
-        first = below_guessing(run.curve("train_loss"), p) or 0
-        places = np.array([int(place) for place in self.curvature[seed].coords["snapshot"]]) - first
-        inside = (places >= 0) & (places < len(falls))
-        inside[inside] = ~falls[places[inside]]
-        return self._negative_curvature(seed)[inside]
-
-    def curvature_at_start(self, seed: int) -> float:
-        """Return a full-batch run's negative curvature before training."""
-        return float(self._negative_curvature(seed)[0])
-
-    def _negative_curvature(self, seed: int) -> Float[np.ndarray, "snapshot"]:
-        measured = self.curvature[seed]
-        return (-measured["smallest"][:, 0] / measured["largest"]).numpy()
+        runs = []
+        for seed, run in self.curved.items():
+            gradient_and_falls = run.gradient_in_drops(p) if run.solved else None
+            if gradient_and_falls is None or seed not in self.curvature:
+                continue
+            gradient, falls = gradient_and_falls
+            measured = self.curvature[seed]
+            places = np.array([int(place) for place in measured.coords["snapshot"]])
+            after_guessing = places - (below_guessing(run.curve("train_loss"), p) or 0)
+            on_plateaus = (after_guessing >= 0) & (after_guessing < len(falls))
+            on_plateaus[on_plateaus] = ~falls[after_guessing[on_plateaus]]
+            if on_plateaus.any():
+                smallest = measured["smallest"][:, 0].numpy()
+                norms = run.curve("gradient_norm")[places, -1]
+                in_falls = float(np.median(gradient[falls]))
+                runs.append(CurvedRun(smallest, measured["largest"].numpy(), norms, on_plateaus, in_falls))
+        return runs
 
     def solved_by_seed(self, arm: str) -> dict[int, float]:
         """Return 1 for each network of an arm that solved its task, 0 otherwise, by seed."""
@@ -282,21 +278,16 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
         InputError: if the base setting is not finished.
     """
     results = out / "results"
-    started = {}
-    for arm in arms(config):
-        heads = _by_seed(config.starts.seeds, results / arm, ".head") if arm.startswith("start ") else {}
-        if heads:
-            started[arm] = heads
     return HeadsResults(
         networks={seed: load_network(config, out, seed) for seed in config.seeds},
         mitigated={arm: _trainings(config.seeds[: config.mitigations], results / arm) for arm in MITIGATIONS},
         final=_final_accuracies(results / "final"),
         curriculum=_by_seed(config.curriculum.seeds, results / CURRICULUM),
         full_batch=_trainings(config.full_batch.seeds, results / FULL_BATCH),
-        curvature=_by_seed(config.full_batch.seeds, results / FULL_BATCH, ".curvature"),
-        started=started,
+        curved=_trainings(config.full_batch.curvature_seeds, results / PLATEAUS),
+        curvature=_by_seed(config.full_batch.curvature_seeds, results / PLATEAUS, ".curvature"),
+        ideal_positions=_by_seed(config.starts.seeds, results / IDEAL_POSITIONS, ".head"),
         second_stage=_trainings(config.seeds, results / SECOND_STAGE),
-        next_modulus={arm: _by_seed(config.seeds, results / arm, ".head") for arm in (SCRATCH, TRANSFER)},
         folder=out,
     )
 

@@ -112,11 +112,11 @@ def _measure(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, a
         _measure_base(snapshots, member, path)
     elif arm.measure == "head":
         _measure_head(snapshots, member, path)
-    elif arm.measure in ("losses", "gradients"):
+    elif arm.measure in ("losses", "gradients", "curvature"):
         network = fingerprint(snapshots.model(member))
         measure = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
         result = measure_once(path.with_suffix(".dynamics.safetensors"), measure, network)
-        if arm.measure == "gradients" and config.full_batch.curvature:
+        if arm.measure == "curvature":
             places = worth_measuring(result["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
             measure_once(
                 path.with_suffix(".curvature.safetensors"),
@@ -216,8 +216,6 @@ def _transfer(
     name = f"transfer-from-{job.name}"
     networks = [(arm, seed) for seed in weights]
     trained = _trained(config, networks, out / "models" / name, name, weights)
-    for member, seed in enumerate(weights):
-        _measure_head(trained, member, out / "results" / TRANSFER / f"seed{seed}")
     path = out / "results" / "final" / f"{name}.safetensors"
     measure_once(path, partial(_final, networks, trained), _fingerprints(networks, trained))
 

@@ -35,7 +35,7 @@ def shown_networks(config: ClusteringHeadsConfig, results: HeadsResults) -> list
 
 
 def _rank(network: TrainedNetwork) -> tuple[int, float]:
-    return -2 * network.textbook - network.integer - network.solved, -network.accuracy
+    return -2 * network.textbook - bool(network.head["integer_head"]) - network.solved, -network.accuracy
 
 
 def sandbox_of(

@@ -1,4 +1,4 @@
-"""Findings on which networks solve their task, on detected heads, and on transfer: H1 and H6."""
+"""Findings on which networks solve their task, on detected heads, and on transfer: H1, H6 and H8."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, Train
 from probes.clustering_head import INTEGER_DEVIATION
 
 _REPLICATION = "our replication on seeds 0-39"
-_SOLVED_BEFORE = 17 / 40  # of seeds 0-39 in the replication
-_CHANCE = 0.22  # 1.96 standard errors of the difference of two shares of 40, both .425
 _MIN_NETWORKS = 6  # of a kind, from which on resampling them gives an interval
 _SLOWER = "a slower feed-forward layer"
 _BETWEEN = f"networks in between ({WEAK} to {SOLVED}) in place of solved ones"
@@ -38,24 +36,21 @@ _Scores = Float[np.ndarray, "network"]
 
 
 def solved_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    """Return H1, H1a to H1e and H6."""
+    """Return H1, H1a, H1b, H1e, H6 and H8."""
     not_tested = ""
     if not (results.solved and results.weak):
         not_tested = f"networks above {SOLVED} and networks at {WEAK} or below are needed"
     return [
         *_shares(config, results),
         _detected(results, not_tested),
-        _area("H1c", results, "on a line", not_tested, plane=False),
-        _area("H1e", results, "on a line or a planar lattice", not_tested, plane=True),
+        _area(results, not_tested),
+        _second_stage(results),
         _transfer(config, results),
     ]
 
 
 def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    near = Within(round(_SOLVED_BEFORE - _CHANCE, 3), round(_SOLVED_BEFORE + _CHANCE, 3))
     slower = list(results.solved_by_seed(MITIGATIONS[1]).values())
-    first = min(config.replication, default=0)
-    last = max(config.replication, default=0)
     return [
         compared(
             "H1",
@@ -78,25 +73,12 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
             shares=[""],
             source=_REPLICATION,
         ),
-        compared(
-            "H1d",
-            f"seeds {first}-{last}: the share solved differs from the replication's 17 of 40 by no more than chance",
-            {"": near},
-            [list(results.solved_by_seed("replication").values())],
-            _SLOWER,
-            [slower],
-            shares=[""],
-            source=_REPLICATION,
-            paper=_SOLVED_BEFORE,
-            note=_larger_eps_note(results),
-        ),
     ]
 
 
 def _textbook_after_ideal(results: HeadsResults) -> list[bool]:
     solved = results.solved_by_seed(IDEAL_POSITIONS)
-    heads = results.started.get(IDEAL_POSITIONS, {})
-    return [is_textbook(head) for seed, head in heads.items() if solved.get(seed)]
+    return [is_textbook(head) for seed, head in results.ideal_positions.items() if solved.get(seed)]
 
 
 def _fall_note(results: HeadsResults) -> str:
@@ -133,12 +115,12 @@ def _detected(results: HeadsResults, not_tested: str) -> Finding:
     )
 
 
-def _scores(networks: Sequence[TrainedNetwork], *, plane: bool = True) -> _Scores:
-    return np.array([network.score(plane=plane) for network in networks])
+def _scores(networks: Sequence[TrainedNetwork]) -> _Scores:
+    return np.array([network.score for network in networks])
 
 
 def _missed_note(results: HeadsResults) -> str:
-    missed = [str(network.seed) for network in results.solved if network.score(plane=True) <= -INTEGER_DEVIATION]
+    missed = [str(network.seed) for network in results.solved if network.score <= -INTEGER_DEVIATION]
     before = sum(bool(network.untrained["integer_head"]) for network in results.networks.values())
     return (
         f"solved without: seeds {', '.join(missed) or 'none'}; before training, {before} of {len(results.networks)} "
@@ -146,19 +128,19 @@ def _missed_note(results: HeadsResults) -> str:
     )
 
 
-def _area(id: str, results: HeadsResults, lattice: str, not_tested: str, *, plane: bool) -> Finding:
-    solved = _scores(results.solved, plane=plane)
-    weak = _scores(results.weak, plane=plane)
-    between = _scores(results.in_between, plane=plane)
+def _area(results: HeadsResults, not_tested: str) -> Finding:
+    solved = _scores(results.solved)
+    weak = _scores(results.weak)
+    between = _scores(results.in_between)
     control_parts = _area_parts(between, weak)
     note = f"bootstrap over {len(solved)} solved networks and {len(weak)} at {WEAK} or below"
     if len(solved) and len(between):
         area = share_below(solved, between).mean()
         note += f"; area of solved networks against the {len(between)} in between: {area:.2f}"
     return Finding(
-        id=id,
-        statement=f"area under the ROC curve of the deviation from integer weights {lattice}: networks above {SOLVED} "
-        f"against those at {WEAK} or below, on fresh seeds (thresholds from seeds 0-39)",
+        id="H1e",
+        statement="area under the ROC curve of the deviation from integer weights on a line or a planar lattice: "
+        f"networks above {SOLVED} against those at {WEAK} or below (thresholds from seeds 0-39)",
         source=_REPLICATION,
         parts=_area_parts(solved, weak),
         control=Control(_BETWEEN, control_parts) if control_parts else None,
@@ -176,7 +158,24 @@ def _area_parts(positive: _Scores, negative: Float[np.ndarray, "negative"]) -> t
     return (resampled_part("", share_below(positive, negative), interval, Bound(">=", 0.9)),)
 
 
-# ---- transfer ----
+# ---- the second stage alone, and transfer ----
+
+
+def _second_stage(results: HeadsResults) -> Finding:
+    alone = results.second_stage
+    base_solved = [network.solved for seed, network in results.networks.items() if seed in alone]
+    return compared(
+        "H8",
+        "the feed-forward layer alone, on the frozen ideal head: share of networks that solve the task",
+        {"": Bound(">=", 0.85)},
+        [[run.solved for run in alone.values()]],
+        "the base setting",
+        [base_solved],
+        shares=[""],
+        source=f"{FIRST_PAPER}; second stage alone",
+        not_tested="" if alone else "the second stage was not run",
+        note=f"the base setting with these seeds: {np.mean(base_solved):.2f}" if base_solved else "",
+    )
 
 
 def _transfer(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:

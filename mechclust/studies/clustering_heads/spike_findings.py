@@ -19,14 +19,9 @@ _FROZEN_NAMES = {
     "norm direction": "the direction of the normalised embedding",
     "norm scale": "the scale of the norm",
     "wedges": "the feed-forward layer's gates",
-    "feed-forward": "the feed-forward layer's weights",
 }
-# The frozen part of each finding, and of its control.
-_REPLAYED = {
-    "H4a": ("norm direction", "norm scale"),
-    "H4f": ("wedges", "norm scale"),
-    "H4g": ("norm scale", "feed-forward"),
-}
+_REPLAYED = {"H4a": "norm direction", "H4f": "wedges"}
+_OTHER = "norm scale"  # frozen in the control
 _SOLVED = "share solved, mitigated - base"
 _AFTER = "epochs after solving, mitigated - base (share)"
 
@@ -35,13 +30,13 @@ _Gone = Float[np.ndarray, "spike frozen"]
 
 
 def spike_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    """Return H4a, H4b, H4d, H4f and H4g."""
-    replayed = [_replayed(id, results, part, other) for id, (part, other) in _REPLAYED.items()]
+    """Return H4a, H4b, H4d and H4f."""
+    replayed = [_replayed(id, results, part) for id, part in _REPLAYED.items()]
     mitigated = [_mitigated(id, config, results, arm) for id, arm in _MITIGATION_OF.items()]
     return [*replayed, *mitigated]
 
 
-def _replayed(id: str, results: HeadsResults, part: str, other: str) -> Finding:
+def _replayed(id: str, results: HeadsResults, part: str) -> Finding:
     networks = [network.replay["gone"].numpy() for network in results.networks.values()]
     runs = [gone for gone in networks if len(gone)]
     return compared(
@@ -50,8 +45,8 @@ def _replayed(id: str, results: HeadsResults, part: str, other: str) -> Finding:
         "the attention pattern frozen (difference of shares, one mean per network)",
         {"": Bound(">", 0)},
         [_gone_more_often(runs, part)],
-        f"{_FROZEN_NAMES[other]} frozen instead",
-        [_gone_more_often(runs, other)],
+        f"{_FROZEN_NAMES[_OTHER]} frozen instead",
+        [_gone_more_often(runs, _OTHER)],
         source=f"{FIRST_PAPER}; replay ours",
         not_tested="" if runs else "no loss spike after the task was solved",
         note=_gone_note(runs),

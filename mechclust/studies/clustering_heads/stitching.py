@@ -25,7 +25,6 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
     Measures (axis epoch):
         ``head_accuracy``: the head of the epoch with the final classifier. The head is ready when this is high.
         ``classifier_accuracy``: the final head with the classifier of the epoch.
-        ``accuracy``: both parts from the epoch.
 
     A part may be ready although its accuracy is low, if the other part has rotated or scaled xi since. The accuracies
     show when a part fits the *final* version of the other.
@@ -74,7 +73,6 @@ class _Stitch:
         return {
             "head_accuracy": self._accuracy(logits_of_embeddings(self.model, self.end, xi)),
             "classifier_accuracy": self._accuracy(logits_of_embeddings(self.model, weights, self.xi_at_end)),
-            "accuracy": self._accuracy(logits_of_embeddings(self.model, weights, xi)),
         }
 
     def _accuracy(self, logits: Float[Tensor, "row answer"]) -> Float[Tensor, ""]:

@@ -6,7 +6,6 @@ Odonnat, Bouaziz & Cabannes, "Clustering Head" (arXiv 2410.24050) and "Easing Op
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Panel
 from mechclust.studies.clustering_heads.ablations import Ablations
@@ -24,10 +23,6 @@ from mechclust.studies.clustering_heads.results import HeadsResults, load_result
 from mechclust.studies.clustering_heads.run import run_job, trained_models, trainings
 from mechclust.studies.study import Study
 from tasks import SparseModularAddition
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _NOTES = (
     "Training is chaotic in float32: the order of additions alone changes single seeds after a few hundred epochs. "
@@ -48,17 +43,6 @@ def panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
     shown = f"seed {shown_networks(config, results)[0].seed}"
     drawn = figures.draw_figures(config, results)
     return [Panel(name, figure, CAPTIONS[name].format(shown=shown)) for name, figure in drawn.items()]
-
-
-def tables(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, pd.DataFrame]:
-    """Return heads by modulus and the ablations, if they were run."""
-    from mechclust.studies.clustering_heads.arm_figures import ablation_table, modulus_table  # loads matplotlib
-
-    by_title = {
-        "Heads by modulus": modulus_table(config, results),
-        "Ablations: test accuracy at the end": ablation_table(config, results),
-    }
-    return {title: table for title, table in by_title.items() if len(table)}
 
 
 def views(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, str]:
@@ -89,9 +73,8 @@ def notes(config: ClusteringHeadsConfig, results: HeadsResults) -> list[str]:
 _PAPER = ClusteringHeadsConfig()
 _BASE_ONLY = replace(
     _PAPER,
-    replication=(),
     mitigations=0,
-    full_batch=FullBatch(()),
+    full_batch=FullBatch((), ()),
     starts=Starts(()),
     transfer=False,
     curriculum=Curriculum(seeds=()),
@@ -105,14 +88,13 @@ STUDY = Study(
     presets={
         "smoke": ClusteringHeadsConfig(
             seeds=(200, 201),
-            replication=(0,),
             mitigations=2,
             task=SparseModularAddition(length=6, n_support=3, n_train=64, n_test=64),
             d_mlp=8,
             epochs=24,
             curriculum=Curriculum(seeds=(200,), d_model=4, d_mlp=8, steps=6, first_steps=2, points=3),
-            full_batch=FullBatch((200, 201), steps=40, every=4, curvature=2),
-            starts=Starts((200,), (3.0,)),
+            full_batch=FullBatch((200,), (200, 201), steps=40, every=4, curvature=2),
+            starts=Starts((200,)),
             ablations=Ablations((200,), (16, 64), (0.01, 0.001), (4, 16), (0.1, 10.0), (0.5,)),
             sandbox=1,
             test_findings=False,
@@ -128,7 +110,6 @@ STUDY = Study(
     load=load_results,
     findings=findings_of,
     panels=panels,
-    tables=tables,
     views=views,
     notes=notes,
 )

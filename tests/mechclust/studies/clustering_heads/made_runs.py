@@ -116,7 +116,7 @@ def weak(**settings):
     return network(**{"accuracy": 0.6, "line": None, **settings})
 
 
-def full_batch(falls=((100, 120), (200, 220)), peak=1.0, accuracy=1.0, gradient_from=0, length=N):
+def full_batch(falls=((100, 120), (200, 220)), peak=1.0, accuracy=1.0, gradient_from=0, length=N, at_start=0.01):
     """A run whose loss falls in phases, with a gradient of ``peak`` there, moved by some epochs, and .01 elsewhere."""
     loss = np.full(length, 0.69)
     loss[:3] = 2.0
@@ -126,16 +126,16 @@ def full_batch(falls=((100, 120), (200, 220)), peak=1.0, accuracy=1.0, gradient_
         loss[start:end] = np.linspace(levels[place], levels[place + 1], end - start)
         loss[end:] = levels[place + 1]
         gradient[start - 5 + gradient_from : end + 5 + gradient_from] = peak
+    gradient[0] = at_start
     values = {"train_loss": loss, "gradient_norm": gradient, "test_accuracy": np.full(length, accuracy)}
     axes = {name: ("epoch", "group")[: x.ndim] for name, x in values.items()}
     coords = {"epoch": [str(e) for e in range(length)], "group": ["embeddings", "attention", "feed-forward", "all"]}
     return NetworkTraining(result("HeadDynamics", coords, axes, **values))
 
 
-def curved(plateau, end, start=1e-4):
-    """Hessians with a smallest eigenvalue of minus a share of the largest: at the start, three plateaus, the end."""
-    shares = np.array([start, *plateau, end])
-    smallest = -2 * shares[:, None] + np.arange(4)
+def curved(plateau, end, start=-1.0):
+    """Hessians with these smallest eigenvalues, and 2 as the largest: at the start, three plateaus, the end."""
+    smallest = np.array([start, *plateau, end])[:, None] + np.arange(4)
     coords = {"snapshot": ["0", "50", "60", "70", str(N - 1)], "rank": list("0123")}
     axes = {"smallest": ("snapshot", "rank"), "largest": ("snapshot",)}
     return result("Curvature", coords, axes, smallest=smallest, largest=np.full(5, 2.0))

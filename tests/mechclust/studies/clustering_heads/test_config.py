@@ -30,7 +30,7 @@ PAPER = ClusteringHeadsConfig()
 class TestArms:
     def test_are_those_of_the_specification(self):
         known = arms(PAPER)
-        assert {"base", "replication", "larger eps", "slower feed-forward", "late smaller rate", "scratch"} < set(known)
+        assert {"base", "larger eps", "slower feed-forward", "late smaller rate", "scratch"} < set(known)
         count = {
             kind: sum(name.startswith(f"{kind} ") for name in known)
             for kind in ("lr", "discount", "batch", "width", "dropout")
@@ -43,14 +43,10 @@ class TestArms:
             *(f"dropout {k / 10}" for k in range(1, 10)),
         }
         assert set(ablated.values()) == {100, 25}
-        starts = [name for name in known if name.startswith("start ")]
-        assert len(starts) == 17
-        assert known["start positions x0.1"].scales == {"pos_embed": 0.1}
         assert known["start ideal positions"].ideal == "positions"
         assert known["bias 0"].training["freeze"] == ("blocks.0.mlp.b_in", "blocks.0.mlp.b_out")
         assert (known["second stage"].ideal, known["second stage"].measure) == ("head", "losses")
         assert known["base"].seeds == tuple(range(300, 400))
-        assert known["replication"].seeds == tuple(range(40))
         assert (known["base"].p, known["scratch"].p) == (2, 3)
 
     def test_every_network_is_in_one_job(self):
@@ -89,6 +85,9 @@ class TestArms:
         training = training_of(PAPER, arm)
         assert (training.batch_size, training.steps, training.lr, arm.every) == (2048, 10_000, 3e-3, 10)
         assert arm.seeds == tuple(range(300, 325))
+        curved = arms(PAPER)["plateaus"]
+        assert training_of(PAPER, curved) == training
+        assert curved.seeds == tuple(range(400, 425))
         assert training_of(PAPER, arms(PAPER)["base"]).steps == 64_000
 
     def test_every_seed_is_mitigated_and_no_confirmatory_seed_was_seen(self):
@@ -141,13 +140,12 @@ class TestArms:
             ({"group": 0}, "group is 0; expected at least 1"),
             ({"task": SparseModularAddition(seed=1)}, "task.seed is set by each network, from seeds; leave it out"),
             ({"full_batch": FullBatch(every=0)}, "full_batch.every is 0; expected at least 1"),
-            ({"full_batch": FullBatch(curvature=-1)}, "full_batch.curvature is -1; expected at least 0"),
-            ({"starts": Starts(scales=(-1.0,))}, r"starts.scales\[0\] is -1.0; expected at least 0"),
+            ({"full_batch": FullBatch(curvature=0)}, "full_batch.curvature is 0; expected at least 1"),
             ({"curriculum": Curriculum(first_steps=0)}, "curriculum.first_steps is 0; expected at least 1"),
             ({"mitigations": -1}, "mitigations is -1; expected at least 0"),
             ({"seeds": (3, 4, 3)}, "seeds has 3 twice; give it once"),
-            ({"replication": (-1,)}, r"replication\[0\] is -1; expected at least 0"),
             ({"full_batch": FullBatch(seeds=(1, 1))}, "full_batch.seeds has 1 twice; give it once"),
+            ({"full_batch": FullBatch(curvature_seeds=(1, 1))}, "full_batch.curvature_seeds has 1 twice; give it once"),
             ({"curriculum": Curriculum(seeds=(-2,))}, r"curriculum.seeds\[0\] is -2; expected at least 0"),
             ({"curriculum": Curriculum(lr=-1.0)}, "^curriculum.lr is -1.0; expected above 0"),
             ({"curriculum": Curriculum(d_model=0)}, "^curriculum.d_model is 0; expected at least 1"),

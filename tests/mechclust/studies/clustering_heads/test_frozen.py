@@ -11,7 +11,13 @@ import torch
 
 from mechclust.studies import get_study
 from mechclust.studies.clustering_heads.ablations import Ablations
-from mechclust.studies.clustering_heads.config import MITIGATIONS, SCRATCH, TRANSFER, ClusteringHeadsConfig
+from mechclust.studies.clustering_heads.config import (
+    IDEAL_POSITIONS,
+    MITIGATIONS,
+    SCRATCH,
+    TRANSFER,
+    ClusteringHeadsConfig,
+)
 from mechclust.studies.clustering_heads.figures import draw_figures
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
 from tests.frozen import check_frozen
@@ -55,18 +61,16 @@ def every_arm() -> HeadsResults:
         6: made.full_batch(accuracy=0.8, falls=((50, 60), (100, 120), (200, 220)), gradient_from=9),
         7: made.full_batch(falls=((60, 80), (90, 120), (210, 230)), peak=0.3),
     }
-    curvature = {4: made.curved((0.2, 0.3, 0.5), 1e-3), 7: made.curved((-0.1, 0.04, 0.02), 1e-5)}
+    curved = {4: made.full_batch(at_start=3), 7: made.full_batch(falls=((60, 80), (90, 120), (210, 230)), peak=0.3)}
+    curvature = {4: made.curved((-0.2, -0.3, -0.5), -1e-3), 7: made.curved((0.1, -0.04, -0.02), -1e-5)}
     heads = {
         0: made.lattice(0.1, textbook=True),
         1: made.lattice(None),
         2: made.lattice(0.1),
         3: made.lattice(None, 0.2),
     }
-    starts = {"start positions x3": heads, "start attention x0.1": {0: heads[3], 2: heads[0]}}
     final = {
-        "start positions x3": made.ends(True, True, False, True),
-        "start attention x0.1": made.ends(False, False, True),
-        "replication": made.ends(True, False, False),
+        IDEAL_POSITIONS: made.ends(True, True, False, True),
         "bias 0": made.ends(True, False),
         "batch 16": made.ends(True, True, False),
         "batch 64": {0: (1.0, 0.9), 1: (1.0, 0.995)},
@@ -87,10 +91,10 @@ def every_arm() -> HeadsResults:
     return made.results_of(
         *networks(),
         full_batch=full_batch,
+        curved=curved,
         curvature=curvature,
-        started=starts,
+        ideal_positions=heads,
         second_stage={0: made.training(solved=60), 1: made.training(solved=90, accuracy=0.7), 9: made.training()},
-        next_modulus={SCRATCH: {0: heads[2], 1: heads[1]}, TRANSFER: {0: heads[0], 1: heads[3], 3: heads[1]}},
         final=final,
         mitigated=mitigated,
         curriculum=curriculum,
@@ -101,7 +105,6 @@ def concluded(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str,
     return {
         "notes": list(STUDY.notes(config, results)),
         **{finding.id: finding for finding in STUDY.findings(config, results)},
-        **STUDY.tables(config, results),
         **draw_figures(config, results),
     }
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.effects import edge_effects, fewest_edges, mean_attention, nodes_on_edges
+from mechclust.studies.clustering_heads.effects import edge_effects, fewest_edges, nodes_on_edges
 from mechclust.studies.clustering_heads.graph import SHARE, graph_film, network_graph
 from mechclust.training import Member, TrainConfig, train_ensemble
 from tasks import InputError, SparseModularAddition
@@ -91,19 +91,6 @@ def test_the_graph_draws_kept_edges_on_one_scale(snapshots):
             )
             reds = [color[0] > color[2] for color in map(to_rgb, lines.get_color())]
             assert sum(reds) == int(((layers[place] * edges[place]) < 0).sum())
-
-
-def test_attention_is_that_of_the_model(snapshots):
-    found = mean_attention(snapshots, 0, [0, 3])
-    (batch,) = TASK.batches("all", 4096)
-    for place, step in enumerate((0, 6)):
-        seen = []
-        model = snapshots.model(0, step)
-        with model.hooks(
-            fwd_hooks=[("blocks.0.attn.hook_pattern", lambda x, hook, seen=seen: seen.append(x.detach()))]
-        ):
-            model(batch.tokens)
-        assert found[place].tolist() == pytest.approx(seen[0].mean(dim=(0, 1, 2)).tolist(), abs=1e-6)
 
 
 def test_a_film_has_a_frame_per_epoch(snapshots, tmp_path):

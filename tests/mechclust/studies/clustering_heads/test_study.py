@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.analysis import Analysis
 from mechclust.studies import get_study, report_run, run_study
 from mechclust.studies.clustering_heads.ablations import Ablations
-from mechclust.studies.clustering_heads.arm_figures import modulus_table
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum, FullBatch, Starts
 from mechclust.studies.clustering_heads.dynamics import measured_rows
 from mechclust.studies.clustering_heads.results import load_results
@@ -41,55 +39,20 @@ class TestRun:
     def test_lists_every_finding(self, smoke):
         analysis, _ = smoke
         assert [c.id for c in analysis.findings] == [
-            "H1", "H1a", "H1b", "H1c", "H1d", "H1e", "H2", "H2b", "H3", "H3c", "H4a", "H4b", "H4d", "H4f", "H4g",
-            "H5", "H5b", "H6", "H7", "H7b", "H8", "H8b", "H9", "H9b",
+            "H1", "H1a", "H1b", "H1e", "H2", "H3", "H3c", "H4a", "H4b", "H4d", "H4f",
+            "H5", "H5b", "H6", "H7", "H7b", "H8",
         ]  # fmt: skip
         assert {c.verdict for c in analysis.findings} == {"not tested"}
 
     def test_leaves_its_artefacts(self, smoke):
         _, out = smoke
-        for name in (
-            "training",
-            "heads",
-            "stitching",
-            "mitigations",
-            "full_batch",
-            "saddle",
-            "phases",
-            "attention",
-            "graph",
-            "ideal",
-            "starts",
-            "second_stage",
-            "spikes",
-            "gradients",
-            "ablations",
-            "curriculum",
-            "sandbox",
-        ):
+        for name in ("training", "heads", "two_falls", "gradients", "graph", "ablations", "curriculum", "sandbox"):
             assert (out / "figures" / f"{name}.png").stat().st_size > 5000
         pages = list((out / "sandbox").glob("seed*.html"))
         assert len(pages) == 1
         (film,) = (out / "sandbox").glob("graph-seed*.gif")
         for file in (*pages, film):
             assert f'href="sandbox/{file.name}"' in (out / "report.html").read_text()
-
-    def test_heads_of_the_next_modulus_are_tabulated(self, smoke):
-        _, out = smoke
-        results = load_results(SMOKE, out)
-        assert set(results.next_modulus["scratch"]) == {200, 201}
-        assert "Heads by modulus" in (out / "report.html").read_text()
-        head = next(iter(results.next_modulus["scratch"].values()))
-        solved = replace(
-            results,
-            final={**results.final, "scratch": {200: (1.0, 1.0), 201: (0.9, 0.5)}, "transfer": {200: (1.0, 0.8)}},
-            next_modulus={**results.next_modulus, "transfer": {200: head, 201: head}},
-        )
-        rows = modulus_table(SMOKE, solved)[["networks", "test accuracy", "n"]].to_numpy().tolist()
-        assert ["p = 3, from random weights", "above 0.98", 1] in rows
-        assert ["p = 3, from random weights", "0.75 or below", 1] in rows
-        assert [row for row in rows if "solved" in row[0]] == [["p = 3, from solved p = 2", "in between", 1]]
-        assert modulus_table(SMOKE, replace(results, next_modulus={})).empty
 
     def test_what_it_kept_is_what_was_trained(self, smoke):
         _, out = smoke
@@ -101,14 +64,14 @@ class TestRun:
         assert results.final["base"][201] == pytest.approx((train, test))
         assert results.networks[201].accuracy == pytest.approx(test)
         assert float(results.networks[201].curve("test_accuracy")[-1]) == pytest.approx(test)
-        assert set(results.final) >= {"replication", "scratch", "lr 0.01", "discount 10", "batch 64", "width 4"}
+        assert set(results.final) >= {"scratch", "lr 0.01", "discount 10", "batch 64", "width 4"}
         assert set(results.mitigated["larger eps"]) == {200, 201}
-        full = Snapshots(out / "models" / "full-batch-seeds-200-201")
+        full = Snapshots(out / "models" / "plateaus-seeds-200-201")
         assert full.steps == list(range(0, 41, 4))
         loss = accuracy_and_loss(full.model(1, 20), full.tasks[1])[1]
-        assert results.full_batch[201].curve("train_loss")[5] == pytest.approx(loss, rel=1e-5)
+        assert results.curved[201].curve("train_loss")[5] == pytest.approx(loss, rel=1e-5)
         head = results.networks[201]
-        assert float(head.stitching["accuracy"][-1]) == pytest.approx(test)
+        assert float(head.stitching["head_accuracy"][-1]) == pytest.approx(test)
         rows = measured_rows(task).batch
         right = (snapshots.model(1)(rows.tokens).argmax(dim=-1) == rows.labels["answer"]).double().mean()
         assert float(head.donors["accuracy"][0]) == pytest.approx(float(right))
@@ -154,8 +117,8 @@ class TestRun:
 
     def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
         config = ClusteringHeadsConfig(
-            seeds=(200,), replication=(), mitigations=0, transfer=False, epochs=2, sandbox=0, test_findings=False,
-            full_batch=FullBatch(()), starts=Starts(()),
+            seeds=(200,), mitigations=0, transfer=False, epochs=2, sandbox=0, test_findings=False,
+            full_batch=FullBatch((), ()), starts=Starts(()),
             task=SparseModularAddition(length=13, n_support=2, n_train=64, n_test=64),
             curriculum=Curriculum(seeds=()), ablations=Ablations(seeds=()),
         )  # fmt: skip
