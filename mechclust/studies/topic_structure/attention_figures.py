@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 from mechclust.report.style import BLUE, RED, subplots
 from mechclust.studies.topic_structure.attention_table import (
     FIRST,
-    RIGHT,
-    SHIFTED,
     SPANS,
     TABLE,
     TABLE_COLUMNS,
@@ -20,6 +18,7 @@ from mechclust.studies.topic_structure.attention_table import (
 )
 from mechclust.studies.topic_structure.config import ROWS
 from mechclust.studies.topic_structure.drawing import DARK, seed_points
+from mechclust.studies.topic_structure.labelling import RIGHT, SHIFTED
 
 _READINGS = {(RIGHT, FIRST): (BLUE, "o", 0.0), (SHIFTED, WHOLE): (RED, "s", 0.25)}  # colour, marker, place
 

@@ -13,10 +13,7 @@ from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import untested_findings
 from mechclust.studies.topic_structure.attention_table import (
     FIRST,
-    RANDOM,
-    RIGHT,
     SAME_WORD_COLUMN,
-    SHIFTED,
     SPANS,
     TABLE,
     TOPIC_COLUMNS,
@@ -27,6 +24,7 @@ from mechclust.studies.topic_structure.attention_table import (
     topic_ratio,
 )
 from mechclust.studies.topic_structure.config import TopicStructureConfig
+from mechclust.studies.topic_structure.labelling import RANDOM, RIGHT, SHIFTED
 from mechclust.studies.topic_structure.results import ArmRuns
 
 NEAR = Bound("<=", 0.1)  # 10%, twice what an exploration of other seeds gave for the topic columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,24 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, layer_shades, subplots
+from mechclust.report.style import (
+    GREY,
+    MATHTEXT,
+    ORANGE,
+    RED,
+    SOFT,
+    direct_labels,
+    layer_shades,
+    log_steps,
+    seed_curve,
+    subplots,
+)
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.arms import OBJECTIVES, attention_arm, documents_of, theory_arm
-from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.arms import OBJECTIVES, attention_arm, documents_of, everything_arm, theory_arm
+from mechclust.studies.topic_structure.config import LEAST_GROWTH, ROWS, TopicStructureConfig
 from mechclust.studies.topic_structure.drawing import color_limit, topic_middles, word_table
-from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, TrainedRun, effect_of, mixing_values
+from mechclust.studies.topic_structure.labelling import RIGHT
+from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, TrainedRun, growth_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
 from tasks.topic_documents import N_SPECIAL
 
@@ -73,20 +84,24 @@ def _kept_attention(run: TrainedRun) -> _Tokens:
     return (run.words["sum"] / run.words["pairs"])[-1]
 
 
-def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
-    """Draw ``W_E^T W_E`` between words when everything is trained, one panel per loss, optimiser and rate."""
-    figure, axes = subplots(len(OBJECTIVES) * len(ROWS), len(ROWS), size=(2.5, 2.9), grid=None)
-    for axis, (loss, row) in zip(axes, product(OBJECTIVES, ROWS), strict=True):
-        arm = f"E1b {loss} {row}"
-        words = _words(_embedding_products(out, Job(arm, config.seeds[0])).double())
-        top = color_limit(words[~np.eye(len(words), dtype=bool)], 99)
-        image = word_table(axis, words, top, topic_middles(len(words), config.documents.words_per_topic))
-        effect = effect_of(runs[arm][:1])[0]
-        untrained = effect_of(runs[arm][:1], start=True)[0]
-        axis.set_title(f"{row}, {loss}\n{effect:+.2f} SD, untrained {untrained:+.2f}", fontsize=9)
-        figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
-    for axis in axes[:: len(ROWS)]:
-        axis.set_ylabel("word, by topic")
+def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+    """Draw by how much more than before training ``W_E^T W_E`` separates topics, by step, one panel per loss."""
+    figure, axes = subplots(len(OBJECTIVES), 2, size=(4.4, 3.6), sharey=True)
+    colors = dict(zip(ROWS, [*layer_shades(3), ORANGE, RED], strict=True))
+    for axis, loss in zip(axes, OBJECTIVES, strict=True):
+        labels = []
+        for row, color in colors.items():
+            trained = runs[everything_arm(loss, row)]
+            growth = growth_of(trained, RIGHT)
+            assert trained[0].effects is not None
+            steps = [int(step) for step in trained[0].effects.coords["step"]]
+            seed_curve(axis, steps, growth, color=color)
+            labels.append((float(growth[:, -1].mean()), row, color))
+        axis.axhline(LEAST_GROWTH, color=GREY, lw=1.2, ls=":")
+        log_steps(axis)
+        axis.set_title(loss)
+        direct_labels(axis, labels)
+    axes[0].set_ylabel("growth of separation (standard deviations)")
     return figure
 
 

@@ -18,6 +18,7 @@ from mechclust.studies.topic_structure.arms import (
     ATTENTION,
     DECAY,
     DECAYED,
+    EVERYTHING,
     MINIMISER,
     RELEASED,
     Arm,
@@ -38,6 +39,7 @@ from mechclust.studies.topic_structure.config import TopicStructureConfig, Topic
 from mechclust.studies.topic_structure.follow import (
     DevLoss,
     Follower,
+    TopicEffects,
     WayToMinimiser,
     WeightChanges,
     WordAttention,
@@ -133,6 +135,8 @@ def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> 
     """Return what follows a network during training, by the name of its result."""
     if arm.experiment == "E3":
         return {"changes": WeightChanges()}
+    if arm.experiment == EVERYTHING:
+        return {"effects": TopicEffects(task)}
     if arm.experiment == RELEASED:
         return {"changes": WeightChanges(_RELEASED_WEIGHTS, norms=True)}
     if arm.experiment == ATTENTION:
