@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechclust.studies.topic_structure.arms import attention_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
-from mechclust.studies.topic_structure.labelling import RANDOM, RIGHT, SHIFTED, topics_by_labelling
+from mechclust.studies.topic_structure.labelling import RIGHT, SHIFTED, topics_by_labelling
 from mechclust.studies.topic_structure.results import ArmRuns
 from probes import ProbeResult
 from tasks import InputError

@@ -44,8 +44,6 @@ class TopicTransformerConfig(AnyConfig):
         embedding: ``"trained"``, or ``"one-hot"`` and frozen.
         attention: ``"trained"``, or ``"uniform"``: W_K = W_Q = 0 and frozen.
         value: W_V ``"trained"``, ``"identity"`` and frozen, or ``"fixed"``: frozen at the values that it is given.
-        input_scale: norm of a one-hot embedding. A LayerNorm would give about ``sqrt(d_vocab)``. This matters for
-            plain SGD, since the effective learning rate is multiplied by its square.
         input: ``"plain"``: just the embedding. ``"normalised"``: a trained vector, the same for all tokens, is
             added and the sum passes through a LayerNorm, as in BERT's embeddings and the public code.
         type_std: standard deviation of the initial values of this vector.
@@ -68,7 +66,6 @@ class TopicTransformerConfig(AnyConfig):
     embedding: Literal["trained", "one-hot"] = "trained"
     attention: Literal["trained", "uniform"] = "trained"
     value: Literal["trained", "identity", "fixed"] = "trained"
-    input_scale: Positive = 1.0
     input: Literal["plain", "normalised"] = "plain"
     type_std: NotNegative = 0.02
     attention_bias: bool = False
@@ -85,8 +82,6 @@ class TopicTransformerConfig(AnyConfig):
             )
         if self.decoder == "identity" and self.width != self.d_vocab:
             raise InputError(f"an identity decoder needs d_model = d_vocab ({self.d_vocab}); d_model is {self.d_model}")
-        if self.embedding != "one-hot" and self.input_scale != 1:
-            raise InputError(f"input_scale is {self.input_scale}, but the embedding is trained; leave it at 1")
 
     @property
     def width(self) -> int:

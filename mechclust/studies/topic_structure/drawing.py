@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.image import AxesImage
 
@@ -13,34 +11,23 @@ DARK = "#555555"  # of lines and words beside the data
 
 
 def word_table(
-    axis: Axes, table: Float[np.ndarray, "n n"], top: float, ticks: Float[np.ndarray, "topic"], *, signed: bool = True
+    axis: Axes, table: Float[np.ndarray, "n n"], percentile: float, ticks: Float[np.ndarray, "topic"]
 ) -> AxesImage:
     """Draw a table over words, ordered by topic.
 
     Args:
         axis: where to draw.
         table: one row and one column per word.
-        top: where the colour scale ends.
+        percentile: of the sizes of entries, where the colour scale ends.
         ticks: place of the number of each topic.
-        signed: whether the scale has negative numbers too, in other colours.
     """
-    colors: dict[str, Any] = {"cmap": "RdBu_r", "vmin": -top} if signed else {"cmap": "viridis", "vmin": 0.0}
-    image = axis.imshow(table, vmax=top, interpolation="nearest", **colors)
+    top = float(np.percentile(np.abs(table), percentile)) or 1.0
+    image = axis.imshow(table, vmin=-top, vmax=top, cmap="RdBu_r", interpolation="nearest")
     topics = [str(topic) for topic in range(len(ticks))]
     axis.set_xticks(ticks, topics)
     axis.set_yticks(ticks, topics)
     axis.tick_params(length=0)
     return image
-
-
-def color_limit(entries: Shaped[np.ndarray, "*shape"], percentile: float) -> float:
-    """Return a percentile of the sizes of entries, where a colour scale ends; 1 if it is 0."""
-    return float(np.nanpercentile(np.abs(entries), percentile)) or 1.0
-
-
-def topic_middles(n_words: int, words_per_topic: int) -> Float[np.ndarray, "topic"]:
-    """Return the middle of each topic's words in a table over words."""
-    return np.arange(n_words // words_per_topic) * words_per_topic + words_per_topic / 2 - 0.5
 
 
 def seed_points(

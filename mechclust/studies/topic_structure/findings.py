@@ -13,7 +13,7 @@ from operator import attrgetter
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, EarlierRun, Finding, Verdict, Within
+from mechclust.evidence import Bound, Finding, Within
 from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import TOO_SMALL, untested_findings
 from mechclust.studies.study import Job
@@ -38,41 +38,6 @@ _SOURCE = "Li, Li & Risteski"
 _ABOVE = Bound(">", 0)
 _LONG = 20_000  # steps
 _SHUFFLED = "arms in one random order"
-_KEPT = "its mean was within the bound, and its other parts were not kept"
-# Findings of the first run by the finding that took their place, each with its old name where that is another's now.
-_EARLIER: Mapping[str, Sequence[tuple[Verdict, str]]] = {
-    "P1a": [("undecided", _KEPT)],
-    "P1b": [("undecided", _KEPT)],
-    "P2": [
-        ("holds", "concerned block means, in which noise averages out"),
-        ("does not hold", "the old P2b, of all entries, for 10,000 documents of 400 words only"),
-    ],
-    "P3b": [
-        ("undecided", f"the old P3, {_KEPT}; now without the diagonal, and against the same network before training"),
-        ("holds", "the old P3b, growth of the difference without the diagonal; now in standard deviations"),
-    ],
-    "P4": [
-        ("undecided", f"{_KEPT}; compared near-zero SGD with default Adam, two factors at once; now a factorial"),
-        ("does not hold", "the old P4b, near-zero SGD with cross-entropy only"),
-    ],
-    "P5": [
-        ("does not hold", "tested the exact one-hot input at the end of 10,000 steps only; now all readings"),
-        ("holds", "the old P5a, Adam rows only"),
-        ("holds", "the old P5b, SGD rows with an input as long as a LayerNorm makes it"),
-        ("does not hold", "the old P5c, frozen W_V"),
-    ],
-    "P6": [("undecided", _KEPT)],
-}
-_SUMMED = "the same seeds, with the squared loss summed over outputs"
-_READINGS = "48 readings of the published table, all with right labels, on the first 100 tokens"
-# The same of the second run.
-_SECOND: Mapping[str, tuple[Verdict, str]] = {
-    **dict.fromkeys(("P1a", "P1b", "P4a", "P6", "P8", "P8b"), ("holds", _SUMMED)),
-    **dict.fromkeys(("P3b", "P4", "P4b"), ("does not hold", _SUMMED)),
-    "P5": ("does not hold", f"{_READINGS}: the one nearest on the other seeds, .395 from it"),
-    "P5a": ("undecided", f"{_READINGS}: ratio of the one nearest on the other seeds, at least 1.05"),
-}
-
 _Seeds = Float[np.ndarray, "seed"]
 _Mixing = Float[np.ndarray, "seed topics tau"]
 
@@ -89,19 +54,7 @@ def findings_of(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequenc
     ]
     if not config.test_findings:
         findings = untested_findings(findings)
-    findings = [replace(finding, history=_history(finding.id)) for finding in findings]
     return sorted(findings, key=attrgetter("id"))
-
-
-def _history(id: str) -> tuple[EarlierRun, ...]:
-    first = "paper, 2026-11-21, seeds 0 to 4"
-    runs = [EarlierRun(first, 5, verdict, changed) for verdict, changed in _EARLIER.get(id, ())]
-    if id in _SECOND:
-        runs.append(EarlierRun("paper, 2026-11-24, seeds 10 to 14", 5, *_SECOND[id]))
-    if id == "P3b":
-        changed = "2,000 steps, as the lowest of ten settings, also at least 0 (P3) and of the Adam rows alone (P3c)"
-        runs.append(EarlierRun("paper, 2026-11-27, seeds 10 to 14", 5, "does not hold", changed))
-    return tuple(runs)
 
 
 # ---- one matrix trained with uniform attention ----
@@ -167,18 +120,15 @@ def _lowest_growth(arms: Sequence[Sequence[TrainedRun]], labels: str) -> _Seeds:
 
 
 def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    """Return P6, P8 and P8b; without ten topics there is no P8b."""
+    """Return P6 and P8b. Without ten topics there is no P8b."""
     values = mixing_values(config, runs)
     totals = sorted(values)
     g = np.stack([values[total] for total in totals], axis=1)
-    taus = np.array(config.topics_per_document, dtype=float)
-    by_tau = [f"{mean:.2f} at {tau:.0f}" for tau, mean in zip(taus, g[:, 0].mean(axis=0), strict=True)]
+    means = zip(config.topics_per_document, g[:, 0].mean(axis=0), strict=True)
+    by_tau = [f"{mean:.2f} at {tau}" for tau, mean in means]
     note = f"g with {totals[0]} topics: {', '.join(by_tau)}"
     not_tested = "" if len(totals) > 1 else TOO_SMALL
-    findings = [
-        replace(finding, shown="table", note=note, not_tested=not_tested)
-        for finding in (_rising(g, totals), _between_bounds(g, taus, totals))
-    ]
+    findings = [replace(_rising(g, totals), shown="table", note=note, not_tested=not_tested)]
     optimum = {place: THEORY_G[tau] for place, tau in enumerate(config.topics_per_document) if tau in THEORY_G}
     if 10 in values and optimum:
         ten = totals.index(10)
@@ -214,24 +164,6 @@ def _rises(g: _Mixing) -> list[_Seeds]:
     if n_totals > 1:
         rises.append((g[:, -1] - g[:, 0]).min(axis=1))
     return rises
-
-
-def _between_bounds(g: _Mixing, taus: Float[np.ndarray, "tau"], totals: Sequence[int]) -> Finding:
-    return compared(
-        "P8",
-        "E4a theory, trained networks: g is between tau and T (theorem 3 with both constants 1)",
-        {"g - tau, lowest": _ABOVE, "T - g, lowest": _ABOVE},
-        _distances(g, taus, totals),
-        _SHUFFLED,
-        _distances(_shuffled(g), taus, totals),
-        source=f"{_SOURCE}, theorem 3; constants ours, true of the population optimum",
-    )
-
-
-def _distances(g: _Mixing, taus: Float[np.ndarray, "tau"], totals: Sequence[int]) -> list[_Seeds]:
-    above_tau = g - taus
-    below_total = np.array(totals, dtype=float)[:, None] - g
-    return [above_tau.min(axis=(1, 2)), below_total.min(axis=(1, 2))]
 
 
 def _at_optimum(

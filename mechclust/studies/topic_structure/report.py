@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _CAPTIONS = {
     "heat_maps": "Entries between words, ordered by topic, run of seed {first}: W_E^T W_E (E1), W_V (E2, paper's "
-    "orientation), and the mean attention from one word to another if both occur in a document (lower left E4a theory; "
-    "lower right E4, everything trained).",
+    "orientation).",
     "everything_trained": "E1b, everything trained: same-topic minus different-topic entries of W_E^T W_E off the "
     "diagonal, in standard deviations of the entries, less the same before training. Dotted: the bound of P3b. Mean "
     "over {everything}, band: minimum to maximum.",
@@ -65,7 +64,7 @@ def published_panels(
     from mechclust.studies.topic_structure.stage_figures import norms_figure, stages_figure
 
     drawn = {
-        "heat_maps": figures.heat_maps_figure(config, runs, out),
+        "heat_maps": figures.heat_maps_figure(config, out),
         "everything_trained": figures.everything_trained_figure(config, runs),
         "optimum": optimum_figure(config, runs, minimisers),
         "stages": stages_figure(config, runs),

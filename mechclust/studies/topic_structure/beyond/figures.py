@@ -12,13 +12,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, COLORS, GREY, RED, direct_labels, plain_ticks, seed_curve, subplots
+from mechclust.report.style import COLORS, GREY, direct_labels, plain_ticks, seed_curve, subplots
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, arms, beyond_arm, beyond_documents, documents_of
 from mechclust.studies.topic_structure.beyond.findings import OPTIMIZERS
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, Curve, label_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import DARK, color_limit, seed_points, word_table
+from mechclust.studies.topic_structure.drawing import DARK, word_table
 from mechclust.studies.topic_structure.run import load_trained
 from mechclust.studies.topic_structure.tables import word_scores
 
@@ -87,24 +87,6 @@ def _step_axis(axis: Axes, config: TopicStructureConfig) -> None:
     axis.set(xlim=(0, config.beyond.steps), xlabel="training step")
 
 
-def ends_figure(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
-    """Draw both ratios of attention at two steps, one point per seed and arm."""
-    names = list(runs)
-    figure, axes = subplots(2, size=(5.2, 0.9 + 0.36 * len(names)), sharey=True, grid="x")
-    looks = {config.beyond.after: (BLUE, "o", -0.14), config.beyond.steps: (RED, "D", 0.14)}  # side of the arm's line
-    for axis, (title, curve) in zip(axes, _RATIO_CURVES.items(), strict=True):
-        for (y, name), (step, (color, marker, side)) in product(enumerate(names), looks.items()):
-            values = np.array([curve(run)[run.steps == step][0] for run in runs[name]])
-            label = f"step {step:,}" if y == 0 else None
-            seed_points(axis, values, y + side, color, marker, label)
-        axis.set_xlabel(title)
-        axis.axvline(1, color=GREY, ls="--", lw=1.2)
-    axes[0].set_yticks(range(len(names)), [label_of(name) for name in names])
-    axes[0].set_ylim(len(names) - 0.5, -0.5)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    return figure
-
-
 def score_tables_figure(config: TopicStructureConfig, out: Path) -> Figure:
     """Draw attention scores between words at the end of training, rows centred, words ordered by topic; first seed."""
     names = list(arms(config))
@@ -115,7 +97,7 @@ def score_tables_figure(config: TopicStructureConfig, out: Path) -> Figure:
         scores = word_scores(load_trained(out, job)).numpy()
         scores = scores - scores.mean(axis=1, keepdims=True)
         topic_starts = np.arange(task.n_topics) * (task.n_words / task.n_topics)
-        image = word_table(axis, scores, color_limit(scores, 99), topic_starts)
+        image = word_table(axis, scores, 99, topic_starts)
         axis.set_title(label_of(name), fontsize=9)
         figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
     for axis in axes[::4]:

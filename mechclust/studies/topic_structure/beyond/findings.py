@@ -55,7 +55,6 @@ def beyond_findings(config: TopicStructureConfig, runs: BeyondRuns) -> list[Find
         _rank_one_first(runs),
         _beyond_random_topics(runs),
         *_once_topical(runs),
-        _not_topical(config, runs),
         *_less_topical(config, runs),
         _still_topical(config, runs),
     ]
@@ -163,19 +162,6 @@ def _own_rise(run: BeyondRun, step: int) -> float:
 def _loss_fall(run: BeyondRun, step: int) -> float:
     """Return the fall of the development loss from a step to the end."""
     return float(run.dev[step] - run.dev[_END])
-
-
-def _not_topical(config: TopicStructureConfig, runs: BeyondRuns) -> Finding:
-    return _after(
-        "P13",
-        f"E5, published documents, SGD (rate {config.beyond.sgd_rate:g}) with the squared loss: attention is not "
-        f"topical at the end: distance of the {_RATIO} from 1",
-        {"": Bound("<=", 0.1)},
-        [np.abs(_ratio(runs, beyond_arm("SGD", objective=_SQUARED), _END) - 1)],
-        _CROSS_ENTROPY,
-        [np.abs(_ratio(runs, beyond_arm("SGD"), _END) - 1)],
-        shown="table",
-    )
 
 
 def _ratio(runs: BeyondRuns, arm: str, step: int) -> _Seeds:

@@ -20,7 +20,6 @@ _CAPTIONS = {
     "training.",
     "documents": "How topical attention is with documents more like those of text; mean over {seeds}, band: minimum to "
     "maximum. Topics that share words count as one topic for these words. Dashed: uniform attention.",
-    "ends": "Every arm at step {after:,} and at the end, one point for each of {seeds}, line: mean. Dashed: chance.",
     "scores": "Attention scores between words at the end, rows centred, words ordered by topic; seed {first}. The "
     "colour scale ends at the 99th percentile of each panel.",
 }
@@ -41,7 +40,6 @@ def beyond_panels(config: TopicStructureConfig, runs: BeyondRuns, out: Path) -> 
     drawn = {
         "after_two_stages": figures.after_training_figure(config, runs),
         "documents": figures.documents_figure(config, runs),
-        "ends": figures.ends_figure(config, runs),
         "scores": figures.score_tables_figure(config, out),
     }
     facts = {
