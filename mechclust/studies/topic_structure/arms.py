@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, ROWS, TopicStructureConfig
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import result_path
 from tasks import TopicDocuments
@@ -126,7 +126,8 @@ def _published(config: TopicStructureConfig) -> list[Arm]:
 
 def _everything_trained(config: TopicStructureConfig) -> list[Arm]:
     trained = []
-    for objective, (row, (optimizer, lr)) in product(OBJECTIVES, ROWS.items()):
+    for objective, row in product(OBJECTIVES, EVERYTHING_ROWS):
+        optimizer, lr = ROWS[row]
         documents = {**_EXPERIMENT, "objective": objective}
         training = {"optimizer": optimizer, "lr": lr, "steps": config.everything_steps, "n_checkpoints": 40}
         trained.append(Arm(EVERYTHING, everything_arm(objective, row), documents, {}, training))

@@ -30,6 +30,7 @@ ROWS = {
     "SGD .01": ("sgd", 0.01),
     "SGD .03": ("sgd", 0.03),
 }
+EVERYTHING_ROWS = ("Adam .003", "SGD .03")  # of E1b, whose training is long
 LEAST_GROWTH = 0.5  # standard deviations, the bound of P3b
 LEAST_STEPS = 2000  # of E3, for findings on where training ends
 

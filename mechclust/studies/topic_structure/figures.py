@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mechclust.report.style import (
+    BLUE,
     GREY,
     MATHTEXT,
-    ORANGE,
     RED,
     SOFT,
     direct_labels,
@@ -22,7 +22,7 @@ from mechclust.report.style import (
 )
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm
-from mechclust.studies.topic_structure.config import LEAST_GROWTH, ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig
 from mechclust.studies.topic_structure.drawing import word_table
 from mechclust.studies.topic_structure.labelling import RIGHT
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, growth_of, mixing_values
@@ -49,7 +49,7 @@ def heat_maps_figure(config: TopicStructureConfig, out: Path) -> Figure:
 def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     """Draw by how much more than before training ``W_E^T W_E`` separates topics, by step, one panel per loss."""
     figure, axes = subplots(len(OBJECTIVES), 2, size=(4.4, 3.6), sharey=True)
-    colors = dict(zip(ROWS, [*layer_shades(3), ORANGE, RED], strict=True))
+    colors = dict(zip(EVERYTHING_ROWS, (BLUE, RED), strict=True))
     for axis, loss in zip(axes, OBJECTIVES, strict=True):
         labels = []
         for row, color in colors.items():

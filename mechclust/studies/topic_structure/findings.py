@@ -19,7 +19,7 @@ from mechclust.evidence.findings import TOO_SMALL, untested_findings
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, everything_arm
 from mechclust.studies.topic_structure.attention_findings import attention_findings
-from mechclust.studies.topic_structure.config import LEAST_GROWTH, ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig
 from mechclust.studies.topic_structure.labelling import RANDOM, RIGHT
 from mechclust.studies.topic_structure.optimum_findings import optimum_findings
 from mechclust.studies.topic_structure.results import (
@@ -93,27 +93,19 @@ def _near_theory(id: str, what: str, runs: Sequence[TrainedRun], matrix: str, ga
 
 def _everything_trained(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
     """Return P3b. Bounds were written before any run on the seeds that it is judged by."""
-    groups = {}
-    for objective, optimiser in product(OBJECTIVES, ("Adam", "SGD")):
-        rows = [row for row in ROWS if row.startswith(optimiser)]
-        name = f"{optimiser}, {objective}, lowest of {len(rows)} rates"
-        groups[name] = [runs[everything_arm(objective, row)] for row in rows]
+    arms = {f"{row}, {loss}": runs[everything_arm(loss, row)] for loss, row in product(OBJECTIVES, EVERYTHING_ROWS)}
     return compared(
         "P3b",
         f"E1b, everything trained for {config.everything_steps:,} steps: off the diagonal, same-topic entries of "
         "W_E^T W_E exceed different-topic ones by at least half a standard deviation more than before training",
-        dict.fromkeys(groups, Bound(">=", LEAST_GROWTH)),
-        [_lowest_growth(arms, RIGHT) for arms in groups.values()],
+        dict.fromkeys(arms, Bound(">=", LEAST_GROWTH)),
+        [growth_of(trained, RIGHT)[:, -1] for trained in arms.values()],
         "topics given to the words at random",
-        [_lowest_growth(arms, RANDOM) for arms in groups.values()],
+        [growth_of(trained, RANDOM)[:, -1] for trained in arms.values()],
         source=_SOURCE,
         shown="page",
         not_tested="" if config.everything_steps >= _LONG else TOO_SMALL,
     )
-
-
-def _lowest_growth(arms: Sequence[Sequence[TrainedRun]], labels: str) -> _Seeds:
-    return np.min([growth_of(runs, labels)[:, -1] for runs in arms], axis=0)
 
 
 # ---- how many topics a document mixes ----

@@ -10,7 +10,7 @@ import pytest
 from mechclust.studies.topic_structure.arms import DECAYED, Cell, released_arm, stage_cells
 from mechclust.studies.topic_structure.attention_figures import attention_figure
 from mechclust.studies.topic_structure.attention_table import TABLE, attention_means
-from mechclust.studies.topic_structure.config import ROWS
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS
 from mechclust.studies.topic_structure.figures import everything_trained_figure, mixing_figure
 from mechclust.studies.topic_structure.labelling import RIGHT, SHIFTED
 from mechclust.studies.topic_structure.optimum_figures import optimum_figure
@@ -90,7 +90,7 @@ def test_growth_is_drawn_by_step_loss_and_row():
     figure = everything_trained_figure(PAPER, RUNS)
     assert [axis.get_title() for axis in figure.axes] == ["cross-entropy", "squared"]
     for axis in figure.axes:
-        arms = [f"E1b {axis.get_title()} {row}" for row in ROWS]
+        arms = [f"E1b {axis.get_title()} {row}" for row in EVERYTHING_ROWS]
         ends = [1 + np.mean([noise_of(arm, seed) for seed in PAPER.everything_seeds]) for arm in arms]
         drawn = [line for line in axis.lines if len(line.get_xdata()) == 3]
         assert [line.get_ydata()[-1] for line in drawn] == pytest.approx(ends)
