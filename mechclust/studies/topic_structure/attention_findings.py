@@ -30,7 +30,7 @@ from mechclust.studies.topic_structure.results import ArmRuns
 NEAR = Bound("<=", 0.1)  # 10%, twice what an exploration of other seeds gave for the topic columns
 _HIGHEST_RATIO = float(topic_ratio(TABLE).max())
 _LEAST_STEPS = 5000
-_DISTANCE = "root mean square of log(ours / published), bias-corrected estimate by a jackknife over seeds"
+_DISTANCE = "root mean square of log(ours / published)"
 _SHOWN: tuple[Shown, ...] = ("headline", "page", "page", "page")
 
 _OfSpan = Float[np.ndarray, "seed row bucket"]
@@ -67,7 +67,7 @@ def _near(
         control,
         [distance_values(control_means, columns)],
         source="Li, Li & Risteski; bound ours",
-        note=f"interval: jackknife over seeds; without correction {distance_of(means, columns):.4f}, "
+        note=f"corrected for bias by a jackknife over seeds, without correction {distance_of(means, columns):.4f}, "
         f"control {distance_of(control_means, columns):.4f}",
     )
 

@@ -136,23 +136,6 @@ def attention_table(means: Mapping[str, _Means]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["labels", "measured on", "optimiser", *TABLE_COLUMNS, "ratio"])
 
 
-def distance_table(means: Mapping[str, _Means]) -> pd.DataFrame:
-    """Return the distances from the published table by labels and span, not corrected for bias."""
-    import pandas as pd
-
-    columns = {
-        "topic columns": TOPIC_COLUMNS,
-        "same word": SAME_WORD_COLUMN,
-        "all columns": (*SAME_WORD_COLUMN, *TOPIC_COLUMNS),
-    }
-    rows = []
-    for labels, of_labels in means.items():
-        for place, span in enumerate(SPANS):
-            distances = [distance_of(of_labels[:, :, place], chosen) for chosen in columns.values()]
-            rows.append([labels, span, *(f"{distance:.3f}" for distance in distances)])
-    return pd.DataFrame(rows, columns=["labels", "measured on", *columns])
-
-
 def implied_table(config: TopicStructureConfig, runs: ArmRuns) -> pd.DataFrame:
     """Return what the published rows imply, as text, since a row of attention sums to 1.
 

@@ -23,7 +23,6 @@ from mechclust.report.style import (
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm
 from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import word_table
 from mechclust.studies.topic_structure.labelling import RIGHT
 from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, growth_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
@@ -37,9 +36,15 @@ def heat_maps_figure(config: TopicStructureConfig, out: Path) -> Figure:
     matrices = {"E1: $W_E^T W_E$": embed @ embed.T, "E2: $W_V$": value}
     per_topic = config.documents.words_per_topic
     topic_middles = np.arange(config.documents.n_topics) * per_topic + per_topic / 2 - 0.5
+    topics = list(map(str, range(config.documents.n_topics)))
     figure, axes = subplots(2, size=(5.25, 4.3), grid=None)
     for axis, (title, matrix) in zip(axes, matrices.items(), strict=True):
-        image = word_table(axis, matrix[N_SPECIAL:, N_SPECIAL:].numpy(), 99.5, topic_middles)
+        words = matrix[N_SPECIAL:, N_SPECIAL:].numpy()
+        top = np.percentile(np.abs(words), 99.5)
+        image = axis.imshow(words, vmin=-top, vmax=top, cmap="RdBu_r", interpolation="nearest")
+        axis.set_xticks(topic_middles, topics)
+        axis.set_yticks(topic_middles, topics)
+        axis.tick_params(length=0)
         axis.set_title(title, gid=MATHTEXT)
         axis.set(xlabel="word, by topic", ylabel="word, by topic")
         figure.colorbar(image, ax=axis, shrink=0.85, extend="both")

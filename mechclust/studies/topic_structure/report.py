@@ -11,7 +11,6 @@ from mechclust.report.text import counted
 from mechclust.studies.topic_structure.attention_table import (
     attention_means,
     attention_table,
-    distance_table,
     implied_table,
 )
 from mechclust.studies.topic_structure.config import TopicStructureConfig
@@ -83,10 +82,9 @@ def published_panels(
 
 
 def published_tables(config: TopicStructureConfig, runs: ArmRuns) -> dict[str, pd.DataFrame]:
-    """Return E4's attention beside the published table, distances from it, and what it implies, by title."""
+    """Return E4's attention beside the published table, and what this implies, by title."""
     means = attention_means(config, runs)
     return {
         "Mean attention beside the published table": attention_table(means),
-        "Distance from the published table": distance_table(means),
         "What the published rows imply, as a row of attention sums to 1": implied_table(config, runs),
     }

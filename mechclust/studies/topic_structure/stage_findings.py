@@ -117,8 +117,8 @@ def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
     rule = "left out as in P4, a rule that was added after the results had been seen"
     return compared(
         "P4f",
-        "E3, as released (a vector added to the input, then a LayerNorm), near-zero start, SGD, cross-entropy: "
-        f"{_SHARE}, at {join_words(f'rate {rate:g}' for rate in share or config.released_rates)}",
+        f"E3, as released, near-zero start, SGD, cross-entropy: {_SHARE}, at "
+        f"{join_words(f'rate {rate:g}' for rate in share or config.released_rates)}",
         {f"rate {rate:g}": Bound(">=", 0.5) for rate in share},
         list(share.values()),
         "W_V and W_K or W_Q exchanged",

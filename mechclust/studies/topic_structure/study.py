@@ -64,7 +64,7 @@ def findings(config: TopicStructureConfig, results: Results) -> list[Finding]:
 def panels(config: TopicStructureConfig, results: Results) -> list[Panel]:
     """Draw the figures of the experiment, with their captions."""
     if config.experiment == "beyond":
-        return beyond_report.beyond_panels(config, results.runs, results.out)
+        return beyond_report.beyond_panels(config, results.runs)
     return report.published_panels(config, results.runs, results.minimisers, results.out)
 
 

@@ -189,7 +189,7 @@ class TestRun:
         analysis, out = smoke
         assert [c.id for c in analysis.findings] == IDS
         assert {c.verdict for c in analysis.findings} == {"not tested"}
-        assert [panel.name for panel in analysis.panels] == ["after_two_stages", "documents", "scores"]
+        assert [panel.name for panel in analysis.panels] == ["after_two_stages", "documents"]
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         assert "All arms at the end" in (out / "report.html").read_text()
@@ -434,10 +434,3 @@ def test_steps_are_logarithmic_from_the_first_measured_one(smoke):
     for axis in figure.axes:
         assert axis.get_xscale() == "symlog"
         assert axis.xaxis.get_transform().linthresh == min(SMOKE.beyond.measured)
-
-
-def test_words_of_score_tables_are_marked_where_their_topic_begins(smoke):
-    figure = next(panel.figure for panel in smoke[0].panels if panel.name == "scores")
-    task = documents_of(SMOKE, Job(next(iter(arms(SMOKE))), SMOKE.seeds[0]))
-    starts = [topic * task.n_words / task.n_topics for topic in range(task.n_topics)]
-    assert figure.axes[0].get_xticks().tolist() == figure.axes[0].get_yticks().tolist() == starts

@@ -28,7 +28,6 @@ from tests.mechclust.studies.topic_structure.test_beyond import BEYOND, runs_of
 from tests.mechclust.studies.topic_structure.topic_models import built, shaken
 
 SMOKE = get_study("topic-structure").preset("smoke")
-SMOKE_BEYOND = replace(SMOKE, experiment="beyond")
 
 
 def findings_and_figures(runs: dict[str, list[TrainedRun]]) -> dict[str, Any]:
@@ -100,17 +99,14 @@ def of_beyond() -> dict[str, Any]:
 
 def random_network(out: Path, job: Job) -> Any:
     """A network of the job's vocabulary whose weights depend on its arm."""
-    config = SMOKE_BEYOND if job.arm.startswith("E5") else SMOKE
-    return shaken(built(d_vocab=documents_of(config, job).d_vocab), seed=sum(map(ord, job.arm)))
+    return shaken(built(d_vocab=documents_of(SMOKE, job).d_vocab), seed=sum(map(ord, job.arm)))
 
 
 def of_networks() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "load_trained", random_network)
-        patch.setattr(beyond_figures, "load_trained", random_network)
         return {
             "heat maps": figures.heat_maps_figure(SMOKE, Path()),
-            "scores": beyond_figures.score_tables_figure(SMOKE_BEYOND, Path()),
         }
 
 

@@ -110,7 +110,7 @@ class TestRun:
         for panel in analysis.panels:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
-        assert "Distance from the published table" in page
+        assert "Mean attention beside the published table" in page
         assert "0.00759" in page  # the published table stands beside ours
         assert "http://" not in page.replace("http://www.w3.org", "")
 
