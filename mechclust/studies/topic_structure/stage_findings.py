@@ -19,7 +19,7 @@ from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, share
 from mechclust.studies.topic_structure.stages import two_stages
 
 _PAPER = "Li, Li & Risteski; rule ours"
-_SHARE = "W_V has made half of its total change from the start when W_K or W_Q has made a tenth of its own"
+_SHARE = "W_V makes half of its change before W_K or W_Q makes a tenth"
 _UNMOVED = "attention moved in none of its cells"
 
 _Shares = Float[np.ndarray, "seed cell"]

@@ -76,8 +76,8 @@ def _rank_one_first(runs: BeyondRuns) -> Finding:
     before = [run.rank[_START] for run in (*runs[beyond_arm("SGD")], *runs[beyond_arm("Adam")])]
     return _after(
         "P9",
-        "E5, published documents: attention scores first fall to effective rank 1, most of their variance common to "
-        f"all queries, when attention is not topical ({_RATIO} below {TOPICAL:g}); later it is",
+        f"E5, published documents: while attention is not topical (ratio below {TOPICAL:g}), its scores fall to "
+        "effective rank 1, most of their variance common to all queries; later it is topical",
         {f"{name}, {measure}": bound for name, (measure, bound) in product(OPTIMIZERS, bounds.items())},
         _at_least_rank(runs, _CROSS_ENTROPY),
         "squared loss",
@@ -101,9 +101,8 @@ def _at_least_rank(runs: BeyondRuns, objective: str) -> list[_Seeds]:
 def _beyond_random_topics(runs: BeyondRuns) -> Finding:
     return _after(
         "P10",
-        "E5, published documents, at the end: topics explain more of the attention among all words than topics given "
-        "to the words at random, and words of one topic attend to each other more (each minus the 95th percentile of "
-        "random topics)",
+        "E5, published documents, at the end: topics explain more of the attention among all words than random topics "
+        "do, and words of one topic attend to each other more (each minus the 95th percentile of random topics)",
         {f"{name} {measure}": _ABOVE for name, measure in product(OPTIMIZERS, _TOPIC_MEASURES)},
         _above_random(runs, _END),
         _BEFORE,
@@ -140,6 +139,7 @@ def _once_topical(runs: BeyondRuns) -> list[Finding]:
             _changes(runs, _loss_fall, _CROSS_ENTROPY),
             _SAME_STEPS,
             _changes(runs, _loss_fall, _SQUARED),
+            shown="table",
         ),
     ]
 
@@ -212,7 +212,7 @@ def _still_topical(config: TopicStructureConfig, runs: BeyondRuns) -> Finding:
     kinds = [kind for kind in beyond_documents(config) if kind not in (PUBLISHED, FEWER, INDEPENDENT)]
     return _with_documents(
         "P15",
-        f"E5, cross-entropy: attention is topical with each kind of more realistic documents: {_RATIO} at the end",
+        f"E5, cross-entropy: attention is topical with each kind of more realistic documents (ratio at the end)",
         {f"{name}, lowest of {len(kinds)}": _TOPICAL for name in OPTIMIZERS},
         _lowest_ratios(runs, kinds, _END),
         _BEFORE,
