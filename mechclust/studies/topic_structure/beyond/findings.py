@@ -212,7 +212,7 @@ def _still_topical(config: TopicStructureConfig, runs: BeyondRuns) -> Finding:
     kinds = [kind for kind in beyond_documents(config) if kind not in (PUBLISHED, FEWER, INDEPENDENT)]
     return _with_documents(
         "P15",
-        f"E5, cross-entropy: attention is topical with each kind of more realistic documents (ratio at the end)",
+        "E5, cross-entropy: attention is topical with each kind of more realistic documents (ratio at the end)",
         {f"{name}, lowest of {len(kinds)}": _TOPICAL for name in OPTIMIZERS},
         _lowest_ratios(runs, kinds, _END),
         _BEFORE,
