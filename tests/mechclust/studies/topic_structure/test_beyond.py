@@ -110,7 +110,7 @@ class TestTables:
     def test_other_networks_are_refused(self):
         task = TopicDocuments(n_topics=3, words_per_topic=4)
         model = build_model(TopicTransformerConfig(d_vocab=task.d_vocab))
-        with pytest.raises(InputError, match="need a one-hot embedding of norm 1 and the identity as decoder"):
+        with pytest.raises(InputError, match="need a plain one-hot embedding and the identity as decoder"):
             TopicTables(task, at=[0])(0, model)
 
     def test_another_size_is_refused(self):
