@@ -170,6 +170,7 @@ def _at_optimum(
         _SHUFFLED,
         [_largest_difference(shuffled, optimum)],
         source="ours",
+        shown="table",
         not_tested="" if len(optimum) > 1 else TOO_SMALL,
     )
 

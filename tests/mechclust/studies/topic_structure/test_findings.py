@@ -46,8 +46,8 @@ from tests.mechclust.studies.topic_structure.made_runs import (
 SEEDS = PAPER.seeds
 RUNS = constructed()
 HEADLINES = ["P1b", "P4f", "P5"]
-PAGE = ["P1a", "P2b", "P2c", "P3b", "P4", "P5a", "P5g", "P5h", "P8b"]
-TABLE_ONLY = ["P4b", "P6"]
+PAGE = ["P1a", "P2b", "P2c", "P3b", "P4", "P5a", "P5h"]
+TABLE_ONLY = ["P4b", "P5g", "P6", "P8b"]
 EVERYTHING = [name for name in RUNS if name.startswith("E1b")]
 NEAR = [cell.arm for cell in stage_cells(PAPER) if cell.init == "near-zero"]
 DEFAULT = [cell.arm for cell in stage_cells(PAPER) if cell.init == "default"]
