@@ -66,7 +66,7 @@ def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns) -> Fi
             labels.append((float(growth[:, -1].mean()), row, color))
         axis.axhline(LEAST_GROWTH, color=GREY, lw=1.2, ls=":")
         log_steps(axis)
-        axis.set_title(loss)
+        axis.set(title=loss, xlim=(0, config.everything_steps))
         direct_labels(axis, labels)
     axes[0].set_ylabel("growth of separation (standard deviations)")
     return figure
