@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, ROWS, TopicStructureConfig
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import result_path
 from tasks import TopicDocuments
 
 OBJECTIVES = ("cross-entropy", "squared")
 INITS: Mapping[str, Mapping[str, Any]] = {"near-zero": {"init_std": 0.01}, "default": {}}
+EVERYTHING = "E1b"
 ATTENTION = "E4"
 RELEASED = "E3 released"
 DECAYED = "E2 weight decay"
@@ -88,6 +89,11 @@ def attention_arm(row: str) -> str:
     return f"{ATTENTION} {row}"
 
 
+def everything_arm(objective: str, row: str) -> str:
+    """Return the name of E1b's arm for a loss and a row of the published table."""
+    return f"{EVERYTHING} {objective} {row}"
+
+
 def released_arm(rate: float) -> str:
     """Return the name of E3's arm for the network as released, with SGD at a rate."""
     return f"{RELEASED} {rate:g}"
@@ -120,10 +126,11 @@ def _published(config: TopicStructureConfig) -> list[Arm]:
 
 def _everything_trained(config: TopicStructureConfig) -> list[Arm]:
     trained = []
-    for objective, (row, (optimizer, lr)) in product(OBJECTIVES, ROWS.items()):
+    for objective, row in product(OBJECTIVES, EVERYTHING_ROWS):
+        optimizer, lr = ROWS[row]
         documents = {**_EXPERIMENT, "objective": objective}
-        training = {"optimizer": optimizer, "lr": lr, "steps": config.steps}
-        trained.append(Arm("E1b", f"E1b {objective} {row}", documents, {}, training))
+        training = {"optimizer": optimizer, "lr": lr, "steps": config.everything_steps, "n_checkpoints": 40}
+        trained.append(Arm(EVERYTHING, everything_arm(objective, row), documents, {}, training))
     return trained
 
 
@@ -240,7 +247,8 @@ def _released(config: TopicStructureConfig) -> list[Arm]:
 def seeds_of(config: TopicStructureConfig, arm: str) -> tuple[int, ...]:
     """Return the seeds that an arm is run with."""
     experiment = MINIMISER if arm == MINIMISER else arms(config)[arm].experiment
-    return {RELEASED: config.released_seeds, ATTENTION: config.table_seeds}.get(experiment, config.seeds)
+    others = {RELEASED: config.released_seeds, ATTENTION: config.table_seeds, EVERYTHING: config.everything_seeds}
+    return others.get(experiment, config.seeds)
 
 
 def jobs(config: TopicStructureConfig) -> list[Job]:
@@ -312,6 +320,8 @@ def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
         names.append("changes")
     if arm.experiment == ATTENTION:
         names.append("words")
+    if arm.experiment == EVERYTHING:
+        names.append("effects")
     if arm.experiment == "E5":
         names.append("dev-loss")
     if job.arm == DECAYED:

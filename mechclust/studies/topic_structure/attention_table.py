@@ -12,9 +12,10 @@ from torch import Tensor
 
 from mechclust.studies.topic_structure.arms import attention_arm
 from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
+from mechclust.studies.topic_structure.labelling import RIGHT, SHIFTED, topics_by_labelling
 from mechclust.studies.topic_structure.results import ArmRuns
 from probes import ProbeResult
-from tasks import InputError, TopicDocuments
+from tasks import InputError
 from tasks.topic_documents import N_SPECIAL, START
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ _PUBLISHED = {
     "SGD .03": (0.0140, 0.0103, 0.00641),
 }
 TABLE = np.array([_PUBLISHED[row] for row in ROWS])
-RIGHT = "right labels"
-SHIFTED = "shifted labels"
-RANDOM = "random labels"
 FIRST = "first tokens"
 WHOLE = "whole documents"
 SPANS = (FIRST, WHOLE)  # the tokens of a document that attention is measured on
@@ -47,22 +45,6 @@ _OfSpan = Float[np.ndarray, "seed row bucket"]
 def topic_ratio(means: Float[np.ndarray, "*_ bucket"]) -> Float[np.ndarray, "*_"]:
     """Return attention to other words of the same topic divided by attention to words of other topics."""
     return means[..., _SAME_TOPIC] / means[..., _DIFFERENT_TOPIC]
-
-
-def topics_by_labelling(task: TopicDocuments) -> dict[str, Int[Tensor, "d_vocab"]]:
-    """Return the topic of each token, -1 for none, by how it is assigned. Special tokens never have one.
-
-    Shifted by the special tokens: the topic that a token would have if words began at token 0. The first topic then
-    lacks as many words as there are special tokens, and so many of the last words have no topic. Random: the right
-    topics in a random order of the words.
-    """
-    right = task.token_topics
-    token = torch.arange(task.d_vocab)
-    shifted = token // task.words_per_topic
-    shifted[(token < N_SPECIAL) | (shifted >= task.n_topics)] = -1
-    order = torch.randperm(task.n_words, generator=torch.Generator().manual_seed(0))
-    random = torch.cat([right[:N_SPECIAL], right[N_SPECIAL:][order]])
-    return {RIGHT: right, SHIFTED: shifted, RANDOM: random}
 
 
 def bucket_means(words: ProbeResult, topics: Int[Tensor, "d_vocab"]) -> Float[np.ndarray, "span bucket"]:
@@ -152,23 +134,6 @@ def attention_table(means: Mapping[str, _Means]) -> pd.DataFrame:
                     cells = [f"{cell} ± {deviation:.5f}" for cell, deviation in zip(cells, deviations, strict=True)]
                 rows.append([labels, span, optimiser, *cells, f"{ratios[row, place]:.2f}"])
     return pd.DataFrame(rows, columns=["labels", "measured on", "optimiser", *TABLE_COLUMNS, "ratio"])
-
-
-def distance_table(means: Mapping[str, _Means]) -> pd.DataFrame:
-    """Return the distances from the published table by labels and span, not corrected for bias."""
-    import pandas as pd
-
-    columns = {
-        "topic columns": TOPIC_COLUMNS,
-        "same word": SAME_WORD_COLUMN,
-        "all columns": (*SAME_WORD_COLUMN, *TOPIC_COLUMNS),
-    }
-    rows = []
-    for labels, of_labels in means.items():
-        for place, span in enumerate(SPANS):
-            distances = [distance_of(of_labels[:, :, place], chosen) for chosen in columns.values()]
-            rows.append([labels, span, *(f"{distance:.3f}" for distance in distances)])
-    return pd.DataFrame(rows, columns=["labels", "measured on", *columns])
 
 
 def implied_table(config: TopicStructureConfig, runs: ArmRuns) -> pd.DataFrame:

@@ -36,6 +36,11 @@ class TopicBlocks:
         return self.same - self.different
 
     @property
+    def effect(self) -> float:
+        """Mean same-topic entry off the diagonal minus mean different-topic entry, in standard deviations."""
+        return (self.same_off_diagonal - self.different) / self.spread
+
+    @property
     def separation(self) -> float:
         """Smallest same-topic block mean minus largest different-topic block mean."""
         other = self.means[~torch.eye(len(self.means), dtype=torch.bool)]

@@ -30,7 +30,9 @@ ROWS = {
     "SGD .01": ("sgd", 0.01),
     "SGD .03": ("sgd", 0.03),
 }
-LEAST_STEPS = 2000  # of E1b and E3, for findings on where training ends
+EVERYTHING_ROWS = ("Adam .003", "SGD .03")  # of E1b, whose training is long
+LEAST_GROWTH = 0.5  # standard deviations, the bound of P3b
+LEAST_STEPS = 2000  # of E3, for findings on where training ends
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,6 @@ class TopicTransformerConfig(AnyConfig):
         embedding: ``"trained"``, or ``"one-hot"`` and frozen.
         attention: ``"trained"``, or ``"uniform"``: W_K = W_Q = 0 and frozen.
         value: W_V ``"trained"``, ``"identity"`` and frozen, or ``"fixed"``: frozen at the values that it is given.
-        input_scale: norm of a one-hot embedding. A LayerNorm would give about ``sqrt(d_vocab)``. This matters for
-            plain SGD, since the effective learning rate is multiplied by its square.
         input: ``"plain"``: just the embedding. ``"normalised"``: a trained vector, the same for all tokens, is
             added and the sum passes through a LayerNorm, as in BERT's embeddings and the public code.
         type_std: standard deviation of the initial values of this vector.
@@ -67,7 +67,6 @@ class TopicTransformerConfig(AnyConfig):
     embedding: Literal["trained", "one-hot"] = "trained"
     attention: Literal["trained", "uniform"] = "trained"
     value: Literal["trained", "identity", "fixed"] = "trained"
-    input_scale: Positive = 1.0
     input: Literal["plain", "normalised"] = "plain"
     type_std: NotNegative = 0.02
     attention_bias: bool = False
@@ -84,8 +83,6 @@ class TopicTransformerConfig(AnyConfig):
             )
         if self.decoder == "identity" and self.width != self.d_vocab:
             raise InputError(f"an identity decoder needs d_model = d_vocab ({self.d_vocab}); d_model is {self.d_model}")
-        if self.embedding != "one-hot" and self.input_scale != 1:
-            raise InputError(f"input_scale is {self.input_scale}, but the embedding is trained; leave it at 1")
 
     @property
     def width(self) -> int:
@@ -150,8 +147,10 @@ class TopicStructureConfig:
         released_seeds: the same for the arms of E3 that train the network as released, whose bounds were written after
             the runs with ``seeds``.
         table_seeds: the same for E4.
+        everything_seeds: the same for E1b.
         documents: the data; fields specific to an experiment (sampler, objective, ...) are set by its arms.
-        steps: optimiser steps of E1, E1b, E2, E3 and the runs behind findings P6 and P8.
+        steps: optimiser steps of E1, E2, E3 and the runs behind findings P6 and P8.
+        everything_steps: optimiser steps of E1b.
         decay_steps: optimiser steps of E2 with weight decay (finding P2c).
         attention_steps: optimiser steps of E4.
         check_every: steps of E4 between evaluations on the development documents; attention is measured at the best.
@@ -174,8 +173,10 @@ class TopicStructureConfig:
     seeds: tuple[Seed, ...] = (10, 11, 12, 13, 14)
     released_seeds: tuple[Seed, ...] = (30, 31, 32, 33, 34, 35, 36, 37)
     table_seeds: tuple[Seed, ...] = (30, 31, 32, 33, 34)
+    everything_seeds: tuple[Seed, ...] = (40, 41, 42, 43, 44)
     documents: TopicDocuments = TopicDocuments()
     steps: Count = 2000
+    everything_steps: Count = 20_000
     decay_steps: Count = 6000
     attention_steps: Count = 5000
     check_every: Count = 1000
@@ -196,6 +197,7 @@ class TopicStructureConfig:
         check_seeds(self.seeds)
         check_seeds(self.released_seeds, "released_seeds")
         check_seeds(self.table_seeds, "table_seeds")
+        check_seeds(self.everything_seeds, "everything_seeds")
         if self.attention_steps % self.check_every:
             raise InputError(
                 f"check_every is {self.check_every}; expected a divisor of attention_steps ({self.attention_steps})"

@@ -2,91 +2,73 @@
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from mechclust.report.style import GREY, MATHTEXT, RED, SOFT, direct_labels, layer_shades, subplots
+from mechclust.report.style import (
+    BLUE,
+    GREY,
+    MATHTEXT,
+    RED,
+    SOFT,
+    direct_labels,
+    layer_shades,
+    log_steps,
+    seed_curve,
+    subplots,
+)
 from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.arms import OBJECTIVES, attention_arm, documents_of, theory_arm
-from mechclust.studies.topic_structure.config import ROWS, TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import color_limit, topic_middles, word_table
-from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, TrainedRun, effect_of, mixing_values
+from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig
+from mechclust.studies.topic_structure.labelling import RIGHT
+from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, growth_of, mixing_values
 from mechclust.studies.topic_structure.run import load_trained
 from tasks.topic_documents import N_SPECIAL
 
-_Tokens = Float[Tensor, "d_vocab d_vocab"]
 
-
-def heat_maps_figure(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
-    """Draw word-by-word matrices ordered by topic: embeddings (E1), values (E2), attention (E4a theory, E4)."""
-    seed = config.seeds[0]
-    theory = theory_arm(config.topics[0], config.topics_per_document[0])
-    entries = {
-        "E1: $W_E^T W_E$": _embedding_products(out, Job("E1", seed)),
-        "E2: $W_V$": load_trained(out, Job("E2", seed)).paper_value(),
-    }
-    attention = {
-        "E4a: mean attention, squared loss": _mean_attention(config, out, Job(theory, seed)),
-        "E4: mean attention, cross-entropy": _kept_attention(runs[attention_arm("Adam .003")][0]),
-    }
-    figure, axes = subplots(4, 2, size=(5.25, 4.3), grid=None)
-    for axis, (title, matrix) in zip(axes, {**entries, **attention}.items(), strict=True):
-        words = _words(matrix)
-        signed = title in entries
-        top = color_limit(words, 99.5 if signed else 97)
-        ticks = topic_middles(len(words), config.documents.words_per_topic)
-        image = word_table(axis, words, top, ticks, signed=signed)
+def heat_maps_figure(config: TopicStructureConfig, out: Path) -> Figure:
+    """Draw word-by-word matrices ordered by topic: embeddings (E1) and values (E2)."""
+    embed = load_trained(out, Job("E1", config.seeds[0])).embed.W_E.detach()
+    value = load_trained(out, Job("E2", config.seeds[0])).paper_value()
+    matrices = {"E1: $W_E^T W_E$": embed @ embed.T, "E2: $W_V$": value}
+    per_topic = config.documents.words_per_topic
+    topic_middles = np.arange(config.documents.n_topics) * per_topic + per_topic / 2 - 0.5
+    topics = list(map(str, range(config.documents.n_topics)))
+    figure, axes = subplots(2, size=(5.25, 4.3), grid=None)
+    for axis, (title, matrix) in zip(axes, matrices.items(), strict=True):
+        words = matrix[N_SPECIAL:, N_SPECIAL:].numpy()
+        top = np.percentile(np.abs(words), 99.5)
+        image = axis.imshow(words, vmin=-top, vmax=top, cmap="RdBu_r", interpolation="nearest")
+        axis.set_xticks(topic_middles, topics)
+        axis.set_yticks(topic_middles, topics)
+        axis.tick_params(length=0)
         axis.set_title(title, gid=MATHTEXT)
-        axis.set_xlabel("word, by topic" if signed else "key, by topic")
-        axis.set_ylabel("word, by topic" if signed else "query, by topic")
-        figure.colorbar(image, ax=axis, shrink=0.85, extend="both" if signed else "max")
+        axis.set(xlabel="word, by topic", ylabel="word, by topic")
+        figure.colorbar(image, ax=axis, shrink=0.85, extend="both")
     return figure
 
 
-def _embedding_products(out: Path, job: Job) -> _Tokens:
-    embed = load_trained(out, job).embed.W_E.detach()
-    return embed @ embed.T
-
-
-def _words(matrix: _Tokens) -> Float[np.ndarray, "n n"]:
-    return matrix[N_SPECIAL:, N_SPECIAL:].numpy()
-
-
-def _mean_attention(config: TopicStructureConfig, out: Path, job: Job) -> _Tokens:
-    """Return mean attention from one word to another in unmasked documents; NaN if they never met."""
-    model = load_trained(out, job)
-    measured = [model.attention_between_tokens(batch) for batch in documents_of(config, job).text("dev", *config.text)]
-    sums, pairs = (torch.stack(tables).sum(dim=0) for tables in zip(*measured, strict=True))
-    return sums / pairs
-
-
-def _kept_attention(run: TrainedRun) -> _Tokens:
-    """Return mean attention from one word to another in whole documents, as E4 keeps it."""
-    assert run.words is not None
-    return (run.words["sum"] / run.words["pairs"])[-1]
-
-
-def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns, out: Path) -> Figure:
-    """Draw ``W_E^T W_E`` between words when everything is trained, one panel per loss, optimiser and rate."""
-    figure, axes = subplots(len(OBJECTIVES) * len(ROWS), len(ROWS), size=(2.5, 2.9), grid=None)
-    for axis, (loss, row) in zip(axes, product(OBJECTIVES, ROWS), strict=True):
-        arm = f"E1b {loss} {row}"
-        words = _words(_embedding_products(out, Job(arm, config.seeds[0])).double())
-        top = color_limit(words[~np.eye(len(words), dtype=bool)], 99)
-        image = word_table(axis, words, top, topic_middles(len(words), config.documents.words_per_topic))
-        effect = effect_of(runs[arm][:1])[0]
-        untrained = effect_of(runs[arm][:1], start=True)[0]
-        axis.set_title(f"{row}, {loss}\n{effect:+.2f} SD, untrained {untrained:+.2f}", fontsize=9)
-        figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
-    for axis in axes[:: len(ROWS)]:
-        axis.set_ylabel("word, by topic")
+def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
+    """Draw by how much more than before training ``W_E^T W_E`` separates topics, by step, one panel per loss."""
+    figure, axes = subplots(len(OBJECTIVES), 2, size=(4.4, 3.6), sharey=True)
+    colors = dict(zip(EVERYTHING_ROWS, (BLUE, RED), strict=True))
+    for axis, loss in zip(axes, OBJECTIVES, strict=True):
+        labels = []
+        for row, color in colors.items():
+            trained = runs[everything_arm(loss, row)]
+            growth = growth_of(trained, RIGHT)
+            assert trained[0].effects is not None
+            steps = [int(step) for step in trained[0].effects.coords["step"]]
+            seed_curve(axis, steps, growth, color=color)
+            labels.append((float(growth[:, -1].mean()), row, color))
+        axis.axhline(LEAST_GROWTH, color=GREY, lw=1.2, ls=":")
+        log_steps(axis)
+        axis.set(title=loss, xlim=(0, config.everything_steps))
+        direct_labels(axis, labels)
+    axes[0].set_ylabel("growth of separation (standard deviations)")
     return figure
 
 

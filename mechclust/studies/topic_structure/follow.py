@@ -12,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.studies.topic_structure.arms import DECAY
+from mechclust.studies.topic_structure.blocks import topic_blocks
+from mechclust.studies.topic_structure.labelling import RANDOM, RIGHT, topics_by_labelling
 from mechclust.studies.topic_structure.optimum import minimiser, moments_of, value_distance
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import WeightNorms
@@ -144,6 +146,28 @@ class WordAttention:
             },
             metadata={"versions": package_versions()},
         )
+
+
+class TopicEffects:
+    """Measures by how much ``W_E^T W_E`` separates topics, as a callback for a training loop.
+
+    Args:
+        task: gives the words' topics.
+    """
+
+    def __init__(self, task: TopicDocuments) -> None:
+        self._topics = topics_by_labelling(task)
+        self._effects: dict[int, list[float]] = {}
+
+    def __call__(self, step: int, model: Any) -> None:
+        """Measure the effects before ``step``."""
+        embed = model.embed.W_E.detach()
+        self._effects[step] = [topic_blocks(embed @ embed.T, self._topics[name]).effect for name in (RIGHT, RANDOM)]
+
+    def compute(self) -> ProbeResult:
+        """Return ``TopicBlocks.effect`` with right and with random labels, with axis (step)."""
+        curves = zip(*self._effects.values(), strict=True)
+        return _over_steps("TopicEffects", dict(zip((RIGHT, RANDOM), curves, strict=True)), self._effects)
 
 
 class WayToMinimiser:

@@ -63,7 +63,7 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         d = config.width
         d_vocab = config.d_vocab
         one_hot = config.embedding == "one-hot"
-        start = config.input_scale * torch.eye(d_vocab) if one_hot else torch.zeros(d_vocab, d)
+        start = torch.eye(d_vocab) if one_hot else torch.zeros(d_vocab, d)
         trained = config.attention == "trained"
         biases = {f"b_{part}": nn.Parameter(torch.zeros(d)) for part in "QKV" if config.attention_bias}
         attn = _Parts(
@@ -192,8 +192,6 @@ class TopicTransformer(HookedRootModule):  # type: ignore[misc]
         weight: _Table = getattr(self.blocks[0].attn, f"W_{part}")
         if self.config.embedding != "one-hot" or self.config.input != "plain":
             weight = table @ weight
-        elif self.config.input_scale != 1:
-            weight = self.config.input_scale * weight
         return self._biased(weight, part)
 
     def _biased(self, x: Float[Tensor, "*more d_model"], part: str) -> Float[Tensor, "*more d_model"]:

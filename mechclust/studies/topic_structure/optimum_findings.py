@@ -1,4 +1,4 @@
-"""The unique optimum, entry by entry: the finding P2, and the checks P2b and P2c."""
+"""The unique optimum, entry by entry: the checks P2b and P2c."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
-from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import TOO_SMALL
-from mechclust.studies.topic_structure.arms import DECAY, DECAYED, FREE
+from mechclust.studies.topic_structure.arms import DECAYED, FREE
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, ways_of
 from probes import ProbeResult
@@ -24,43 +23,13 @@ _Distances = Float[np.ndarray, "seed length documents"]
 
 
 def optimum_findings(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult]) -> list[Finding]:
-    """Return P2 to P2c. Bounds were written before any run on the seeds that they are judged by."""
-    from_population = np.array([result["own"].numpy() for result in minimisers])
+    """Return P2b and P2c. Bounds were written before any run on the seeds that they are judged by."""
     from_closed_form = np.array([result["distance"].numpy() for result in minimisers])
     limit = minimisers[0]["population"].numpy()
     return [
-        _more_documents(config, from_population, from_closed_form),
         _longer_documents(config, from_closed_form, limit),
         _own_minimiser(config, runs),
     ]
-
-
-def _too_small(config: TopicStructureConfig) -> str:
-    several = len(config.optimum_documents) > 2 and len(config.optimum_lengths) > 2
-    return "" if several else TOO_SMALL
-
-
-def _more_documents(config: TopicStructureConfig, from_population: _Distances, from_closed_form: _Distances) -> Finding:
-    documents = np.array(config.optimum_documents, dtype=float)
-    return compared(
-        "P2",
-        "E2, minimiser of N documents with weight decay: its entries approach those of the minimiser of all documents "
-        f"as N^(-1/2), for each of {len(config.optimum_lengths)} document lengths (slope of the log distance)",
-        {"slope of the log distance, lowest": Bound(">=", -0.6), "greatest": _FALLS},
-        _extreme_slopes(documents, from_population),
-        "distance from the closed form for endless documents",
-        _extreme_slopes(documents, from_closed_form),
-        source="ours",
-        shown="table",
-        not_tested=_too_small(config),
-        note=f"relative Frobenius distance; weight decay {DECAY:g}",
-    )
-
-
-def _extreme_slopes(documents: _Numbers, distances: _Distances) -> list[Float[np.ndarray, "seed"]]:
-    """Return the lowest and the greatest slope over lengths."""
-    slopes = np.array([[_slope(documents, curve) for curve in of_seed] for of_seed in distances])
-    return [slopes.min(axis=1), slopes.max(axis=1)]
 
 
 def _longer_documents(
@@ -80,7 +49,7 @@ def _longer_documents(
             check_part(f"distance at {lengths[-1]} words", most_documents[:, -1], _NEAR),
             check_part("slope of the log distance", slopes, _FALLS),
         ),
-        not_tested=_too_small(config),
+        not_tested="" if len(config.optimum_lengths) > 2 else TOO_SMALL,
         note="a property of the theory but for the number of documents; for the minimiser of all documents: "
         f"{limits}. A selected position that shows its own word makes the word a better predictor of itself than "
         "of its topic, by order 1 / length; the variance that weight decay has to outweigh is of the same order",

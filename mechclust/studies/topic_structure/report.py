@@ -11,7 +11,6 @@ from mechclust.report.text import counted
 from mechclust.studies.topic_structure.attention_table import (
     attention_means,
     attention_table,
-    distance_table,
     implied_table,
 )
 from mechclust.studies.topic_structure.config import TopicStructureConfig
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
 
 _CAPTIONS = {
     "heat_maps": "Entries between words, ordered by topic, run of seed {first}: W_E^T W_E (E1), W_V (E2, paper's "
-    "orientation), and the mean attention from one word to another if both occur in a document (lower left E4a theory; "
-    "lower right E4, everything trained).",
-    "everything_trained": "E1b, everything trained: W_E^T W_E between words, ordered by topic, run of seed {first}. "
-    "Titles: same-topic minus different-topic entries off the diagonal, in standard deviations (SD) of the entries, "
-    "and the same before training. The colour scale ends at the 99th percentile of each panel's off-diagonal entries.",
+    "orientation).",
+    "everything_trained": "E1b, everything trained: same-topic minus different-topic entries of W_E^T W_E off the "
+    "diagonal, in standard deviations of the entries, less the same before training. Dotted: the bound of P3b. Mean "
+    "over {everything}, band: minimum to maximum.",
     "optimum": "Left: distance of the minimiser with weight decay from the closed form of theorem 2, all entries, by "
     "the number of documents and their length; dotted: for the minimiser of all documents of that length; dashed: "
     "slope -1/2. Right: distance of the trained W_V from the closed form, from the minimiser of the documents that it "
@@ -65,8 +63,8 @@ def published_panels(
     from mechclust.studies.topic_structure.stage_figures import norms_figure, stages_figure
 
     drawn = {
-        "heat_maps": figures.heat_maps_figure(config, runs, out),
-        "everything_trained": figures.everything_trained_figure(config, runs, out),
+        "heat_maps": figures.heat_maps_figure(config, out),
+        "everything_trained": figures.everything_trained_figure(config, runs),
         "optimum": optimum_figure(config, runs, minimisers),
         "stages": stages_figure(config, runs),
         "norms": norms_figure(config, runs),
@@ -76,6 +74,7 @@ def published_panels(
     facts = {
         "seeds": counted(len(config.seeds), "seed"),
         "first": config.seeds[0],
+        "everything": counted(len(config.everything_seeds), "seed"),
         "table": counted(len(config.table_seeds), "seed"),
         "released": counted(len(config.released_seeds), "seed"),
     }
@@ -83,10 +82,9 @@ def published_panels(
 
 
 def published_tables(config: TopicStructureConfig, runs: ArmRuns) -> dict[str, pd.DataFrame]:
-    """Return E4's attention beside the published table, distances from it, and what it implies, by title."""
+    """Return E4's attention beside the published table, and what this implies, by title."""
     means = attention_means(config, runs)
     return {
         "Mean attention beside the published table": attention_table(means),
-        "Distance from the published table": distance_table(means),
         "What the published rows imply, as a row of attention sums to 1": implied_table(config, runs),
     }

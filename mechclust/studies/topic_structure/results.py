@@ -49,6 +49,7 @@ class TrainedRun:
         width: ``d_model`` of the network.
         norms: norms of ``W_K``, ``W_Q`` and ``W_V``, by weight (E3, the network as released), otherwise empty.
         words: result of ``WordAttention`` (E4), or ``None``.
+        effects: result of ``TopicEffects`` (E1b), or ``None``.
         way: distances from the minimiser over training (E2 with weight decay), or ``None``.
     """
 
@@ -59,6 +60,7 @@ class TrainedRun:
     width: int
     norms: Mapping[str, Float[np.ndarray, "step"]] = field(default_factory=dict)
     words: ProbeResult | None = None
+    effects: ProbeResult | None = None
     way: ProbeResult | None = None
 
     @property
@@ -118,6 +120,7 @@ def _load_run(folder: Path, width: int) -> TrainedRun:
         width=width,
         norms=_curves(folder, "norm"),
         words=_load_if_there(folder / "words.safetensors"),
+        effects=_load_if_there(folder / "effects.safetensors"),
         way=_load_if_there(folder / "way.safetensors"),
     )
 
@@ -152,11 +155,10 @@ def topic_block(runs: Sequence[TrainedRun], measure: str, matrix: str, start: bo
     return np.array([float(result.sel(measure, matrix=matrix)) for result in results])
 
 
-def effect_of(runs: Sequence[TrainedRun], start: bool = False) -> _Seeds:
-    """Return same-topic minus different-topic entries of ``W_E^T W_E`` off the diagonal, in standard deviations."""
-    same = topic_block(runs, "same_off_diagonal", "W_E^T W_E", start)
-    different = topic_block(runs, "different", "W_E^T W_E", start)
-    return (same - different) / topic_block(runs, "spread", "W_E^T W_E", start)
+def growth_of(runs: Sequence[TrainedRun], labels: str) -> Float[np.ndarray, "seed step"]:
+    """Return the difference of ``TopicBlocks.effect`` of ``W_E^T W_E`` from its value before training (E1b)."""
+    effects = np.array([run.effects[labels].numpy() for run in runs if run.effects is not None])
+    return effects - effects[:, :1]
 
 
 def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], Float[np.ndarray, "seed cell"]]:

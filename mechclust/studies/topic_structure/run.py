@@ -18,6 +18,7 @@ from mechclust.studies.topic_structure.arms import (
     ATTENTION,
     DECAY,
     DECAYED,
+    EVERYTHING,
     MINIMISER,
     RELEASED,
     Arm,
@@ -38,6 +39,7 @@ from mechclust.studies.topic_structure.config import TopicStructureConfig, Topic
 from mechclust.studies.topic_structure.follow import (
     DevLoss,
     Follower,
+    TopicEffects,
     WayToMinimiser,
     WeightChanges,
     WordAttention,
@@ -52,11 +54,9 @@ from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.engine.identity import fingerprint
 from probes.store.files import is_whole, package_versions
 from tasks import Batch, TopicDocuments
-from tasks.topic_documents import MASK
 
 LOSS = "loss.safetensors"
 _RELEASED_WEIGHTS = tuple(f"blocks.0.attn.W_{part}" for part in "KQV")
-_BLOCK_MEASURES = ("gap", "separation", "same", "same_off_diagonal", "different", "spread")
 
 
 def trainings(config: TopicStructureConfig) -> list[Training]:
@@ -119,8 +119,7 @@ def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
     """Return the network before training; a fixed ``W_V`` has the theory's values."""
     model: Any = build_model(config)
     if config.value == "fixed":
-        input_norm = config.input_scale if config.input == "plain" else task.d_vocab**0.5
-        model.blocks[0].attn.W_V.copy_(stage_one_value(task).T / input_norm)
+        model.blocks[0].attn.W_V.copy_(stage_one_value(task).T)
     return model
 
 
@@ -133,6 +132,8 @@ def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> 
     """Return what follows a network during training, by the name of its result."""
     if arm.experiment == "E3":
         return {"changes": WeightChanges()}
+    if arm.experiment == EVERYTHING:
+        return {"effects": TopicEffects(task)}
     if arm.experiment == RELEASED:
         return {"changes": WeightChanges(_RELEASED_WEIGHTS, norms=True)}
     if arm.experiment == ATTENTION:
@@ -150,28 +151,25 @@ def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> 
 def _minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
     """Measure how far the minimisers of increasing numbers of documents are from the limits.
 
-    ``distance``: from the closed form; ``own``: from the minimiser of all documents, both with axes (length,
-    documents); ``population``: the distance from the closed form to the minimiser of all documents of a length.
+    ``distance``: from the closed form, with axes (length, documents). ``population``: the distance from the closed form
+    to the minimiser of all documents of a length.
     """
     from_closed_form = []
-    from_population = []
     limits = []
     for length in config.optimum_lengths:
         task = replace(config.documents, **exact_documents(length))
         closed_form = stage_one_value(task)
         population = minimiser(population_moments(task), DECAY)
-        values = [minimiser(moments, DECAY) for moments in drawn_moments(task, config.optimum_documents, seed)]
-        from_closed_form.append([value_distance(value, closed_form, task) for value in values])
-        from_population.append([value_distance(value, population, task) for value in values])
+        drawn = drawn_moments(task, config.optimum_documents, seed)
+        from_closed_form.append([value_distance(minimiser(moments, DECAY), closed_form, task) for moments in drawn])
         limits.append(value_distance(population, closed_form, task))
     return ProbeResult(
         probe="minimiser",
         values={
             "distance": torch.tensor(from_closed_form).double(),  # in single precision, as in the records
-            "own": torch.tensor(from_population).double(),
             "population": torch.tensor(limits, dtype=torch.float64),
         },
-        axes={"distance": ("length", "documents"), "own": ("length", "documents"), "population": ("length",)},
+        axes={"distance": ("length", "documents"), "population": ("length",)},
         coords={
             "length": [str(length) for length in config.optimum_lengths],
             "documents": [str(n) for n in config.optimum_documents],
@@ -183,21 +181,18 @@ def _minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:
 def block_result(model: Any, task: TopicDocuments) -> ProbeResult:
     """Measure mean entries by topic of ``W_V`` and ``W_E^T W_E``, in the paper's orientation.
 
-    ``distance``: relative Frobenius distance of all entries from the theory's minimum-norm ``W_V``; ``mask``: mean
-    entry of the words' rows in the MASK column.
+    ``distance``: relative Frobenius distance of all entries from the theory's minimum-norm ``W_V``.
     """
     embed = model.embed.W_E.detach()
     matrices = {"W_E^T W_E": embed @ embed.T}
     if model.config.width == task.d_vocab:
         matrices["W_V"] = model.paper_value()
-    words = task.token_topics >= 0
     optimum = stage_one_value(task)
     rows = []
     for matrix in matrices.values():
         blocks = topic_blocks(matrix, task.token_topics)
-        measured = {name: getattr(blocks, name) for name in _BLOCK_MEASURES}
-        mask = float(matrix[words, MASK].double().mean())
-        rows.append({**measured, "distance": value_distance(matrix, optimum, task), "mask": mask})
+        distance = value_distance(matrix, optimum, task)
+        rows.append({"gap": blocks.gap, "separation": blocks.separation, "distance": distance})
     values = {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in rows[0]}
     return ProbeResult(
         probe="topic_blocks",

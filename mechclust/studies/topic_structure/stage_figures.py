@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, SOFT, subplots
 from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import DARK
 from mechclust.studies.topic_structure.results import ArmRuns, shares_of
 
 _LOOKS = {"W_V": (RED, "-"), "W_K": (BLUE, "-"), "W_Q": (GREEN, "--")}
@@ -71,7 +70,7 @@ def _draw_cell(axis: Axes, rate: int, cell: Cell, shares: Float[np.ndarray, "see
 
 def _stage_legend(figure: Figure, without: list[str]) -> None:
     looks = [(marker, color, f"{init} start") for init, (color, marker, _) in _STARTS.items()]
-    looks += [(marker, DARK, f"{_WITHOUT_SHARE[marker]} in some seed") for marker in without]
+    looks += [(marker, SOFT, f"{_WITHOUT_SHARE[marker]} in some seed") for marker in without]
     handles = [Line2D([], [], ls="", marker=marker, color=color, label=label) for marker, color, label in looks]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
@@ -94,7 +93,7 @@ def norms_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
                 axis.plot(run.norms[weight], color=color, ls=style, lw=0.8, alpha=0.7, label=label)
         for run in arm:
             if run.moves and run.stages.boundary is not None:
-                axis.axvline(run.stages.boundary, color=DARK, ls=":", lw=0.8)
+                axis.axvline(run.stages.boundary, color=SOFT, ls=":", lw=0.8)
         lost = sum(not run.finite for run in arm)
         title = f"rate {rate:g}, {lost} of {len(arm)} diverged" if lost else f"rate {rate:g}"
         axis.set(title=title, xlabel="training step", ylim=(0, 1.1 * highest))

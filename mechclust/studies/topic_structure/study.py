@@ -64,7 +64,7 @@ def findings(config: TopicStructureConfig, results: Results) -> list[Finding]:
 def panels(config: TopicStructureConfig, results: Results) -> list[Panel]:
     """Draw the figures of the experiment, with their captions."""
     if config.experiment == "beyond":
-        return beyond_report.beyond_panels(config, results.runs, results.out)
+        return beyond_report.beyond_panels(config, results.runs)
     return report.published_panels(config, results.runs, results.minimisers, results.out)
 
 
@@ -89,8 +89,10 @@ STUDY = Study(
             seeds=(0,),
             released_seeds=(1,),
             table_seeds=(1,),
+            everything_seeds=(1,),
             documents=TopicDocuments(n_topics=3, words_per_topic=3, n_documents=60, lengths=(8, 12)),
             steps=4,
+            everything_steps=4,
             decay_steps=4,
             attention_steps=6,
             check_every=1,
@@ -111,8 +113,10 @@ STUDY = Study(
             seeds=(0, 1),
             released_seeds=(2, 3),
             table_seeds=(2, 3),
+            everything_seeds=(2, 3),
             documents=TopicDocuments(n_documents=4000),
             steps=800,
+            everything_steps=2000,
             decay_steps=1000,
             attention_steps=1200,
             check_every=200,

@@ -154,8 +154,8 @@ class TopicTables:
         if step not in self._at:
             return
         config = model.config
-        if (config.embedding, config.decoder, config.input, config.input_scale) != ("one-hot", "identity", "plain", 1):
-            raise InputError("tables over words need a one-hot embedding of norm 1 and the identity as decoder")
+        if (config.embedding, config.decoder, config.input) != ("one-hot", "identity", "plain"):
+            raise InputError("tables over words need a plain one-hot embedding and the identity as decoder")
         scores = word_scores(model)
         tables = (scores, scores.softmax(dim=1), _between_words(model.blocks[0].attn.W_V))
         self._measured[step] = [table_topics(table, self._members, self._n_permutations, seed=step) for table in tables]

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import product
 from operator import attrgetter
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, COLORS, GREY, RED, direct_labels, plain_ticks, seed_curve, subplots
-from mechclust.studies.study import Job
-from mechclust.studies.topic_structure.arms import OBJECTIVES, arms, beyond_arm, beyond_documents, documents_of
+from mechclust.report.style import COLORS, GREY, SOFT, direct_labels, plain_ticks, seed_curve, subplots
+from mechclust.studies.topic_structure.arms import OBJECTIVES, beyond_arm, beyond_documents
 from mechclust.studies.topic_structure.beyond.findings import OPTIMIZERS
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, Curve, label_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
-from mechclust.studies.topic_structure.drawing import DARK, color_limit, seed_points, word_table
-from mechclust.studies.topic_structure.run import load_trained
-from mechclust.studies.topic_structure.tables import word_scores
 
 _RATIO = "attention, same topic / different topics"
 _OWN = "attention, same word / other words of the topic"
@@ -30,17 +25,20 @@ _EXPLAINED = "attention explained by topics, minus random topics (95%)"
 _Label: TypeAlias = tuple[float, str, str]  # last value of a curve, its name, its colour
 _CurveOf: TypeAlias = Callable[[BeyondRun], Curve]
 
-_RATIO_CURVES: dict[str, _CurveOf] = {_RATIO: attrgetter("ratio"), _OWN: attrgetter("own")}
-_TABLE_CURVES: dict[str, _CurveOf] = {_RANK: attrgetter("rank"), _EXPLAINED: attrgetter("explained_above_random")}
+_CURVES: dict[str, _CurveOf] = {
+    _RATIO: attrgetter("ratio"),
+    _OWN: attrgetter("own"),
+    _RANK: attrgetter("rank"),
+    _EXPLAINED: attrgetter("explained_above_random"),
+}
 
 
 def after_training_figure(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
     """Draw the published documents by step: attention, and rank and topics of the attention among all words."""
     names = [beyond_arm(optimizer, objective=loss) for loss, optimizer in product(OBJECTIVES, OPTIMIZERS)]
     chance = {_RATIO: 1.0, _OWN: 1.0, _RANK: _rank_before_training(runs, names), _EXPLAINED: 0.0}
-    curves = _RATIO_CURVES | _TABLE_CURVES
-    figure, axes = subplots(len(curves), 2, size=(5.6, 3.3))
-    for axis, (title, curve) in zip(axes, curves.items(), strict=True):
+    figure, axes = subplots(len(_CURVES), 2, size=(5.6, 3.3))
+    for axis, (title, curve) in zip(axes, _CURVES.items(), strict=True):
         labels = [_arm_curve(axis, runs[name], curve, label_of(name), COLORS[i]) for i, name in enumerate(names)]
         _step_axis(axis, config)
         if title == _RANK:
@@ -82,42 +80,6 @@ def _arm_curve(axis: Axes, runs: Iterable[BeyondRun], curve: _CurveOf, name: str
 
 
 def _step_axis(axis: Axes, config: TopicStructureConfig) -> None:
-    axis.axvline(config.beyond.after, color=DARK, ls=":", lw=1.2)
+    axis.axvline(config.beyond.after, color=SOFT, ls=":", lw=1.2)
     axis.set_xscale("symlog", linthresh=min(config.beyond.measured))
     axis.set(xlim=(0, config.beyond.steps), xlabel="training step")
-
-
-def ends_figure(config: TopicStructureConfig, runs: BeyondRuns) -> Figure:
-    """Draw both ratios of attention at two steps, one point per seed and arm."""
-    names = list(runs)
-    figure, axes = subplots(2, size=(5.2, 0.9 + 0.36 * len(names)), sharey=True, grid="x")
-    looks = {config.beyond.after: (BLUE, "o", -0.14), config.beyond.steps: (RED, "D", 0.14)}  # side of the arm's line
-    for axis, (title, curve) in zip(axes, _RATIO_CURVES.items(), strict=True):
-        for (y, name), (step, (color, marker, side)) in product(enumerate(names), looks.items()):
-            values = np.array([curve(run)[run.steps == step][0] for run in runs[name]])
-            label = f"step {step:,}" if y == 0 else None
-            seed_points(axis, values, y + side, color, marker, label)
-        axis.set_xlabel(title)
-        axis.axvline(1, color=GREY, ls="--", lw=1.2)
-    axes[0].set_yticks(range(len(names)), [label_of(name) for name in names])
-    axes[0].set_ylim(len(names) - 0.5, -0.5)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    return figure
-
-
-def score_tables_figure(config: TopicStructureConfig, out: Path) -> Figure:
-    """Draw attention scores between words at the end of training, rows centred, words ordered by topic; first seed."""
-    names = list(arms(config))
-    figure, axes = subplots(len(names), 4, size=(2.9, 2.9), grid=None)
-    for axis, name in zip(axes, names, strict=True):
-        job = Job(name, config.seeds[0])
-        task = documents_of(config, job)
-        scores = word_scores(load_trained(out, job)).numpy()
-        scores = scores - scores.mean(axis=1, keepdims=True)
-        topic_starts = np.arange(task.n_topics) * (task.n_words / task.n_topics)
-        image = word_table(axis, scores, color_limit(scores, 99), topic_starts)
-        axis.set_title(label_of(name), fontsize=9)
-        figure.colorbar(image, ax=axis, shrink=0.7, extend="both", location="bottom")
-    for axis in axes[::4]:
-        axis.set_ylabel("query, by first topic")
-    return figure

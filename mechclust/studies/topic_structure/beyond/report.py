@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.report.analysis import Panel
@@ -20,9 +19,6 @@ _CAPTIONS = {
     "training.",
     "documents": "How topical attention is with documents more like those of text; mean over {seeds}, band: minimum to "
     "maximum. Topics that share words count as one topic for these words. Dashed: uniform attention.",
-    "ends": "Every arm at step {after:,} and at the end, one point for each of {seeds}, line: mean. Dashed: chance.",
-    "scores": "Attention scores between words at the end, rows centred, words ordered by topic; seed {first}. The "
-    "colour scale ends at the 99th percentile of each panel.",
 }
 NOTES = [
     "Two words that share a topic count as same-topic. If topics overlap, they may occur in a document because of "
@@ -34,21 +30,18 @@ NOTES = [
 ]
 
 
-def beyond_panels(config: TopicStructureConfig, runs: BeyondRuns, out: Path) -> list[Panel]:
+def beyond_panels(config: TopicStructureConfig, runs: BeyondRuns) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.topic_structure.beyond import figures  # loads matplotlib
 
     drawn = {
         "after_two_stages": figures.after_training_figure(config, runs),
         "documents": figures.documents_figure(config, runs),
-        "ends": figures.ends_figure(config, runs),
-        "scores": figures.score_tables_figure(config, out),
     }
     facts = {
         "steps": config.beyond.steps,
         "after": config.beyond.after,
         "seeds": counted(len(config.seeds), "seed"),
-        "first": config.seeds[0],
     }
     return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 

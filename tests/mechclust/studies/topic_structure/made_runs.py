@@ -8,9 +8,18 @@ import numpy as np
 import torch
 
 from mechclust.studies.topic_structure import TopicStructureConfig, theory_gap
-from mechclust.studies.topic_structure.arms import ATTENTION, DECAYED, RELEASED, arms, attention_arm, seeds_of
-from mechclust.studies.topic_structure.attention_table import SHIFTED, TABLE, bucket_means, topics_by_labelling
+from mechclust.studies.topic_structure.arms import (
+    ATTENTION,
+    DECAYED,
+    EVERYTHING,
+    RELEASED,
+    arms,
+    attention_arm,
+    seeds_of,
+)
+from mechclust.studies.topic_structure.attention_table import TABLE, bucket_means
 from mechclust.studies.topic_structure.config import ROWS
+from mechclust.studies.topic_structure.labelling import RANDOM, RIGHT, SHIFTED, topics_by_labelling
 from mechclust.studies.topic_structure.results import THEORY_G, TrainedRun
 from probes import ProbeResult
 from tasks import TopicDocuments
@@ -19,10 +28,9 @@ PAPER = TopicStructureConfig()
 GAP = theory_gap(TopicDocuments())
 
 
-def blocks(gap, separation, effect, distance=0.3) -> ProbeResult:
+def blocks(gap, separation, distance=0.3) -> ProbeResult:
     """Return topic blocks whose two matrices differ: W_V has a hundredth more of everything."""
-    found = {"gap": gap, "separation": separation, "same_off_diagonal": 0.02 + 0.01 * effect, "different": 0.02}
-    found |= {"spread": 0.01, "distance": distance}
+    found = {"gap": gap, "separation": separation, "distance": distance}
     values = {name: torch.tensor([value, 1.01 * value], dtype=torch.float64) for name, value in found.items()}
     return ProbeResult("topic_blocks", values, dict.fromkeys(values, ("matrix",)), {"matrix": ["W_E^T W_E", "W_V"]})
 
@@ -44,6 +52,13 @@ def curves(early, moves=True):
 def way(own=0.02) -> ProbeResult:
     values = {name: torch.tensor([1.0, x]) for name, x in (("closed", 0.3), ("own", own), ("other", 0.4))}
     return ProbeResult("WayToMinimiser", values, dict.fromkeys(values, ("step",)), {"step": ["0", "9"]})
+
+
+def effects(growth, random=0.0, start=0.1) -> ProbeResult:
+    """Return separations that have grown by so much at the end, with right and with random labels."""
+    values = {RIGHT: [start, start + 9.0, start + growth], RANDOM: [-start, -start - 9.0, -start + random]}
+    tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+    return ProbeResult("TopicEffects", tensors, dict.fromkeys(tensors, ("step",)), {"step": ["0", "500", "20000"]})
 
 
 def noise_of(name, seed):
@@ -92,13 +107,15 @@ def of_row(row, noise):
 def made(config, name, seed) -> TrainedRun:
     arm, noise = arms(config)[name], noise_of(name, seed)
     run = TrainedRun(
-        start=blocks(0.1 * GAP, -0.1, noise_of("start", seed)),
-        end=blocks(GAP * (1 + noise), 0.05 + noise, 1 + noise + noise_of("start", seed)),
+        start=blocks(0.1 * GAP, -0.1),
+        end=blocks(GAP * (1 + noise), 0.05 + noise),
         changes={},
         attention={},
         width=104,
         way=way(0.02 + noise / 10) if name == DECAYED else None,
     )
+    if arm.experiment == EVERYTHING:
+        return replace(run, effects=effects(1 + noise, noise))
     if arm.experiment in ("E3", RELEASED):
         moved = curves(early_of(name, seed))
         return replace(run, changes=moved, norms={weight: 1 + values for weight, values in moved.items()})
@@ -111,19 +128,16 @@ def made(config, name, seed) -> TrainedRun:
     return run
 
 
-def minimisers(config, power=-0.5, power_of_closed=-0.2, shrink=-0.6):
-    """Return minimisers whose distances fall with documents and length; powers may differ by seed and length."""
+def minimisers(config, power=-0.2, shrink=-0.6):
+    """Return minimisers whose distances fall with documents and length. Powers may differ by length."""
     documents = np.array(config.optimum_documents) / 1000
     lengths = np.array(config.optimum_lengths) / 100
-    shape = (len(config.seeds), len(lengths))
-    powers = np.broadcast_to(power, shape)
-    closed_powers = np.broadcast_to(power_of_closed, shape)
+    powers = np.broadcast_to(power, len(lengths))
     found = []
     for place in range(len(config.seeds)):
-        own = documents[None, :] ** powers[place][:, None] * lengths[:, None] ** -0.3
-        far = documents[None, :] ** closed_powers[place][:, None] * lengths[:, None] ** shrink * (1 + 0.1 * place)
-        values = {"own": own, "distance": 0.3 * far, "population": 0.1 * far[:, -1]}
-        axes = dict.fromkeys(("own", "distance"), ("length", "documents")) | {"population": ("length",)}
+        far = documents[None, :] ** powers[:, None] * lengths[:, None] ** shrink * (1 + 0.1 * place)
+        values = {"distance": 0.3 * far, "population": 0.1 * far[:, -1]}
+        axes = {"distance": ("length", "documents"), "population": ("length",)}
         coords = {"length": [str(x) for x in lengths], "documents": [str(x) for x in documents]}
         tensors = {name: torch.as_tensor(value) for name, value in values.items()}
         found.append(ProbeResult("minimiser", tensors, axes, coords))

@@ -37,6 +37,9 @@ def test_blocks_equal_the_double_loop(topics: list, seed: int) -> None:
     assert found.same == pytest.approx(means["same",], abs=1e-12)
     assert found.different == pytest.approx(means["different",], abs=1e-12)
     assert found.same_off_diagonal == pytest.approx(means.get(("off",), np.nan), abs=1e-12, nan_ok=True)
+    every = [float(matrix[i, j]) for i, a in enumerate(topics) for j, b in enumerate(topics) if a >= 0 <= b and i != j]
+    effect = (means.get(("off",), np.nan) - means["different",]) / np.std(every)
+    assert found.effect == pytest.approx(effect, abs=1e-9, nan_ok=True)
     assert found.gap == pytest.approx(means["same",] - means["different",], abs=1e-12)
     least = min(means[a, a] for a in kinds) - max(means[a, b] for a in kinds for b in kinds if a != b)
     assert found.separation == pytest.approx(least, abs=1e-12)

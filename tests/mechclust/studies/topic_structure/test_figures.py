@@ -9,12 +9,14 @@ import pytest
 
 from mechclust.studies.topic_structure.arms import DECAYED, Cell, released_arm, stage_cells
 from mechclust.studies.topic_structure.attention_figures import attention_figure
-from mechclust.studies.topic_structure.attention_table import RIGHT, SHIFTED, TABLE, attention_means
-from mechclust.studies.topic_structure.figures import mixing_figure
+from mechclust.studies.topic_structure.attention_table import TABLE, attention_means
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS
+from mechclust.studies.topic_structure.figures import everything_trained_figure, mixing_figure
+from mechclust.studies.topic_structure.labelling import RIGHT, SHIFTED
 from mechclust.studies.topic_structure.optimum_figures import optimum_figure
 from mechclust.studies.topic_structure.results import THEORY_G, mixing_values, shares_of, ways_of
 from mechclust.studies.topic_structure.stage_figures import norms_figure, stages_figure
-from tests.mechclust.studies.topic_structure.made_runs import PAPER, constructed, minimisers
+from tests.mechclust.studies.topic_structure.made_runs import PAPER, constructed, minimisers, noise_of
 
 RUNS = constructed()
 
@@ -82,6 +84,17 @@ def test_the_norms_of_the_released_network_are_drawn_for_each_seed():
             assert np.array(drawn[place * len(arm) :][: len(arm)]) == pytest.approx(np.array(expected))
         ends = [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":"]
         assert ends == [run.stages.boundary for run in arm]
+
+
+def test_growth_is_drawn_by_step_loss_and_row():
+    figure = everything_trained_figure(PAPER, RUNS)
+    assert [axis.get_title() for axis in figure.axes] == ["cross-entropy", "squared"]
+    for axis in figure.axes:
+        arms = [f"E1b {axis.get_title()} {row}" for row in EVERYTHING_ROWS]
+        ends = [1 + np.mean([noise_of(arm, seed) for seed in PAPER.everything_seeds]) for arm in arms]
+        drawn = [line for line in axis.lines if len(line.get_xdata()) == 3]
+        assert [line.get_ydata()[-1] for line in drawn] == pytest.approx(ends)
+        assert list(drawn[0].get_xdata()) == [0, 500, 20_000]
 
 
 class TestMixing:

@@ -69,7 +69,6 @@ class TestForward:
             {"embedding": "one-hot"},
             {"d_model": 5},
             {"d_model": 40, "decoder": "free", "value": "identity"},
-            {"embedding": "one-hot", "input_scale": 3.0},
         ],
         ids=str,
     )
@@ -129,11 +128,10 @@ class TestForward:
         tokens, order = torch.randint(0, D, (1, 9), generator=draw), torch.randperm(9, generator=draw)
         torch.testing.assert_close(model(tokens)[:, order], model(tokens[:, order]))
 
-    @pytest.mark.parametrize("scale", [1.0, 2.5])
-    def test_a_one_hot_input_is_exactly_that(self, scale, documents):
+    def test_a_one_hot_input_is_exactly_that(self, documents):
         """No LayerNorm, no type embedding, nothing drawn on top."""
-        kept = record(shaken(built(embedding="one-hot", input_scale=scale)), documents)[1]
-        expected = scale * torch.nn.functional.one_hot(documents.tokens, D).float()
+        kept = record(shaken(built(embedding="one-hot")), documents)[1]
+        expected = torch.nn.functional.one_hot(documents.tokens, D).float()
         for name in ("hook_embed", "blocks.0.hook_resid_pre"):
             assert torch.equal(kept[name], expected)
 
@@ -276,15 +274,13 @@ class TestLogitsAtLoss:
         [
             {"d_model": 6},
             {"d_model": 30, "decoder": "free"},
-            {"embedding": "one-hot", "input_scale": 10.0},
-            {"embedding": "one-hot", "input_scale": 3.0, "decoder": "identity"},
             {"input": "normalised"},
             {"embedding": "one-hot", "input": "normalised", "attention_bias": True},
             {"embedding": "one-hot", "attention_bias": True},
         ],
         ids=str,
     )
-    def test_at_other_widths_and_scales(self, fields, documents):
+    def test_at_other_widths_and_inputs(self, fields, documents):
         model = shaken(built(**fields)).double()
         expected = forward(model, documents)[documents.loss_mask]
         torch.testing.assert_close(model.logits_at_loss(documents), expected, rtol=0, atol=1e-11)

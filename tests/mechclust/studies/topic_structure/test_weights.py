@@ -106,7 +106,7 @@ class TestWeights:
         [
             {},
             {"d_model": 5, "decoder": "free"},
-            {"embedding": "one-hot", "value": "fixed", "input_scale": 2.0},
+            {"embedding": "one-hot", "value": "fixed"},
             {"attention": "uniform"},
         ],
         ids=str,
@@ -140,8 +140,6 @@ class TestConfig:
                 "a one-hot embedding of 16 tokens has that many dimensions; d_model is 8",
             ),
             ({"decoder": "identity", "d_model": 8}, "an identity decoder needs d_model = d_vocab (16); d_model is 8"),
-            ({"embedding": "one-hot", "input_scale": 0.0}, "input_scale is 0.0; expected above 0"),
-            ({"input_scale": 2.0}, "input_scale is 2.0, but the embedding is trained; leave it at 1"),
             ({"init_std": -0.1}, "init_std is -0.1; expected at least 0"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
         ],
