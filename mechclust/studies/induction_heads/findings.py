@@ -1,4 +1,4 @@
-"""The findings R1 to R5 of the induction-head study with their controls, and the check R6."""
+"""The findings O1 to O5 of the induction-head study with their controls, and the check O6."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _Seeds = Float[np.ndarray, "seed"]
 
 
 def findings_of(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> list[Finding]:
-    """Return R1 to R6, of which R6 is a check. Scores are attention less chance."""
+    """Return O1 to O6, of which O6 is a check. Scores are attention less chance."""
     two, one = by_arm(runs)
     findings = [
         compared(
-            "R1",
+            "O1",
             "a head of the last layer becomes an induction head (attention less chance)",
             {"": INDUCTION_SCORE},
             [np.array([run.top_induction[-1] for run in two])],
@@ -45,7 +45,7 @@ def findings_of(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) ->
         _coincidence(two, one),
         _previous_token_heads(two, one),
         compared(
-            "R4",
+            "O4",
             "repeated tokens are predicted (loss in nats)",
             {"": LOSS},
             [np.array([run.loss[-1] for run in two])],
@@ -56,7 +56,7 @@ def findings_of(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) ->
         ),
         _ablations(two),
         Finding(
-            id="R6",
+            id="O6",
             kind="check",
             statement="no head of an untrained network has a higher induction score than this",
             source="set-up",
@@ -69,7 +69,7 @@ def findings_of(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) ->
 def _coincidence(two: Sequence[RunResults], one: Sequence[RunResults]) -> Finding:
     drops = [half_step(run.steps, run.loss / of_one.loss) for run, of_one in zip(two, one, strict=True)]
     return compared(
-        "R2",
+        "O2",
         "induction heads form when the loss drops below one layer's: steps half way differ by this share",
         {"": STEP_DIFFERENCE},
         [_differences(two, drops)],
@@ -92,8 +92,9 @@ def _formed(runs: Sequence[RunResults]) -> _Seeds:
 def _previous_token_heads(two: Sequence[RunResults], one: Sequence[RunResults]) -> Finding:
     formed = _formed(two)
     return compared(
-        "R3",
-        "a previous-token head forms in the first layer (attention less chance), no later than the induction head (half way)",
+        "O3",
+        "a previous-token head forms in the first layer (attention less chance), half way no later than the induction "
+        "head",
         {"at the end": PREVIOUS_SCORE, "steps later": NO_LATER},
         _score_and_delay(two, formed),
         _ONE_LAYER,
@@ -110,7 +111,7 @@ def _score_and_delay(runs: Sequence[RunResults], formed: _Seeds) -> list[_Seeds]
 
 def _ablations(two: Sequence[RunResults]) -> Finding:
     return compared(
-        "R5",
+        "O5",
         "the prediction needs the induction heads, but not the strongest one (rise of the loss in nats when ablated)",
         {"all of the last layer": RISE_OF_ALL, "the strongest": RISE_OF_ONE},
         _rises(two, [run.induction[-1] for run in two], layer=1),

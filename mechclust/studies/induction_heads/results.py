@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,14 @@ def by_arm(runs: Mapping[Job, RunResults]) -> tuple[list[RunResults], list[RunRe
 def half_step(steps: Int[np.ndarray, "checkpoint"], curve: Float[np.ndarray, "checkpoint"]) -> float:
     """Return the step at which a curve is first half way from its start to its end, interpolated between checkpoints.
 
+    NaN if the end is the start.
+
     Example:
         >>> half_step(np.array([0, 10, 20]), np.array([4.0, 3.0, 0.0]))
         13.333333333333334
     """
+    if curve[-1] == curve[0]:
+        return math.nan
     progress = (curve - curve[0]) / (curve[-1] - curve[0])
     after = int(np.argmax(progress >= 0.5))
     return float(np.interp(0.5, progress[after - 1 : after + 1], steps[after - 1 : after + 1]))
