@@ -53,6 +53,7 @@ def ablations_figure(two: Sequence[RunResults]) -> Figure:
         axis.set_xticks(range(n_heads + 1), [*(f"{place + 1}." for place in range(n_heads)), "all"])
         axis.set(title=title, xlabel=f"head ablated, by {role} score")
         axis.set_yscale("symlog", linthresh=0.1)
+        axis.yaxis.set_major_formatter("{x:g}")
     axes[0].set_ylabel("rise of the loss (nats)")
     return figure
 

@@ -85,18 +85,17 @@ def measure_ablations(model: HookedModel, task: RepeatedTokens) -> ProbeResult:
 
 def loss_without(model: HookedModel, task: RepeatedTokens, batch: Batch, layer: int, heads: Sequence[int]) -> float:
     """Return the loss in nats if the outputs of these heads are replaced by their means over the sequences."""
-
-    def replace_by_mean(name: str, z: Float[Tensor, "batch pos head d_head"]) -> Float[Tensor, "batch pos head d_head"]:
-        changed = z.clone()
-        changed[:, :, list(heads)] = z[:, :, list(heads)].mean(dim=0, keepdim=True)
-        return changed
-
-    with (
-        evaluation_mode(model),
-        torch.inference_mode(),
-        record(model, [f"blocks.{layer}.attn.hook_z"], replace_by_mean),
-    ):
+    change = partial(_put_means, list(heads))
+    with evaluation_mode(model), torch.inference_mode(), record(model, [f"blocks.{layer}.attn.hook_z"], change):
         return float(task.loss(forward(model, batch), batch))
+
+
+def _put_means(
+    heads: list[int], name: str, z: Float[Tensor, "batch pos head d_head"]
+) -> Float[Tensor, "batch pos head d_head"]:
+    changed = z.clone()
+    changed[:, :, heads] = z[:, :, heads].mean(dim=0, keepdim=True)
+    return changed
 
 
 def load_trained(config: InductionHeadsConfig, out: Path, job: Job) -> HookedModel:
