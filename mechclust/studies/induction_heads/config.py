@@ -15,7 +15,7 @@ from tasks.settings import Count, Positive, Seed, Size, check_settings
 
 TWO = "two layers"
 ONE = "one layer"
-N_LAYERS: Mapping[str, int] = {TWO: 2, ONE: 1}
+LAYERS_OF_ARM: Mapping[str, int] = {TWO: 2, ONE: 1}
 SPLIT = "test"
 
 
@@ -51,7 +51,7 @@ class InductionHeadsConfig:
 
 def jobs(config: InductionHeadsConfig) -> list[Job]:
     """Return every run."""
-    return [Job(arm, seed) for seed, arm in product(config.seeds, N_LAYERS)]
+    return [Job(arm, seed) for seed, arm in product(config.seeds, LAYERS_OF_ARM)]
 
 
 def task_of(config: InductionHeadsConfig, job: Job) -> RepeatedTokens:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechclust.models import ModelConfig, build_model, load_model, model_for
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.induction_heads.config import N_LAYERS, SPLIT, InductionHeadsConfig, jobs, task_of
+from mechclust.studies.induction_heads.config import LAYERS_OF_ARM, SPLIT, InductionHeadsConfig, jobs, task_of
 from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
@@ -26,7 +26,7 @@ from tasks import Batch, RepeatedTokens
 
 def trainings(config: InductionHeadsConfig) -> list[Training]:
     """Return the trainings, by number of layers."""
-    first = [Job(arm, config.seeds[0]) for arm in N_LAYERS]
+    first = [Job(arm, config.seeds[0]) for arm in LAYERS_OF_ARM]
     n_seeds = len(config.seeds)
     return [Training(_model_config(config, job), task_of(config, job), config.training, n_seeds) for job in first]
 
@@ -35,7 +35,7 @@ def _model_config(config: InductionHeadsConfig, job: Job) -> ModelConfig:
     """Return the configuration of a run's network."""
     return model_for(
         task_of(config, job),
-        n_layers=N_LAYERS[job.arm],
+        n_layers=LAYERS_OF_ARM[job.arm],
         d_model=config.d_model,
         n_heads=config.n_heads,
         attn_only=True,

@@ -10,7 +10,7 @@ import pytest
 
 from mechclust.evidence import Finding
 from mechclust.studies.induction_heads import InductionHeadsConfig
-from mechclust.studies.induction_heads.config import N_LAYERS, jobs
+from mechclust.studies.induction_heads.config import LAYERS_OF_ARM, jobs
 from mechclust.studies.induction_heads.findings import findings_of
 from mechclust.studies.induction_heads.results import RunResults, half_step
 from mechclust.studies.study import Job, check_findings
@@ -29,7 +29,7 @@ def step_at(step: float) -> np.ndarray:
 
 def ideal_run(job: Job) -> RunResults:
     """A run in which every finding holds and no control does: two layers change around step 60, one around step 30."""
-    n = N_LAYERS[job.arm]
+    n = LAYERS_OF_ARM[job.arm]
     induction = np.zeros((len(STEPS), n, 2))
     previous = np.zeros((len(STEPS), n, 2))
     loss = 4 - 1.5 * step_at(30)
