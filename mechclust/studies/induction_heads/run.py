@@ -16,7 +16,7 @@ from mechclust.studies.induction_heads.config import LAYERS_OF_ARM, SPLIT, Induc
 from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
-from mechclust.training import CheckpointCallback, ProbeCallback, train
+from mechclust.training import Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HeadRoles, HookedModel, ProbeResult
 from probes.engine.hooks import device_of, evaluation_mode, forward, record
@@ -51,7 +51,7 @@ def run_job(config: InductionHeadsConfig, job: Job, out: Path) -> None:
     results = out / "results" / job.name
     models = out / "models" / job.name
     batches = {SPLIT: list(task.batches(SPLIT))}
-    callbacks = [
+    callbacks: list[Callback] = [
         CheckpointCallback(models, at=[config.training.steps]),
         ProbeCallback(results, batches, {"roles": HeadRoles(n_permutations=0)}),
     ]
