@@ -113,8 +113,8 @@ def _role(table: pd.DataFrame, role: str, text: str) -> str:
         return "–"
     summary = found.iloc[0]
     back = f", {summary['offset']:.0f} back" if role == "offset" else ""
-    strongest = f"{summary['strongest']} {summary['score']:.2f}{back}"
-    return f"{summary['heads']}: {strongest} ({summary['random_weights']:.2f})"
+    scores = f"{summary['score']:.3f} ({summary['random_weights']:.3f})"
+    return f"{scores}, {summary['strongest']}{back}; {summary['heads']}"
 
 
 def _counted(row: str) -> str:
