@@ -5,6 +5,7 @@ They stand between two comments, which a page does not show:
 - ``<!-- findings: NAME -->``, ``<!-- end -->``: the table of the findings of a record that pages show, or of those
   whose ids follow its name; below the whole table, which headline findings would still hold if they were one family.
 - ``<!-- checkpoints -->``, ``<!-- end -->``: the real checkpoints that ``make real`` runs on.
+- ``<!-- roles -->``, ``<!-- end -->``: the roles of heads in two of them.
 - ``<!-- counts -->``, ``<!-- end -->``: a row for each study, in which is filled in how many of the findings that its
   page shows hold; checks do not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``;
   what the intervals of a record without seeds are over stands in the row.
@@ -20,13 +21,16 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
+
 from mechclust.evidence import Findings, family_notes, load_findings
 from mechclust.evidence.tables import markdown_table, shown_on_pages, verdict_text, with_interval
+from probes.head_roles import HEAD_ROLES
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
 _MARKED = re.compile(
-    r"(<!-- (findings|counts|headlines|checkpoints)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->",
+    r"(<!-- (findings|counts|headlines|checkpoints|roles)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->",
     re.DOTALL,
 )
 
@@ -50,6 +54,8 @@ def _table(kind: str, names: str, held: str) -> str:
         return _checkpoints()
     if kind == "headlines":
         return _headlines()
+    if kind == "roles":
+        return _roles()
     head, line, *rows = held.strip().splitlines()
     return "\n".join([head, line, *map(_counted, rows)])
 
@@ -86,6 +92,29 @@ def _checkpoints() -> str:
             _row(m["name"], m["what"], f"`{m['package']}`", m["licence"], size, *(str(m[key]) for key in counts))
         )
     return "\n".join([_row(*head), "|---" * len(head) + "|", *rows])
+
+
+def _roles() -> str:
+    """A row for each role: in each model and text the number of its heads, and the strongest with its score."""
+    models = ("smollm2", "gemma3")
+    tables = {name: pd.read_csv(_RESULTS / "real-models" / name / "roles.csv") for name in models}
+    texts = tables[models[0]]["text"].unique()
+    head = ["role", *(f"{name}, {text}" for name in models for text in texts)]
+    rows = [_row(*head), "|---" * len(head) + "|"]
+    for role in HEAD_ROLES[1:]:
+        cells = [_role(tables[name], role, text) for name in models for text in texts]
+        rows.append(_row(f"`{role}`", *cells))
+    return "\n".join(rows)
+
+
+def _role(table: pd.DataFrame, role: str, text: str) -> str:
+    found = table[(table["role"] == role) & (table["text"] == text)]
+    if found.empty:
+        return "–"
+    summary = found.iloc[0]
+    back = f", {summary['offset']:.0f} back" if role == "offset" else ""
+    scores = f"{summary['score']:.3f} ({summary['random_weights']:.3f})"
+    return f"{scores}, {summary['strongest']}{back}; {summary['heads']}"
 
 
 def _counted(row: str) -> str:

@@ -22,7 +22,7 @@ _HABITS = {
     "nothing": re.compile(r"\b(?:nothing|nobody|no one)\b", re.IGNORECASE),
 }
 _FENCE = re.compile(r"(?ms)^ *```.*?^ *```$")
-_GENERATED = re.compile(r"(?s)<!-- (?:findings|counts|headlines|checkpoints).*?<!-- end -->")
+_GENERATED = re.compile(r"(?s)<!-- (?:findings|counts|headlines|checkpoints|roles).*?<!-- end -->")
 _COMMENT = re.compile(r"(?s)<!--.*?-->")
 _DOCTEST = re.compile(r"(?m)^ *(?:>>>|\.\.\.) .*$")
 _SENTENCE_END = re.compile(r"(?<=[.?!:])\s+(?=[A-Z`*\[$])|\n\s*\n|\n\s*(?:[-*|]|\d+\.)\s")

@@ -243,6 +243,7 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "cluster-factors": study("cluster-factors"),
     "planted-layers": study("planted-layers"),
     "heads-in-models": study("heads-in-models"),
+    "induction-heads": study("induction-heads"),
     "clusters": command("clusters", "{}/gpt2", *PROMPTS, "--also", "form", inputs=write_prompts),
     "compare": command(
         *("compare", "{}/gpt2", "{}/tuned", *PROMPTS, "--min-per-task", "8", "--n-resamples", "20"),

@@ -30,6 +30,7 @@ DOORS = (
     "mechclust.studies.clustering_heads",
     "mechclust.studies.clustering_heads.sandbox",
     "mechclust.studies.heads_in_models",
+    "mechclust.studies.induction_heads",
     "mechclust.studies.mossa",
     "mechclust.studies.planted_layers",
     "mechclust.training.tuning",

@@ -44,6 +44,7 @@ def _transformer(config: ModelConfig) -> Any:
         "n_heads": config.n_heads,
         "d_head": config.d_head,
         "d_mlp": config.d_feedforward,
+        "attn_only": config.attn_only,
         "n_ctx": config.n_ctx,
         "d_vocab": config.d_vocab,
         "d_vocab_out": config.d_vocab,

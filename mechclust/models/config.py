@@ -70,6 +70,7 @@ class ModelConfig(AnyConfig):
         d_model: width of the residual stream.
         n_heads: attention heads. ``d_model`` must be a multiple.
         d_mlp: width of the feed-forward layer. ``None``: ``4 * d_model``.
+        attn_only: whether blocks have attention only, without a feed-forward layer.
         attention: ``"causal"`` or ``"bidirectional"``.
         init_std: standard deviation of initial weights (GPT-2: 0.02). The two projections that write to the residual
             stream are scaled by ``1 / sqrt(2 n_layers)``.
@@ -88,6 +89,7 @@ class ModelConfig(AnyConfig):
     d_model: Size = 128
     n_heads: Count = 4
     d_mlp: Size | None = None
+    attn_only: bool = False
     attention: Literal["causal", "bidirectional"] = "causal"
     init_std: Positive = 0.02
     seed: WideSeed = 0

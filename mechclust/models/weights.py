@@ -127,12 +127,17 @@ def _initial_block(config: ModelConfig, draw: Callable[..., Weight]) -> dict[str
     std_to_stream = std * (1 / math.sqrt(2 * config.n_layers))  # of projections that write to the residual stream
     d_model = config.d_model
     heads = (config.n_heads, config.d_head)
-    return {
+    attention = {
         **_norm("ln1", d_model),
         **{f"attn.W_{kind}": draw(std, config.n_heads, d_model, config.d_head) for kind in "QKV"},
         **{f"attn.b_{kind}": torch.zeros(heads) for kind in "QKV"},
         "attn.W_O": draw(std_to_stream, *heads, d_model),
         "attn.b_O": torch.zeros(d_model),
+    }
+    if config.attn_only:
+        return attention
+    return {
+        **attention,
         **_norm("ln2", d_model),
         "mlp.W_in": draw(std, d_model, config.d_feedforward),
         "mlp.b_in": torch.zeros(config.d_feedforward),

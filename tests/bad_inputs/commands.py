@@ -121,7 +121,7 @@ def settings_calls(rng: np.random.Generator) -> Calls:
 
 def job_calls() -> Calls:
     """Yield settings of studies that do not fit together, or are used only after training."""
-    for study in ("task-clusters", "cluster-factors", "heads-in-models", "planted-layers", "mossa"):
+    for study in ("task-clusters", "cluster-factors", "heads-in-models", "induction-heads", "planted-layers", "mossa"):
         line = f"run {study} --preset smoke --out out --workers 1"
         freeze = "tuning" if study in ("planted-layers", "mossa") else "training"
         yield f"run {study} --n-heads 5", Call(f"{line} --n-heads 5", ("n_heads",))

@@ -170,6 +170,7 @@ def test_the_numbers_are_what_their_generator_writes() -> None:
         "real-models.md",
         "commands/mossa.md",
         "commands/topics.md",
+        "probes/head-roles.md",
         "results.md",
         *recorded,
     }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # imported by processes only, late
 
 STUDIES = (
     *("task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers"),
-    "heads-in-models",
+    *("heads-in-models", "induction-heads"),
 )
 N_PER_TASK = 20
 

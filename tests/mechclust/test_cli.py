@@ -238,8 +238,8 @@ class TestRun:
 class TestRunRefusals:
     def test_unknown_study(self, refused):
         assert refused("run", "task-cluster") == (
-            "no study 'task-cluster' (it has cluster-factors, clustering-heads, heads-in-models, mossa, "
-            "planted-layers, task-clusters, topic-structure); "
+            "no study 'task-cluster' (it has cluster-factors, clustering-heads, heads-in-models, induction-heads, "
+            "mossa, planted-layers, task-clusters, topic-structure); "
             "did you mean 'task-clusters'?"
         )
 

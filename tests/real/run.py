@@ -88,7 +88,9 @@ def main() -> None:
         for name in ("findings.json", "findings.csv", "models.json"):
             shutil.copy(options.out / name, _RECORD / name)
         shutil.copytree(options.out / "figures", _RECORD / "figures", dirs_exist_ok=True)
-        (_RECORD / INSTRUCT.name).mkdir(exist_ok=True)
+        for model in (INSTRUCT, BASE_LM):
+            (_RECORD / model.name).mkdir(exist_ok=True)
+            shutil.copy(options.out / model.name / "heads" / "roles.csv", _RECORD / model.name)
         for name in ("clusters/clusters.csv", "clusters/features.csv", "decodability.safetensors"):  # README's pictures
             shutil.copy(options.out / INSTRUCT.name / name, _RECORD / INSTRUCT.name)
         (_RECORD / "command.txt").write_text(f"{_COMMAND}\n", encoding="utf-8")
@@ -233,6 +235,7 @@ def _smollm2(out: Path) -> Found:
     model = str(INSTRUCT.folder())
     fresh = [load_pretrained(model, untrained=True, seed=seed) for seed in range(measure.UNTRAINED)]
     first = _CLUSTER_SEEDS[0]
+    _roles(out, INSTRUCT)
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
     return {
         "checks": {INSTRUCT.name: _check(out, INSTRUCT)},
@@ -245,11 +248,18 @@ def _smollm2(out: Path) -> Found:
     }
 
 
+def _roles(out: Path, model: RealModel) -> None:
+    """Measure the roles of heads, on repeated random tokens and on pages of the language reference."""
+    folder, _ = data.python_reference()
+    _cli(out, model, "heads", "--corpus", str(folder), "--n-permutations", "0")
+
+
 def _of_task(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["label"] == "task"]
 
 
 def _gemma3(out: Path) -> Found:
+    _roles(out, BASE_LM)
     return {
         "checks": {BASE_LM.name: _check(out, BASE_LM)},
         "nats": measure.nats(BASE_LM.folder(), list(data.own_pages().values())),

@@ -99,6 +99,17 @@ def shaken(model, seed=1):
     return model
 
 
+def test_attention_only_is_a_model_whose_feedforward_layers_write_nothing():
+    config = replace(SMALL, attn_only=True)
+    model = shaken(build_model(config))
+    silent = get_weights(shaken(build_model(SMALL)))
+    silent = {name: torch.zeros_like(weight) if "mlp" in name else weight for name, weight in silent.items()}
+    whole = build_model(SMALL)
+    set_weights(whole, silent | get_weights(model))
+    torch.testing.assert_close(model(TOKENS), whole(TOKENS))
+    assert {name for name in silent if "mlp" in name or "ln2" in name} == silent.keys() - get_weights(model).keys()
+
+
 class TestInitialWeights:
     def test_depend_on_the_configuration_alone(self):
         first, again = (get_weights(build_model(SMALL)) for _ in range(2))

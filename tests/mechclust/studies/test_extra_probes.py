@@ -150,7 +150,7 @@ def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):
     "name",
     [
         *("task-clusters", "cluster-factors", "topic-structure", "clustering-heads", "mossa", "planted-layers"),
-        "heads-in-models",
+        *("heads-in-models", "induction-heads"),
     ],
 )
 def test_every_study_has_trained_models(name, tmp_path):

@@ -6,7 +6,7 @@ from mechclust.studies import get_study, run_study
 from tasks import InputError
 from tasks.settings import configure
 
-TRAINED = ("task-clusters", "cluster-factors", "heads-in-models", "planted-layers", "mossa")
+TRAINED = ("task-clusters", "cluster-factors", "heads-in-models", "induction-heads", "planted-layers", "mossa")
 TRAINING = {"mossa": "tuning", "planted-layers": "tuning"}
 
 

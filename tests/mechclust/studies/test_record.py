@@ -248,8 +248,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         "name",
         [
-            *("cluster-factors", "clustering-heads", "heads-in-models", "mossa", "planted-layers", "task-clusters"),
-            "topic-structure",
+            *("cluster-factors", "clustering-heads", "heads-in-models", "induction-heads", "mossa", "planted-layers"),
+            *("task-clusters", "topic-structure"),
         ],
     )
     def test_makes_the_same_settings_again(

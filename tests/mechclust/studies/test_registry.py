@@ -14,8 +14,8 @@ from mechclust.studies import get_study, list_studies, open_run, registered_stud
 from tasks import InputError
 
 OURS = [
-    *("cluster-factors", "clustering-heads", "heads-in-models", "mossa", "planted-layers", "task-clusters"),
-    "topic-structure",
+    *("cluster-factors", "clustering-heads", "heads-in-models", "induction-heads", "mossa", "planted-layers"),
+    *("task-clusters", "topic-structure"),
 ]
 
 

@@ -237,8 +237,8 @@ class TestRefusals:
         with pytest.raises(InputError) as refused:
             get_study("task-cluster")
         assert str(refused.value) == (
-            "no study 'task-cluster' (it has cluster-factors, clustering-heads, heads-in-models, mossa, "
-            "planted-layers, task-clusters, topic-structure); "
+            "no study 'task-cluster' (it has cluster-factors, clustering-heads, heads-in-models, induction-heads, "
+            "mossa, planted-layers, task-clusters, topic-structure); "
             "did you mean 'task-clusters'?"
         )
 
@@ -307,8 +307,8 @@ class TestPresets:
 
 def test_the_studies_are_listed_by_name():
     names = [
-        *("cluster-factors", "clustering-heads", "heads-in-models", "mossa", "planted-layers", "task-clusters"),
-        "topic-structure",
+        *("cluster-factors", "clustering-heads", "heads-in-models", "induction-heads", "mossa", "planted-layers"),
+        *("task-clusters", "topic-structure"),
     ]
     assert [study.name for study in list_studies()] == names
 

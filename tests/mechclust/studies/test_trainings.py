@@ -14,7 +14,7 @@ from mechclust.training import TrainConfig
 from tasks import InputError
 
 STUDIES = [registered.name for registered in list_studies()]
-WITHOUT_TASKS = ("clustering-heads", "heads-in-models", "topic-structure")
+WITHOUT_TASKS = ("clustering-heads", "heads-in-models", "induction-heads", "topic-structure")
 LONG = {"training.steps": 10**8}
 
 
