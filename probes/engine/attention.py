@@ -281,10 +281,14 @@ class EagerAttention(Attention):
 
     Args:
         weights: the pattern, probabilities over keys.
+        real: false at padding, whose weights are 0, where a model may give NaN. ``None``: no padding.
     """
 
-    def __init__(self, weights: Float[Tensor, "batch head query key"]) -> None:
+    def __init__(
+        self, weights: Float[Tensor, "batch head query key"], real: Bool[Tensor, "batch key"] | None = None
+    ) -> None:
         self.weights = weights
+        self.real = real
         batch, head, query, key = weights.shape
         self.shape = (batch, head, query, key)
         self.device = weights.device
@@ -294,21 +298,25 @@ class EagerAttention(Attention):
     ) -> Float[Tensor, "batch head query key"]:
         """Return the attention of some queries to some keys, or to all."""
         rows = self.weights[:, :, queries]
+        if self.real is not None:
+            rows = torch.where(self.real[:, None, queries, None] & self.real[:, None, None], rows, 0)
         if rows.dtype in (torch.float16, torch.bfloat16):
             rows = rows.float()
         return rows if keys is None else rows[..., keys]
 
     def example(self, number: int) -> EagerAttention:
         """Return the attention of one example of the batch, as a batch of one."""
-        return EagerAttention(self.weights[number : number + 1])
+        part = slice(number, number + 1)
+        return EagerAttention(self.weights[part], None if self.real is None else self.real[part])
 
     def detach(self) -> EagerAttention:
         """Return the same attention without gradients."""
-        return EagerAttention(self.weights.detach())
+        return EagerAttention(self.weights.detach(), self.real)
 
     def to(self, *args: Any, **kwargs: Any) -> EagerAttention:
         """Return the attention on another device."""
-        return EagerAttention(self.weights.to(*args, **kwargs))
+        weights = self.weights.to(*args, **kwargs)
+        return EagerAttention(weights, None if self.real is None else self.real.to(weights.device))
 
 
 class EveryPair(EagerAttention):
@@ -412,7 +420,7 @@ def blocks_by_word(
 
 
 def _attention_of(activation: Any, batch: Batch) -> Attention:
-    """Return an activation as attention. The weights of padding are 0 in a pattern, where a model may give NaN.
+    """Return an activation as attention, without a copy of a pattern.
 
     Raises:
         InputError: for an activation that is no attention of this batch.
@@ -426,10 +434,8 @@ def _attention_of(activation: Any, batch: Batch) -> Attention:
         )
     if isinstance(activation, Attention):
         return activation
-    if batch.attention_mask is not None:
-        real = batch.attention_mask.to(activation.device)
-        activation = torch.where(real[:, None, :, None] & real[:, None, None, :], activation, 0)
-    return EagerAttention(activation)
+    mask = batch.attention_mask
+    return EagerAttention(activation, None if mask is None else mask.to(activation.device))
 
 
 def _ranked(words: Int[Tensor, "batch pos"]) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "batch _"]]:
