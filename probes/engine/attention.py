@@ -18,7 +18,8 @@ from tasks import Batch, InputError
 
 _MAX_NUMBERS_AT_ONCE = 2**24  # in a block of rows: 64 MiB
 _MAX_NUMBERS_AT_ONCE_ON_GPU = 2**26
-_QUERIES_AT_ONCE = 256  # in a block of positions of the same words
+_QUERIES_AT_ONCE = 64  # in a block of positions of the same words
+_QUERIES_AT_ONCE_ON_GPU = 256
 
 
 class Attention(ABC):
@@ -417,11 +418,12 @@ def blocks_by_word(
     in_order, order = words.sort(stable=True)
     order = order[in_order >= 0]
     in_order = in_order[in_order >= 0]
-    for start in range(0, len(order), _QUERIES_AT_ONCE):
-        block = in_order[start : start + _QUERIES_AT_ONCE]
+    at_once = _QUERIES_AT_ONCE_ON_GPU if words.device.type == "cuda" else _QUERIES_AT_ONCE
+    for start in range(0, len(order), at_once):
+        block = in_order[start : start + at_once]
         first = int(torch.searchsorted(in_order, block[0]))
         last = int(torch.searchsorted(in_order, block[-1], right=True))
-        yield order[start : start + _QUERIES_AT_ONCE], order[first:last], block[:, None] == in_order[first:last]
+        yield order[start : start + at_once], order[first:last], block[:, None] == in_order[first:last]
 
 
 def relabelled_pairs(
