@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, EveryPair
+from probes.engine.attention import Attention, AttentionReadout, relabelled_pairs
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
@@ -270,24 +270,33 @@ class BucketSums(AttentionReadout):
 
     def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head column"]:
         """Return the sums, in float64."""
-        row = self.topics.rows_of(words_by_position(batch, self.words))
-        meet = None if self.topics.disjoint else self.topics.same.to(row.device)
-        same_word, meeting = attention.relabelled_mass(row, self._labels.to(row.device), meet)
-        different_words = meeting[..., 0]
-        same_topic = meeting[..., 1]
-        buckets = torch.stack([same_word, same_topic, different_words - same_topic], dim=-1)
-        return torch.cat([buckets, meeting[..., 2:]], dim=-1)
+        return _columns(*attention.relabelled_mass(*self._classes(batch)))
 
     def pairs(self, batch: Batch) -> Int[Tensor, "batch column"]:
         """Return how many pairs each document has."""
-        examples, length = batch.tokens.shape
-        every_pair = EveryPair(examples, length, batch.tokens.device)
-        return self.read(every_pair, batch)[:, 0].round().long()
+        return _columns(*relabelled_pairs(*self._classes(batch)))
+
+    def _classes(
+        self, batch: Batch
+    ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "labelling row"], Bool[Tensor, "group group"] | None]:
+        """Return the words of a batch, their groups in every labelling, and which groups meet."""
+        row = self.topics.rows_of(words_by_position(batch, self.words))
+        meet = None if self.topics.disjoint else self.topics.same.to(row.device)
+        return row, self._labels.to(row.device), meet
 
     @cached_property
     def _labels(self) -> Int[Tensor, "labelling row"]:
         """One class for all words, whose pairs are all pairs; then the groups as they are, and relabelled."""
         return torch.cat([torch.zeros_like(self.topics.group)[None], self.topics.group[None], self.permuted])
+
+
+def _columns(
+    same_word: Shaped[Tensor, "*batch"], meeting: Shaped[Tensor, "*batch labelling"]
+) -> Shaped[Tensor, "*batch column"]:
+    """Return the columns from sums over the same word, and over different words whose groups meet."""
+    same_topic = meeting[..., 1]
+    buckets = torch.stack([same_word, same_topic, meeting[..., 0] - same_topic], dim=-1)
+    return torch.cat([buckets, meeting[..., 2:]], dim=-1)
 
 
 def _largest(by_head: Float[Tensor, "site head ..."]) -> Float[Tensor, "site ..."]:

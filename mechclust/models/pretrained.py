@@ -204,12 +204,20 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
             f"TransformerLens cannot wrap this {type(plain).__name__} ({first_line(error)}); load it with "
             "attention='sdpa', which works without it"
         ) from error
+    for module in bridge.modules():
+        if hasattr(module, "_pattern"):
+            module.register_forward_hook(_forget_pattern)
     wired = isinstance(getattr(type(bridge), "tokenizer", None), property)  # setting it would change it again
     setattr(bridge, "_tokenizer" if wired else "tokenizer", tokenizer)
     setattr(bridge, KEPT_TOKENIZER, tokenizer)
     # to_tokens, generate and the like then give the tokenizer's own ids, too.
     bridge.cfg.default_prepend_bos = bridge.cfg.tokenizer_prepends_bos
     return bridge
+
+
+def _forget_pattern(module: Any, inputs: Any, output: Any) -> None:
+    """Forget the pattern that TransformerLens keeps on a module and never reads, so that no more than one is alive."""
+    module._pattern = None
 
 
 def _no_tokenizer() -> Any:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from mechclust.models.attention_calls import KIND, caught_attention
+from mechclust.models.attention_calls import KIND, caught_attention, caught_eager_attention, eager_function
 from mechclust.models.blocks import Blocks, find_blocks, first_input, first_output
 from mechclust.models.config import ModelShape
-from probes.engine.fused_attention import FusedAttention
+from probes.engine.attention import Attention
 from probes.engine.hooks import evaluation_mode
 from tasks import InputError
 
@@ -70,7 +70,9 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
     - ``blocks.{l}.attn.hook_pattern`` ``[batch head query key]``: ``attentions[l]``, with eager attention. Kept only
       while a hook reads a pattern, but then the patterns of all layers are kept at once, and fire at the end.
     - ``blocks.{l}.attn.hook_attention``, a ``probes.Attention``, with ``sdpa`` attention: of queries and keys, without
-      a pattern. It fires while the block runs, only if someone reads it, and leaves the forward pass as it is.
+      a pattern. It fires while the block runs, only if someone reads it, and leaves the forward pass as it is. Families
+      without ``sdpa`` (soft caps, sinks) have it too, if they attend through transformers' interface: their own eager
+      function is then called for one block of queries after the other.
     - ``unembed.hook_in`` ``[batch pos d_model]``: the input of a causal language model's head, which is the last hidden
       state after the final norm.
 
@@ -159,7 +161,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         blocks: Any = self.blocks
         unembed: Any = self.unembed
         patterns = self._stream.patterns and any(block.attn.hook_pattern._forward_hooks for block in blocks)
-        with _ForwardPass(self).hooked():
+        with _ForwardPass(self, patterns).hooked():
             out = self.body(
                 input_ids=tokens.to(_device(self.body)),
                 **self._padding(tokens, attention_mask),
@@ -199,8 +201,9 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
 class _ForwardPass:
     """One forward pass of Hugging Face's modules, during which the hook points of a read-only model fire."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, patterns: bool) -> None:
         self._model = model
+        self._patterns = patterns
         self._calls: Counter[nn.Module] = Counter()
         self._n_attended = 0
         self._layers = {call: layer for layer, call in enumerate(model._stream.calls)}
@@ -215,7 +218,10 @@ class _ForwardPass:
                 stack.enter_context(_removed(module.register_forward_pre_hook(self._enter, with_kwargs=True)))
                 stack.enter_context(_removed(module.register_forward_hook(self._leave)))
             if self._model._attending and any(block.attn.hook_attention._forward_hooks for block in self._model.blocks):
-                stack.enter_context(caught_attention(self._attend))
+                if _kind(self._model.body) == KIND:
+                    stack.enter_context(caught_attention(self._attend))
+                else:
+                    stack.enter_context(caught_eager_attention(self._attend, whole=self._patterns))
             yield
 
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -229,7 +235,7 @@ class _ForwardPass:
             self._model.hook_embed(state)
         self._model.blocks[layer].hook_resid_pre(state)
 
-    def _attend(self, module: nn.Module, attention: Callable[[], FusedAttention]) -> None:
+    def _attend(self, module: nn.Module, attention: Callable[[], Attention]) -> None:
         if module not in self._model._attending:  # of another model, in another thread
             return
         point = self._model.blocks[self._n_attended].attn.hook_attention
@@ -340,15 +346,28 @@ def _options(arguments: Container[str]) -> dict[str, Any]:
 def _find_blocks(body: Any) -> tuple[Blocks, tuple[nn.Module, ...]]:
     """Find the blocks, and the module of each that attends, in evaluation mode, and leave no trace."""
     attending: list[nn.Module] = []
-    eager = getattr(body.config, "_attn_implementation", "eager") == "eager"
+    eager = _kind(body) == "eager"
+    in_blocks = eager and not _has_kernel(body) and eager_function(body) is not None
+    note = partial(_note, attending)
     tokens = torch.arange(3, device=_device(body))[None]
     options = _options(inspect.signature(body.forward).parameters)
-    with evaluation_mode(body), torch.no_grad(), caught_attention(partial(_note, attending)):
+    caught = caught_eager_attention(note, whole=True) if in_blocks else caught_attention(note)
+    with evaluation_mode(body), torch.no_grad(), caught:
         forward = partial(
             body, input_ids=tokens, **options, output_hidden_states=True, output_attentions=eager, return_dict=True
         )
         stream = find_blocks(body, forward)
     return stream, tuple(attending) if _is_one_for_each(attending, stream) else ()
+
+
+def _kind(body: Any) -> str:
+    """Return the name of a model's attention function."""
+    return getattr(body.config, "_attn_implementation", "eager")
+
+
+def _has_kernel(body: Any) -> bool:
+    """Return whether PyTorch's kernel computes the attention of a model's family."""
+    return bool(getattr(body, "_supports_sdpa", False))
 
 
 def _note(attending: list[nn.Module], module: nn.Module, _: Any) -> None:
@@ -364,18 +383,18 @@ def _is_one_for_each(attending: Sequence[nn.Module], stream: Blocks) -> bool:
 
 
 def _not_caught(body: Any) -> str:
-    kind = getattr(body.config, "_attn_implementation", "eager")
-    name = type(body).__name__
-    if kind == KIND:
-        return (
-            f"the queries and keys of a {name} cannot be caught, because not each of its blocks calls transformers' "
-            "attention once; residual() works, and so does attention_pattern() with attention='eager'"
-        )
-    return f"attention of kind {kind!r} gives no queries and keys; load the model with attention='sdpa'"
+    kind = _kind(body)
+    if kind != KIND and _has_kernel(body):
+        return f"attention of kind {kind!r} gives no queries and keys; load the model with attention='sdpa'"
+    way = "" if kind == "eager" else " with attention='eager'"
+    return (
+        f"the queries and keys of a {type(body).__name__} cannot be caught, because not each of its blocks calls "
+        f"transformers' attention once; residual() works, and so does attention_pattern(){way}"
+    )
 
 
 def _no_patterns(body: Any) -> str:
-    kind = getattr(body.config, "_attn_implementation", "eager")
+    kind = _kind(body)
     if kind != "eager":
         return f"attention of kind {kind!r} keeps no attention patterns; load the model with attention='eager'"
     return f"a {type(body).__name__} gives no attention patterns [batch head query key] for each of its blocks"

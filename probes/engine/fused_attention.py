@@ -89,7 +89,9 @@ class FusedAttention(Attention):
         if self.is_causal:
             mask = (keys <= queries[:, None])[None, None]
         scores = self._scores(self.q[:, :, queries], self._exact_keys[:, :, keys], mask)
-        return torch.where(scores > -torch.inf, (scores - self._row_sums[0][:, :, queries, None]).exp(), 0)
+        log_sum = self._row_sums[0][:, :, queries, None]
+        log_sum = torch.where(log_sum > -torch.inf, log_sum, 0)  # of a query that sees no key
+        return scores.sub_(log_sum).exp_()
 
     def at(self, keys: Int[Tensor, "batch query place"]) -> Float[Tensor, "batch head query place"]:
         """Return each query's attention to a few keys of its own; 0 for keys below 0, which stand for none."""
@@ -292,5 +294,5 @@ def _masked(
 ) -> Float[Tensor, "batch head query key"]:
     """Return scores with a mask."""
     if mask.dtype is torch.bool:
-        return torch.where(mask, scores, -torch.inf)
+        return scores.masked_fill_(~mask, -torch.inf)
     return scores + mask

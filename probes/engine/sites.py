@@ -145,9 +145,10 @@ def embedding() -> Selector:
 def attention(layers: int | Sequence[int] | None = None) -> Selector:
     """Select the attention of blocks 0 to ``n_layers - 1`` as an ``Attention``, from which probes take sums.
 
-    It never holds more than one layer's pattern. In a Hugging Face model loaded with ``attention="sdpa"`` (hook
-    ``attn.hook_attention``) it holds none, so that texts of 32,000 tokens can be measured. In other models it is made
-    from the pattern (``attn.hook_pattern``), and only for an ``AttentionReadout``: other readouts get the pattern.
+    In a Hugging Face model loaded with ``attention="sdpa"`` (hook ``attn.hook_attention``) no pattern is made, so that
+    texts of 32,000 tokens can be measured. Families without that kernel, with soft caps or sinks, are computed in
+    blocks of queries. In other models it is read from the pattern of one layer (``attn.hook_pattern``), and only for an
+    ``AttentionReadout``: other readouts get the pattern.
 
     Args:
         layers: which blocks, as in ``attention_pattern``.

@@ -135,7 +135,8 @@ def permuted_sums(
         queries = torch.arange(start, min(start + queries_at_once, n), device=tokens.device)
         tables = {}
         for site, rows in rows_of.items():
-            tables[site] = rearrange(rows(queries), "head q k -> (q k) head").contiguous().double()
+            table = rearrange(rows(queries), "head q k -> (q k) head")
+            tables[site] = table.to(torch.float64, memory_format=torch.contiguous_format)
         at_once = _MAX_NUMBERS_AT_ONCE // max(n, n_pairs * max(table.shape[1] for table in tables.values()))
         of_block: dict[str, list[Float[Tensor, "head 2 _"]]] = {site: [] for site in tables}
         for cells, ends in _permuted_pairs(

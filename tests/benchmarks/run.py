@@ -20,6 +20,7 @@ from tests.benchmarks import (
     heads,
     jobs,
     kmeans,
+    long_texts,
     mossa,
     pairs,
     stores,
@@ -262,6 +263,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "heads": _heads,
     "ensembles": ensembles.table,
     "views": _views,
+    "long-texts": long_texts.table,
     "tuning": tuning.table,
     "mossa": mossa.table,
 }

@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from probes import Attention, AttentionReadout, Probe, Sum, all_tokens, attention, residual, resolve, run
+from probes.attention_entropy import MeanEntropies
 from probes.engine import attention as attention_module
-from probes.engine.attention import EagerAttention, EveryPair
+from probes.engine.attention import EagerAttention, relabelled_pairs
 from probes.engine.fused_attention import FusedAttention
 from tasks import Batch, InputError
 
@@ -117,7 +118,7 @@ def test_relabelled_mass_is_summed_pair_by_pair(kind: str, n_labellings: int, ov
     for layer in (fused, EagerAttention(pattern)):
         sums = layer.relabelled_mass(words, labels, meet)
         torch.testing.assert_close(sums, (same, meeting), rtol=1e-6, atol=1e-6)
-    assert torch.equal(EveryPair(BATCH, N, torch.device("cpu")).relabelled_mass(words, labels, meet)[1][:, 0], pairs)
+    assert torch.equal(relabelled_pairs(words, labels, meet)[1], pairs.long())
 
 
 @pytest.mark.usefixtures("blocks")
@@ -222,6 +223,29 @@ def test_memory_is_linear_in_the_length(monkeypatch: pytest.MonkeyPatch) -> None
         layer.relabelled_mass(torch.randint(0, 900, (1, n), generator=DRAW), torch.randint(0, 3, (20, 900)))
     assert largest.numbers <= 2**19 < heads * n * n / 60
     np.testing.assert_allclose(mass.sum(dim=-1), np.ones((1, heads, n)), atol=1e-6)
+
+
+def test_padding_needs_no_copy_of_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, n = 2, 256
+    monkeypatch.setattr(attention_module, "_MAX_NUMBERS_AT_ONCE", 8 * heads * n)
+    pattern = torch.full((1, heads, n, n), torch.nan)
+    pattern[:, :, 100:, 100:] = torch.eye(n - 100)
+    padded = Batch(torch.zeros(1, n, dtype=torch.int64), (torch.arange(n) >= 100)[None])
+    with LargestTensor() as largest:
+        mean = FirstToken()(pattern, padded)
+        entropy = MeanEntropies(None)(pattern, padded)
+    assert largest.numbers < pattern.numel() / 4
+    assert mean.tolist() == [[0, 0]]
+    assert bool((entropy[..., 0] == 0).all())
+
+
+def test_keys_of_a_cache_are_refused() -> None:
+    batch = Batch(torch.zeros(2, 3, dtype=torch.int64))
+    q = torch.randn(2, 4, 3, 8)
+    longer = torch.randn(2, 4, 5, 8)
+    for activation in (torch.rand(2, 4, 3, 5), FusedAttention(q, longer, scale=1)):
+        with pytest.raises(InputError, match=r"for 3 tokens: measure at attention.*without the keys of a cache"):
+            FirstToken()(activation, batch)
 
 
 def test_all_tokens_keeps_no_attention_object(fused_model: Any) -> None:
