@@ -276,7 +276,10 @@ class TestRunRefusals:
             (["--d-model", "wide"], "--d-model"),
             (["--n-init"], "--n-init"),
             (["--seeds"], "seeds is empty; expected at least one seed, such as --seeds 0"),
-            (["--arms", "private", "public"], "arms is 'public'; expected 'private', 'instruction', 'shared', 'five' or 'expressions'"),
+            (
+                ["--arms", "private", "public"],
+                "arms is 'public'; expected 'private', 'instruction', 'shared', 'five' or 'expressions'",
+            ),
         ],
     )
     def test_value_of_another_type(self, refused_option, options, said):
