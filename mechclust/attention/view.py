@@ -389,7 +389,7 @@ def _attention(
 def _patterns(
     recorded: Attention | Float[Tensor, "1 head query key"], heads: Sequence[int]
 ) -> Float[Tensor, "chosen query key"]:
-    """Return the patterns of a layer's chosen heads; those of all heads may not fit in memory."""
+    """Return the patterns of a layer's chosen heads only: all heads may not fit in memory."""
     if not isinstance(recorded, Attention):
         return recorded[0, heads].float().cpu()
     queries = torch.arange(recorded.shape[2], device=recorded.device)

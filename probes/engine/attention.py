@@ -289,7 +289,7 @@ class Attention(ABC):
         return same
 
     def _check_labels(self, labels: Int[Tensor, "batch pos"], n_classes: int) -> None:
-        """Refuse labels that are not those of this batch, or too large."""
+        """Refuse labels of another batch, or too large ones."""
         self._check("labels", labels, 1)
         if labels.numel() and int(labels.max()) >= n_classes:
             raise InputError(f"labels has a class {int(labels.max())}, but n_classes is {n_classes}; give more classes")

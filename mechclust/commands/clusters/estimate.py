@@ -196,7 +196,7 @@ def _drawing(inputs: Inputs, config: ClustersConfig) -> Cost:
 
 
 def device_speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) -> tuple[float | None, float | None]:
-    """Return the speeds of the model's device and of that of the statistics, if an estimate of time needs them."""
+    """Return the speeds of the model's device and of the statistics' device, if an estimate of time needs them."""
     width = inputs.sizes.d_model or 1
     model = statistics = None
     if estimate.operations is not None:

@@ -57,7 +57,7 @@ class Estimate:
         return cls(n_models, tokens, permuted, operations, additions)
 
     def cost(self, speed: float | None) -> Cost:
-        """Return the time and memory of one process, as far as they are known; the speed is that of ``text``."""
+        """Return the time and memory of one process, as far as they are known, at this speed (see ``text``)."""
         forward = 0.0 if self.operations is None or speed is None else self.operations / speed
         return Cost(forward + (self.additions or 0) / _ADDITIONS_PER_S, self.permuted or 0)
 

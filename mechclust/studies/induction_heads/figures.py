@@ -59,6 +59,6 @@ def ablations_figure(two: Sequence[RunResults]) -> Figure:
 
 
 def _by_score(run: RunResults, layer: int) -> Float[np.ndarray, "head"]:
-    """Return the rises of the loss without each head of a layer, that of the highest score first."""
+    """Return the rises of the loss without each head of a layer, by falling score."""
     scores = (run.previous if layer == 0 else run.induction)[-1, layer]
     return run.alone[layer][np.argsort(-scores)]
