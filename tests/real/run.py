@@ -226,26 +226,36 @@ def _minilm(out: Path) -> Found:
 
 
 def _smollm2(out: Path) -> Found:
-    prompts = ("--prompts", str(data.INSTRUCTIONS))
-    folder = _cli(out, INSTRUCT, "clusters", *prompts)
-    chat = _cli(out, INSTRUCT, "clusters", *prompts, "--chat", "--untrained", "0", name="clusters-chat")
+    folder = _cli(out, INSTRUCT, "clusters", "--prompts", str(data.INSTRUCTIONS))
     readme.check_command(folder.with_name("clusters.txt").read_text(encoding="utf-8"))
     readme.run_python(INSTRUCT.folder()).save(folder.with_name("decodability.safetensors"))
     table = _of_task(pd.read_csv(folder / "clusters.csv"))
-    model = str(INSTRUCT.folder())
-    fresh = [load_pretrained(model, untrained=True, seed=seed) for seed in range(measure.UNTRAINED)]
-    first = _CLUSTER_SEEDS[0]
-    _roles(out, INSTRUCT)
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
+    trained, untrained = _clusters(folder)
+    _roles(out, INSTRUCT)
     return {
         "checks": {INSTRUCT.name: _check(out, INSTRUCT)},
         "capitals": [float(a == b) for a, b in zip(said, data.CAPITALS.values(), strict=True)],
-        "smollm2": [measure.clusters(model, data.INSTRUCTIONS, folder, seed) for seed in _CLUSTER_SEEDS],
+        "smollm2": trained,
         "smollm2_controls": {name: table[name].max() for name in ("null_high", "given_null_high")},
-        "smollm2_untrained": [measure.clusters(network, data.INSTRUCTIONS, None, first) for network in fresh],
-        "chat": [measure.clusters(model, data.INSTRUCTIONS, chat, seed, chat=True) for seed in _CLUSTER_SEEDS],
-        "chat_untrained": [measure.clusters(network, data.INSTRUCTIONS, None, first, chat=True) for network in fresh],
+        "smollm2_untrained": untrained,
     }
+
+
+def _smollm2_chat(out: Path) -> Found:
+    options = ("--prompts", str(data.INSTRUCTIONS), "--chat", "--untrained", "0")
+    trained, untrained = _clusters(_cli(out, INSTRUCT, "clusters", *options, name="clusters-chat"), chat=True)
+    return {"chat": trained, "chat_untrained": untrained}
+
+
+def _clusters(folder: Path, chat: bool = False) -> tuple[list[Found], list[Found]]:
+    """Return what SmolLM2's states cluster by for each seed of k-means, and those of models with random weights."""
+    model = str(INSTRUCT.folder())
+    prompts = data.INSTRUCTIONS
+    trained = [measure.clusters(model, prompts, folder, seed, chat) for seed in _CLUSTER_SEEDS]
+    fresh = (load_pretrained(model, untrained=True, seed=seed) for seed in range(measure.UNTRAINED))
+    untrained = [measure.clusters(network, prompts, None, _CLUSTER_SEEDS[0], chat) for network in fresh]
+    return trained, untrained
 
 
 def _roles(out: Path, model: RealModel) -> None:
@@ -271,6 +281,7 @@ def _gemma3(out: Path) -> Found:
 _JOBS: Mapping[str, Callable[[Path], Found]] = {  # the longest first
     "gemma3": _gemma3,
     "smollm2": _smollm2,
+    "smollm2-chat": _smollm2_chat,
     "rxnfp": _rxnfp,
     "minilm": _minilm,
     "antiberty": _antiberty,
