@@ -1,5 +1,5 @@
 """Fills the registry."""
 
-from docs.pictures import command_pictures, probe_pictures, screens
+from docs.pictures import command_pictures, cost_pictures, probe_pictures, screens
 
-MODULES = (probe_pictures, command_pictures, screens)
+MODULES = (probe_pictures, command_pictures, cost_pictures, screens)

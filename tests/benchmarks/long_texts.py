@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -106,6 +107,31 @@ def print_memory(length: int, family: str) -> None:
         measure()
         peaks.append(peak())
     print(peaks[1] - peaks[0])
+
+
+def growth(length: int, how: str) -> tuple[float, float]:
+    """Seconds and MiB of a pass in a process of its own: ``bare``, or with the probes, ``sdpa`` or ``eager``."""
+    seconds, mib = printed(f"from tests.benchmarks.long_texts import print_growth; print_growth({length}, {how!r})")
+    return seconds, mib
+
+
+def print_growth(length: int, how: str) -> None:
+    """Print the seconds, and the MiB beyond the model."""
+    from probes import run
+    from tasks import Batch
+
+    torch.set_num_threads(1)
+    model = _model(attention="eager" if how == "eager" else "sdpa")
+    tokens = _tokens(length)
+    run(model, tokens[:, :64], _probes(0))
+    forget_peak()
+    before = peak()
+    start = perf_counter()
+    if how == "bare":
+        _bare(model, tokens)
+    else:
+        run(model, Batch(tokens), _probes(0))
+    print(perf_counter() - start, peak() - before)
 
 
 def table() -> list[tuple[str, Any, str]]:

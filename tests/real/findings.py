@@ -358,8 +358,8 @@ def _chat(found: Found) -> list[Finding]:
     return [
         Finding(
             id="R22",
-            statement="in the chat template, SmolLM2's states at the last prompt token cluster by what the prompt asks "
-            "for, and more with depth (ARI)",
+            statement="in its chat template, SmolLM2's states cluster by what the prompt asks for, more with depth "
+            "(ARI)",
             source="bounds of T4; an earlier measurement had .28 at the top",
             parts=_rises(found["chat"]),
             control=Control(_RANDOM, _rises(found["chat_untrained"])),
@@ -368,8 +368,7 @@ def _chat(found: Found) -> list[Finding]:
         ),
         Finding(
             id="R23",
-            statement="in the chat template, a linear classifier reads what the prompt asks for from SmolLM2's top "
-            "layer (accuracy)",
+            statement="in its chat template, a linear classifier reads this from SmolLM2's top layer (accuracy)",
             source="bounds of R20; an earlier measurement had .98",
             parts=_read(accuracy, best),
             control=Control(_RANDOM, _read(untrained, best)),
