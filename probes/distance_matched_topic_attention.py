@@ -62,7 +62,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         ``overall_ratio_resampled``, ``overall_ratio_unmatched_resampled`` (resample): the values behind these. Another
             probe with this ``seed`` resamples the same examples, so that differences can be taken draw by draw.
 
-    Attention that ignores topics has a ratio of 1. The interval is no test of that: it covers the choice of documents
+    Attention that ignores topics has a ratio of 1. The interval does not test this: it covers the choice of documents
     only, and words attract attention whatever their topic. The p-value of ``TopicAttention`` is a test, and a model
     with random weights shows how far from 1 words alone bring the ratio.
 

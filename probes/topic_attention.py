@@ -56,7 +56,7 @@ class TopicAttention(TopicProbe):
             ``overall_different_topic_within``: their means over sites and heads.
         ``sum``, ``mean`` (site, head, bucket): attention summed over the pairs of all documents, and this sum over
             their number; ``overall_mean`` (bucket): the mean over sites and heads. These are the plain averages of the
-            paper's table and by themselves are no evidence of topics.
+            paper's table. Alone, they are no evidence of topics.
         ``pairs`` (bucket): their number, equal at all sites.
 
     Memory: ``sites x heads x (5 + 2 n_permutations + 2 n_resamples)`` numbers, and two for each example with

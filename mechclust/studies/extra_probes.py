@@ -36,6 +36,25 @@ class TrainedModel:
     load: Callable[[], tuple[HookedModel, Iterable[Batch]]]
     examples: Callable[[], Iterable[Batch]] | None = None
 
+    @classmethod
+    def from_parts(
+        cls, name: str, load_model: Callable[[], HookedModel], examples: Callable[[], Iterable[Batch]]
+    ) -> TrainedModel:
+        """Return a model whose examples do not need it.
+
+        Args:
+            name: name of the model.
+            load_model: returns the model alone.
+            examples: returns the examples.
+        """
+        return cls(name, partial(_load_both, load_model, examples), examples)
+
+
+def _load_both(
+    load_model: Callable[[], HookedModel], examples: Callable[[], Iterable[Batch]]
+) -> tuple[HookedModel, Iterable[Batch]]:
+    return load_model(), examples()
+
 
 def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
     """Return the probes with these names, each checked to work without arguments.

@@ -87,7 +87,7 @@ def error(family: str = "Llama", length: int = 512) -> float:
 
 @lru_cache
 def memory(length: int, family: str = "Llama") -> float:
-    """MiB that the probes add to the peak of a bare forward pass, in a process of its own."""
+    """MiB that the probes add to the peak of a bare forward pass, in a separate process."""
     return printed(f"from tests.benchmarks.long_texts import print_memory; print_memory({length}, {family!r})")[0]
 
 
@@ -110,7 +110,7 @@ def print_memory(length: int, family: str) -> None:
 
 
 def growth(length: int, how: str) -> tuple[float, float]:
-    """Seconds and MiB of a pass in a process of its own: ``bare``, or with the probes, ``sdpa`` or ``eager``."""
+    """Seconds and MiB of a pass in a separate process: ``bare``, or with the probes, ``sdpa`` or ``eager``."""
     seconds, mib = printed(f"from tests.benchmarks.long_texts import print_growth; print_growth({length}, {how!r})")
     return seconds, mib
 

@@ -94,14 +94,13 @@ def _swapped(model: HookedModel, task: InstructionFollowing, seed: int) -> Probe
 def trained_models(config: ClusterFactorsConfig, out: Path) -> list[TrainedModel]:
     """Return every run's network at the end of training, with the validation examples."""
     return [
-        TrainedModel(job.name, partial(_load_trained, config, job, out), partial(_examples, config, job))
+        TrainedModel.from_parts(job.name, partial(_load_trained, config, job, out), partial(_examples, config, job))
         for job in jobs(config)
     ]
 
 
-def _load_trained(config: ClusterFactorsConfig, job: Job, out: Path) -> tuple[HookedModel, Iterable[Batch]]:
-    model = load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
-    return model, _examples(config, job)
+def _load_trained(config: ClusterFactorsConfig, job: Job, out: Path) -> HookedModel:
+    return load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
 
 
 def _examples(config: ClusterFactorsConfig, job: Job) -> Iterable[Batch]:

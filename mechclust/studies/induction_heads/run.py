@@ -106,13 +106,9 @@ def load_trained(config: InductionHeadsConfig, out: Path, job: Job) -> HookedMod
 def trained_models(config: InductionHeadsConfig, out: Path) -> list[TrainedModel]:
     """Return every run's network at the end of training, with the test sequences."""
     return [
-        TrainedModel(job.name, partial(_with_examples, config, out, job), partial(_examples, config, job))
+        TrainedModel.from_parts(job.name, partial(load_trained, config, out, job), partial(_examples, config, job))
         for job in jobs(config)
     ]
-
-
-def _with_examples(config: InductionHeadsConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-    return load_trained(config, out, job), _examples(config, job)
 
 
 def _examples(config: InductionHeadsConfig, job: Job) -> Iterable[Batch]:

@@ -70,13 +70,9 @@ def trained_models(config: MossaConfig, out: Path) -> list[TrainedModel]:
     """Return the base and the tuned model of each seed, with the test prompts of all skills."""
     jobs = [ModelJob(kind, seed) for seed in config.seeds for kind in MODELS]
     return [
-        TrainedModel(job.name, partial(_model_and_prompts, config, out, job), partial(_prompts, config, job))
+        TrainedModel.from_parts(job.name, partial(_load, config, out, job), partial(_prompts, config, job))
         for job in jobs
     ]
-
-
-def _model_and_prompts(config: MossaConfig, out: Path, job: ModelJob) -> tuple[HookedModel, Iterable[Batch]]:
-    return _load(config, out, job), _prompts(config, job)
 
 
 def _prompts(config: MossaConfig, job: ModelJob) -> Iterable[Batch]:

@@ -68,13 +68,9 @@ def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel
 def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
     """Return every run's model at the end of training, with the validation examples."""
     return [
-        TrainedModel(job.name, partial(_with_examples, config, out, job), partial(_examples, config, job))
+        TrainedModel.from_parts(job.name, partial(load_trained, config, out, job), partial(_examples, config, job))
         for job in jobs(config)
     ]
-
-
-def _with_examples(config: TaskClustersConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-    return load_trained(config, out, job), _examples(config, job)
 
 
 def _examples(config: TaskClustersConfig, job: Job) -> Iterable[Batch]:

@@ -213,13 +213,9 @@ def trained_models(config: TopicStructureConfig, out: Path) -> list[TrainedModel
     measured = (ATTENTION, "E4a theory", "E5")
     kept = [job for job in jobs(config) if keeps_model(config, job) and arms(config)[job.arm].experiment in measured]
     return [
-        TrainedModel(job.name, partial(_with_documents, config, out, job), partial(_examples, config, job))
+        TrainedModel.from_parts(job.name, partial(load_trained, out, job), partial(_examples, config, job))
         for job in kept
     ]
-
-
-def _with_documents(config: TopicStructureConfig, out: Path, job: Job) -> tuple[HookedModel, Iterable[Batch]]:
-    return load_trained(out, job), _examples(config, job)
 
 
 def _examples(config: TopicStructureConfig, job: Job) -> Iterable[Batch]:

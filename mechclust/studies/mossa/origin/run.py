@@ -62,13 +62,9 @@ def trained_origin_models(config: MossaConfig, out: Path) -> list[TrainedModel]:
     """Return the model of all domains of each cell and seed, with its domains' test prompts."""
     jobs = [models_of(config, seed, cell)[0] for seed in config.seeds for cell in cells_of(config)]
     return [
-        TrainedModel(job.name, partial(_model_and_prompts, config, out, job), partial(_prompts, config, job))
+        TrainedModel.from_parts(job.name, partial(_load, config, out, job), partial(_prompts, config, job))
         for job in jobs
     ]
-
-
-def _model_and_prompts(config: MossaConfig, out: Path, job: OriginJob) -> tuple[HookedModel, Iterable[Batch]]:
-    return _load(config, out, job), _prompts(config, job)
 
 
 def _prompts(config: MossaConfig, job: OriginJob) -> Iterable[Batch]:
