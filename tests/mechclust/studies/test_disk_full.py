@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -23,8 +24,11 @@ def can_mount() -> bool:
     return os.getuid() == 0 and subprocess.run(tried, capture_output=True).returncode == 0
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")}
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*.safetensors")
+    }
 
 
 @pytest.mark.timeout(300)
@@ -53,11 +57,13 @@ def test_a_full_disk_during_a_study(tmp_path: Path) -> None:
 
     config = configure(STUDY.preset("smoke"), **CHANGES)
     run_study(STUDY, config, shutil.copytree(before, after), workers=1)  # the same, where there is room
-    kept, ended = contents(before), contents(after)
-    assert len(kept) >= 3  # what was measured before the training
+    # On a busy machine the disk fills after some steps, and the training's state moves on with the later ones.
+    kept = {name: digest for name, digest in digests(before).items() if not name.endswith("state.safetensors")}
+    ended = digests(after)
+    assert len(kept) >= 3
     assert {name: ended.get(name) for name in kept} == kept
     times = [[(folder / name).stat().st_mtime_ns for name in kept] for folder in (before, after)]
     assert times[0] == times[1]
     for job in STUDY.jobs(config):
         STUDY.run_job(config, job, tmp_path / "whole")
-    assert ended == contents(tmp_path / "whole")
+    assert ended == digests(tmp_path / "whole")
