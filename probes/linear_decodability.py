@@ -70,7 +70,7 @@ class LinearDecodability(LabelledRows):
         units: a label that says which examples belong together, such as the template or the input that several prompts
             share. A unit stays in one fold, and the interval takes units, not examples, as independent.
         folds: parts of the examples, each predicted from the others.
-        n_shuffles: number of shuffles for the null interval.
+        n_shuffles: number of shuffles for the null interval, or 0 for none.
         max_rows: keep at most this many examples, chosen by their index.
         device: device for the linear algebra (float64): ``"cpu"`` or ``"cuda"``. ``None`` is the CPU.
         seed: for the folds and the shuffles.
@@ -103,7 +103,7 @@ class LinearDecodability(LabelledRows):
         device: str | None = None,
         seed: int = 0,
     ) -> None:
-        check_count(folds=(folds, 2), n_shuffles=(n_shuffles, 1), seed=(seed, 0))
+        check_count(folds=(folds, 2), n_shuffles=(n_shuffles, 0), seed=(seed, 0))
         check_max_rows(max_rows)
         check_further_labels(also)
         check_given(label, given=given, units=units)
@@ -179,7 +179,7 @@ class LinearDecodability(LabelledRows):
         n_independent = effective_size(is_right[0], self._codes(self.units)) if self.units else None
         low, high = accuracy_interval(hits_by_fold, sizes, n_independent)
         measured = {"accuracy": accuracies[0], "accuracy_low": low, "accuracy_high": high}
-        if label.fixed:
+        if label.fixed or self.n_shuffles == 0:
             return measured
         null_low, null_high = np.quantile(accuracies[1:], [0.025, 0.975])
         p = math.nan if label.few else float(permutation_p_value(accuracies[0], accuracies[1:]))

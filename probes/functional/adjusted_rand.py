@@ -17,7 +17,6 @@ from tasks.errors import check_count
 Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
 
 MAX_DENSE_CELLS = 2**16  # size up to which whole tables are counted. Of larger ones, only cells that are not empty
-MAX_SHUFFLED_EXAMPLES = 10_000  # labels are shuffled one by one. For more examples tables are drawn
 MAX_CELLS_AT_ONCE = 2**22  # cells of all tables in memory
 FEWEST_EFFECTIVE_CLASSES = 2.5  # needed for a p-value from moments. Two equal classes are 2, three are 3
 
@@ -119,10 +118,9 @@ def adjusted_rand_null(
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
 
-    These are values of the index by chance, with unchanged class sizes. Up to 10,000 examples without ``within`` are
-    shuffled one by one. Otherwise contingency tables with equal margins are drawn (``scipy.stats.random_table``,
-    Patefield 1981), unless they have more cells than there are examples. The distribution is unchanged, and the cost
-    hardly depends on the number of examples.
+    These are values of the index by chance, with unchanged class sizes. Contingency tables with equal margins are drawn
+    (``scipy.stats.random_table``, Patefield 1981) instead of shuffles, unless they have more cells than there are
+    examples. The distribution is equal, and the cost hardly depends on the number of examples.
 
     Args:
         a: class of each example.
@@ -141,7 +139,6 @@ def adjusted_rand_null(
     check_count(n_permutations=(n_permutations, 0), seed=(seed, 0))
     classes_a = _codes(a)
     classes_b = _codes(b)
-    n = len(classes_a)
     rng = np.random.default_rng(seed)
     strata = None if within is None else _codes(within)
     if units is not None:
@@ -149,14 +146,11 @@ def adjusted_rand_null(
         if relabelling.whole_units:
             return index_between_units(classes_a, relabelling, n_permutations, rng)
         strata = relabelling.strata
-    if strata is None and n <= MAX_SHUFFLED_EXAMPLES:
-        together = [_pairs(_cells(classes_a, rng.permutation(classes_b))) for _ in range(n_permutations)]
-    else:
-        strata = np.zeros(n, dtype=np.int64) if strata is None else strata
-        together = _pairs_within_strata(classes_a, classes_b, strata, n_permutations, rng)
+    strata = np.zeros_like(classes_a) if strata is None else strata
+    together = _pairs_within_strata(classes_a, classes_b, strata, n_permutations, rng)
     pairs_a = _pairs(np.bincount(classes_a))
     pairs_b = _pairs(np.bincount(classes_b))
-    return np.array([_index(pairs, pairs_a, pairs_b, math.comb(n, 2)) for pairs in together])
+    return np.array([_index(pairs, pairs_a, pairs_b, math.comb(len(classes_a), 2)) for pairs in together])
 
 
 def index_between_units(

@@ -94,6 +94,16 @@ def test_every_shuffles_accuracy_is_given(fake_model: Any) -> None:
     assert merged.coords == result.coords
 
 
+def test_without_shuffles_the_accuracy_is_the_same(fake_model: Any) -> None:
+    states, batch = planted(1.5)
+    expected = measure(fake_model, states, batch, n_shuffles=4)
+    result = measure(fake_model, states, batch, n_shuffles=0)
+    for name in ("accuracy", "accuracy_low", "accuracy_high"):
+        assert torch.equal(result[name], expected[name])
+    assert result["null"].shape[-1] == 0
+    assert result["p_value"].isnan().all()
+
+
 def test_the_same_shuffles_serve_every_site(fake_model: Any) -> None:
     """So that the highest of several layers has a null: the highest of each shuffle."""
     states, batch = planted(1.5)
@@ -225,7 +235,7 @@ def test_the_global_random_state_is_left_alone(fake_model: Any) -> None:
     ("arguments", "message"),
     [
         ({"folds": 1}, "folds is 1; expected at least 2"),
-        ({"n_shuffles": 0}, "n_shuffles is 0; expected at least 1"),
+        ({"n_shuffles": -1}, "n_shuffles is -1; expected at least 0"),
         ({"max_rows": 1}, "max_rows is 1; expected at least 2, or None for no limit"),
         ({"also": "ending"}, "also is the string 'ending'; expected a sequence of label names such as ('ending',)"),
         ({"given": "task"}, "given is 'task', the label itself; give another label, or None"),

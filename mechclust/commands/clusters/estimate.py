@@ -52,9 +52,10 @@ class Statistics:
         clusters = [*config.n_clusters] * len(classes) if config.n_clusters else classes
         n_clusterings = 1 if config.given == "none" else 2
         n_starts = config.n_init + config.n_resamples // (1 + config.untrained)
+        n_labelings = 1 + config.n_shuffles // (1 + config.untrained)
         searches = 0 if inputs.held_out is None else 2
         folds = config.folds(inputs.labels)
-        return cls(clusters * n_clusterings, n_starts, classes, 1 + config.n_shuffles, folds, searches)
+        return cls(clusters * n_clusterings, n_starts, classes, n_labelings, folds, searches)
 
     def operations(self, n: int, d: int) -> int:
         """Return roughly how many multiplications and additions ``n`` states of ``d`` dimensions take."""
@@ -187,10 +188,13 @@ def _drawing(inputs: Inputs, config: ClustersConfig) -> Cost:
     """Return the cost of permutations and half-samples, but for the multiplications that ``Statistics`` counts."""
     n = len(inputs)
     n_clusterings = len(config.labels) * (len(config.n_clusters) or 1) * (1 if config.given == "none" else 2)
-    relabellings = n_clusterings * config.n_permutations + len(config.labels) * config.n_shuffles
-    halves = n_clusterings * config.n_resamples  # of the trained model alone
+    # Shuffles of the classifier and halves are of the trained model alone.
+    relabellings = (1 + config.untrained) * n_clusterings * config.n_permutations + len(
+        config.labels
+    ) * config.n_shuffles
+    halves = n_clusterings * config.n_resamples
     n_layers = 1 + (inputs.sizes.n_layers or 0)
-    seconds = (1 + config.untrained) * relabellings * relabelling_seconds(n, LABEL_WIDTH)
+    seconds = relabellings * relabelling_seconds(n, LABEL_WIDTH)
     seconds += halves * HALF_CLUSTERING_OVERHEAD_S
     return Cost(n_layers * seconds, 8.0 * (n * config.n_resamples + config.n_permutations))
 

@@ -29,7 +29,7 @@ from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, rows_errors
 from mechclust.report.page import save_results
-from probes import Probe, ProbeResult, RowStore, Selector, TaskClusterARI, residual, resolve
+from probes import LinearDecodability, Probe, ProbeResult, RowStore, Selector, TaskClusterARI, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
 
@@ -238,8 +238,8 @@ class _LayerRunner:
     def _part(self, measure: str, model: str, layer: int, probe: Probe) -> MeasurementPart:
         store = self.stores[model]
         codes = self.inputs.codes
-        if model != _TRAINED and isinstance(probe, TaskClusterARI):  # random weights have no interval
-            probe = TaskClusterARI(**{**probe.parameters(), "n_resamples": 0})
+        if model != _TRAINED:
+            probe = _without_intervals(probe)
         return probe_part(
             store.folder / "measured",
             measure,
@@ -254,6 +254,15 @@ class _LayerRunner:
         """Remove measurements with other settings or labels."""
         for store in self.stores.values():
             remove_others(store.folder / "measured", self.used)
+
+
+def _without_intervals(probe: Probe) -> Probe:
+    """Return the probe without intervals and shuffles of the classifier, which no table shows of random weights."""
+    if isinstance(probe, TaskClusterARI):
+        return TaskClusterARI(**{**probe.parameters(), "n_resamples": 0})
+    if isinstance(probe, LinearDecodability):
+        return LinearDecodability(**{**probe.parameters(), "n_shuffles": 0})
+    return probe
 
 
 def _first_clustering(raw: ProbeResult, measure: str, label: str) -> Shaped[ndarray, "layer ..."]:

@@ -407,12 +407,12 @@ class TestEstimate:
         d = inputs.sizes.d_model
         assert found.disk == 2 * 27 * 3 * d * 4
         assert found.layer == 27 * d * 64 + 128 * 2**20
-        expected = Statistics(clusters=[3], n_starts=2 + 20 // 2, classes=[3], labelings=20, folds=5)
+        expected = Statistics(clusters=[3], n_starts=2 + 20 // 2, classes=[3], labelings=1 + 19 // 2, folds=5)
         assert Statistics.from_inputs(inputs, config) == expected
         assert Statistics.from_inputs(inputs, replace(config, given="auto")).clusters == [3, 3]
         assert Statistics.from_inputs(inputs, replace(config, n_clusters=(2, 4))).clusters == [2, 4]
         rank = min(27, d)
-        ridge = 10 * rank**3 + 2 * 27 * d * rank + 4 * 27 * rank * 3 * 20 * 8
+        ridge = 10 * rank**3 + 2 * 27 * d * rank + 4 * 27 * rank * 3 * 10 * 8
         assert found.measuring == 2 * 3 * (2 * 12 * 20 * 27 * d * 3 + 5 * ridge)
         assert found.text(None, found.measuring / 180).endswith("measuring: about 3 min")
         assert found.operations == 2 * 2 * 81 * 2 * (4 * d * d + 2 * d * 4 * d)

@@ -1,0 +1,304 @@
+"""Goals for speed that were set from a first measurement, with their measures: on two CPU cores, and on one GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.benchmarks import cka
+from tests.benchmarks.ratio import alternate
+
+
+class Goal(NamedTuple):
+    """A measurement: its name, its first value, the goal, and the function that measures it."""
+
+    name: str
+    first: str
+    goal: str
+    measure: Callable[[], float]
+
+
+def cpu_goals() -> list[Goal]:
+    """Return the goals on the CPU. All are ratios of two times in one run, unless the name gives a unit."""
+    return [
+        *(
+            Goal(f"CKA of {n} layers x 2,000 x 1,024 / {than}", first, goal, partial(measure, n))
+            for than, measure, rows in (
+                (
+                    "a streamed prototype",
+                    cka.kernels_over_grams,
+                    ((8, "3.0", "1.1"), (16, "6.7", "1.1"), (33, "8.6", "1.1")),
+                ),
+                ("bare products", cka.kernels_over_products, ((8, "2.0", ".7"), (16, "2.6", ".5"), (33, "", ".4"))),
+            )
+            for n, first, goal in rows
+        ),
+        Goal("`clusters`, 1,000 prompts, 6 layers / its forward passes", "2.25", "1.5", clusters_over_forward),
+        Goal("200 relabellings of the ARI: n = 9,999 / 20,000", "7", "1", relabellings),
+        Goal("`run` on tiny inputs / a bare pass", "1.42", "1.1", tiny_run),
+        Goal("states from texts / a bare pass on their tokens", "1.39", "1.1", states_from_texts),
+        Goal("`train` / a loop with sdpa and one product for q, k, v", "1.21", "1.05", train_over_loop),
+        Goal("`train_ensemble` before its first step, in seconds", "1", ".2", ensemble_start),
+        Goal("share of `history` that draws figures", ".24", ".08", history_drawing),
+        Goal("k-means ARI 20,000 x 768 / scikit-learn", ".93", ".7", kmeans_over_scikit_learn),
+    ]
+
+
+# ---- commands ----
+
+
+@cache
+def _word_model(layers: int, width: int, context: int = 64, seed: int = 0) -> Path:
+    """Write a Llama with random weights and a tokenizer of 2,000 words, and return its folder."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
+    words = ["</s>", "<unk>", *(f"w{i}" for i in range(2000))]
+    by_word = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    by_word.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=by_word, eos_token="</s>", unk_token="<unk>", pad_token="</s>"
+    ).save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = transformers.LlamaConfig(
+        vocab_size=len(words), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
+        num_attention_heads=width // 64, max_position_embeddings=context, attn_implementation="sdpa",
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def _texts(n: int, length: int = 32) -> list[str]:
+    rng = np.random.default_rng(0)
+    return [" ".join(f"w{i}" for i in rng.integers(2000, size=rng.integers(length // 2, length))) for _ in range(n)]
+
+
+def _write_prompts(n: int, tasks: int = 10) -> Path:
+    path = Path(tempfile.mkdtemp(prefix="mechclust-bench-")) / "prompts.jsonl"
+    rows = [{"prompt": text, "task": f"task{i % tasks}"} for i, text in enumerate(_texts(n))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _forward_seconds(folder: Path, texts: list[str]) -> float:
+    """Return the processor seconds of bare forward passes of a model's body over texts, sorted by length."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batches = [
+        tokenizer(sorted(texts, key=len)[i : i + 64], return_tensors="pt", padding=True)
+        for i in range(0, len(texts), 64)
+    ]
+    start = time.process_time()
+    with torch.inference_mode():
+        for batch in batches:
+            model.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False)
+    return time.process_time() - start
+
+
+def _command_seconds(*arguments: str) -> float:
+    """Return the processor seconds of a command on one thread."""
+    out = tempfile.mkdtemp(prefix="mechclust-bench-")
+    call = [sys.executable, "-m", "mechclust", *arguments, "--out", f"{out}/run"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(call, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def clusters_over_forward() -> float:
+    """Return the time of ``clusters``, imports included, over that of its forward passes (three copies are random)."""
+    folder = _word_model(6, 512)
+    command = _command_seconds("clusters", str(folder), "--prompts", str(_write_prompts(1000)))
+    return command / (4 * _forward_seconds(folder, _texts(1000)))
+
+
+def history_drawing() -> float:
+    """Return the share of ``history`` that draws and writes the report, on eight checkpoints and 300 prompts."""
+    from mechclust.commands.history import HistoryConfig, measure_history
+
+    folders = [_word_model(4, 256, seed=seed) for seed in range(8)]
+    series = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
+    for i, folder in enumerate(folders):
+        (series / f"checkpoint-{i}").symlink_to(folder)
+    config = HistoryConfig(prompts=_write_prompts(300), checkpoints=tuple(sorted(series.iterdir())))
+    start = time.perf_counter()
+    result = measure_history(str(series), config, series / "run")
+    measured = time.perf_counter()
+    result.write(series / "report")
+    return (time.perf_counter() - measured) / (time.perf_counter() - start)
+
+
+# ---- states, relabellings, k-means ----
+
+
+def relabellings() -> float:
+    """Return the time of 200 relabellings of 9,999 examples over that of 20,000."""
+    from probes.functional import adjusted_rand_null
+
+    rng = np.random.default_rng(0)
+    few, many = (rng.integers(10, size=(2, n)) for n in (9_999, 20_000))
+    return alternate(lambda: adjusted_rand_null(*few, 200), lambda: adjusted_rand_null(*many, 200))
+
+
+def tiny_run() -> float:
+    """Return the time of ``run`` with every layer's last token over a bare pass: 64 batches of 8 short sequences."""
+    from mechclust import ModelConfig, build_model
+    from probes import collect_rows
+    from tasks import Batch
+
+    model = build_model(ModelConfig(d_vocab=60, n_ctx=12, n_layers=4, d_model=32, n_heads=4)).eval()
+    tokens = torch.randint(60, (512, 12), generator=torch.Generator().manual_seed(0))
+    batches = list(Batch(tokens, index=torch.arange(512)).split(8))
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                model(batch.tokens)
+
+    return alternate(lambda: collect_rows(model, batches), bare)
+
+
+def states_from_texts() -> float:
+    """Return the time of ``collect_rows`` from 300 texts over bare passes of the batches that it makes of them."""
+    from transformers import AutoModel
+
+    from mechclust.models import load_pretrained
+    from probes import collect_rows
+    from probes.engine.batches import each_batch
+
+    folder = str(_word_model(6, 256))
+    model, plain = load_pretrained(folder, attention="sdpa"), AutoModel.from_pretrained(folder).eval()
+    texts = {"text": _texts(300)}
+    batches = list(each_batch(texts, {"": model}, tokens_per_batch=2048))
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                plain(input_ids=batch.tokens, attention_mask=batch.attention_mask, use_cache=False)
+
+    return alternate(lambda: collect_rows(model, texts, tokens_per_batch=2048), bare, rounds=3)
+
+
+def kmeans_over_scikit_learn() -> float:
+    """Return the time of ``TaskClusterARI`` on rows over that of scikit-learn, both with 10 starts of k-means."""
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import adjusted_rand_score
+    from threadpoolctl import threadpool_limits
+
+    from probes import TaskClusterARI, last_token, rows_from, run_stores
+
+    rng = np.random.default_rng(0)
+    task = rng.integers(10, size=20_000)
+    rows = (rng.normal(size=(10, 768)) * 0.5)[task].astype(np.float32) + rng.standard_normal((20_000, 768), np.float32)
+    saved = rows_from({"blocks.0.hook_resid_post": torch.from_numpy(rows)}, labels={"task": torch.from_numpy(task)})
+    probe = TaskClusterARI(at=["blocks.0.hook_resid_post"], readout=last_token(), n_permutations=0)
+
+    def theirs() -> None:
+        with threadpool_limits(1):
+            adjusted_rand_score(task, KMeans(10, n_init=10, random_state=0).fit_predict(rows))
+
+    return alternate(lambda: run_stores(saved, probe), theirs, rounds=1)
+
+
+# ---- training ----
+
+
+class _Block(nn.Module):
+    """A pre-norm block with one product for queries, keys and values, and fused causal attention."""
+
+    def __init__(self, d: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(d) for _ in range(2))
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, pos, d = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(batch, pos, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, pos, d))
+        return x + self.mlp(self.norms[1](x))
+
+
+class _Transformer(nn.Module):
+    """A causal transformer as a user would write it for speed."""
+
+    def __init__(self, d_vocab: int, n_ctx: int, layers: int, d: int, heads: int) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(d_vocab, d), nn.Embedding(n_ctx, d)
+        self.blocks = nn.Sequential(*(_Block(d, heads) for _ in range(layers)), nn.LayerNorm(d))
+        self.head = nn.Linear(d, d_vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.blocks(self.token(tokens) + self.place.weight[: tokens.shape[1]]))
+
+
+def _training(device: str = "cpu") -> tuple[Any, Any, Any]:
+    from mechclust import build_model, model_for
+    from tasks import InstructionFollowing
+
+    task = InstructionFollowing(n_tasks=20)
+    model = build_model(model_for(task, n_layers=6, d_model=128)).to(device)
+    return task, model, _Transformer(task.d_vocab, task.n_ctx, 6, 128, 4).to(device)
+
+
+def train_over_loop(steps: int = 4) -> float:
+    """Return the time of ``train`` over that of a plain loop with the same data, optimiser, schedule and clipping."""
+    from mechclust import TrainConfig, train
+
+    task, model, peer = _training()
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1200)
+
+    def theirs() -> None:
+        for step in range(steps):
+            batch = task.train_batch(step, 256)
+            labels = batch.tokens.masked_fill(~batch.attention_mask, -100)
+            loss = F.cross_entropy(peer(batch.tokens)[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+
+    return alternate(lambda: train(model, task, TrainConfig(steps=steps)), theirs, rounds=5)
+
+
+def ensemble_start() -> float:
+    """Return the seconds of ``train_ensemble`` of 40 seeds without those of its steps."""
+    from mechclust import TrainConfig
+    from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+    from mechclust.training import Member, train_ensemble
+    from tasks import SparseModularAddition
+
+    members = [Member(PoolingTransformerConfig(seed=s), SparseModularAddition(seed=s)) for s in range(40)]
+
+    def seconds(steps: int) -> float:
+        config = TrainConfig(steps=steps, batch_size=32, lr=3e-3, schedule="constant", optimizer="adam", clip=None)
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            train_ensemble(members, config, folder, backend="vmap")
+            return time.perf_counter() - start
+
+    seconds(1)
+    one = min(seconds(1) for _ in range(3))
+    eleven = min(seconds(11) for _ in range(3))
+    return one - (eleven - one) / 10
