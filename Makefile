@@ -58,10 +58,12 @@ pictures: $(VENV)/installed-dev
 notebooks: $(VENV)/installed-dev
 	$(BIN)/python -P docs/notebooks.py
 
-# With the packages that are measured against; some tables only: make bench TABLES="extraction cka".
+# With the packages that are measured against; some tables only: make bench TABLES="extraction cka". The goals on a GPU:
+# make bench DEVICE=cuda. The goals' tables are written into docs/cost.md.
+DEVICE ?= cpu
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
-	$(BIN)/python -m tests.benchmarks.run $(TABLES)
+	$(BIN)/python -m tests.benchmarks.run --device $(DEVICE) $(TABLES)
 
 # Checkpoints that somebody trained, from packages in a cache folder (MECHCLUST_REAL_CACHE): docs/real-models.md.
 real: $(VENV)/installed-dev

@@ -30,7 +30,7 @@ from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
-from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, fitted_clusters, permuted_index
+from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, permuted_index
 from probes.functional.units import Relabelling, check_units
 from tasks import InputError
 from tasks.errors import check_choice, check_count
@@ -86,7 +86,7 @@ class TaskClusterARI(LabelledRows):
             clusters have fewer than 2.5 effective classes.
         n_resamples: number of half-samples for the interval (0: none). States are prepared once for all of them.
         max_rows: keep at most this many examples, chosen by their index.
-        device: ``None``: scikit-learn's k-means. ``"cpu"``, ``"cuda"``: our own, also exact, on that device.
+        device: device of k-means, such as ``"cuda"``. ``None`` is the CPU.
         keep_clusters: also give each example's cluster.
         keep_halves: also give the index of each half. The halves depend on the examples, not on their states.
         seed: for k-means, t-SNE, the relabellings and the halves.
@@ -447,7 +447,7 @@ class _Space:
     def clusters(self, k: int) -> Int[np.ndarray, "row"]:
         """Return the cluster of each example.
 
-        With at most ``k`` distinct states, each is a cluster: the optimum of k-means, without its warnings.
+        With at most ``k`` distinct states, each is a cluster: the optimum of k-means.
         """
         if self.distinct <= k:
             return self._state_of_row
@@ -471,12 +471,9 @@ class _Space:
         return project_2d(self._rows, self._probe.seed) if self._probe.reduce else self._rows
 
     def _fitted(self, k: int) -> Int[np.ndarray, "row"]:
-        rows = self._reduced
-        starts = self._probe.n_init
-        seed = self._probe.seed
-        if self._probe.device is None:
-            return fitted_clusters(rows, k, n_init=starts, seed=seed)
-        return kmeans(torch.from_numpy(rows), k, n_init=starts, seed=seed, device=self._probe.device).labels.numpy()
+        probe = self._probe
+        rows = torch.from_numpy(self._reduced)
+        return kmeans(rows, k, n_init=probe.n_init, seed=probe.seed, device=probe.device).labels.numpy()
 
     @cached_property
     def _distances(self) -> Float[np.ndarray, "chosen chosen"] | None:

@@ -143,24 +143,11 @@ def permuted_index(
 
 
 def _cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
-    """Return the cluster of each row, by scikit-learn's k-means.
-
-    With at most ``k`` distinct rows, each is a cluster: the optimum of k-means, without its warnings.
-    """
+    """Return the cluster of each row. With at most ``k`` distinct rows, each is a cluster: the optimum of k-means."""
     unique, inverse = torch.unique(rows, dim=0, return_inverse=True)
     if len(unique) <= k:
         return inverse.numpy()
-    return fitted_clusters(rows.numpy(), k, n_init=n_init, seed=seed)
-
-
-def fitted_clusters(rows: Float[np.ndarray, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
-    """Return the cluster of each row, by scikit-learn's k-means on one thread."""
-    from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):  # equal sums in equal order, without competing for busy cores
-        fitted = KMeans(n_clusters=k, n_init=n_init, random_state=seed).fit(rows)
-    return np.asarray(fitted.labels_, dtype=np.int64)
+    return kmeans(rows, k, n_init=n_init, seed=seed).labels.numpy()
 
 
 def clusters_of_halves(
@@ -169,7 +156,7 @@ def clusters_of_halves(
     n_resamples: int,
     units: Int[np.ndarray, "row"] | None,
     seed: int,
-    device: str | None,
+    device: str | None = None,
 ) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
     """Cluster random halves of the rows, or of their units, into as many clusters as all rows.
 
@@ -179,7 +166,7 @@ def clusters_of_halves(
         n_resamples: number of halves.
         units: which rows belong together. Every row is a unit if not given.
         seed: for the halves and the starts.
-        device: as in ``TaskClusterARI``.
+        device: device of k-means. ``None`` is the CPU.
 
     Returns:
         For each half, its rows and their clusters.
@@ -209,17 +196,10 @@ def _better_clusters(
     The new start finds clusters of another kind, if they fit these rows better.
     """
     k = len(centres)
-    if device is not None:
-        on_device = torch.from_numpy(rows)
-        from_centres = kmeans(on_device, k, initial=torch.from_numpy(centres), device=device)
-        from_new = kmeans(on_device, k, n_init=1, seed=seed, device=device)
-        return min(from_centres, from_new, key=attrgetter("inertia")).labels.numpy()
-    from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
-        fits = [KMeans(k, init=init, n_init=1, random_state=seed).fit(rows) for init in (centres, "k-means++")]
-    return np.asarray(min(fits, key=attrgetter("inertia_")).labels_, dtype=np.int64)
+    states = torch.from_numpy(rows)
+    from_centres = kmeans(states, k, initial=torch.from_numpy(centres), device=device)
+    from_new = kmeans(states, k, n_init=1, seed=seed, device=device)
+    return min(from_centres, from_new, key=attrgetter("inertia")).labels.numpy()
 
 
 def _codes(labels: Shaped[Tensor, "row"]) -> Int[np.ndarray, "row"]:

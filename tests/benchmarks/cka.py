@@ -138,6 +138,25 @@ def faster_at_once() -> float:
     return _theirs_at_once()[0] / median(seconds() for _ in range(3))
 
 
+def faster_all_at_once(n: int, width: int, precision: str) -> float:
+    """The same with ``n`` rows of another width, all in one batch of ``pytorch-cka``, which computes in float32."""
+    from cka import compute_cka
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from probes import CKA, run
+
+    model = _Perceptron(n, width).eval()
+    data = DataLoader(TensorDataset(torch.arange(n)[:, None]), n)
+    layers = [f"points.{i}" for i in range(_LAYERS)]
+
+    ours = CKA(list(model.hook_dict), precision=precision)
+
+    def theirs() -> None:
+        compute_cka(model, model, data, layers=layers, device="cpu", progress=False)
+
+    return alternate(theirs, lambda: run(model, _batches(n, n), ours), rounds=3)
+
+
 def decimals(found: Tensor | None = None) -> float:
     """How many decimals of the worst of the 36 values are right: ours, unless given others."""
     error = float(((_ours() if found is None else found) - _by_definition()).abs().max())
@@ -328,6 +347,11 @@ def table() -> list[tuple[str, Callable[[], float], str]]:
     return [
         ("pytorch-cka, 10,000 rows at once / CKA, 6 x 6 layers", faster_at_once, ">= 5"),
         ("the same, pytorch-cka in batches of 256", lambda: faster(256), ""),
+        *(
+            (f"pytorch-cka, {n:,} rows of {d:,} at once / CKA in {p}", partial(faster_all_at_once, n, d, p), "")
+            for p in ("float32", "float64")
+            for n, d in ((500, 256), (2_000, 256), (2_000, 1_024), (5_000, 1_024))
+        ),
         ("correct decimals: CKA (no ratio)", decimals, ">= 10"),
         ("correct decimals: CKA in float32 (no ratio)", decimals_in_float32, ">= 6"),
         ("correct decimals: pytorch-cka, at once (no ratio)", decimals_at_once, ""),

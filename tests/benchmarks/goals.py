@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.benchmarks import cka
+from tests.benchmarks import cka, extraction
 from tests.benchmarks.ratio import alternate
+
+PAGE = Path(__file__).parents[2] / "docs" / "cost.md"
 
 
 class Goal(NamedTuple):
@@ -58,11 +61,28 @@ def cpu_goals() -> list[Goal]:
     ]
 
 
+def cuda_goals() -> list[Goal]:
+    """Return the goals on a GPU: ratios, or times in the unit that the name gives. First values are an H100's."""
+    return [
+        Goal(
+            "`collect_rows` / a bare pass, 1.6B, 2,000 prompts", "2.8", "1.1", lambda: 1 / extraction.run_speed("cuda")
+        ),
+        Goal("`TaskClusterARI`, 17 layers x 2,000 x 2,048, in seconds", "10 to 12", "1", partial(probe_seconds, "ari")),
+        Goal("`NDims`, in seconds", "8.0", "1", partial(probe_seconds, "dims")),
+        Goal("`LinearDecodability`, in seconds", "5.0", "1", partial(probe_seconds, "linear")),
+        Goal("k-means 20,000 x 768, in seconds", ".64", ".1", partial(kmeans_seconds, 20_000, 768)),
+        Goal("k-means 100,000 x 768, in seconds", "2.4", ".4", partial(kmeans_seconds, 100_000, 768)),
+        Goal("k-means 1,000,000 x 64, in seconds", "3.2", ".5", partial(kmeans_seconds, 1_000_000, 64)),
+        Goal("CKA 1,000 x 4,096, in milliseconds", "2.7", ".8", lambda: 1e3 * cka_seconds(1_000, 4_096)),
+        Goal("training step, 6 layers, d 128, in milliseconds", "23", "8", lambda: 1e3 * step_seconds()),
+    ]
+
+
 # ---- commands ----
 
 
 @cache
-def _word_model(layers: int, width: int, context: int = 64, seed: int = 0) -> Path:
+def word_model(layers: int, width: int, context: int = 64, seed: int = 0) -> Path:
     """Write a Llama with random weights and a tokenizer of 2,000 words, and return its folder."""
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -77,7 +97,7 @@ def _word_model(layers: int, width: int, context: int = 64, seed: int = 0) -> Pa
     torch.manual_seed(seed)
     config = transformers.LlamaConfig(
         vocab_size=len(words), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
-        num_attention_heads=width // 64, max_position_embeddings=context, attn_implementation="sdpa",
+        num_attention_heads=max(2, width // 64), max_position_embeddings=context, attn_implementation="sdpa",
     )  # fmt: skip
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
     return folder
@@ -124,7 +144,7 @@ def _command_seconds(*arguments: str) -> float:
 
 def clusters_over_forward() -> float:
     """Return the time of ``clusters``, imports included, over that of its forward passes (three copies are random)."""
-    folder = _word_model(6, 512)
+    folder = word_model(6, 512)
     command = _command_seconds("clusters", str(folder), "--prompts", str(_write_prompts(1000)))
     return command / (4 * _forward_seconds(folder, _texts(1000)))
 
@@ -133,7 +153,7 @@ def history_drawing() -> float:
     """Return the share of ``history`` that draws and writes the report, on eight checkpoints and 300 prompts."""
     from mechclust.commands.history import HistoryConfig, measure_history
 
-    folders = [_word_model(4, 256, seed=seed) for seed in range(8)]
+    folders = [word_model(4, 256, seed=seed) for seed in range(8)]
     series = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
     for i, folder in enumerate(folders):
         (series / f"checkpoint-{i}").symlink_to(folder)
@@ -183,7 +203,7 @@ def states_from_texts() -> float:
     from probes import collect_rows
     from probes.engine.batches import each_batch
 
-    folder = str(_word_model(6, 256))
+    folder = str(word_model(6, 256))
     model, plain = load_pretrained(folder, attention="sdpa"), AutoModel.from_pretrained(folder).eval()
     texts = {"text": _texts(300)}
     batches = list(each_batch(texts, {"": model}, tokens_per_batch=2048))
@@ -302,3 +322,87 @@ def ensemble_start() -> float:
     one = min(seconds(1) for _ in range(3))
     eleven = min(seconds(11) for _ in range(3))
     return one - (eleven - one) / 10
+
+
+# ---- on a GPU ----
+
+
+def _seconds_on(device: str, measured: Callable[[], object], rounds: int = 3) -> float:
+    """Return the median seconds of a function, after one call that warms up."""
+    seconds = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        measured()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return median(seconds[1:])
+
+
+def probe_seconds(name: str, device: str = "cuda", layers: int = 17, n: int = 2_000, d: int = 2_048) -> float:
+    """Return the seconds of a probe on rows of several layers with ten tasks."""
+    from probes import LinearDecodability, NDims, TaskClusterARI, last_token, rows_from, run_stores
+
+    draw = torch.Generator().manual_seed(0)
+    task = torch.randint(10, (n,), generator=draw)
+    centres = 0.3 * torch.randn(10, d, generator=draw)
+    rows = {f"blocks.{i}.hook_resid_post": centres[task] + torch.randn(n, d, generator=draw) for i in range(layers)}
+    stored = rows_from(rows, labels={"task": task})
+    probe = {
+        "ari": lambda: TaskClusterARI(at=[*rows], readout=last_token(), device=device),
+        "dims": lambda: NDims(at=[*rows], device=device),
+        "linear": lambda: LinearDecodability(at=[*rows], device=device),
+    }[name]()
+    return _seconds_on(device, lambda: run_stores(stored, probe), rounds=1)
+
+
+def kmeans_seconds(n: int, d: int, device: str = "cuda") -> float:
+    """Return the seconds of ten starts of k-means for ten clusters, with the rows on the device."""
+    from probes.functional import kmeans
+
+    rows = torch.randn(n, d, generator=torch.Generator().manual_seed(0)).to(device)
+    return _seconds_on(device, lambda: kmeans(rows, 10, max_iter=30), rounds=1)
+
+
+def cka_seconds(n: int, d: int, device: str = "cuda") -> float:
+    """Return the seconds of CKA of two matrices on the device, in float32."""
+    from probes.functional import linear_cka
+
+    draw = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(n, d, generator=draw).to(device) for _ in range(2))
+    return _seconds_on(device, lambda: linear_cka(x, y, precision="float32"), rounds=20)
+
+
+def step_seconds(device: str = "cuda", steps: int = 50) -> float:
+    """Return the seconds of a training step with 256 sequences."""
+    from mechclust import TrainConfig, train
+
+    task, model, _ = _training(device)
+    return _seconds_on(device, lambda: train(model, task, TrainConfig(steps=steps))) / steps
+
+
+# ---- the tables ----
+
+
+def write_goals(device: str) -> None:
+    """Measure every goal of a device, and write the table into the docs' page on cost.
+
+    Raises:
+        SystemExit: without that device.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("bench: DEVICE is cuda, but there is no GPU; leave DEVICE out for the CPU's table")
+    goals = cuda_goals() if device == "cuda" else cpu_goals()
+    where = torch.cuda.get_device_name() if device == "cuda" else "two CPU cores"
+    lines = [f"| on {where} | first | now | goal |", "|---|---|---|---|"]
+    for goal in goals:
+        value = goal.measure()
+        now = f"{value:.2g}" if value <= float(goal.goal) else f"**{value:.2g}**"
+        lines.append(f"| {goal.name} | {goal.first} | {now} | {goal.goal} |")
+        print(lines[-1], flush=True)
+    begin, end = f"<!-- goals: {device} -->", f"<!-- end of goals: {device} -->"
+    page = PAGE.read_text()
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    table = "\n".join(lines)
+    PAGE.write_text(f"{before}{begin}\n\n{table}\n\n{end}{after}")

@@ -1,4 +1,4 @@
-"""Measurements against peers, as ratios within one run. `make bench` prints the table that the README quotes."""
+"""Measurements against peers, as ratios within one run. `make bench` also writes the goals into docs/cost.md."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.benchmarks import (
     corpora,
     ensembles,
     extraction,
+    goals,
     heads,
     jobs,
     kmeans,
@@ -271,10 +272,17 @@ TABLES: dict[str, Callable[[], Table]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.run", description=__doc__)
-    parser.add_argument("tables", nargs="*", help=f"which: {', '.join(TABLES)}; all by default")
-    chosen = parser.parse_args().tables or list(TABLES)
-    if unknown := [name for name in chosen if name not in TABLES]:
-        parser.error(f"no table {unknown[0]!r}; expected {', '.join(TABLES)}")
+    parser.add_argument("tables", nargs="*", help=f"which: goals, {', '.join(TABLES)}; all by default")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="with cuda: the goals on a GPU alone")
+    given = parser.parse_args()
+    chosen = given.tables or ["goals", *TABLES]
+    if unknown := [name for name in chosen if name not in ("goals", *TABLES)]:
+        parser.error(f"no table {unknown[0]!r}; expected goals, {', '.join(TABLES)}")
+    if given.device == "cuda":
+        chosen = ["goals"]
+    if "goals" in chosen:
+        goals.write_goals(given.device)
+        chosen.remove("goals")
     print("| measurement (median ratio, one thread) | ratio | goal |\n|---|---|---|")
     for name in chosen:
         for what, measure, goal in TABLES[name]():

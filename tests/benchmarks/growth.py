@@ -1,0 +1,105 @@
+"""How time, memory and pages of commands grow with prompts, layers, classes and tokens. Measured once, kept as JSON.
+
+    python -m tests.benchmarks.growth
+
+Each run is a process of its own on one thread. Runs in ``growth.json`` are not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.benchmarks.goals import word_model
+
+KEPT = Path(__file__).with_name("growth.json")
+BASE = {"prompts": 300, "layers": 2, "classes": 10, "tokens": 16}
+SIZES = {
+    "prompts": (200, 1_000, 10_000, 100_000),
+    "layers": (1, 5, 20, 80),
+    "classes": (2, 10, 50, 200),
+    "tokens": (8, 64, 512, 4_096),
+}
+COMMANDS = ("clusters", "compare", "history")
+WIDTH = 64
+
+
+def measured() -> list[dict[str, Any]]:
+    """Return every measured run: its command, the size that grows, its value, and what it took."""
+    return json.loads(KEPT.read_text()) if KEPT.exists() else []
+
+
+def _write_prompts(sizes: dict[str, int], folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    n_prompts = max(sizes["prompts"], 20 * sizes["classes"])
+    rows = []
+    for i in range(n_prompts):
+        words = rng.integers(2000, size=sizes["tokens"] - 1)
+        rows.append({"prompt": " ".join(f"w{word}" for word in words), "task": f"task{i % sizes['classes']}"})
+    path = folder / "prompts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _arguments(command: str, sizes: dict[str, int], folder: Path) -> list[str]:
+    """Return the command line, after its models and prompts are written."""
+    context = max(64, sizes["tokens"])
+    models = [word_model(sizes["layers"], WIDTH, context, seed) for seed in range(3 if command == "history" else 2)]
+    given = ["--prompts", str(_write_prompts(sizes, folder))]
+    if command == "clusters":
+        return [command, str(models[0]), *given]
+    if command == "compare":
+        return [command, str(models[0]), str(models[1]), *given]
+    series = folder / "series"
+    series.mkdir()
+    for i, model in enumerate(models):
+        (series / f"checkpoint-{i}").symlink_to(model)
+    return [command, str(series), *given, "--checkpoints", *map(str, sorted(series.iterdir()))]
+
+
+def measure(command: str, grows: str, size: int) -> dict[str, Any]:
+    """Run a command once, and return its seconds of the processor, its peak memory in MiB and its page in MB."""
+    sizes = {**BASE, grows: size}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        call = [sys.executable, "-m", "mechclust", *_arguments(command, sizes, folder), "--out", f"{folder}/run"]
+        said = folder / "said"
+        with said.open("w") as stderr:
+            running = subprocess.Popen(call, stdout=stderr, stderr=stderr, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            _, status, used = os.wait4(running.pid, 0)
+        if status:
+            raise SystemExit(said.read_text())
+        page = (folder / "run" / "report.html").stat().st_size / 1e6
+    seconds = used.ru_utime + used.ru_stime
+    return {
+        "command": command,
+        "grows": grows,
+        "size": size,
+        "seconds": round(seconds, 2),
+        "mib": round(used.ru_maxrss / 1024),
+        "page_mb": round(page, 3),
+    }
+
+
+def main() -> None:
+    """Measure every run that was not measured yet, and keep each when it ends."""
+    runs = measured()
+    known = {(run["command"], run["grows"], run["size"]) for run in runs}
+    for grows, sizes in SIZES.items():
+        for command in COMMANDS:
+            for size in sizes:
+                if (command, grows, size) not in known:
+                    runs.append(measure(command, grows, size))
+                    KEPT.write_text(json.dumps(runs, indent=1) + "\n")
+                    print(runs[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
