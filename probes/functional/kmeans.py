@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice, check_count
+from tasks.errors import check_at_least, check_count
 
 BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # numbers in a block of rows, or in its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
@@ -52,7 +51,6 @@ def kmeans(
     device: str | torch.device | None = None,
     max_iter: int = 300,
     tol: float = 1e-4,
-    method: Literal["lloyd", "minibatch"] = "lloyd",
     initial: Float[Array, "cluster dim"] | None = None,
 ) -> KMeans:
     """Cluster rows around ``k`` centres with a small sum of squared distances, the best of several starts.
@@ -75,7 +73,6 @@ def kmeans(
         max_iter: most iterations.
         tol: stop when the centres move by less than this, squared and summed, relative to the mean variance of a
             dimension.
-        method: ``"lloyd"``, or ``"minibatch"``: scikit-learn's ``MiniBatchKMeans``, on the CPU, which is less exact.
         initial: centres to start from, instead of ``n_init`` starts of k-means++.
 
     Raises:
@@ -89,7 +86,6 @@ def kmeans(
         >>> sorted(clusters.centres.flatten().tolist()), clusters.inertia
         ([0.5, 10.5], 1.0)
     """
-    check_choice(method=(method, ("lloyd", "minibatch")))
     check_count(k=(k, 1), n_init=(n_init, 1), max_iter=(max_iter, 1), seed=(seed, 0))
     check_at_least(tol=(tol, 0))
     matrix = torch.cat(list(rows)) if isinstance(rows, Sequence) else rows
@@ -98,8 +94,6 @@ def kmeans(
     if initial is not None and len(initial) != k:
         raise InputError(f"initial has {len(initial)} centres; expected {k}, as many as clusters")
     data = _Rows(matrix, _checked_device(matrix.device if device is None else device))
-    if method == "minibatch":
-        return _minibatch(data, k, n_init, seed, max_iter, initial)
     if initial is None:
         centres = _seeded(data, k, n_init, seed)
     else:
@@ -144,11 +138,6 @@ class _Rows:
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def whole(self) -> Float[Tensor, "row dim"]:
-        """Return all rows in float32, with their mean."""
-        return self._rows.float()
 
     def blocks(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block dim"]]]:
         """Yield blocks of centred float32 rows with their places, small enough for ``columns`` distances a row."""
@@ -340,23 +329,3 @@ def _lloyd(data: _Rows, centres: Float[Tensor, "start cluster dim"], max_iter: i
     return KMeans(
         starts.labels[best].cpu().long(), (starts.centres[best] + data.mean).cpu(), inertia[best], n_iter[best]
     )
-
-
-def _minibatch(
-    data: _Rows, k: int, n_init: int, seed: int, max_iter: int, initial: Float[Tensor, "cluster dim"] | None
-) -> KMeans:
-    """Return scikit-learn's clusters from mini-batches, on one thread."""
-    from sklearn.cluster import MiniBatchKMeans
-    from threadpoolctl import threadpool_limits
-
-    if data.device.type != "cpu":
-        raise InputError(f"method 'minibatch' runs on the CPU, not on {str(data.device)!r}; choose 'lloyd' there")
-    start = "k-means++" if initial is None else initial.detach().cpu().float().numpy()
-    model = MiniBatchKMeans(
-        k, init=start, n_init=n_init if initial is None else 1, random_state=seed, max_iter=max_iter
-    )
-    with threadpool_limits(1):
-        model.fit(data.whole.numpy())
-    centres = torch.from_numpy(model.cluster_centers_).double()
-    labels = torch.from_numpy(model.labels_).long()
-    return KMeans(labels, centres, float(model.inertia_), int(model.n_iter_))

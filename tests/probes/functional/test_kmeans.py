@@ -151,13 +151,6 @@ def test_fewer_distinct_rows_than_clusters() -> None:
     assert len(set(zip(clusters.labels.tolist(), (torch.arange(30) % 3).tolist(), strict=True))) == 3
 
 
-def test_minibatches_are_scikit_learns() -> None:
-    rows, _ = blobs(3000, 6, 5)
-    clusters = kmeans(torch.split(rows, 1100), 5, method="minibatch", n_init=3, seed=2)
-    reference = MiniBatchKMeans(5, n_init=3, random_state=2, max_iter=300).fit(rows.numpy())
-    assert clusters.labels.tolist() == reference.labels_.tolist()
-
-
 @pytest.mark.parametrize(
     ("rows", "k", "options", "message"),
     [
@@ -171,7 +164,6 @@ def test_minibatches_are_scikit_learns() -> None:
         ),
         ([], 2, {}, "rows has shape (0,); expected real numbers [row dim]"),
         (torch.full((3, 2), torch.nan), 2, {}, "rows has NaN or infinity in row 0; leave the example out"),
-        (torch.zeros(3, 2), 2, {"method": "elkan"}, "method is 'elkan'; expected 'lloyd' or 'minibatch'"),
         (torch.zeros(3, 2), 2, {"device": "gpu"}, "no device 'gpu'; expected cpu or cuda"),
         (torch.zeros(3, 2), 2, {"device": "meta"}, "k-means cannot run on 'meta' here; expected cpu, or cuda"),
         (torch.zeros(3, 2), 2, {"initial": torch.zeros(2, 3)}, "rows has 2 dims and initial 3; give both for the same"),
