@@ -43,7 +43,6 @@ def _labelled(f: Any, given: dict[str, Any]) -> dict[str, Any]:
         "adjusted_rand_score": f.adjusted_rand_score(labels, others),
         "contingency": f.contingency(labels, others),
         "kmeans": f.kmeans(x, 3, n_init=3, seed=1),
-        "kmeans minibatch": f.kmeans(x, 3, n_init=1, seed=1, method="minibatch"),
         "nearest_centroid_accuracy": f.nearest_centroid_accuracy(x, labels),
         "neighbour_purity": f.neighbour_purity(x, labels, 4),
         "neighbour_purity_chance": f.neighbour_purity_chance(labels, units),

@@ -9,7 +9,6 @@ import pytest
 import torch
 from jaxtyping import Float, Int
 from sklearn.cluster import KMeans as Reference
-from sklearn.cluster import MiniBatchKMeans
 
 from probes.functional.kmeans import BLOCK_NUMBERS, kmeans
 from tasks import InputError
