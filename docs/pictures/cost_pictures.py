@@ -1,10 +1,13 @@
-"""A picture of what long texts cost."""
+"""Pictures of what long texts cost, and of how the cost of commands grows."""
 
 from __future__ import annotations
 
+from matplotlib import pyplot
+
 from docs.pictures.probe_pictures import panels
 from docs.pictures.registry import Drawn, picture
-from mechclust.report.style import BLUE, GREY, RED
+from mechclust.report.style import BLUE, GREEN, GREY, RED
+from tests.benchmarks.growth import BASE, COMMANDS, SIZES, measured
 from tests.benchmarks.long_texts import growth
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -33,4 +36,31 @@ def long_texts() -> Drawn:
     return figure, (
         "One text through the model above, on one thread, measured once. With patterns, memory grows with the square of the "
         'length: `attention="eager"`, the default. Without them: `attention="sdpa"`.'
+    )
+
+
+@picture(
+    "growth", "docs/cost.md", alt="Seconds, memory and page size of three commands by prompts, layers, classes, tokens"
+)
+def commands_growth() -> Drawn:
+    figure, axes = pyplot.subplots(3, len(SIZES), figsize=(12, 7), sharey="row", layout="constrained")
+    for column, (grows, sizes) in zip(axes.T, SIZES.items(), strict=True):
+        for command, color in zip(COMMANDS, (BLUE, RED, GREEN), strict=True):
+            runs = {run["size"]: run for run in measured() if (run["command"], run["grows"]) == (command, grows)}
+            for axis, amount in zip(column, ("seconds", "mib", "page_mb"), strict=True):
+                amounts = [runs[size][amount] for size in sorted(runs)]
+                axis.plot(sorted(runs), amounts, color=color, marker="o", ms=4, label=command)
+        for axis in column:
+            axis.set(xscale="log", yscale="log")
+            axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+            axis.minorticks_off()
+            axis.grid(alpha=0.25)
+        column[-1].set_xlabel(grows)
+    for axis, unit in zip(axes[:, 0], ("seconds", "MiB at most", "MB of the page"), strict=True):
+        axis.set_ylabel(unit)
+    axes[0, 0].legend(frameon=False)
+    others = f"{BASE['prompts']} prompts of {BASE['tokens']} tokens in {BASE['classes']} classes"
+    return figure, (
+        f"One run of each command on one thread, imports included, on random Llamas of width 64: {others}, "
+        f"{BASE['layers']} layers, if nothing else is written. With many classes there are 20 prompts of each."
     )
