@@ -9,6 +9,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from mechclust.report.style import BLUE, GREEN, GREY, RED, direct_labels, seed_curve, subplots
+from mechclust.studies.induction_heads.findings import INDUCTION_SCORE
 from mechclust.studies.induction_heads.results import RunResults, half_step
 
 
@@ -19,18 +20,20 @@ def over_training_figure(two: Sequence[RunResults], one: Sequence[RunResults]) -
     curves = (
         (left, "one layer", GREY, [run.loss for run in one]),
         (left, "two layers", BLUE, [run.loss for run in two]),
-        (right, "induction,\none layer", GREY, [run.top_induction for run in one]),
-        (right, "induction,\nlast layer", BLUE, [run.top_induction for run in two]),
-        (right, "previous token,\nfirst layer", GREEN, [run.top_previous for run in two]),
+        (right, "induction, one layer", GREY, [run.top_induction for run in one]),
+        (right, "induction", BLUE, [run.top_induction for run in two]),
+        (right, "previous token", GREEN, [run.top_previous for run in two]),
     )
     labels: dict[int, list[tuple[float, str, str]]] = {0: [], 1: []}
     for axis, name, color, of_runs in curves:
         values = np.stack(of_runs)
         seed_curve(axis, steps, values, color=color)
         labels[int(axis is right)].append((float(values[:, -1].mean()), name, color))
-    formed = float(np.mean([half_step(run.steps, run.top_induction) for run in two]))
+    formed = INDUCTION_SCORE.met(float(np.mean([run.top_induction[-1] for run in two])))
+    half_way = float(np.mean([half_step(run.steps, run.top_induction) for run in two]))
     for axis in (left, right):
-        axis.axvline(formed, color=RED, lw=1, ls="--")
+        if formed:
+            axis.axvline(half_way, color=RED, lw=1, ls="--")
         axis.set(xlabel="training step", xlim=(0, steps[-1]))
     left.set(ylabel="loss on repeated tokens (nats)", ylim=(0, None), title="loss")
     right.set(ylabel="attention less chance", title="highest score of a head", ylim=(-0.05, 1))

@@ -13,7 +13,7 @@ import numpy as np
 
 from mechclust.report.analysis import Panel
 from mechclust.studies.induction_heads.config import InductionHeadsConfig, jobs
-from mechclust.studies.induction_heads.findings import findings_of
+from mechclust.studies.induction_heads.findings import INDUCTION_SCORE, findings_of
 from mechclust.studies.induction_heads.results import RunResults, by_arm, half_step, load_results
 from mechclust.studies.induction_heads.run import run_job, trained_models, trainings
 from mechclust.studies.study import Job, Study
@@ -22,8 +22,8 @@ from tasks import RepeatedTokens
 
 _CAPTIONS = {
     "over_training": "Loss on tokens that repeat, and the highest score of a head: attention to the tokens after "
-    "earlier occurrences (induction) or to the previous token, less chance. Mean over seeds, band: minimum to maximum. "
-    "Dashed: the step at which the induction score is half way.",
+    "earlier occurrences (induction, in the last layer) or to the previous token (in the first), less chance. Mean "
+    "over seeds, band: minimum to maximum. Dashed: the step at which induction heads are half way, if they form.",
     "ablations": "By how much the loss rises if a head's output is replaced by its mean over sequences, by the head's "
     "place in its layer, and for all heads of the layer at once (red). A dot for each network with two layers.",
 }
@@ -54,13 +54,13 @@ def headline(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> st
     """Say how strong induction heads are, when they form, and what the loss is with them and without."""
     two, one = by_arm(runs)
     score = np.mean([run.top_induction[-1] for run in two])
-    step = np.mean([half_step(run.steps, run.top_induction) for run in two])
     loss = np.mean([run.loss[-1] for run in two])
     loss_of_one = np.mean([run.loss[-1] for run in one])
-    return (
-        f"The strongest induction head scores {score:z.2f}, half of it by step {step:.0f}. The loss on repeated tokens "
-        f"ends at {loss:.2f} nats, with one layer at {loss_of_one:.2f}."
-    )
+    losses = f"The loss on repeated tokens ends at {loss:.2f} nats, with one layer at {loss_of_one:.2f}."
+    if not INDUCTION_SCORE.met(float(score)):
+        return f"No induction head formed: the strongest scores {score:z.2f}. {losses}"
+    step = np.mean([half_step(run.steps, run.top_induction) for run in two])
+    return f"The strongest induction head scores {score:z.2f}, half of it by step {step:.0f}. {losses}"
 
 
 def notes(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> list[str]:

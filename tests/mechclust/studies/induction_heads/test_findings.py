@@ -13,6 +13,7 @@ from mechclust.studies.induction_heads import InductionHeadsConfig
 from mechclust.studies.induction_heads.config import LAYERS_OF_ARM, jobs
 from mechclust.studies.induction_heads.findings import findings_of
 from mechclust.studies.induction_heads.results import RunResults, half_step
+from mechclust.studies.induction_heads.study import headline
 from mechclust.studies.study import Job, check_findings
 from tests.drawn import drawn
 
@@ -105,3 +106,10 @@ def test_figures_draw_every_network() -> None:
     assert len(over_training.axes) == 2
     assert [len(axis.lines) for axis in ablations.axes] == [3, 3]  # two heads, and both at once
     assert drawn(over_training)
+
+
+def test_the_headline_gives_the_step_only_of_heads_that_form() -> None:
+    runs = {job: ideal_run(job) for job in jobs(CONFIG)}
+    assert "half of it by step 60. " in headline(CONFIG, runs)
+    none = {job: replace(run, induction=run.induction / 2) for job, run in runs.items()}
+    assert "step" not in headline(CONFIG, none)
