@@ -18,13 +18,13 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
 from probes.engine.sites import Sites, residual
+from probes.functional.arrays import in_float64, row_matrix
 from probes.functional.cka import compact_rows, linear_hsic, without_top_components
 from probes.functional.cka_draws import cka_of_halves, halves_hsic, null_hsic, null_of
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.products import Precision, check_precision
-from probes.functional.representations import in_float64, row_matrix
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
 from tasks import InputError

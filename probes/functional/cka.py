@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
+from probes.functional.arrays import Array, computed_in_torch, in_float64
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, cka_from_hsic, hsic_of_blocks, linear_kernel
+from probes.functional.preprocess import centred_matrix
 from probes.functional.products import Precision, check_precision
-from probes.functional.representations import centred_matrix, in_float64
 from probes.functional.top_components import top_components, without_components
 from tasks import InputError
 from tasks.errors import check_count

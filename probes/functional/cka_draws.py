@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import Array, Labels, computed_in_torch
+from probes.functional.arrays import Array, Labels, computed_in_torch, in_float64
 from probes.functional.cka import compact_rows, linear_hsic
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic, hsic_of_kernels, linear_kernel
 from probes.functional.products import Precision
-from probes.functional.representations import in_float64
 from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import half_samples, unit_pairings
 from tasks.errors import check_count

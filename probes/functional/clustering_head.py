@@ -12,8 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import check_classes
-from probes.functional.arrays import Array, Labels, Scalar, computed_in_torch
+from probes.functional.arrays import Array, Labels, Scalar, check_classes, computed_in_torch
 from probes.functional.preprocess import centred_rows
 from tasks import InputError
 from tasks.errors import check_count

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.topic_attention import WordTopics, exact_dtype, pair_weight
+from probes.functional.arrays import exact_dtype
+from probes.functional.topic_attention import WordTopics, pair_weight
 
 DIFFERENT_WORDS = ("same_topic", "different_topic")
 

@@ -10,8 +10,7 @@ import xxhash
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROW_MATRIX, checked_tensor
-from probes.functional.representations import in_float64
+from probes.functional.arrays import ROW_MATRIX, checked_tensor, in_float64
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.functional.arrays import Matrix, in_float64
+from probes.functional.preprocess import row_mean
 from probes.functional.products import ROUNDING, Precision, float32_as_it_is
-from probes.functional.representations import Matrix, in_float64, row_mean
 
 LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 # Of a difference this many times the rounding below its terms fewer than four digits are left: it counts as 0.

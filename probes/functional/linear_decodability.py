@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import check_classes
-from probes.functional.arrays import Array, Labels, computed_in_numpy, computed_in_torch
+from probes.functional.arrays import Array, Labels, check_classes, computed_in_numpy, computed_in_torch
 from probes.functional.preprocess import without_class_means
 from tasks import InputError
 from tasks.errors import check_at_least, check_count

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.representations import in_float64, row_mean
+from probes.functional.arrays import Array, computed_in_torch, in_float64
+from probes.functional.preprocess import row_mean
 from tasks import InputError
 
 _SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met

@@ -9,12 +9,19 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROW_LABELS, ROW_MATRIX, as_numpy, checked_tensor
-from probes.functional.arrays import Array, Labels, computed_in_torch
+from probes.functional.arrays import (
+    ROW_LABELS,
+    ROW_MATRIX,
+    Array,
+    Labels,
+    as_numpy,
+    checked_tensor,
+    computed_in_torch,
+    in_float64,
+)
 from probes.functional.distances import centre_and_scale, first_alike, squared_differences
 from probes.functional.half_interval import wilson_ends
 from probes.functional.products import float32_as_it_is
-from probes.functional.representations import in_float64
 from probes.functional.units import Relabelling
 from tasks import InputError
 

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from probes.functional.arrays import Matrix
+
 
 def without_class_means(rows: Float[Tensor, "row dim"], classes: Int[Tensor, "row"]) -> Float[Tensor, "row dim"]:
     """Return each row minus the mean of its class. Exactly 0 if all rows of a class are equal.
@@ -85,3 +87,13 @@ def unit_length(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     centred = centred_rows(rows)
     length = centred.norm(dim=1, keepdim=True)
     return centred / torch.where(length > 0, length, 1.0)
+
+
+def row_mean(x: Matrix) -> Float[Tensor, "dim"]:
+    """Return the mean, or exactly the row itself if all rows are equal."""
+    return x[0] + (x - x[0]).mean(dim=0)
+
+
+def centred_matrix(x: Matrix) -> Matrix:
+    """Return ``x`` minus its mean: exact zeros if all rows are equal."""
+    return x - row_mean(x)

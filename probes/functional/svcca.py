@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
+from probes.functional.arrays import Array, Matrix, computed_in_torch, in_float64, row_matrix
 from probes.functional.cka import Similarity
 from probes.functional.n_dims import count_directions, unit_scaled
-from probes.functional.representations import Matrix, centred_matrix, in_float64, row_matrix
+from probes.functional.preprocess import centred_matrix
 
 
 @computed_in_torch()

@@ -13,8 +13,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
-from probes.functional.arguments import check_finite
-from probes.functional.arrays import Array, Labels, computed_in_torch
+from probes.functional.arrays import Array, Labels, check_finite, computed_in_torch
 from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import Relabelling, half_samples

@@ -15,7 +15,7 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
+from probes.functional.arrays import Array, computed_in_torch, exact_dtype
 from tasks import InputError
 
 _TOPICS_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
@@ -158,11 +158,6 @@ def pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*shape"
     """
     exact = exact_dtype(n_same.device)
     return n_same.to(exact) * n_different.to(exact) / (n_same + n_different).clamp(min=1)
-
-
-def exact_dtype(device: torch.device) -> torch.dtype:
-    """Return float64, or float32 on MPS, which has no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @computed_in_torch(not_finite=["pattern"])

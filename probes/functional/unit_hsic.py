@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import paired_matrices
 from probes.functional.cka import Similarity
 from probes.functional.hsic import HSIC, LEAST_DEBIASED, centred_kernel, cka_from_hsic, hsic_of_kernels
-from probes.functional.representations import paired_matrices
 
 
 def hsic_between_units(
