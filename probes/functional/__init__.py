@@ -24,8 +24,7 @@ from probes.functional.adjusted_rand import (
     contingency,
 )
 from probes.functional.attention_entropy import attention_entropy
-from probes.functional.cka import Similarity, cka_from_moments, linear_cka
-from probes.functional.cka_draws import cka_null, cka_resamples
+from probes.functional.cka import Similarity, cka_from_moments, cka_null, cka_resamples, linear_cka
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.half_interval import half_interval

@@ -12,8 +12,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import paired_matrices
+from probes.functional.cka import cka_from_hsic
 from probes.functional.holm import holm
-from probes.functional.hsic import centred_kernel, cka_from_hsic, hsic_of_kernels
+from probes.functional.hsic import centred_kernel, hsic_of_kernels
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, unit_pairings
 from tasks import InputError

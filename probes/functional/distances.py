@@ -138,14 +138,6 @@ class Distances:
             j = self._which[j]
         return squared_differences(self._x, i.to(self._x.device), j.to(self._x.device), self.scale)
 
-    def tiles(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Yield blocks of rows and columns on and above the diagonal."""
-        starts = range(0, self.n, size)
-        for i in starts:
-            for j in starts:
-                if i <= j:
-                    yield slice(i, min(self.n, i + size)), slice(j, min(self.n, j + size))
-
     def squared(self, rows: slice, columns: slice) -> Float[Tensor, "block_row block_column"]:
         """Return squared distances of a block of rows and a block of columns."""
         a = self.block(rows)
@@ -173,3 +165,16 @@ def _parts(x: Shaped[Tensor, "row dim"]) -> Iterator[tuple[int, Shaped[Tensor, "
     step = max(1, _MAX_NUMBERS_AT_ONCE // x.shape[1])
     for start in range(0, len(x), step):
         yield start, x[start : start + step]
+
+
+def upper_blocks(n: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of the blocks on and above the diagonal of an n x n matrix.
+
+    Example:
+        >>> [(rows.stop, columns.stop) for rows, columns in upper_blocks(5, 2)]
+        [(2, 2), (2, 4), (2, 5), (4, 4), (4, 5), (5, 5)]
+    """
+    parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    for i, rows in enumerate(parts):
+        for columns in parts[i:]:
+            yield rows, columns

@@ -97,3 +97,9 @@ def row_mean(x: Matrix) -> Float[Tensor, "dim"]:
 def centred_matrix(x: Matrix) -> Matrix:
     """Return ``x`` minus its mean: exact zeros if all rows are equal."""
     return x - row_mean(x)
+
+
+def compact_rows(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
+    """Return centred rows in at most n dimensions with unchanged inner products."""
+    x = centred_matrix(x)
+    return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T

@@ -13,9 +13,9 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import Similarity
-from probes.functional.distances import Distances
-from probes.functional.hsic import HSIC, cka_from_hsic
+from probes.functional.cka import Similarity, cka_from_hsic
+from probes.functional.distances import Distances, upper_blocks
+from probes.functional.hsic import HSIC
 from tasks import InputError
 
 MAX_BLOCK_ROWS = 512  # rows and columns of a block
@@ -121,10 +121,6 @@ class GaussianKernel:
         """Return a block of the kernel."""
         return self._distances.squared(rows, columns).mul_(-1 / self._two_s2).expm1_()
 
-    def tiles(self, size: int) -> list[tuple[slice, slice]]:
-        """Return blocks of rows and columns on and above the diagonal."""
-        return list(self._distances.tiles(size))
-
 
 _Names: TypeAlias = tuple[str, str]
 ValueAndReason: TypeAlias = tuple[float, str]  # the reason says why the value is NaN. Empty if it is not
@@ -165,7 +161,7 @@ def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Names]) -> dic
     any_kernel = next(iter(kernels.values()))
     products: dict[_Names, list[Float[Tensor, ""]]] = {pair: [] for pair in pairs}
     sums: dict[str, Float[Tensor, "row"]] = {}
-    for rows, columns in any_kernel.tiles(_block_rows(len(kernels))):
+    for rows, columns in upper_blocks(any_kernel.n, _block_rows(len(kernels))):
         is_diagonal = rows == columns
         blocks = {name: kernel(rows, columns) for name, kernel in kernels.items()}
         for (x, y), parts in products.items():
@@ -263,7 +259,7 @@ def _counted(
     n_inside = 0
     # One tensor, not many small ones.
     inside = torch.empty(min(MAX_KEPT_DISTANCES, math.comb(distances.n, 2)), dtype=torch.float64)
-    for rows, columns in distances.tiles(MAX_BLOCK_ROWS):
+    for rows, columns in upper_blocks(distances.n, MAX_BLOCK_ROWS):
         squared = distances.squared(rows, columns)
         if rows == columns:
             i, j = torch.triu_indices(len(squared), len(squared), offset=1, device=squared.device)

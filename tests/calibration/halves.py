@@ -14,11 +14,10 @@ from torch import Tensor
 
 from probes import ProbeResult, TopicAttention
 from probes.functional.adjusted_rand import adjusted_rand_score
-from probes.functional.cka import compact_rows
-from probes.functional.cka_draws import cka_of_halves, halves_hsic
+from probes.functional.cka import cka_between_units, cka_halves_terms, cka_of_halves
 from probes.functional.half_interval import interval_from_halves
+from probes.functional.preprocess import compact_rows
 from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters
-from probes.functional.unit_hsic import cka_between_units
 from tasks import Batch
 from tests.calibration.topic_attention import N_TOPICS, SITE, WORDS_PER_TOPIC, draw_documents
 
@@ -104,7 +103,7 @@ def gain_missed(seed: int, n_units: int, prompts: int, shares: tuple[float, floa
     for share in shares:
         rows = math.sqrt(share) * control + math.sqrt(1 - share) * _states(draw, unit)
         x, y = compact_rows(rows), compact_rows(control)
-        terms = [halves_hsic(a, b, HALVES, seed, units=unit) for a, b in ((x, y), (x, x), (y, y))]
+        terms = [cka_halves_terms(a, b, HALVES, seed, units=unit) for a, b in ((x, y), (x, x), (y, y))]
         values.append(float(cka_between_units(rows, control, unit)))
         of_halves.append(cka_of_halves(*terms, debiased=True).numpy())
     return _misses(np.array(values[1] - values[0]), of_halves[1] - of_halves[0], n_units, shares[1] - shares[0])

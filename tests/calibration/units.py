@@ -14,11 +14,11 @@ from torch import Tensor
 
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score
+from probes.functional.cka import cka_between_units
 from probes.functional.holm import holm
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.neighbour_purity import nearest_of_other_units, nearest_rows, relabelled_purity, same_label
 from probes.functional.relabelling import between_shares
-from probes.functional.unit_hsic import cka_between_units
 from probes.functional.units import Relabelling
 
 D = 16

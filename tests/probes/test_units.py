@@ -14,9 +14,9 @@ import torch
 from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
 from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
+from probes.functional.hsic import hsic_between_units
 from probes.functional.neighbour_purity import nearest_of_other_units
 from probes.functional.relabelling import relabelling_p_values
-from probes.functional.unit_hsic import hsic_between_units
 from probes.functional.units import Relabelling, half_samples, n_pairings, unit_pairings, units_needed
 from tasks import Batch, InputError
 
