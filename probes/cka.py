@@ -33,7 +33,7 @@ from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.preprocess import compact_rows
 from probes.functional.products import Precision, check_precision
 from probes.functional.top_components import without_top_components
-from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
+from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings
 from tasks import InputError
 from tasks.errors import check_choice, check_count
 
@@ -259,7 +259,7 @@ class CKA(Pairwise, RowsOrMoments):
         rows_x = row_matrix(group.rows[x], x)
         rows_y = row_matrix(group.rows[y], y)
         drawn, xx, yy = cka_null_terms(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
-        enough = n_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
+        enough = n_unit_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
         tie = ROUNDING_TIE if self.precision == "float64" else _MAX_ROUNDING
         for measure, value in values.items():
             null = cka_of_null(drawn, xx, yy, debiased=_DEBIASED[measure])
@@ -290,7 +290,7 @@ class CKA(Pairwise, RowsOrMoments):
 
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
         """Note the groups with too few different pairings for a p-value."""
-        counts = {group: n_pairings(size, self._units_of(group)) for group, size in n.items()}
+        counts = {group: n_unit_pairings(size, self._units_of(group)) for group, size in n.items()}
         few = ", ".join(f"{group} ({count:g})" for group, count in counts.items() if count < FEWEST_ARRANGEMENTS)
         if not few:
             return []

@@ -27,8 +27,10 @@ from probes.functional.clustering_head import (
     within_ratio,
     within_ratio_chance,
 )
+from probes.functional.holm import holm_over_heads
+from probes.functional.permutation_test import enough_permutations
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled_heads, relabelling_of
+from probes.functional.relabelling import relabelling_measures, relabelling_of
 from probes.functional.strata import check_given
 from probes.functional.units import check_units
 from tasks import Batch, InputError
@@ -330,7 +332,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         by_site = []
         for site in self.outputs:
             points = self.head_outputs(site)[1]
-            by_label = [relabelled_heads(points, label, draws, self.unit_of_examples) for label in labels.values()]
+            by_label = [relabelling_measures(points, label, draws, self.unit_of_examples) for label in labels.values()]
             by_site.append(_stacked(by_label, dim=-1))
         values = _stacked(by_site)
         values["p_holm"] = holm_over_heads(values["p_value"])

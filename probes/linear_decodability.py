@@ -15,15 +15,11 @@ from probes.engine.labelled_rows import LabelledRows, check_further_labels, chec
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.linear_decodability import (
-    accuracy_interval,
-    effective_size,
-    ridge_predictions,
-    stratified_folds,
-)
+from probes.functional.intervals import accuracy_interval, effective_size
+from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.strata import check_given, nothing_left, single_class, strata_of
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling
+from probes.functional.strata import check_given, nothing_left_in_strata, single_class_strata, strata_of
 from tasks import InputError
 from tasks.errors import check_count
 
@@ -258,8 +254,8 @@ class _Labelings:
         Raises:
             InputError: if this is the main label.
         """
-        if given is not None and probe.given and single_class(given, observed) == 1:
-            why = nothing_left(self.name, probe.given)
+        if given is not None and probe.given and single_class_strata(given, observed) == 1:
+            why = nothing_left_in_strata(self.name, probe.given)
             if self.name == probe.label:
                 raise InputError(f"{why}; choose one whose classes have examples of several classes of {self.name!r}")
             self.notes.append(f"{why}; its accuracy is NaN")

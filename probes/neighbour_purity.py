@@ -25,8 +25,8 @@ from probes.functional.neighbour_purity import (
     same_label,
 )
 from probes.functional.permutation_test import permutation_p_value
+from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_given
-from probes.functional.units import Relabelling
 from tasks import Batch, InputError
 from tasks.errors import check_count
 

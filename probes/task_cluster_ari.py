@@ -25,13 +25,14 @@ from probes.functional.adjusted_rand import (
     adjusted_rand_score,
     effective_classes,
 )
-from probes.functional.half_interval import FEWEST_UNITS, half_interval
+from probes.functional.intervals import FEWEST_UNITS, half_interval
 from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
-from probes.functional.strata import check_given, nothing_left, single_class, strata_of
+from probes.functional.relabelling import Relabelling
+from probes.functional.strata import check_given, nothing_left_in_strata, single_class_strata, strata_of
 from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, fitted_clusters, permuted_index
-from probes.functional.units import Relabelling, check_units
+from probes.functional.units import check_units
 from tasks import InputError
 from tasks.errors import check_choice, check_count
 
@@ -364,9 +365,9 @@ class _Label:
             InputError: if they cannot change the main label at all.
         """
         main = name == probe.label
-        if probe.given and single_class(others[probe.given], self.classes) == 1:
+        if probe.given and single_class_strata(others[probe.given], self.classes) == 1:
             self.nan = self.fixed = True
-            why = nothing_left(name, probe.given)
+            why = nothing_left_in_strata(name, probe.given)
             if main:
                 raise InputError(f"{why}; choose one whose classes have examples of several classes of {name!r}")
             self.notes.append(f"{why}; its index is NaN")
@@ -394,7 +395,7 @@ def _way_out(
     classes: Int[np.ndarray, "row"],
     others: Mapping[str, Int[np.ndarray, "row"]],
 ) -> str:
-    if probe.within and single_class(others[probe.within], classes) == 1:
+    if probe.within and single_class_strata(others[probe.within], classes) == 1:
         return f"if {probe.within!r} lies within classes of {name!r}, give units={probe.within!r} instead"
     return f"choose one whose classes have examples of several classes of {name!r}"
 

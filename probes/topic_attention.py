@@ -17,7 +17,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
 from probes.engine.topic_probe import TopicProbe, words_by_position
-from probes.functional.half_interval import FEWEST_UNITS, interval_from_halves
+from probes.functional.intervals import FEWEST_UNITS, interval_from_halves
 from probes.functional.topic_attention import BUCKETS, WordTopics, document_weights, means_by_document, within_sums
 from tasks import Batch, InputError
 from tasks.errors import check_count

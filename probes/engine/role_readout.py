@@ -15,7 +15,7 @@ from torch import Tensor
 from probes.engine.attention import Attention, AttentionReadout, EagerAttention, blocks_by_word, real_tokens
 from probes.functional.arrays import exact_dtype
 from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_sums
-from probes.functional.relabelling import enough_permutations
+from probes.functional.permutation_test import enough_permutations
 from tasks import Batch
 
 TESTED_ROLES = ("duplicate", "induction")  # by permuting token ids

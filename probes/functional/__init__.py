@@ -27,16 +27,11 @@ from probes.functional.attention_entropy import attention_entropy
 from probes.functional.cka import Similarity, cka_from_moments, cka_null, cka_resamples, linear_cka
 from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.half_interval import half_interval
 from probes.functional.head_roles import role_keys
 from probes.functional.hsic import HSIC
+from probes.functional.intervals import accuracy_interval, half_interval, wilson_interval
 from probes.functional.kmeans import KMeans, kmeans
-from probes.functional.linear_decodability import (
-    accuracy_interval,
-    ridge_predictions,
-    stratified_folds,
-    wilson_interval,
-)
+from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.logit_lens import AnswerScores, answer_scores
 from probes.functional.n_dims import n_dims
 from probes.functional.neighbour_purity import neighbour_purity, neighbour_purity_chance

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from probes.functional.arrays import Array, Labels, computed_in_numpy
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling
 from tasks.errors import check_count
 
 Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...

@@ -21,10 +21,11 @@ from probes.functional.hsic import (
     hsic_of_kernels,
     linear_kernel,
 )
+from probes.functional.intervals import half_samples
 from probes.functional.preprocess import compact_rows
 from probes.functional.products import Precision, check_precision
 from probes.functional.top_components import without_top_components
-from probes.functional.units import half_samples, unit_pairings
+from probes.functional.units import unit_pairings
 from tasks import InputError
 from tasks.errors import check_count
 

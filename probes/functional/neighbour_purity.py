@@ -20,9 +20,9 @@ from probes.functional.arrays import (
     in_float64,
 )
 from probes.functional.distances import centre_and_scale, first_alike, squared_differences
-from probes.functional.half_interval import wilson_ends
+from probes.functional.intervals import wilson_ends
 from probes.functional.products import float32_as_it_is
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling
 from tasks import InputError
 
 PRODUCTS_AT_ONCE_CPU = 2**22

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
 from probes.functional.arrays import Array, Labels, check_finite, computed_in_torch
+from probes.functional.intervals import half_samples
 from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.units import Relabelling, half_samples
+from probes.functional.relabelling import Relabelling
 from tasks import InputError
 from tasks.errors import check_count, check_different
 

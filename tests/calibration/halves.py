@@ -15,7 +15,7 @@ from torch import Tensor
 from probes import ProbeResult, TopicAttention
 from probes.functional.adjusted_rand import adjusted_rand_score
 from probes.functional.cka import cka_between_units, cka_halves_terms, cka_of_halves
-from probes.functional.half_interval import interval_from_halves
+from probes.functional.intervals import interval_from_halves
 from probes.functional.preprocess import compact_rows
 from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters
 from tasks import Batch

@@ -18,8 +18,7 @@ from probes.functional.cka import cka_between_units
 from probes.functional.holm import holm
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.neighbour_purity import nearest_of_other_units, nearest_rows, relabelled_purity, same_label
-from probes.functional.relabelling import between_shares
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling, relabelled_shares
 
 D = 16
 SHUFFLES = 39
@@ -79,7 +78,7 @@ def any_head_called(design: Design, seed: int, use_units: bool) -> bool:
     """Return whether any of 16 heads is called after Holm's correction, as ``ClusteringHead`` does it."""
     classes, units = (torch.from_numpy(x) for x in design.labels())
     points = design.states(torch.Generator().manual_seed(seed), heads=16)
-    observed, null = between_shares(points, classes, 639, units=units if use_units else None, seed=seed)
+    observed, null = relabelled_shares(points, classes, 639, units=units if use_units else None, seed=seed)
     p = (1 + (null >= observed - 1e-9).sum(dim=0)) / 640
     return min(holm(p.tolist())) <= 0.05
 

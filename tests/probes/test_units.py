@@ -15,9 +15,10 @@ from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, Tas
 from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.hsic import hsic_between_units
+from probes.functional.intervals import half_samples
 from probes.functional.neighbour_purity import nearest_of_other_units
-from probes.functional.relabelling import relabelling_p_values
-from probes.functional.units import Relabelling, half_samples, n_pairings, unit_pairings, units_needed
+from probes.functional.relabelling import Relabelling, relabelling_p_values
+from probes.functional.units import n_unit_pairings, unit_pairings, units_needed
 from tasks import Batch, InputError
 
 TASKS, TEMPLATES, PROMPTS, D = 6, 3, 6, 8
@@ -184,7 +185,7 @@ def test_pairings_and_halves_keep_units_together() -> None:
         assert sorted(order.tolist()) == list(range(9))
         for unit in units.unique():
             assert len(units[order][units == unit].unique()) == 1
-    assert n_pairings(9, units) == 6
+    assert n_unit_pairings(9, units) == 6
     for half in half_samples(9, 5, 0, units):
         inside = torch.isin(units, units[half])
         assert torch.equal(inside.nonzero()[:, 0], half)
