@@ -24,14 +24,14 @@ from probes.functional.adjusted_rand import (
     adjusted_rand_moments,
     adjusted_rand_score,
     effective_classes,
+    relabelled_adjusted_rand,
 )
 from probes.functional.intervals import FEWEST_UNITS, half_interval
-from probes.functional.kmeans import kmeans
+from probes.functional.kmeans import check_n_clusters, kmeans, kmeans_of_halves, sklearn_kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_given, nothing_left_in_strata, single_class_strata, strata_of
-from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, fitted_clusters, permuted_index
 from probes.functional.units import check_units
 from tasks import InputError
 from tasks.errors import check_choice, check_count
@@ -348,7 +348,7 @@ class _Label:
 
     def null(self, assigned: Int[np.ndarray, "row"], n_permutations: int, seed: int) -> Float[np.ndarray, "draw"]:
         """Return the index of clusters and this label, relabelled at random."""
-        return permuted_index(self.classes, assigned, self.relabelling, n_permutations, seed)
+        return relabelled_adjusted_rand(self.classes, assigned, self.relabelling, n_permutations, seed)
 
     def lopsided(self, assigned: Int[np.ndarray, "row"]) -> str:
         """Note if the label or the clusters compared with it have too few classes for a p-value from moments."""
@@ -462,7 +462,7 @@ class _Space:
             return []
         if k not in self._halves:
             probe = self._probe
-            self._halves[k] = clusters_of_halves(
+            self._halves[k] = kmeans_of_halves(
                 self._reduced, self.clusters(k), probe.n_resamples, self._units, probe.seed, probe.device
             )
         return self._halves[k]
@@ -476,7 +476,7 @@ class _Space:
         starts = self._probe.n_init
         seed = self._probe.seed
         if self._probe.device is None:
-            return fitted_clusters(rows, k, n_init=starts, seed=seed)
+            return sklearn_kmeans(rows, k, n_init=starts, seed=seed)
         return kmeans(torch.from_numpy(rows), k, n_init=starts, seed=seed, device=self._probe.device).labels.numpy()
 
     @cached_property

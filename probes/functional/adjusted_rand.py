@@ -147,7 +147,7 @@ def adjusted_rand_null(
     if units is not None:
         relabelling = Relabelling.from_classes(classes_b, _codes(units), strata)
         if relabelling.whole_units:
-            return index_between_units(classes_a, relabelling, n_permutations, rng)
+            return _index_between_units(classes_a, relabelling, n_permutations, rng)
         strata = relabelling.strata
     if strata is None and n <= MAX_SHUFFLED_EXAMPLES:
         together = [_pairs(_cells(classes_a, rng.permutation(classes_b))) for _ in range(n_permutations)]
@@ -159,7 +159,29 @@ def adjusted_rand_null(
     return np.array([_index(pairs, pairs_a, pairs_b, math.comb(n, 2)) for pairs in together])
 
 
-def index_between_units(
+def relabelled_adjusted_rand(
+    classes: Int[np.ndarray, "row"],
+    clusters: Int[np.ndarray, "row"],
+    relabelling: Relabelling,
+    n_permutations: int,
+    seed: int,
+) -> Float[np.ndarray, "n_permutations"]:
+    """Return the adjusted Rand index of clusters and randomly permuted classes, by the permutations of these classes.
+
+    Args:
+        classes: class of each row.
+        clusters: cluster of each row, counted from 0.
+        relabelling: the permutations, ``Relabelling.from_classes(classes, ...)``.
+        n_permutations: number of permutations.
+        seed: for the permutations.
+    """
+    if relabelling.whole_units:
+        return _index_between_units(clusters, relabelling, n_permutations, np.random.default_rng(seed))
+    within = relabelling.strata if relabelling.stratified else None
+    return adjusted_rand_null(classes, clusters, n_permutations, seed, within)
+
+
+def _index_between_units(
     classes: Classes, relabelling: Relabelling, times: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "times"]:
     """Return the index of ``classes`` and labels that whole units exchange at random, changing class sizes.
@@ -434,19 +456,19 @@ def _choices_in_one_class(classes_by_size: Mapping[int, int], *groups: int) -> i
     return total
 
 
-def n_relabellings(labels: Labels) -> int:
+def n_adjusted_rand_relabellings(labels: Labels) -> int:
     """Return the number of partitions that shuffles of ``labels`` can give. The smallest p-value is one over it.
 
     Example:
-        >>> n_relabellings([0, 0, 1]), n_relabellings([0, 0, 1, 1]), n_relabellings([0, 0, 0, 1, 1])
-        (3, 3, 10)
+        >>> n_adjusted_rand_relabellings([0, 0, 1, 1]), n_adjusted_rand_relabellings([0, 0, 0, 1, 1])
+        (3, 10)
     """
     n, interchangeable = _interchangeable(labels)
     return math.factorial(n) // math.prod(map(math.factorial, interchangeable))
 
 
 def _smallest_p_value(labels: Labels) -> float:
-    """Return one over ``n_relabellings``, without its huge numbers."""
+    """Return one over ``n_adjusted_rand_relabellings``, without its huge numbers."""
     n, interchangeable = _interchangeable(labels)
     return math.exp(sum(math.lgamma(k + 1) for k in interchangeable) - math.lgamma(n + 1))
 

@@ -16,8 +16,8 @@ from probes import ProbeResult, TopicAttention
 from probes.functional.adjusted_rand import adjusted_rand_score
 from probes.functional.cka import cka_between_units, cka_halves_terms, cka_of_halves
 from probes.functional.intervals import interval_from_halves
+from probes.functional.kmeans import kmeans_of_halves, sklearn_kmeans
 from probes.functional.preprocess import compact_rows
-from probes.functional.task_cluster_ari import clusters_of_halves, fitted_clusters
 from tasks import Batch
 from tests.calibration.topic_attention import N_TOPICS, SITE, WORDS_PER_TOPIC, draw_documents
 
@@ -45,8 +45,8 @@ def index_change_missed(seed: int, n_templates: int, distances: tuple[float, flo
     of_halves = []
     for rows in _clustered_states(draw, unit, distances):
         classes = unit % CLASSES
-        clusters = fitted_clusters(rows, CLASSES, n_init=2, seed=seed)
-        halves = clusters_of_halves(rows, clusters, HALVES, unit, seed, None)
+        clusters = sklearn_kmeans(rows, CLASSES, n_init=2, seed=seed)
+        halves = kmeans_of_halves(rows, clusters, HALVES, unit, seed, None)
         indices.append(adjusted_rand_score(classes, clusters))
         of_halves.append(np.array([adjusted_rand_score(classes[half], of_half) for half, of_half in halves]))
     change = np.array(indices[1] - indices[0])
@@ -74,7 +74,7 @@ def _mean_change(n_templates: int, distances: tuple[float, float]) -> float:
     for seed in range(MEAN_OVER):
         states = _clustered_states(torch.Generator().manual_seed(10**9 + seed), unit, distances)
         before, after = (
-            adjusted_rand_score(unit % CLASSES, fitted_clusters(rows, CLASSES, n_init=2, seed=seed)) for rows in states
+            adjusted_rand_score(unit % CLASSES, sklearn_kmeans(rows, CLASSES, n_init=2, seed=seed)) for rows in states
         )
         changes.append(after - before)
     return float(np.mean(changes))

@@ -31,7 +31,7 @@ from mechclust.models.tokenizers import (
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join_words
 from probes.engine.identity import token_digests
-from probes.functional.adjusted_rand import n_relabellings
+from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
 from probes.rows.row_store import read_index, store_shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import did_you_mean, suggest
@@ -318,7 +318,7 @@ def _notes_on_classes(prompts: LabelledPrompts, config: ClustersConfig) -> Itera
         if n_single:
             which = "1 class has" if n_single == 1 else f"{n_single} classes have"
             yield f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
-        least_p = 1 / n_relabellings(prompts.labels[name])
+        least_p = 1 / n_adjusted_rand_relabellings(prompts.labels[name])
         if least_p > CHANCE_LEVEL:
             yield (
                 f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "
