@@ -18,21 +18,19 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, head_output
 from probes.engine.state import Rows, Sum
 from probes.functional.attention_entropy import entropy_of_rows
-from probes.functional.clustering_head import (
-    IntegerWeights,
-    check_digits,
-    check_support,
-    integer_weights,
-    nearest_centroid_accuracy,
-    within_ratio,
-    within_ratio_chance,
-)
 from probes.functional.holm import holm_over_heads
+from probes.functional.integer_weights import (
+    IntegerWeights,
+    check_weight_support,
+    check_weighted_digits,
+    integer_weights,
+)
 from probes.functional.permutation_test import enough_permutations
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from probes.functional.relabelling import relabelling_measures, relabelling_of
 from probes.functional.strata import check_given
 from probes.functional.units import check_units
+from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio, within_ratio_chance
 from tasks import Batch, InputError
 from tasks.errors import check_count
 
@@ -221,7 +219,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
     def _check_positions(self, batch: Batch, support: Sequence[int]) -> None:
         """Refuse sequences in which the support's positions mean different things, or hold no digits."""
         length = batch.tokens.shape[1]
-        check_support(support, length)
+        check_weight_support(support, length)
         is_padded = batch.attention_mask is not None and not bool(batch.attention_mask.all())
         if is_padded or any(key != str(length) for key in self.lengths):
             raise InputError(
@@ -229,7 +227,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 "things; give sequences of one length without padding, or support=None"
             )
         if self.modulus is not None:
-            check_digits(batch.tokens, support, self.modulus)
+            check_weighted_digits(batch.tokens, support, self.modulus)
 
     def head_outputs(self, site: str) -> tuple[Int[Tensor, "n"], Float[Tensor, "n head d_head"]]:
         """Return the index of the examples, ascending, and the outputs kept at a site."""
@@ -454,7 +452,7 @@ def _check_equivalence(equivalence: str | Sequence[str], units: str | None) -> N
 
 def _check_digit_sums(support: Sequence[int] | None, modulus: int | None) -> None:
     if support is not None:
-        check_support(support)
+        check_weight_support(support)
     if modulus is not None:
         check_count(modulus=(modulus, 2))
         if support is None:

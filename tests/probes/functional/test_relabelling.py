@@ -11,10 +11,10 @@ import torch
 from scipy.stats import kstest
 
 from probes.functional import within_ratio
-from probes.functional.clustering_head import within_ratio_chance
 from probes.functional.holm import holm_over_heads
 from probes.functional.permutation_test import enough_permutations
 from probes.functional.relabelling import relabelled_shares, relabelling_measures, relabelling_p_values
+from probes.functional.within_ratio import within_ratio_chance
 from tasks import InputError
 
 
