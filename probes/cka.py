@@ -31,7 +31,7 @@ from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, hsic_between_units
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.preprocess import compact_rows
-from probes.functional.products import Precision, check_precision
+from probes.functional.products import Precision, check_product_precision
 from probes.functional.top_components import without_top_components
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings
 from tasks import InputError
@@ -138,7 +138,7 @@ class CKA(Pairwise, RowsOrMoments):
         if device is not None:
             check_device(device)
         self.form = form
-        self.precision = check_precision(precision)
+        self.precision = check_product_precision(precision)
         self.n_resamples = n_resamples
         self.n_permutations = n_permutations
         self.device = device

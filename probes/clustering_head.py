@@ -28,7 +28,7 @@ from probes.functional.integer_weights import (
 from probes.functional.permutation_test import enough_permutations
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from probes.functional.relabelling import relabelling_measures, relabelling_of
-from probes.functional.strata import check_given
+from probes.functional.strata import check_strata_labels
 from probes.functional.units import check_units
 from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio, within_ratio_chance
 from tasks import Batch, InputError
@@ -447,7 +447,7 @@ def _check_equivalence(equivalence: str | Sequence[str], units: str | None) -> N
             f"equivalence is {equivalence!r}; expected a label name, several different ones, or () for none"
         )
     for name in labels:
-        check_given(name, units=units)
+        check_strata_labels(name, units=units)
 
 
 def _check_digit_sums(support: Sequence[int] | None, modulus: int | None) -> None:

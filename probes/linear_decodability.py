@@ -19,7 +19,7 @@ from probes.functional.intervals import accuracy_interval, effective_size
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling
-from probes.functional.strata import check_given, nothing_left_in_strata, single_class_strata, strata_of
+from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
 from tasks import InputError
 from tasks.errors import check_count
 
@@ -102,7 +102,7 @@ class LinearDecodability(LabelledRows):
         check_count(folds=(folds, 2), n_shuffles=(n_shuffles, 1), seed=(seed, 0))
         check_max_rows(max_rows)
         check_further_labels(also)
-        check_given(label, given=given, units=units)
+        check_strata_labels(label, given=given, units=units)
         if device is not None:
             check_device(device)
             if torch.device(device).type == "mps":

@@ -31,7 +31,7 @@ from probes.functional.kmeans import check_n_clusters, kmeans, kmeans_of_halves,
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.relabelling import Relabelling
-from probes.functional.strata import check_given, nothing_left_in_strata, single_class_strata, strata_of
+from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
 from probes.functional.units import check_units
 from tasks import InputError
 from tasks.errors import check_choice, check_count
@@ -150,7 +150,7 @@ class TaskClusterARI(LabelledRows):
         check_count(n_resamples=(self.n_resamples, 0))
         check_max_rows(self.max_rows)
         check_further_labels(self.also)
-        check_given(self.label, given=self.given, within=self.within, units=self.units)
+        check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
         check_units(self.units, {"n_permutations": self.n_permutations, "n_resamples": self.n_resamples})
         if self.n_resamples == 1:
             raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")

@@ -14,7 +14,7 @@ from probes.engine.probe import Probe
 from probes.engine.readout import all_tokens
 from probes.engine.sites import Site, Sites
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.topic_attention import WordTopics
+from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
 from tasks.errors import check_count
 

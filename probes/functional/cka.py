@@ -23,7 +23,7 @@ from probes.functional.hsic import (
 )
 from probes.functional.intervals import half_samples
 from probes.functional.preprocess import compact_rows
-from probes.functional.products import Precision, check_precision
+from probes.functional.products import Precision, check_product_precision
 from probes.functional.top_components import without_top_components
 from probes.functional.units import unit_pairings
 from tasks import InputError
@@ -101,7 +101,7 @@ def linear_cka(
     """
     x = in_float64(x)
     y = in_float64(y).to(x.device)
-    check_precision(precision)
+    check_product_precision(precision)
     check_count(remove_top=(remove_top, 0))
     n = len(x)
     d = (x.shape[1], y.shape[1])

@@ -18,11 +18,11 @@ _CANCELLATION = 2.0**-20  # share of |a|^2 + |b|^2: a squared distance below it 
 _ROUNDING_MATTERS = 1e3  # if |a|^2 + |b|^2 is below this multiple of a difference, rounding is below 1e-12 of it
 
 
-def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
+def first_at_distance_zero(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
     """Return for each row the first row equal to it, on the CPU.
 
     Example:
-        >>> first_alike(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, -0.0]])).tolist()
+        >>> first_at_distance_zero(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, -0.0]])).tolist()
         [0, 1, 0]
     """
     first_of_digest: dict[bytes, int] = {}
@@ -34,7 +34,7 @@ def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
     return first
 
 
-def centre_and_scale(x: Shaped[Tensor, "row dim"]) -> tuple[Float[Tensor, "dim"], float]:
+def centre_for_distances(x: Shaped[Tensor, "row dim"]) -> tuple[Float[Tensor, "dim"], float]:
     """Return a centre for rows, and the power of two that brings their largest entry, centred, below 1.
 
     The centre is the mean of the half that is nearest to the mean of all: rows far off would draw it away from most.
@@ -105,8 +105,8 @@ class Distances:
         self._which = which
         self._device = torch.device(device) if device is not None else in_float64(self._x[:1]).device
         rows = self._x if which is None else self._x[which]
-        self._middle, self.scale = centre_and_scale(rows)
-        self.alike = first_alike(rows)
+        self._middle, self.scale = centre_for_distances(rows)
+        self.alike = first_at_distance_zero(rows)
         self.n = len(self.alike)
         self.exact = False
         norms = [self.block(slice(i, i + 1024)).square().sum(1) for i in range(0, self.n, 1024)]

@@ -101,7 +101,7 @@ def _followers(keys: Int[Tensor, "batch pos slot"], real: Bool[Tensor, "batch po
 # ---- token ids permuted ----
 
 
-def permuted_sums(
+def permuted_role_attention(
     rows_of: Mapping[str, RowsOfExample],
     tokens: Int[Tensor, "query"],
     n_permutations: int,

@@ -103,3 +103,14 @@ def compact_rows(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
     """Return centred rows in at most n dimensions with unchanged inner products."""
     x = centred_matrix(x)
     return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T
+
+
+def scale_to_one_(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Scale rows in place to a largest entry of 1, so that squares neither vanish nor overflow.
+
+    Example:
+        >>> scale_to_one_(torch.tensor([[1.0, 0.0], [0.0, -4.0]])).tolist()
+        [[0.25, 0.0], [0.0, -1.0]]
+    """
+    largest = torch.maximum(rows.max(), -rows.min())
+    return rows.div_(largest) if bool(largest > 0) else rows

@@ -17,7 +17,7 @@ ROUNDING: dict[Precision, float] = {"float64": 2.0**-53, "float32": 2.0**-24}  #
 _ROWS_IN_FLOAT32 = 1024  # rows that are summed in float32
 
 
-def check_precision(precision: Precision) -> Precision:
+def check_product_precision(precision: Precision) -> Precision:
     """Return ``precision``, or raise an ``InputError`` if it is none."""
     check_choice(precision=(precision, tuple(ROUNDING)))
     return precision

@@ -66,7 +66,7 @@ def rbf_cka(
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), reason)
 
 
-def check_fraction(fraction: float) -> float:
+def check_rbf_fraction(fraction: float) -> float:
     """Return ``fraction``, or raise an ``InputError`` if it is not above 0."""
     if not fraction > 0:
         raise InputError(f"fraction is {fraction}; expected a number above 0, such as 0.5")
@@ -102,7 +102,7 @@ class GaussianKernel:
         which: Int[Tensor, "row"] | None = None,
         device: str | None = None,
     ) -> None:
-        check_fraction(fraction)
+        check_rbf_fraction(fraction)
         self._distances = Distances(x, which, device)
         self.n = self._distances.n
         self.undefined = ""
@@ -184,7 +184,7 @@ def _block_rows(n_kernels: int) -> int:
     return max(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, math.isqrt(_MAX_NUMBERS_AT_ONCE // (n_kernels + 2))))
 
 
-def working_bytes(n: int, kernels: int, d: int) -> int:
+def gaussian_kernel_bytes(n: int, kernels: int, d: int) -> int:
     """Return the memory, besides the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
     size = min(n, _block_rows(kernels))
     blocks = (kernels + 2) * size**2 + 2 * size * d

@@ -58,7 +58,7 @@ def nothing_left_in_strata(label: str, given: str) -> str:
     )
 
 
-def check_given(label: str, **others: str | None) -> None:
+def check_strata_labels(label: str, **others: str | None) -> None:
     """Raise an error if another argument names the label itself.
 
     Raises:

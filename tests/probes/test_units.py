@@ -16,7 +16,7 @@ from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.hsic import hsic_between_units
 from probes.functional.intervals import half_samples
-from probes.functional.neighbour_purity import nearest_of_other_units
+from probes.functional.neighbour_purity import nearest_rows_of_other_units
 from probes.functional.relabelling import Relabelling, relabelling_p_values
 from probes.functional.units import n_unit_pairings, unit_pairings, units_needed
 from tasks import Batch, InputError
@@ -336,7 +336,7 @@ def test_of_rows_that_are_the_same_the_first_of_another_unit_is_a_neighbour() ->
     distinct = 1000 + torch.randn(7, 33, generator=draw)
     row_of = torch.randint(7, (150,), generator=draw)
     units = torch.arange(150) // 10
-    near = nearest_of_other_units(distinct[row_of], 1, units)[:, 0]
+    near = nearest_rows_of_other_units(distinct[row_of], 1, units)[:, 0]
     for i, neighbour in enumerate(near.tolist()):
         same = (row_of == row_of[i]) & (units != units[i])
         assert neighbour == int(same.nonzero()[0])
