@@ -76,7 +76,7 @@ def model_for(task: Task, **fields: Any) -> ModelConfig:
     return ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, **fields)
 
 
-def check_task(task: Task, config: AnyConfig) -> None:
+def check_task_fits(task: Task, config: AnyConfig) -> None:
     """Refuse a task with more tokens than a model's vocabulary, or longer examples than its context.
 
     Raises:
@@ -90,21 +90,6 @@ def check_task(task: Task, config: AnyConfig) -> None:
     else:
         return
     raise InputError(f"the task {task.name!r} has {sizes}; build the model with model_for(task)")
-
-
-def config_of(model: HookedModel) -> AnyConfig:
-    """Return the configuration a model was built with.
-
-    Raises:
-        InputError: when ``build_model`` did not build it.
-    """
-    config = model.__dict__.get("mechclust_config")
-    if not isinstance(config, AnyConfig):
-        raise InputError(
-            f"a {type(model).__name__} that build_model did not build can be neither trained nor saved here; "
-            "build one, or use Hugging Face's own trainer and save_pretrained"
-        )
-    return config
 
 
 def _bridge(shape: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from probes.engine.hooks import HookedModel
 from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError
 from tasks.errors import check_multiple
@@ -33,28 +34,6 @@ class AnyConfig:
     def with_seed(self, seed: int) -> Self:
         """Return a copy of the configuration with another seed."""
         return replace(self, seed=seed)  # type: ignore[type-var]  # every subclass is a dataclass
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes of a model, under the names that they have in TransformerLens's ``cfg``.
-
-    Attributes:
-        n_layers: number of blocks. ALBERT's count as often as they are applied.
-        n_heads: attention heads in each block.
-        d_model: width of the residual stream.
-        d_head: width of a head.
-        d_vocab: number of tokens.
-        n_ctx: longest input, ``None`` if there is no limit. RoBERTa numbers positions from behind
-            its padding index, so this is smaller than its ``max_position_embeddings``.
-    """
-
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_head: int
-    d_vocab: int
-    n_ctx: int | None
 
 
 @dataclass(frozen=True)
@@ -149,3 +128,18 @@ def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
     kind = values.pop("kind", None)
     cls = ModelConfig if kind == ModelConfig.kind else model_class(kind).config_class
     return from_json(cls, values)  # type: ignore[no-any-return]
+
+
+def config_of(model: HookedModel) -> AnyConfig:
+    """Return the configuration a model was built with.
+
+    Raises:
+        InputError: when ``build_model`` did not build it.
+    """
+    config = model.__dict__.get("mechclust_config")
+    if not isinstance(config, AnyConfig):
+        raise InputError(
+            f"a {type(model).__name__} that build_model did not build can be neither trained nor saved here; "
+            "build one, or use Hugging Face's own trainer and save_pretrained"
+        )
+    return config

@@ -105,3 +105,25 @@ def _block_weights(config: Any) -> int | None:
     groups = getattr(config, "num_key_value_heads", None) or heads
     hidden = next((size for size in inner if isinstance(size, int)), 4 * width)
     return 2 * width * d_head * (heads + groups) + 2 * width * hidden
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a model, under the names that they have in TransformerLens's ``cfg``.
+
+    Attributes:
+        n_layers: number of blocks. ALBERT's count as often as they are applied.
+        n_heads: attention heads in each block.
+        d_model: width of the residual stream.
+        d_head: width of a head.
+        d_vocab: number of tokens.
+        n_ctx: longest input, ``None`` if there is no limit. RoBERTa numbers positions from behind
+            its padding index, so this is smaller than its ``max_position_embeddings``.
+    """
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_vocab: int
+    n_ctx: int | None

@@ -62,7 +62,7 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
     digest = xxhash.xxh3_128()
     shapes = xxhash.xxh3_128()
     samples = []
-    for name, weight in named_weights(model):
+    for name, weight in sketched_weights(model):
         flat = weight.detach().reshape(-1)
         shapes.update(f"{name} {list(weight.shape)}".encode())
         digest.update(f"{name} {weight.dtype}".encode())
@@ -72,7 +72,7 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
     return WeightSketch(str(digest.hexdigest()), str(shapes.hexdigest()), torch.cat(samples))
 
 
-def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "sampled"]:
+def constant_sketch_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "sampled"]:
     """Mark the values of a model's sketch that belong to constant weights, such as zero biases.
 
     Args:
@@ -81,18 +81,18 @@ def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "s
 
     Example:
         >>> _ = torch.nn.init.zeros_((layer := torch.nn.Linear(3, 2)).bias)
-        >>> constant_values(layer).sum()
+        >>> constant_sketch_values(layer).sum()
         tensor(2)
     """
     parts = []
-    for _, weight in named_weights(model):
+    for _, weight in sketched_weights(model):
         flat = weight.detach().reshape(-1)
         constant = len(flat) > 1 and bool((flat == flat[0]).all())
         parts.append(torch.full((min(len(flat), per_weight),), constant))
     return torch.cat(parts)
 
 
-def named_weights(model: Any) -> list[tuple[str, Shaped[Tensor, "..."]]]:
+def sketched_weights(model: Any) -> list[tuple[str, Shaped[Tensor, "..."]]]:
     """Return the weights of a model in the order of their names, which are Hugging Face's if it has them."""
     plain = plain_model(model) if hasattr(model, "hook_dict") else model
     return sorted((name, weight) for name, weight in (plain or model).named_parameters() if weight.numel())

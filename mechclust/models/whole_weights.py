@@ -12,7 +12,7 @@ from tasks import InputError
 from tasks.errors import first_line
 
 
-def check_weights(models: Iterable[ResolvedModel]) -> None:
+def check_whole_weights(models: Iterable[ResolvedModel]) -> None:
     """Refuse safetensors files whose length differs from their header. No weights are read.
 
     Args:

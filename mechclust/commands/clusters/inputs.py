@@ -18,15 +18,15 @@ from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, labels_determine, surface_features, word_features
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import Units, units_of
-from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
     check_has_tokenizer,
-    prompt_batches,
+    tokenization_notes,
     tokenization_of,
+    tokenize_prompts,
     tokenizer_and_sizes,
-    what_is_wrong,
 )
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join_words
@@ -120,8 +120,8 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     notes = [
         *_notes_on_classes(prompts, config),
         *_notes_on_lost_classes(all_prompts, prompts),
-        *what_is_wrong(reader, batches, prompts.repeated),
-        *adapter_notes([model]),
+        *tokenization_notes(reader, batches, prompts.repeated),
+        *adapter_fit_notes([model]),
         units.sentence,
     ]
     inputs = Inputs(
@@ -178,7 +178,7 @@ def _tokenize(
     prompts: LabelledPrompts, index: Int[Tensor, "prompt"], tokenizer: Any, sizes: Sizes, config: ClustersConfig
 ) -> list[Batch]:
     """Return the prompts as tokens, with their places in the file as index."""
-    batches = prompt_batches(
+    batches = tokenize_prompts(
         prompts,
         tokenizer,
         sizes,

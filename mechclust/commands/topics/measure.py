@@ -20,7 +20,7 @@ from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.sources import LoadedModel, ModelSource, models_in_workers
 from mechclust.commands.topics.variants import Variant, check_pairs, chosen_words, kept_words, variants_of
 from mechclust.jobs import progress_bar
-from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes
@@ -167,7 +167,7 @@ def _measured(model: ResolvedModel, corpus: Corpus, call: _Call) -> TopicsResult
         trained=trained,
         untrained=untrained,
         empty_files=corpus.empty_files,
-        corpus_notes=[*corpus.notes, *adapter_notes([model])],
+        corpus_notes=[*corpus.notes, *adapter_fit_notes([model])],
     )
 
 
