@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -22,10 +23,16 @@ class InputError(ValueError):
     """
 
 
-def first_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an exception in a few words."""
     text = " ".join(str(error).split())[:300]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def error_sentence(error: BaseException) -> str:
+    """Return the first sentence of another library's message, without its advice."""
+    text = " ".join(str(error).split()).strip("'\"")
+    return re.split(r"(?<!e\.g)\. ", text)[0][:200].rstrip(".") or type(error).__name__
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

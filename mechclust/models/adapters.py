@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from mechclust.models.huggingface import ADAPTER, first_sentence, quiet_transformers
+from mechclust.models.huggingface import ADAPTER, quiet_transformers
 from mechclust.models.weights import shared_copy
 from probes.engine.hooks import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line, error_sentence
 
 _RESIDENT = "mechclust_weights"  # the attribute of a model that holds its ``_Resident``
 _MAX_WEIGHTS_NAMED = 3  # in a message
@@ -249,7 +249,7 @@ def import_peft(work: str, extra: str) -> Any:
             import peft
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "peft"
-        why = f"{work} needs peft" if missing else f"{work} needs peft, which cannot be imported ({first_line(error)})"
+        why = f"{work} needs peft" if missing else f"{work} needs peft, which cannot be imported ({error_line(error)})"
         raise InputError(f"{why}; install it with: pip install 'mechclust[{extra}]'") from None
     return peft
 
@@ -298,7 +298,7 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
         with quiet_transformers():
             merged = wrapped.merge_and_unload(safe_merge=True)
     except ValueError as error:
-        raise InputError(f"the adapter {adapter!r} cannot be merged: {first_line(error)}; save it again") from error
+        raise InputError(f"the adapter {adapter!r} cannot be merged: {error_line(error)}; save it again") from error
     weights = dict(merged.named_parameters())
     extra = sorted(weights.keys() - base.keys())
     if extra:
@@ -362,7 +362,7 @@ def _listed(names: list[str]) -> str:
 
 def _config_fault(adapter: str, plain: Any, error: Exception) -> str:
     """Return why an adapter's configuration cannot be used on a base, and the way out."""
-    line = first_line(error)
+    line = error_line(error)
     if str(error).startswith("Target module"):  # not found, or of another kind
         trained = named_base_of_adapter(adapter) or "another base"
         return (
@@ -377,7 +377,7 @@ def _weights_fault(adapter: str, plain: Any, error: Exception) -> str:
     mismatch = _SIZE_MISMATCH.search(" ".join(str(error).split()))
     if mismatch is None:
         return (
-            f"the weights of the adapter {adapter!r} are damaged or cut off ({first_sentence(error)}); download or "
+            f"the weights of the adapter {adapter!r} are damaged or cut off ({error_sentence(error)}); download or "
             "save them again"
         )
     name, saved, expected = mismatch.groups()

@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ def _not_run(body: nn.Module, error: Exception) -> InputError:
     is_quantised = getattr(getattr(body, "config", None), "quantization_config", None) is not None
     if is_quantised and all(weight.device.type == "cpu" for weight in body.parameters()):
         return InputError(
-            f"the quantised weights of this {type(body).__name__} do not run on the CPU ({first_line(error)}); give "
+            f"the quantised weights of this {type(body).__name__} do not run on the CPU ({error_line(error)}); give "
             "weights that are not quantised, or a GPU"
         )
-    return _refusal(type(body).__name__, f"does not run on token ids alone ({first_line(error)})")
+    return _refusal(type(body).__name__, f"does not run on token ids alone ({error_line(error)})")
 
 
 def _refusal(name: str, why: str) -> InputError:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line, error_sentence
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 ADAPTER = "adapter_config.json"
@@ -152,7 +152,7 @@ def _on_the_hub(name: str, trusted: bool) -> Checkpoint:
             raise InputError(fault) from None
         if _is_cached(cached, "config.json"):  # no network, whatever the reason
             return cached
-        why = f"{type(error).__name__}: {first_sentence(error)}"
+        why = f"{type(error).__name__}: {error_sentence(error)}"
         raise InputError(
             f"{no_directory} the Hugging Face hub cannot be reached ({why}); check the path, or the network"
         ) from error
@@ -290,20 +290,20 @@ def _use_switchable_bar() -> None:
 
 def _why(error: Exception, part: CheckpointPart, source: Checkpoint) -> str:
     """Return why reading failed, and the way out."""
-    line = first_line(error)
+    line = error_line(error)
     if "trust_remote_code" in str(error):
         return (
             "it comes with its own code (auto_map in its config), which is not run; read that code, and if you trust "
             "it give --trust-remote-code (trust_remote_code=True)"
         )
     if isinstance(error, ImportError):
-        return f"{first_sentence(error)}; install what is missing"
+        return f"{error_sentence(error)}; install what is missing"
     if _NO_MEMORY.search(line):
         return f"the device has too little memory ({line}); give a larger one, a smaller dtype or a quantization"
     if part != "tokenizer" and _UNKNOWN_FAMILY.search(line):
-        return f"{first_sentence(error)}; give a checkpoint of a family that transformers knows (docs: families)"
+        return f"{error_sentence(error)}; give a checkpoint of a family that transformers knows (docs: families)"
     if part == "weights" and _DAMAGED_WEIGHTS.search(line):
-        return f"its weights are damaged or cut off ({first_sentence(error)}); download them, or save the model, again"
+        return f"its weights are damaged or cut off ({error_sentence(error)}); download them, or save the model, again"
     files = _FILES[part] if source.gguf_file is None else source.gguf_file
     return f"its {files} cannot be used ({line}); download it, or save it, again"
 
@@ -331,12 +331,6 @@ def quiet_transformers() -> Iterator[None]:
             other.setLevel(before)
         if bars_enabled:
             logging.enable_progress_bar()
-
-
-def first_sentence(error: BaseException) -> str:
-    """Return the first sentence of another library's message, without its advice."""
-    text = " ".join(str(error).split()).strip("'\"")
-    return re.split(r"(?<!e\.g)\. ", text)[0][:200].rstrip(".") or type(error).__name__
 
 
 def auto_class(config: Any) -> Any:

@@ -21,7 +21,7 @@ from mechclust.models.weights import shared_copy
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 AnyModel: TypeAlias = str | Path | HookedModel | nn.Module | ResolvedModel  # by name, with hooks, or plain Hugging Face
 
@@ -203,7 +203,7 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
         )
     except Exception as error:  # of TransformerLens: anything
         raise InputError(
-            f"TransformerLens cannot wrap this {type(plain).__name__} ({first_line(error)}); load it with "
+            f"TransformerLens cannot wrap this {type(plain).__name__} ({error_line(error)}); load it with "
             "attention='sdpa', which works without it"
         ) from error
     for module in bridge.modules():

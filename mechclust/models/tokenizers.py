@@ -12,7 +12,7 @@ from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
 from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import first_line
+from tasks.errors import error_line
 from tasks.text.beginning import Bos, TextEncoder, leading_bos, special_around, text_encoder
 from tasks.text.beginning import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
@@ -134,7 +134,7 @@ def render_chat_template(template: Any, *turns: str, called: str = OWN_TEMPLATE,
     except Exception as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
-        raise InputError(f"{called} fails{where} ({first_line(error)}); {mend}") from None
+        raise InputError(f"{called} fails{where} ({error_line(error)}); {mend}") from None
 
 
 def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None, bos: Bos = "model") -> dict[str, Any]:

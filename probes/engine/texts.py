@@ -7,7 +7,7 @@ from typing import Any
 
 from probes.engine.hooks import HookedModel
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 from tasks.text.beginning import Bos, TextEncoder, text_encoder, tokenization
 
 KEPT_TOKENIZER = "mechclust_tokenizer"
@@ -108,5 +108,5 @@ def tokenizer_of(model: Any) -> Any:
     except Exception as error:  # transformers may raise any error
         raise InputError(
             f"TransformerLens changed this model's tokenizer, and that of {name!r} cannot be read "
-            f"({first_line(error)}); give tokenizer=, or load the model with load_pretrained"
+            f"({error_line(error)}); give tokenizer=, or load the model with load_pretrained"
         ) from None

@@ -34,7 +34,7 @@ from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes import attach, embedding, resolve
 from probes.engine.hooks import check_device
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 from tasks.settings import Seed, check_settings
 
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
@@ -278,7 +278,7 @@ def _take(plain: Any, tokenizer: Any, seed: int) -> Reference | str:
     try:
         return take_reference(plain, tokenizer, seed)
     except Exception as error:  # of the model: anything
-        return f"plain Hugging Face stopped with {first_line(error)}"
+        return f"plain Hugging Face stopped with {error_line(error)}"
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
@@ -395,4 +395,4 @@ def _tried(name: str, attempt: _Attempt) -> Check:
     except InputError as error:
         return Check(name, False, str(error))
     except Exception as error:  # of the model: anything
-        return Check(name, False, f"stopped with {first_line(error)}")
+        return Check(name, False, f"stopped with {error_line(error)}")

@@ -37,7 +37,7 @@ from mechclust.report.resources import GIB
 from probes import ProbeResult, RowStore
 from probes.engine.hooks import HookedModel
 from tasks import Batch, InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
                 put_adapter(model, checkpoint, adapter_of(model), FEWER_PROMPTS)
                 models[checkpoint] = model
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
-            reason = f"the models cannot be loaded together, with hooks that write ({first_line(error)})"
+            reason = f"the models cannot be loaded together, with hooks that write ({error_line(error)})"
             return PairOutcome(reason, reason, reason)
         reason = _reason(*models.values())
         outcome = PairOutcome(reason, reason)
