@@ -20,11 +20,10 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
 from probes.engine.state import hashed_indices
 from probes.functional.adjusted_rand import (
-    FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
     adjusted_rand_score,
-    effective_classes,
     relabelled_adjusted_rand,
+    too_few_for_index_moments,
 )
 from probes.functional.intervals import FEWEST_UNITS, half_interval
 from probes.functional.kmeans import check_n_clusters, kmeans, kmeans_of_halves, sklearn_kmeans
@@ -355,7 +354,7 @@ class _Label:
         labelings = {f"label {self.name!r}": self.classes, f"a clustering compared with label {self.name!r}": assigned}
         if self.fixed or all(len(np.unique(labeling)) == 2 for labeling in labelings.values()):
             return ""
-        few = [name for name, x in labelings.items() if effective_classes(x) < FEWEST_EFFECTIVE_CLASSES]
+        few = [name for name, x in labelings.items() if too_few_for_index_moments(x)]
         return f"{few[0]} has {_LOPSIDED}" if few else ""
 
     def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, Int[np.ndarray, "row"]]) -> None:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from tasks._random import epoch_rows, generator
-from tasks.batch import Batch, row_batches
+from tasks._random import generator
+from tasks.batch import Batch, epoch_rows, row_batches
 from tasks.errors import InputError, check_count
 from tasks.settings import (
     MAX_SIZE,

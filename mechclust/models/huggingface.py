@@ -47,7 +47,7 @@ _NO_MEMORY = re.compile("MemoryError|out of memory|allocate memory")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointSource:
     """A checkpoint's place: on the hub or on disk.
 
     Attributes:
@@ -83,7 +83,7 @@ class Checkpoint:
 
 def find_checkpoint(
     name_or_path: str | Path, *, weights: bool = True, tokenizer: bool = True, trust_remote_code: bool = False
-) -> Checkpoint:
+) -> CheckpointSource:
     """Find the checkpoint of a name: a directory that has everything that is needed, a GGUF file, or a hub name.
 
     The hub is asked once, for at most a few seconds. If it cannot be reached, files that were downloaded before are
@@ -106,7 +106,7 @@ def find_checkpoint(
             raise InputError(f"{str(path)!r} is a file; give a directory written by save_pretrained, or a .gguf file")
         if find_spec("gguf") is None:
             raise InputError(f"reading {str(path)!r} needs gguf; install it with: pip install 'mechclust[gguf]'")
-        return Checkpoint(str(path.parent), True, path.name, trust_remote_code)
+        return CheckpointSource(str(path.parent), True, path.name, trust_remote_code)
     if path.is_dir():
         if (path / ADAPTER).exists() and any(_there(path, file) for file in ("config.json", *_WEIGHTS[1:])):
             raise InputError(
@@ -117,7 +117,7 @@ def find_checkpoint(
             needed = (files != _WEIGHTS or weights) and ("tokenizer.json" not in files or tokenizer)
             if needed and not any(_there(path, file) for file in files):
                 raise InputError(f"{str(path)!r} {lacks}")
-        return Checkpoint(str(path), True, trusted=trust_remote_code)
+        return CheckpointSource(str(path), True, trusted=trust_remote_code)
     if path.is_absolute() or str(name_or_path).startswith(("./", "../", "~")):
         raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
     return _on_the_hub(str(name_or_path), trust_remote_code)
@@ -134,10 +134,10 @@ def _near(path: Path) -> str:
     return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
 
 
-def _on_the_hub(name: str, trusted: bool) -> Checkpoint:
+def _on_the_hub(name: str, trusted: bool) -> CheckpointSource:
     no_directory = f"no directory {name!r} here{_near(Path(name))}, and"
     name, _, revision = name.partition("@")
-    cached = Checkpoint(name, True, trusted=trusted, revision=revision or None)
+    cached = CheckpointSource(name, True, trusted=trusted, revision=revision or None)
     try:
         if _is_cached(cached, ADAPTER):
             raise _an_adapter(name)
@@ -161,13 +161,13 @@ def _on_the_hub(name: str, trusted: bool) -> Checkpoint:
     return replace(cached, local=False)
 
 
-def _is_cached(source: Checkpoint, file: str) -> bool:
+def _is_cached(source: CheckpointSource, file: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(source.name, file, revision=source.revision), str)
 
 
-def _files_on_the_hub(source: Checkpoint) -> set[str]:
+def _files_on_the_hub(source: CheckpointSource) -> set[str]:
     from huggingface_hub import HfApi
 
     revision: dict[str, Any] = {} if source.revision is None else {"revision": source.revision}
@@ -175,7 +175,7 @@ def _files_on_the_hub(source: Checkpoint) -> set[str]:
     return {file.rfilename for file in info.siblings or ()}
 
 
-def _hub_fault(error: Exception, source: Checkpoint, no_directory: str) -> str | None:
+def _hub_fault(error: Exception, source: CheckpointSource, no_directory: str) -> str | None:
     """Return the hub's reason for refusing a model's name, or ``None`` for other errors."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -221,7 +221,7 @@ def _offline() -> bool:
     )
 
 
-def read_checkpoint_config(source: Checkpoint) -> Any:
+def read_checkpoint_config(source: CheckpointSource) -> Any:
     """Read Hugging Face's configuration of a checkpoint.
 
     Raises:
@@ -248,7 +248,7 @@ def _check_sizes(config: Any) -> None:
             )
 
 
-def read_checkpoint_tokenizer(source: Checkpoint) -> Any:
+def read_checkpoint_tokenizer(source: CheckpointSource) -> Any:
     """Read a checkpoint's tokenizer, as Hugging Face gives it.
 
     Raises:
@@ -263,7 +263,7 @@ def read_checkpoint_tokenizer(source: Checkpoint) -> Any:
 
 
 @contextlib.contextmanager
-def reading_checkpoint_part(source: Checkpoint, part: CheckpointPart) -> Iterator[None]:
+def reading_checkpoint_part(source: CheckpointSource, part: CheckpointPart) -> Iterator[None]:
     """Read a part of a checkpoint inside the block, quietly.
 
     Raises:
@@ -288,7 +288,7 @@ def _use_switchable_bar() -> None:
     modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 
 
-def _why(error: Exception, part: CheckpointPart, source: Checkpoint) -> str:
+def _why(error: Exception, part: CheckpointPart, source: CheckpointSource) -> str:
     """Return why reading failed, and the way out."""
     line = error_line(error)
     if "trust_remote_code" in str(error):

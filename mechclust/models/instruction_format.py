@@ -11,7 +11,8 @@ from typing import Any
 from mechclust.models.tokenizers import OWN_TEMPLATE, render_chat_template, tokenizer_encoder
 from tasks import InputError
 from tasks.errors import check_at_least
-from tasks.text.beginning import Bos, leading_bos, special_around
+from tasks.text.beginning import Bos, leading_bos
+from tasks.text.encoding import special_tokens_around
 from tasks.text.files import read_text
 
 PLAIN_END = "\nAnswer:"
@@ -105,7 +106,7 @@ class InstructionFormat:
         self.bos = bos
         self._check_special_tokens()
         self._encode = tokenizer_encoder(tokenizer, bos=bos)
-        self._before, self._after = special_around(tokenizer, bos=bos)
+        self._before, self._after = special_tokens_around(tokenizer, bos=bos)
         check_at_least(cutoff=(cutoff, len(self._before) + 2))
         if self.chat:
             self._check_template()

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from mechclust.models.huggingface import (
-    Checkpoint,
+    CheckpointSource,
     auto_class,
     find_checkpoint,
     quiet_transformers,
@@ -156,7 +156,7 @@ def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -
         return _build_random(partial(type(model)._from_config, copy.deepcopy(model.config)), like, seed)
 
 
-def _find_base(model: ResolvedModel, options: LoadOptions, *, weights: bool, tokenizer: bool) -> Checkpoint:
+def _find_base(model: ResolvedModel, options: LoadOptions, *, weights: bool, tokenizer: bool) -> CheckpointSource:
     """Find the checkpoint, or the base of an adapter, naming the adapter in errors."""
     base = model.base
     try:
@@ -177,7 +177,7 @@ def _refuse_adapter_beside(model: Any) -> None:
         )
 
 
-def _read_weights(auto: Any, source: Checkpoint, options: LoadOptions) -> Any:
+def _read_weights(auto: Any, source: CheckpointSource, options: LoadOptions) -> Any:
     """Read a whole checkpoint with its weights."""
     arguments = {**source.options, **options.for_loading, "ignore_mismatched_sizes": True}  # refused below
     build = partial(auto.from_pretrained, source.name, output_loading_info=True, **arguments)

@@ -7,14 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mechclust.models.huggingface import Checkpoint, find_checkpoint, read_checkpoint_config, read_checkpoint_tokenizer
+from mechclust.models.huggingface import (
+    CheckpointSource,
+    find_checkpoint,
+    read_checkpoint_config,
+    read_checkpoint_tokenizer,
+)
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
 from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import error_line
-from tasks.text.beginning import Bos, TextEncoder, leading_bos, special_around, text_encoder
-from tasks.text.beginning import tokenization as plain_tokenization
+from tasks.text.beginning import Bos, leading_bos
+from tasks.text.encoding import TextEncoder, special_tokens_around, text_encoder
+from tasks.text.encoding import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
@@ -144,7 +150,7 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
         tokenizer, chat, template, bos: as for ``tokenizer_encoder``.
 
     Returns:
-        For plain texts as ``tasks.text.beginning.tokenization``. A chat template adds different tokens to different
+        For plain texts as ``tasks.text.encoding.tokenization``. A chat template adds different tokens to different
         texts. Then ``adds`` is left out, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
     """
     plain = plain_tokenization(tokenizer, bos)
@@ -154,7 +160,7 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
     return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
 
 
-def tokenization_notes(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
+def tokenizer_notes(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
     """Note prompts that carry less than they seem to: unknown words, and texts that occur twice.
 
     Args:
@@ -188,7 +194,7 @@ def _n_unknown(batch: Batch, unknown: int) -> int:
 
 def n_special_tokens_before(tokenizer: Any, bos: Bos = "model") -> int:
     """Count the special tokens before a text, which must stay when its beginning is cut off."""
-    return len(special_around(tokenizer, bos=bos)[0])
+    return len(special_tokens_around(tokenizer, bos=bos)[0])
 
 
 def tokenize_prompts(
@@ -292,8 +298,8 @@ def _difference(tokenizer: Any, ids: list[int], other: Any, other_ids: list[int]
     return f"{len(ids)} and {len(other_ids)} tokens"
 
 
-def tokenizer_source(adapter: str | Path | None, base: Checkpoint) -> Checkpoint:
+def tokenizer_source(adapter: str | Path | None, base: CheckpointSource) -> CheckpointSource:
     """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
     if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
         return base
-    return Checkpoint(str(adapter), True, trusted=base.trusted)
+    return CheckpointSource(str(adapter), True, trusted=base.trusted)

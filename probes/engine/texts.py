@@ -8,7 +8,8 @@ from typing import Any
 from probes.engine.hooks import HookedModel
 from tasks import InputError
 from tasks.errors import error_line
-from tasks.text.beginning import Bos, TextEncoder, text_encoder, tokenization
+from tasks.text.beginning import Bos
+from tasks.text.encoding import TextEncoder, text_encoder, tokenization
 
 KEPT_TOKENIZER = "mechclust_tokenizer"
 """Attribute of a TransformerLens model whose tokenizer is the checkpoint's: ``load_pretrained`` sets it."""

@@ -280,7 +280,7 @@ class IndexMoments(NamedTuple):
         skewness: third central moment over the variance to the power 3/2. NaN if that is 0.
         step: by how much one more pair together changes the index.
         least: the smallest p-value that relabelling can give.
-        classes: effective number of classes of the labeling that has fewer, as ``effective_classes``.
+        classes: effective number of classes of the labeling that has fewer. Classes of one size all count.
         margins: number of examples, and of examples in one class of either labeling, if both have two classes.
 
     Example:
@@ -381,18 +381,23 @@ def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
         skewness=float(third / variance) / math.sqrt(variance),
         step=float(1 / unit),
         least=max(_smallest_p_value(classes_a), _smallest_p_value(classes_b)),
-        classes=min(effective_classes(classes_a), effective_classes(classes_b)),
+        classes=min(_effective_classes(classes_a), _effective_classes(classes_b)),
         margins=(n, int(sizes_a[0]), int(sizes_b[0])) if len(sizes_a) == len(sizes_b) == 2 else None,
     )
 
 
-def effective_classes(labels: Labels) -> float:
-    """Return how many classes of one size are as mixed: one over the chance that two draws are of one class.
+def too_few_for_index_moments(labels: Labels) -> bool:
+    """Return whether a labeling has fewer than 2.5 effective classes, for which ``IndexMoments`` gives no p-value.
 
     Example:
-        >>> effective_classes([0, 0, 1, 1, 2, 2]), round(effective_classes([0] * 8 + [1, 2]), 2)
-        (3.0, 1.52)
+        >>> too_few_for_index_moments([0, 0, 1, 1, 2, 2]), too_few_for_index_moments([0] * 8 + [1, 2])
+        (False, True)
     """
+    return _effective_classes(labels) < FEWEST_EFFECTIVE_CLASSES
+
+
+def _effective_classes(labels: Labels) -> float:
+    """Return how many classes of one size are as mixed: one over the chance that two draws are of one class."""
     sizes = np.unique(np.asarray(labels).ravel(), return_counts=True)[1].astype(np.int64)
     return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
 

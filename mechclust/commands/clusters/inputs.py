@@ -23,10 +23,10 @@ from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
     check_has_tokenizer,
-    tokenization_notes,
     tokenization_of,
     tokenize_prompts,
     tokenizer_and_sizes,
+    tokenizer_notes,
 )
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join_words
@@ -120,7 +120,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     notes = [
         *_notes_on_classes(prompts, config),
         *_notes_on_lost_classes(all_prompts, prompts),
-        *tokenization_notes(reader, batches, prompts.repeated),
+        *tokenizer_notes(reader, batches, prompts.repeated),
         *adapter_fit_notes([model]),
         units.sentence,
     ]

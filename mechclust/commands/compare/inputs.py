@@ -26,9 +26,9 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
     check_tokenized_alike,
     n_special_tokens_before,
-    tokenization_notes,
     tokenization_of,
     tokenizer_encoder,
+    tokenizer_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.folder import check_command, free_space, kept_bytes
@@ -227,7 +227,7 @@ def _tokenize(
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    return batches, [*notes, *tokenization_notes(tokenizer, batches, prompts.repeated)]
+    return batches, [*notes, *tokenizer_notes(tokenizer, batches, prompts.repeated)]
 
 
 def _widths(size: Sizes) -> list[int]:

@@ -22,11 +22,11 @@ from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
     tokenization_in_words,
-    tokenization_notes,
     tokenization_of,
     tokenize_prompts,
     tokenizer_and_config,
     tokenizer_encoder,
+    tokenizer_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
 from probes.engine.identity import token_digests
@@ -125,7 +125,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         topics=topics,
         notes=[
             tokenization_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
-            *tokenization_notes(reader, batches, prompts.repeated),
+            *tokenizer_notes(reader, batches, prompts.repeated),
             units.sentence,
             *adapter_fit_notes([series[-1].model]),
             *corpus_notes,

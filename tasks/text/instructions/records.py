@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import InputError
-from tasks.text.files import check_whole_characters, read_text
+from tasks.text.files import check_utf8, read_text
 from tasks.text.instructions.collection import Example
 from tasks.text.json_lines import Records, check_field, parse_lines
 from tasks.text.parquet import parquet_rows
@@ -92,5 +92,5 @@ def checked_text(value: object, called: str, where: str) -> str:
         raise InputError(f"{where}: the {called} is {quoted(value)}; expected a string")
     if not value.strip():
         raise InputError(f"{where}: the {called} is empty; give it a text, or remove the example")
-    check_whole_characters(value, f"{where}: the {called}")
+    check_utf8(value, f"{where}: the {called}")
     return value

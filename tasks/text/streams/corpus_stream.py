@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from tasks._random import generator
 from tasks.errors import InputError, check_choice, check_count
-from tasks.text.corpus import Corpus
-from tasks.text.files import check_texts, corpus_files
+from tasks.text.corpus import Corpus, corpus_files
+from tasks.text.files import check_utf8_texts
 from tasks.text.json_lines import check_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.splitting import SplitBy, split_lines
@@ -171,7 +171,7 @@ class CorpusStream:
         text = record[field]
         if not isinstance(text, str):
             raise InputError(f'{where}: "{field}" is {quoted(text)}; expected a string')
-        check_texts([text], f"{where}: text")
+        check_utf8_texts([text], f"{where}: text")
         return text
 
     def _check_beginning(self, path: Path) -> None:
