@@ -84,7 +84,7 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return value
 
 
-def check_field(record: Mapping[str, Any], field: str, where: str, way_out: str = "add it") -> None:
+def check_json_field(record: Mapping[str, Any], field: str, where: str, way_out: str = "add it") -> None:
     """Refuse an object without a field.
 
     Raises:

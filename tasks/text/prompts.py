@@ -17,7 +17,7 @@ from tasks.errors import InputError, check_choice
 from tasks.text.beginning import Bos, begin_tokens, beginning_id
 from tasks.text.encoding import check_token_ids, known_pad_id
 from tasks.text.files import check_utf8_texts
-from tasks.text.prompt_files import PromptFields, read_json_lines, read_prompt_file
+from tasks.text.prompt_files import PromptFields, read_prompt_file, read_prompt_lines
 from tasks.text.visible import quoted, shortened
 
 Encode = Callable[[Sequence[str]], Any]
@@ -130,7 +130,7 @@ class LabelledPrompts:
         Raises:
             InputError: as ``from_file``.
         """
-        prompts, labels = read_json_lines(Path(path))
+        prompts, labels = read_prompt_lines(Path(path))
         return cls(prompts, labels, source=str(path))
 
     def batches(
