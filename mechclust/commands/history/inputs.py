@@ -33,7 +33,7 @@ from probes.engine.identity import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
-from tasks.text.topic_model import check_corpus_size, fit_topics
+from tasks.text.topic_model import check_enough_for_topics, fit_topics
 
 _MAX_PROMPTS_COMPARED = 64  # prompts that distinguish a tokenizer from others, with its vocabulary
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
@@ -230,7 +230,7 @@ def _topics(
     """
     check_tokenizer(reader)
     corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
-    check_corpus_size(len(corpus), config.n_topics)
+    check_enough_for_topics(len(corpus), config.n_topics)
     topic_model = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)
     membership = topic_model.membership(config.threshold)
     in_topics = membership.any(dim=1)

@@ -32,7 +32,8 @@ from probes.engine.sites import Sites
 from probes.store.digest import digest_of
 from tasks import Corpus, CorpusStream, InputError, TopicModel
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
-from tasks.text.topic_model import WordCounts, check_corpus_size, count_words, fit_counts
+from tasks.text.topic_model import check_enough_for_topics, fit_counts
+from tasks.text.word_counts import WordCounts, count_words
 
 MATRIX = "token embedding matrix"
 _FIRST_DOCUMENTS = 32  # in which a whole word is looked for before all others
@@ -78,7 +79,7 @@ def measure_topics(
         check_command(Path(out), "topics")
         check_outside(out, config.corpus)
     corpus = CorpusStream(config.corpus, config.split, config.min_words, text_field=config.text_field).read()
-    check_corpus_size(len(corpus), config.n_topics)
+    check_enough_for_topics(len(corpus), config.n_topics)
     subject = {"model": resolved.portable.title, "texts": digest_of(corpus.documents)}
     if progress:
         sizes = tokenizer_and_sizes(resolved, trust_remote_code=config.trust_remote_code)[1]

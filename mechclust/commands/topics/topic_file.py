@@ -13,7 +13,8 @@ import torch
 from probes.store.digest import digest_of
 from probes.store.files import package_versions, read_safetensors, write_safetensors
 from tasks import InputError, TopicModel
-from tasks.text.topic_model import WordCounts, fit_counts
+from tasks.text.topic_model import fit_counts
+from tasks.text.word_counts import WordCounts
 from tasks.text.words import words_of
 
 TOPIC_FILE_FORMAT = "mechclust-topics-1"
