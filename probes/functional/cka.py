@@ -181,16 +181,13 @@ def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tu
     return float(xy.biased / xx.biased.sqrt() / yy.biased.sqrt()), ""
 
 
-def cka_between_units(
-    x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units: Shaped[Tensor, "n"], *, debiased: bool = True
-) -> Similarity:
-    """Return linear CKA of examples that come in units, from ``hsic_between_units``.
+def cka_between_units(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units: Shaped[Tensor, "n"]) -> Similarity:
+    """Return debiased linear CKA of examples that come in units, from ``hsic_between_units``.
 
     Args:
         x: rows of one representation, of any floating dtype.
         y: rows of the other, in the order of ``x``.
         units: unit of each row.
-        debiased: which form.
 
     Raises:
         InputError: for arrays that are not paired rows, or that hold NaN or infinity.
@@ -204,7 +201,7 @@ def cka_between_units(
     k = centred_kernel(x)
     l = centred_kernel(y)  # noqa: E741
     terms = (hsic_between_units(a, b, units) for a, b in ((k, l), (k, k), (l, l)))
-    value, why = cka_from_hsic(*terms, debiased=debiased)
+    value, why = cka_from_hsic(*terms, debiased=True)
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)
 
 
