@@ -85,28 +85,6 @@ class Sizes:
         return cls(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx, n_heads=cfg.n_heads)
 
 
-def free_memory_bytes(device: str) -> int | None:
-    """Return how many bytes of memory are free on a device of this machine. ``None`` if that is not known."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(torch.device(device))[0]
-    if torch.device(device).type != "cpu" or not _MEMORY.exists():
-        return None
-    (line,) = [line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:")]
-    return int(line.split()[1]) * 1024
-
-
-def _block_weights(config: Any) -> int | None:
-    """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
-    names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
-    width, heads, *inner = (getattr(config, name, None) for name in names)
-    if not isinstance(width, int) or not isinstance(heads, int) or not heads:
-        return None
-    d_head = getattr(config, "head_dim", None) or width // heads
-    groups = getattr(config, "num_key_value_heads", None) or heads
-    hidden = next((size for size in inner if isinstance(size, int)), 4 * width)
-    return 2 * width * d_head * (heads + groups) + 2 * width * hidden
-
-
 @dataclass(frozen=True)
 class ModelShape:
     """The sizes of a model, under the names that they have in TransformerLens's ``cfg``.
@@ -127,3 +105,25 @@ class ModelShape:
     d_head: int
     d_vocab: int
     n_ctx: int | None
+
+
+def free_memory_bytes(device: str) -> int | None:
+    """Return how many bytes of memory are free on a device of this machine. ``None`` if that is not known."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(torch.device(device))[0]
+    if torch.device(device).type != "cpu" or not _MEMORY.exists():
+        return None
+    (line,) = [line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:")]
+    return int(line.split()[1]) * 1024
+
+
+def _block_weights(config: Any) -> int | None:
+    """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
+    names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
+    width, heads, *inner = (getattr(config, name, None) for name in names)
+    if not isinstance(width, int) or not isinstance(heads, int) or not heads:
+        return None
+    d_head = getattr(config, "head_dim", None) or width // heads
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    hidden = next((size for size in inner if isinstance(size, int)), 4 * width)
+    return 2 * width * d_head * (heads + groups) + 2 * width * hidden

@@ -67,6 +67,13 @@ def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False
     return tokenizer, Sizes.from_config(config)
 
 
+def tokenizer_source(adapter: str | Path | None, base: CheckpointSource) -> CheckpointSource:
+    """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
+    if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
+        return base
+    return CheckpointSource(str(adapter), True, trusted=base.trusted)
+
+
 def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
     """Refuse a model without a tokenizer to read ``what``.
 
@@ -296,10 +303,3 @@ def _difference(tokenizer: Any, ids: list[int], other: Any, other_ids: list[int]
         if (i, name) != (j, other_name):
             return f"token {place} is {name!r}, id {i}, and {other_name!r}, id {j}"
     return f"{len(ids)} and {len(other_ids)} tokens"
-
-
-def tokenizer_source(adapter: str | Path | None, base: CheckpointSource) -> CheckpointSource:
-    """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
-    if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
-        return base
-    return CheckpointSource(str(adapter), True, trusted=base.trusted)

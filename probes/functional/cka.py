@@ -131,6 +131,17 @@ def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, de
     return Similarity(value, xy.n, d, why or ("" if debiased else _bias_note(xy.n, max(d))))
 
 
+def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tuple[float, str]:
+    """Return ``HSIC(x, y) / sqrt(HSIC(x, x) HSIC(y, y))``, and why it is NaN (or ``""``)."""
+    for side, hsic in (("x", xx), ("y", yy)):
+        why = hsic.undefined(debiased)
+        if why:
+            return math.nan, f"{side}: {why}"
+    if debiased:
+        return float(xy.debiased / xx.debiased.sqrt() / yy.debiased.sqrt()), ""
+    return float(xy.biased / xx.biased.sqrt() / yy.biased.sqrt()), ""
+
+
 def _check_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments) -> None:
     """Refuse moments whose examples or dimensions differ from the other two's."""
     for name, moments in (("xy", xy), ("xx", xx), ("yy", yy)):
@@ -170,17 +181,6 @@ def _bias_note(n: int, d: int) -> str:
     return "" if n >= 10 * d else f"n = {n} is below 10 d (d = {d}): the biased form is too high; see the debiased one"
 
 
-def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tuple[float, str]:
-    """Return ``HSIC(x, y) / sqrt(HSIC(x, x) HSIC(y, y))``, and why it is NaN (or ``""``)."""
-    for side, hsic in (("x", xx), ("y", yy)):
-        why = hsic.undefined(debiased)
-        if why:
-            return math.nan, f"{side}: {why}"
-    if debiased:
-        return float(xy.debiased / xx.debiased.sqrt() / yy.debiased.sqrt()), ""
-    return float(xy.biased / xx.biased.sqrt() / yy.biased.sqrt()), ""
-
-
 def cka_between_units(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units: Shaped[Tensor, "n"]) -> Similarity:
     """Return debiased linear CKA of examples that come in units, from ``hsic_between_units``.
 
@@ -203,6 +203,9 @@ def cka_between_units(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units:
     terms = (hsic_between_units(a, b, units) for a, b in ((k, l), (k, k), (l, l)))
     value, why = cka_from_hsic(*terms, debiased=True)
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)
+
+
+# ---- rows that are paired at random ----
 
 
 @computed_in_torch()
@@ -259,6 +262,9 @@ def cka_null_terms(
 def cka_of_null(drawn: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Float[Tensor, "n_permutations"]:
     """Return CKA from the results of ``cka_null_terms``."""
     return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in drawn], dtype=torch.float64)
+
+
+# ---- random halves of the rows ----
 
 
 @computed_in_torch()

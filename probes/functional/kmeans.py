@@ -110,6 +110,29 @@ def kmeans(
     return _lloyd(data, centres, max_iter, tol)
 
 
+def sklearn_kmeans(rows: Float[np.ndarray, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
+    """Return the cluster of each row, by scikit-learn's k-means on one thread."""
+    from sklearn.cluster import KMeans as SklearnKMeans
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):  # equal sums in equal order, without competing for busy cores
+        fitted = SklearnKMeans(n_clusters=k, n_init=n_init, random_state=seed).fit(rows)
+    return np.asarray(fitted.labels_, dtype=np.int64)
+
+
+def check_n_clusters(n_clusters: int | Sequence[int] | None) -> None:
+    """Refuse no numbers of clusters, one below 2, and one that is given twice."""
+    if n_clusters is None:
+        return
+    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
+    if not each:
+        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
+    for k in each:
+        if k < 2:
+            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
+    check_different(n_clusters=each)
+
+
 def _checked_device(device: str | torch.device) -> torch.device:
     try:
         checked = torch.device(device)
@@ -365,27 +388,7 @@ def _minibatch(
     return KMeans(labels, centres, float(model.inertia_), int(model.n_iter_))
 
 
-def check_n_clusters(n_clusters: int | Sequence[int] | None) -> None:
-    """Refuse no numbers of clusters, one below 2, and one that is given twice."""
-    if n_clusters is None:
-        return
-    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
-    if not each:
-        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
-    for k in each:
-        if k < 2:
-            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
-    check_different(n_clusters=each)
-
-
-def sklearn_kmeans(rows: Float[np.ndarray, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
-    """Return the cluster of each row, by scikit-learn's k-means on one thread."""
-    from sklearn.cluster import KMeans as SklearnKMeans
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):  # equal sums in equal order, without competing for busy cores
-        fitted = SklearnKMeans(n_clusters=k, n_init=n_init, random_state=seed).fit(rows)
-    return np.asarray(fitted.labels_, dtype=np.int64)
+# ---- halves of the rows ----
 
 
 def kmeans_of_halves(

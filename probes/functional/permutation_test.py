@@ -1,4 +1,4 @@
-"""The p-value of a permutation test, shared by all measures."""
+"""The p-value of a permutation test, shared by all measures, and the permutations that it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preprocessing of states before their distances are taken: in float64, without changing the rows given."""
+"""Steps on rows before they are compared: centred, scaled, or in fewer dimensions."""
 
 from __future__ import annotations
 

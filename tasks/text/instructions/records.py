@@ -14,6 +14,23 @@ from tasks.text.parquet import parquet_rows
 from tasks.text.visible import quoted
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One instruction and its answer.
+
+    Attributes:
+        prompt: the input of a model.
+        answer: the output that it should give.
+        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``. Not compared by ``==``.
+        unit: says which examples belong together, for example by template. Empty if unknown.
+    """
+
+    prompt: str
+    answer: str
+    where: str = field(default="", compare=False)
+    unit: str = ""
+
+
 @dataclass(frozen=True)
 class RecordFields:
     """Names of the fields that are read.
@@ -93,20 +110,3 @@ def checked_record_text(value: object, called: str, where: str) -> str:
         raise InputError(f"{where}: the {called} is empty; give it a text, or remove the example")
     check_utf8(value, f"{where}: the {called}")
     return value
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One instruction and its answer.
-
-    Attributes:
-        prompt: the input of a model.
-        answer: the output that it should give.
-        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``. Not compared by ``==``.
-        unit: says which examples belong together, for example by template. Empty if unknown.
-    """
-
-    prompt: str
-    answer: str
-    where: str = field(default="", compare=False)
-    unit: str = ""
