@@ -17,7 +17,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.n_dims import check_variance, n_dims, n_dims_of_scatter
+from probes.functional.n_dims import check_dims_variance, n_dims, n_dims_of_scatter
 from tasks.errors import check_choice
 
 
@@ -73,7 +73,7 @@ class NDims(RowsOrMoments):
         check_choice(form=(form, FORMS))
         if device is not None:
             check_device(device)
-        self.variance = check_variance(variance)
+        self.variance = check_dims_variance(variance)
         self.form = form
         self.device = device
 

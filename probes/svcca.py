@@ -13,7 +13,7 @@ from probes.engine.pairwise import Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.n_dims import check_variance
+from probes.functional.n_dims import check_dims_variance
 from probes.functional.svcca import mean_correlation, svcca_basis
 
 
@@ -58,7 +58,7 @@ class SVCCA(Pairwise):
         max_memory: float = 8.0,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
-        self.variance = check_variance(variance)
+        self.variance = check_dims_variance(variance)
 
     def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
         """Return the bytes of ``n`` examples' rows, and as many float64 numbers."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from probes.engine.hooks import HookedModel
 from probes.engine.registry import load_entry_point, package_of
-from tasks import InputError
+from tasks import InputError, Task
 from tasks.errors import check_multiple
 from tasks.settings import AtLeast, AtMost, Count, Positive, Size, WideSeed, check_settings, from_json, to_json
 
@@ -89,7 +89,7 @@ class ModelConfig(AnyConfig):
 
 
 @cache
-def model_class(kind: str) -> Any:
+def class_of_config_kind(kind: str) -> Any:
     """Return the class of a paper's model, by the kind of its configuration.
 
     Each is an entry point of the group ``mechclust.models``, ``kind = "package.module:Model"``, where ``Model(config)``
@@ -126,7 +126,7 @@ def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
     """
     values = dict(record)
     kind = values.pop("kind", None)
-    cls = ModelConfig if kind == ModelConfig.kind else model_class(kind).config_class
+    cls = ModelConfig if kind == ModelConfig.kind else class_of_config_kind(kind).config_class
     return from_json(cls, values)  # type: ignore[no-any-return]
 
 
@@ -143,3 +143,19 @@ def config_of(model: HookedModel) -> AnyConfig:
             "build one, or use Hugging Face's own trainer and save_pretrained"
         )
     return config
+
+
+def check_config_fits_task(task: Task, config: AnyConfig) -> None:
+    """Refuse a task with more tokens than a model's vocabulary, or longer examples than its context.
+
+    Raises:
+        InputError: with both sizes.
+    """
+    n_ctx = getattr(config, "n_ctx", None)
+    if task.d_vocab > config.d_vocab:
+        sizes = f"{task.d_vocab} tokens, but the model's d_vocab is {config.d_vocab}"
+    elif n_ctx is not None and task.n_ctx > n_ctx:
+        sizes = f"examples of {task.n_ctx} tokens, but the model's n_ctx is {n_ctx}"
+    else:
+        return
+    raise InputError(f"the task {task.name!r} has {sizes}; build the model with model_for(task)")

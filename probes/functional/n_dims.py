@@ -30,7 +30,7 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
         >>> n_dims(torch.eye(3) * torch.tensor([[1.0], [10.0], [10.0]]))
         2.0
     """
-    check_variance(variance)
+    check_dims_variance(variance)
     x = in_float64(x)
     x = scale_to_one_(x - row_mean(x))
     value, is_certain = n_dims_of_scatter(x @ x.T if len(x) < x.shape[1] else x.T @ x, variance)
@@ -54,7 +54,7 @@ def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tup
     return float(min(len(values), count)), least == most <= len(values)
 
 
-def check_variance(variance: float) -> float:
+def check_dims_variance(variance: float) -> float:
     """Return ``variance``, or raise an ``InputError`` if it is not a share."""
     if not 0 < variance <= 1:
         raise InputError(f"variance is {variance}; expected a share above 0 and at most 1")
@@ -65,4 +65,4 @@ def n_dims_of_singular_values(s: Float[Tensor, "value"], variance: float) -> int
     """Return how many of these singular values hold the share, without those that are 0 up to rounding."""
     s = s[s > s[0] * len(s) * torch.finfo(s.dtype).eps]
     held = s.square().cumsum(0) / s.square().sum()
-    return min(len(s), int((held < check_variance(variance) * (1 - _SHARE_TOLERANCE)).sum()) + 1)
+    return min(len(s), int((held < check_dims_variance(variance) * (1 - _SHARE_TOLERANCE)).sum()) + 1)

@@ -164,7 +164,7 @@ class TopicPairs:
             sums = attention @ buckets.to(exact)  # [example head column]
             pairs[part] = buckets.sum(dim=1)
             total += sums.sum(dim=0)
-            within += within_document_sums(sums, pairs[part])
+            within += topic_sums_within_documents(sums, pairs[part])
         weight, documents = document_weights(pairs)
         return PairSums(total, pairs.sum(dim=0), within, weight.sum(dim=0), documents)
 
@@ -227,7 +227,7 @@ def document_weights(
     return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
 
 
-def within_document_sums(
+def topic_sums_within_documents(
     total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
 ) -> Float[Tensor, "head 2 labelling"]:
     """Sum the weighted means of both kinds of pairs over documents."""
@@ -244,7 +244,7 @@ def means_by_document(
 ) -> Float[Tensor, "example head 2"]:
     """Return the weighted means of both kinds of pairs of each document; 0 for a document without both kinds.
 
-    With ``within_document_sums``' weights, for the topics as they are.
+    With ``topic_sums_within_documents``' weights, for the topics as they are.
     """
     counts = pairs[:, 1:3]
     share = topic_pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]

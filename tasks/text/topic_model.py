@@ -140,7 +140,7 @@ def fit_topics(
     check_topics(n_topics, passes, seed, batch_size)
     check_enough_for_topics(len(corpus), n_topics)
     counts = count_words(corpus, min_documents, max_share, stop_words, progress=progress)
-    return fit_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
+    return fit_topics_to_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
 
 
 def check_topics(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
@@ -157,7 +157,7 @@ def check_enough_for_topics(n_documents: int, n_topics: int) -> None:
         )
 
 
-def fit_counts(
+def fit_topics_to_counts(
     counts: WordCounts,
     n_topics: int = 100,
     passes: int = 6,

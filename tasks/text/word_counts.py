@@ -135,7 +135,7 @@ class WordCountsOnDisk:
 
     @property
     def word_counts(self) -> WordCounts:
-        """The input of ``fit_counts``."""
+        """The input of ``fit_topics_to_counts``."""
         return WordCounts(self.vocabulary.words, self)
 
     def __getitem__(self, rows: Any) -> Any:

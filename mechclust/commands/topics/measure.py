@@ -32,7 +32,7 @@ from probes.engine.sites import Sites
 from probes.store.digest import digest_of
 from tasks import Corpus, CorpusStream, InputError, TopicModel
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
-from tasks.text.topic_model import check_enough_for_topics, fit_counts
+from tasks.text.topic_model import check_enough_for_topics, fit_topics_to_counts
 from tasks.text.word_counts import WordCounts, count_words
 
 MATRIX = "token embedding matrix"
@@ -182,7 +182,7 @@ def _read(
     check_window(max_length, config.tokens_per_batch)
     options: dict[str, Any] = {"bos": config.bos, "d_vocab": reader.d_vocab}
     _check_whole(model, documents, reader.tokenizer, counts.words, max_length, config.seed, **options)
-    topics = fit_counts(counts, config.n_topics, config.passes, config.seed, progress=call.progress)
+    topics = fit_topics_to_counts(counts, config.n_topics, config.passes, config.seed, progress=call.progress)
     kept = kept_words([topics], config.thresholds)
     words = chosen_words(topics.words, kept)
     encoded = documents.encode(reader.tokenizer, words, max_length, **options, progress=call.progress)

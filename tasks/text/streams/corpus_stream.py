@@ -16,7 +16,14 @@ from tasks.text.json_lines import check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.streams.mediawiki import plain_text, wiki_articles, wikitext_parser
-from tasks.text.streams.reading import COMPRESSED, LONGEST, FileProgress, stream_bytes, stream_lines, unpacked_suffix
+from tasks.text.streams.reading import (
+    COMPRESSED,
+    LONGEST,
+    FileProgress,
+    read_stream_bytes,
+    read_stream_lines,
+    unpacked_suffix,
+)
 from tasks.text.visible import quoted
 from tasks.text.words import word_spans
 
@@ -160,9 +167,9 @@ class CorpusStream:
         if kind == ".parquet":
             records = parquet_rows(reading.path, (self.text_field,), extra="corpora", at_once=_ROWS_IN_MEMORY)
         elif kind in _JSON_LINES:
-            records = parse_lines(stream_lines(reading, whole=True), reading.path, f'"{self.text_field}"')
+            records = parse_lines(read_stream_lines(reading, whole=True), reading.path, f'"{self.text_field}"')
         else:
-            return split_lines(stream_lines(reading), self.split, self.min_words, LONGEST, reading.count_cut)
+            return split_lines(read_stream_lines(reading), self.split, self.min_words, LONGEST, reading.count_cut)
         return (self._text(record, where) for where, record in records)
 
     def _text(self, record: Mapping[str, Any], where: str) -> str:
@@ -184,7 +191,7 @@ class CorpusStream:
         if kind == ".xml":
             wikitext_parser()
         reading = FileProgress(path)
-        if kind != ".parquet" and next(stream_bytes(reading), None) is None:
+        if kind != ".parquet" and next(read_stream_bytes(reading), None) is None:
             raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         if kind != ".xml":
             next(self._documents(reading), None)

@@ -60,7 +60,7 @@ def unpacked_suffix(path: Path) -> str:
     return unpacked.suffix.lower()
 
 
-def stream_bytes(reading: FileProgress) -> Iterator[bytes]:
+def read_stream_bytes(reading: FileProgress) -> Iterator[bytes]:
     """Yield a file's bytes, unpacked. A compressed file that is damaged gives the bytes before the damage.
 
     Raises:
@@ -97,13 +97,13 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
     """Yield a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
-        InputError: as ``stream_bytes``, and for content that is not UTF-8 (with its format, or the line).
+        InputError: as ``read_stream_bytes``, and for content that is not UTF-8 (with its format, or the line).
     """
     characters = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = io.IncrementalNewlineDecoder(characters, translate=True)
     line = 1
     try:
-        for number, chunk in enumerate(stream_bytes(reading)):
+        for number, chunk in enumerate(read_stream_bytes(reading)):
             if number == 0:
                 check_file_start(reading.path, chunk)
             text = decoder.decode(chunk)
@@ -119,7 +119,7 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
         ) from None
 
 
-def stream_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
+def read_stream_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
     """Yield a text file's lines, without their ends.
 
     A line longer than ``LONGEST`` comes in parts, cut at a space if there is one. If a file breaks off, its last line

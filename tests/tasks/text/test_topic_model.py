@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tasks import Corpus, InputError, TopicModel, fit_topics
-from tasks.text.topic_model import check_enough_for_topics, check_topics, fit_counts, least_topic_threshold
+from tasks.text.topic_model import check_enough_for_topics, check_topics, fit_topics_to_counts, least_topic_threshold
 from tasks.text.vocabulary import read_stop_words
 from tasks.text.word_counts import count_words
 
@@ -159,7 +159,7 @@ class TestRefusals:
             "the corpus has 120 documents for 121 topics; give more text, split it into more documents, "
             "or ask for fewer topics (n_topics)"
         )
-        assert "120 documents for 121" in self.refused(fit_counts, count_words(planted), n_topics=121)
+        assert "120 documents for 121" in self.refused(fit_topics_to_counts, count_words(planted), n_topics=121)
 
     def test_no_words_left(self, planted):
         assert self.refused(fit_topics, planted, 4, min_documents=61) == (

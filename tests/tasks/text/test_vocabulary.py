@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tasks import Corpus, InputError
-from tasks.text.topic_model import fit_counts
+from tasks.text.topic_model import fit_topics_to_counts
 from tasks.text.vocabulary import Vocabulary
 from tasks.text.word_counts import WordCounts, WordCountsOnDisk, count_words
 from tasks.text.words import words_of
@@ -85,8 +85,8 @@ def test_topics_from_disk_are_those_from_memory(tmp_path, weights):
     assert bags.shape == (201, 60)
     rows = [200, 3, 3, 0]
     assert (bags[rows] != matrix[rows]).nnz == 0
-    memory = fit_counts(WordCounts(known.words, matrix), 3, passes=2, seed=5, batch_size=64)
-    disk = fit_counts(bags.word_counts, 3, passes=2, seed=5, batch_size=64)
+    memory = fit_topics_to_counts(WordCounts(known.words, matrix), 3, passes=2, seed=5, batch_size=64)
+    disk = fit_topics_to_counts(bags.word_counts, 3, passes=2, seed=5, batch_size=64)
     assert disk.words == memory.words
     assert np.array_equal(disk.weights.numpy(), memory.weights.numpy())
 

@@ -167,7 +167,7 @@ def test_both_need_not_fit_into_memory(models, row, monkeypatch):
         return plain, tokenizer
 
     monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained", load)
-    monkeypatch.setattr(mechclust.commands.check.model, "load_huggingface", reference)
+    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained_plain", reference)
     assert row(models("gpt2")).passed is True
     assert len(alive) == 1
 
@@ -258,7 +258,7 @@ def test_a_reference_that_fails(models, row, monkeypatch):
         plain.forward = None
         return plain, tokenizer
 
-    monkeypatch.setattr(mechclust.commands.check.model, "load_huggingface", load)
+    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained_plain", load)
     found = row(models("gpt2"))
     assert found.passed is None
     assert found.detail.startswith("plain Hugging Face stopped with TypeError")
