@@ -35,7 +35,7 @@ from probes.functional.products import Precision, check_product_precision
 from probes.functional.top_components import without_top_components
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings
 from tasks import InputError
-from tasks.errors import check_choice, check_count
+from tasks.settings import check_choice, check_count
 
 _DEBIASED = {"cka": False, "debiased_cka": True}  # form of each measure
 _MAX_ROUNDING = 1e-5  # largest error of float32 without a note

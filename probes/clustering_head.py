@@ -32,7 +32,7 @@ from probes.functional.strata import check_strata_labels
 from probes.functional.units import check_units
 from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio, within_ratio_chance
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 HEAD_VERDICTS = ("none", "integer-weight", "textbook")
 TEXTBOOK_WITHIN_RATIO = 0.05  # a textbook head is below

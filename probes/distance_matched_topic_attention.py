@@ -24,7 +24,7 @@ from probes.functional.distance_matched_topic_attention import (
 )
 from probes.functional.word_topics import WordTopics
 from tasks import Batch
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
 _AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any

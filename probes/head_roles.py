@@ -21,7 +21,7 @@ from probes.functional.holm import holm_over_heads
 from probes.functional.intervals import interval_from_sums
 from probes.functional.permutation_test import permutation_p_value
 from tasks import Batch
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 HEAD_ROLES = ("none", "previous", "first", "itself", "offset", "duplicate", "induction", "local")
 LEAST_EXCESS = 0.2  # of attention over chance

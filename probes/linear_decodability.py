@@ -21,7 +21,7 @@ from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _FEW_PER_CLASS = 10  # examples, below which a note says so
 _MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high", "p_value")

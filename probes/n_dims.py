@@ -18,7 +18,7 @@ from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.n_dims import check_dims_variance, n_dims, n_dims_of_scatter
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 
 class NDims(RowsOrMoments):

@@ -28,7 +28,7 @@ from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 
 class NeighbourPurity(ByClass):

@@ -33,7 +33,7 @@ from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
 from probes.functional.units import check_units
 from tasks import InputError
-from tasks.errors import check_choice, check_count
+from tasks.settings import check_choice, check_count
 
 _ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
 _LOPSIDED = "too few classes, or too unequal ones, for moments, so chance and p_value are NaN; give n_permutations=1000"

@@ -21,7 +21,7 @@ from probes.functional.intervals import FEWEST_UNITS, interval_from_halves
 from probes.functional.topic_attention import BUCKETS, document_weights, means_by_document, topic_sums_within_documents
 from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
 

@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from tasks._random import generator
-from tasks.errors import InputError, check_count
+from tasks.errors import InputError
+from tasks.settings import check_count
 
 _PADDING_DIVISOR = 32  # token_batches makes no batch in which more than 1/32 of tokens_per_batch is padding
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks.batch import Batch, epoch_rows, row_batches
-from tasks.errors import InputError, check_count
+from tasks.errors import InputError
 from tasks.settings import (
     MAX_SIZE,
     AtLeast,
@@ -30,6 +30,7 @@ from tasks.settings import (
     Size,
     SizeOfSeveral,
     WideSeed,
+    check_count,
     check_settings,
 )
 from tasks.task import Task

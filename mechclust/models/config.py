@@ -11,8 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from probes.engine.hooks import HookedModel
 from probes.engine.registry import load_entry_point, package_of
 from tasks import InputError, Task
-from tasks.errors import check_multiple
-from tasks.settings import AtLeast, AtMost, Count, Positive, Size, WideSeed, check_settings, from_json, to_json
+from tasks.settings import (
+    AtLeast,
+    AtMost,
+    Count,
+    Positive,
+    Size,
+    WideSeed,
+    check_multiple,
+    check_settings,
+    from_json,
+    to_json,
+)
 
 _ENTRY_POINTS = "mechclust.models"
 MAX_LAYERS = 10_000  # of a model that is built here

@@ -10,7 +10,7 @@ from typing import Any
 
 from mechclust.models.tokenizers import OWN_TEMPLATE, render_chat_template, tokenizer_encoder
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 from tasks.text.beginning import Bos, leading_bos
 from tasks.text.encoding import special_tokens_around
 from tasks.text.files import read_text

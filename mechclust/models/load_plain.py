@@ -26,7 +26,7 @@ from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenizer_source
 from probes.engine.hooks import check_device, device_of
 from tasks import InputError
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 _DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 AttentionKind = Literal["eager", "sdpa"]

@@ -16,7 +16,7 @@ from probes import ProbeResult, run
 from probes.engine.batches import Batches
 from probes.engine.probe import Probe, each_probe
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 from tasks.text.beginning import Bos
 
 _LOGGED_AXES = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers

@@ -22,7 +22,7 @@ from probes.functional.relabelling import relabelling_p_values
 from probes.functional.within_ratio import within_ratio
 from probes.store.files import package_versions
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 from tasks.text.beginning import Bos
 
 _AXES: dict[str, tuple[str, ...]] = {

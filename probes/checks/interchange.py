@@ -25,7 +25,7 @@ from probes.functional.response_classes import response_classes, response_points
 from probes.functional.within_ratio import within_ratio
 from probes.store.files import package_versions
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 from tasks.text.beginning import Bos
 
 _WITHOUT_LABEL = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from probes.functional.arrays import Array, Labels, computed_in_numpy
 from probes.functional.relabelling import Relabelling
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
 

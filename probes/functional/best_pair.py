@@ -19,7 +19,7 @@ from probes.functional.intervals import half_samples
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings, unit_pairings
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
 

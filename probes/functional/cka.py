@@ -27,7 +27,7 @@ from probes.functional.products import Precision, check_product_precision
 from probes.functional.top_components import without_top_components
 from probes.functional.units import unit_pairings
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _BLOCK_ROWS = 1024
 _LEAST_COST = 10**6  # multiplications in the time that even the smallest half takes

@@ -14,7 +14,7 @@ from torch import Tensor
 from probes.functional.arrays import Array, Scalar, computed_in_torch
 from probes.functional.preprocess import centred_rows
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 SMALLEST_UNIT = 1e-6  # a median weight that small beside the largest is 0 up to the rounding of float32
 

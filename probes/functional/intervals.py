@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_numpy
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 
 _HITS_ROUNDING = 1e-9  # rounding of a rescaled number of hits
 FEWEST_UNITS = 8  # a half is then four units

@@ -17,7 +17,7 @@ from torch import Tensor
 from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.intervals import half_samples
 from tasks import InputError
-from tasks.errors import check_at_least, check_choice, check_count, check_different
+from tasks.settings import check_at_least, check_choice, check_count, check_different
 
 BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # numbers in a block of rows, or in its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed

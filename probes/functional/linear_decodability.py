@@ -13,7 +13,7 @@ from torch import Tensor
 from probes.functional.arrays import Array, Labels, check_classes, computed_in_numpy, computed_in_torch
 from probes.functional.preprocess import without_class_means
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
 MAX_TARGET_BYTES = 2**26  # bytes of the targets and of all arrays computed from them

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 Precision = Literal["float64", "float32"]
 ROUNDING: dict[Precision, float] = {"float64": 2.0**-53, "float32": 2.0**-24}  # relative rounding of one operation

@@ -16,7 +16,7 @@ from probes.functional.permutation_test import FEWEST_RELABELLINGS, permutation_
 from probes.functional.preprocess import centred_rows
 from probes.functional.strata import log_shuffles, single_class_strata, strata_of
 from probes.functional.units import FEWEST_ARRANGEMENTS, units_needed
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 

@@ -16,7 +16,7 @@ from probes.functional.kmeans import sklearn_kmeans
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import relabelling_of
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 
 class TaskClusters(NamedTuple):

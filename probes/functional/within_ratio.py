@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, Scalar, check_classes, computed_in_torch
 from probes.functional.preprocess import centred_rows
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 MAX_DISTANCES_AT_ONCE = 2**22
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from tasks.errors import InputError, check_choice
+from tasks.errors import InputError
+from tasks.settings import check_choice
 
 Bos = Literal["model", "yes", "no"]
 

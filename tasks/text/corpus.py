@@ -10,7 +10,8 @@ from typing import Any, get_args
 import numpy as np
 
 from tasks._random import generator
-from tasks.errors import InputError, check_choice, check_count
+from tasks.errors import InputError
+from tasks.settings import check_choice, check_count
 from tasks.text.beginning import Bos
 from tasks.text.encoding import EncodedCorpus, encode_documents
 from tasks.text.files import check_utf8_texts, read_text

@@ -13,7 +13,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from tasks.batch import Batch, pad_right, token_batches
-from tasks.errors import InputError, check_choice
+from tasks.errors import InputError
+from tasks.settings import check_choice
 from tasks.text.beginning import Bos, begin_tokens, beginning_id
 from tasks.text.encoding import check_token_ids, known_pad_id
 from tasks.text.files import check_utf8_texts

@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 from tasks._random import generator
 from tasks.batch import row_batches
-from tasks.errors import InputError, check_count
+from tasks.errors import InputError
+from tasks.settings import check_count
 from tasks.text.corpus import Corpus
 from tasks.text.word_counts import WordCounts, count_words
 

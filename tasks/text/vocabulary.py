@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Int32, Int64
 from tqdm import tqdm
 
-from tasks.errors import InputError, check_count
+from tasks.errors import InputError
+from tasks.settings import check_count
 from tasks.text.words import words_of
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Int32, Int64
 from tqdm import tqdm
 
-from tasks.errors import InputError, check_choice, check_count
+from tasks.errors import InputError
+from tasks.settings import check_choice, check_count
 from tasks.text.corpus import Corpus
 from tasks.text.vocabulary import Vocabulary, check_vocabulary_share, empty_vocabulary_error, read_stop_words
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tasks._random import generator
-from tasks.errors import InputError, check_choice, check_count
+from tasks.errors import InputError
+from tasks.settings import check_choice, check_count
 from tasks.text.corpus import Corpus, corpus_files
 from tasks.text.files import check_utf8_texts
 from tasks.text.json_lines import check_json_field, parse_lines

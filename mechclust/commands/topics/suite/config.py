@@ -10,8 +10,18 @@ from mechclust.commands.settings import CorpusSettings, ModelSettings, check_win
 from mechclust.commands.topics.config import check_thresholds
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
-from tasks.errors import check_different
-from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Repeats, Seed, Several, ShareBelowOne
+from tasks.settings import (
+    MAX_DRAWS,
+    AtLeast,
+    AtMost,
+    Count,
+    PositiveShare,
+    Repeats,
+    Seed,
+    Several,
+    ShareBelowOne,
+    check_different,
+)
 from tasks.text.word_counts import Weighting
 
 _PUBLISHED: dict[str, Any] = {
