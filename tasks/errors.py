@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -42,13 +41,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'a'?"``, or an empty text if no known name is similar."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def repeated_values(values: Sequence[Any]) -> list[Any]:
-    """Return the values that occur earlier in the list, in order.
-
-    Example:
-        >>> repeated_values(["a", "b", "a"])
-        ['a']
-    """
-    return [value for i, value in enumerate(values) if value in values[:i]]

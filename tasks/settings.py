@@ -32,7 +32,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tasks.errors import InputError, repeated_values, suggest
+from tasks.errors import InputError, suggest
 
 ConfigT = TypeVar("ConfigT")
 
@@ -237,6 +237,16 @@ def check_different(**given: Sequence[object]) -> None:
         twice = repeated_values(values)
         if twice:
             raise InputError(f"{name} has {twice[0]!r} twice; give it once")
+
+
+def repeated_values(values: Sequence[Any]) -> list[Any]:
+    """Return the values that occur earlier in the list, in order.
+
+    Example:
+        >>> repeated_values(["a", "b", "a"])
+        ['a']
+    """
+    return [value for i, value in enumerate(values) if value in values[:i]]
 
 
 def check_multiple(**given: tuple[int, int]) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tasks.errors import InputError, repeated_values
+from tasks.errors import InputError
+from tasks.settings import repeated_values
 from tasks.text.visible import shortened
 
 Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError, repeated_values, suggest
+from tasks.errors import InputError, suggest
+from tasks.settings import repeated_values
 from tasks.text.files import read_text
 from tasks.text.json_lines import Records, check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
