@@ -75,7 +75,7 @@ class InstructionFormat:
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> plain = InstructionFormat(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>"), end=" =")
         >>> plain.prompts(["2 + 2"]), plain.answered(["2 + 2"], ["4"])
-        ([[1, 2, 1, 3]], [Answered(tokens=[1, 2, 1, 3, 4, 0], start=4)])
+        ([[1, 2, 1, 3]], [FormattedExample(tokens=[1, 2, 1, 3, 4, 0], start=4)])
     """
 
     def __init__(
