@@ -7,7 +7,7 @@ loads neither TransformerLens nor pandas nor matplotlib nor scikit-learn.
 from probes import shadowing  # noqa: F401 - first: it refuses files that stand in the way of ours
 
 # isort: split
-from tasks.collection import paused_collection
+from tasks.garbage_collection import paused_collection
 
 with paused_collection():  # torch is imported here
     from probes.attention_entropy import AttentionEntropy

@@ -18,17 +18,24 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
 from probes.engine.sites import Sites, residual
-from probes.functional.cka import compact_rows, linear_hsic, without_top_components
-from probes.functional.cka_draws import cka_of_halves, halves_hsic, null_hsic, null_of
+from probes.functional.arrays import in_float64, row_matrix
+from probes.functional.cka import (
+    cka_from_hsic,
+    cka_halves_terms,
+    cka_null_terms,
+    cka_of_halves,
+    cka_of_null,
+    linear_cka_terms,
+)
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.hsic import HSIC, centred_kernel, cka_from_hsic
+from probes.functional.hsic import HSIC, centred_kernel, hsic_between_units
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
-from probes.functional.products import Precision, check_precision
-from probes.functional.representations import in_float64, row_matrix
-from probes.functional.unit_hsic import hsic_between_units
-from probes.functional.units import FEWEST_ARRANGEMENTS, n_pairings
+from probes.functional.preprocess import compact_rows
+from probes.functional.products import Precision, check_product_precision
+from probes.functional.top_components import without_top_components
+from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings
 from tasks import InputError
-from tasks.errors import check_choice, check_count
+from tasks.settings import check_choice, check_count
 
 _DEBIASED = {"cka": False, "debiased_cka": True}  # form of each measure
 _MAX_ROUNDING = 1e-5  # largest error of float32 without a note
@@ -85,7 +92,7 @@ class CKA(Pairwise, RowsOrMoments):
         units: a label that says which examples belong together, such as the template of prompts, because they are not
             independent. Half-samples are of units, and whole units are paired at random, each with one of as many
             examples. With fewer than 20 such pairings, p-values are NaN. ``debiased_cka`` leaves out pairs of one unit,
-            which agree in both representations and would make it too high (``functional.unit_hsic``).
+            which agree in both representations and would make it too high (``functional.hsic.hsic_between_units``).
         keep_halves: also return the values of half-samples. Comparisons with equal examples, units and seed share their
             halves, so ``functional.half_interval`` can give an interval of a difference.
 
@@ -131,7 +138,7 @@ class CKA(Pairwise, RowsOrMoments):
         if device is not None:
             check_device(device)
         self.form = form
-        self.precision = check_precision(precision)
+        self.precision = check_product_precision(precision)
         self.n_resamples = n_resamples
         self.n_permutations = n_permutations
         self.device = device
@@ -251,11 +258,11 @@ class CKA(Pairwise, RowsOrMoments):
         """Yield the interval by chance, and the p-value, of each measure with a value."""
         rows_x = row_matrix(group.rows[x], x)
         rows_y = row_matrix(group.rows[y], y)
-        drawn, xx, yy = null_hsic(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
-        enough = n_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
+        drawn, xx, yy = cka_null_terms(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
+        enough = n_unit_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
         tie = ROUNDING_TIE if self.precision == "float64" else _MAX_ROUNDING
         for measure, value in values.items():
-            null = null_of(drawn, xx, yy, debiased=_DEBIASED[measure])
+            null = cka_of_null(drawn, xx, yy, debiased=_DEBIASED[measure])
             low, high = null.quantile(_INTERVAL).tolist()
             p_value = float(permutation_p_value(value, null, tie)) if enough else math.nan
             yield f"{measure}_null_low", low, ""
@@ -283,7 +290,7 @@ class CKA(Pairwise, RowsOrMoments):
 
     def _pairing_counts(self, n: Mapping[str, int]) -> list[str]:
         """Note the groups with too few different pairings for a p-value."""
-        counts = {group: n_pairings(size, self._units_of(group)) for group, size in n.items()}
+        counts = {group: n_unit_pairings(size, self._units_of(group)) for group, size in n.items()}
         few = ", ".join(f"{group} ({count:g})" for group, count in counts.items() if count < FEWEST_ARRANGEMENTS)
         if not few:
             return []
@@ -351,7 +358,7 @@ class _Group:
     def _hsic_of_rows(self) -> dict[tuple[str, str], HSIC]:
         pairs = list(self.probe._pairs())
         if self.units is None:
-            return linear_hsic(self.rows, pairs, self.probe.precision)
+            return linear_cka_terms(self.rows, pairs, self.probe.precision)
         kernels = {site: centred_kernel(rows, self.probe.precision) for site, rows in self.rows.items()}
         return {(x, y): hsic_between_units(kernels[x], kernels[y], self.units) for x, y in pairs}
 
@@ -360,7 +367,7 @@ class _Group:
         if (x, y) not in self._half_hsics:
             rows = (self._compact(x), self._compact(y))
             probe = self.probe
-            self._half_hsics[x, y] = halves_hsic(*rows, probe.n_resamples, probe.seed, probe.precision, self.units)
+            self._half_hsics[x, y] = cka_halves_terms(*rows, probe.n_resamples, probe.seed, probe.precision, self.units)
         return self._half_hsics[x, y]
 
 

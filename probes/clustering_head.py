@@ -18,21 +18,21 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, head_output
 from probes.engine.state import Rows, Sum
 from probes.functional.attention_entropy import entropy_of_rows
-from probes.functional.clustering_head import (
+from probes.functional.holm import holm_over_heads
+from probes.functional.integer_weights import (
     IntegerWeights,
-    check_digits,
-    check_support,
+    check_weight_support,
+    check_weighted_digits,
     integer_weights,
-    nearest_centroid_accuracy,
-    within_ratio,
-    within_ratio_chance,
 )
+from probes.functional.permutation_test import enough_permutations
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelled_heads, relabelling_of
-from probes.functional.strata import check_given
+from probes.functional.relabelling import relabelling_measures, relabelling_of
+from probes.functional.strata import check_strata_labels
 from probes.functional.units import check_units
+from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio, within_ratio_chance
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 HEAD_VERDICTS = ("none", "integer-weight", "textbook")
 TEXTBOOK_WITHIN_RATIO = 0.05  # a textbook head is below
@@ -219,7 +219,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
     def _check_positions(self, batch: Batch, support: Sequence[int]) -> None:
         """Refuse sequences in which the support's positions mean different things, or hold no digits."""
         length = batch.tokens.shape[1]
-        check_support(support, length)
+        check_weight_support(support, length)
         is_padded = batch.attention_mask is not None and not bool(batch.attention_mask.all())
         if is_padded or any(key != str(length) for key in self.lengths):
             raise InputError(
@@ -227,7 +227,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 "things; give sequences of one length without padding, or support=None"
             )
         if self.modulus is not None:
-            check_digits(batch.tokens, support, self.modulus)
+            check_weighted_digits(batch.tokens, support, self.modulus)
 
     def head_outputs(self, site: str) -> tuple[Int[Tensor, "n"], Float[Tensor, "n head d_head"]]:
         """Return the index of the examples, ascending, and the outputs kept at a site."""
@@ -330,7 +330,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         by_site = []
         for site in self.outputs:
             points = self.head_outputs(site)[1]
-            by_label = [relabelled_heads(points, label, draws, self.unit_of_examples) for label in labels.values()]
+            by_label = [relabelling_measures(points, label, draws, self.unit_of_examples) for label in labels.values()]
             by_site.append(_stacked(by_label, dim=-1))
         values = _stacked(by_site)
         values["p_holm"] = holm_over_heads(values["p_value"])
@@ -447,12 +447,12 @@ def _check_equivalence(equivalence: str | Sequence[str], units: str | None) -> N
             f"equivalence is {equivalence!r}; expected a label name, several different ones, or () for none"
         )
     for name in labels:
-        check_given(name, units=units)
+        check_strata_labels(name, units=units)
 
 
 def _check_digit_sums(support: Sequence[int] | None, modulus: int | None) -> None:
     if support is not None:
-        check_support(support)
+        check_weight_support(support)
     if modulus is not None:
         check_count(modulus=(modulus, 2))
         if support is None:

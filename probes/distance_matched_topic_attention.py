@@ -19,12 +19,12 @@ from probes.engine.state import Sum
 from probes.engine.topic_probe import TopicProbe, words_by_position
 from probes.functional.distance_matched_topic_attention import (
     DIFFERENT_WORDS,
-    DistancePairs,
+    DistanceMatchedPairs,
     matched_sums,
 )
-from probes.functional.topic_attention import WordTopics
+from probes.functional.word_topics import WordTopics
 from tasks import Batch
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
 _AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
@@ -234,9 +234,9 @@ class DistanceSums(AttentionReadout):
         sums = self.pairs(batch).sums(attention.rows, attention.shape[1])
         return rearrange(sums, "head example bucket distance -> example head bucket distance")
 
-    def pairs(self, batch: Batch) -> DistancePairs:
+    def pairs(self, batch: Batch) -> DistanceMatchedPairs:
         """Return the pairs of a batch."""
-        return DistancePairs.from_words(words_by_position(batch, self.words), self.topics, self.max_distance)
+        return DistanceMatchedPairs.from_words(words_by_position(batch, self.words), self.topics, self.max_distance)
 
 
 def _both_ways(

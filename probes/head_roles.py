@@ -17,11 +17,11 @@ from probes.engine.role_readout import TESTED_ROLES as TESTED_ROLES
 from probes.engine.role_readout import RoleReadout
 from probes.engine.sites import Site, Sites, attention, attention_sites, check_equal_heads
 from probes.engine.state import Sum
-from probes.functional.mean_interval import interval_from_sums
+from probes.functional.holm import holm_over_heads
+from probes.functional.intervals import interval_from_sums
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.relabelling import holm_over_heads
 from tasks import Batch
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 HEAD_ROLES = ("none", "previous", "first", "itself", "offset", "duplicate", "induction", "local")
 LEAST_EXCESS = 0.2  # of attention over chance

@@ -15,17 +15,13 @@ from probes.engine.labelled_rows import LabelledRows, check_further_labels, chec
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.linear_decodability import (
-    accuracy_interval,
-    effective_size,
-    ridge_predictions,
-    stratified_folds,
-)
+from probes.functional.intervals import accuracy_interval, effective_size
+from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.strata import check_given, nothing_left, single_class, strata_of
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling
+from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _FEW_PER_CLASS = 10  # examples, below which a note says so
 _MEASURES = ("accuracy", "accuracy_low", "accuracy_high", "null_low", "null_high", "p_value")
@@ -106,7 +102,7 @@ class LinearDecodability(LabelledRows):
         check_count(folds=(folds, 2), n_shuffles=(n_shuffles, 0), seed=(seed, 0))
         check_max_rows(max_rows)
         check_further_labels(also)
-        check_given(label, given=given, units=units)
+        check_strata_labels(label, given=given, units=units)
         if device is not None:
             check_device(device)
             if torch.device(device).type == "mps":
@@ -258,8 +254,8 @@ class _Labelings:
         Raises:
             InputError: if this is the main label.
         """
-        if given is not None and probe.given and single_class(given, observed) == 1:
-            why = nothing_left(self.name, probe.given)
+        if given is not None and probe.given and single_class_strata(given, observed) == 1:
+            why = nothing_left_in_strata(self.name, probe.given)
             if self.name == probe.label:
                 raise InputError(f"{why}; choose one whose classes have examples of several classes of {self.name!r}")
             self.notes.append(f"{why}; its accuracy is NaN")

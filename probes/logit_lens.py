@@ -17,9 +17,8 @@ from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, residual, resolve
 from probes.engine.state import Rows, Sum
-from probes.functional.linear_decodability import wilson_interval
-from probes.functional.logit_lens import answer_scores
-from probes.functional.mean_interval import interval_from_sums
+from probes.functional.answer_scores import answer_scores
+from probes.functional.intervals import interval_from_sums, wilson_interval
 from tasks import Batch, InputError
 
 _STREAM = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post", "unembed.hook_in")

@@ -17,8 +17,8 @@ from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.n_dims import check_share, n_dims, n_dims_of_scatter
-from tasks.errors import check_choice
+from probes.functional.n_dims import check_dims_variance, n_dims, n_dims_of_scatter
+from tasks.settings import check_choice
 
 
 class NDims(RowsOrMoments):
@@ -73,7 +73,7 @@ class NDims(RowsOrMoments):
         check_choice(form=(form, FORMS))
         if device is not None:
             check_device(device)
-        self.variance = check_share(variance)
+        self.variance = check_dims_variance(variance)
         self.form = form
         self.device = device
 

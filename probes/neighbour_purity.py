@@ -17,18 +17,18 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
 from probes.engine.state import hashed_indices
 from probes.functional.neighbour_purity import (
-    nearest_of_other_units,
     nearest_rows,
+    nearest_rows_of_other_units,
     neighbour_purity_chance,
+    purity_by_query,
     purity_interval,
     relabelled_purity,
-    same_label,
 )
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.strata import check_given
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling
+from probes.functional.strata import check_strata_labels
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 
 class NeighbourPurity(ByClass):
@@ -89,7 +89,7 @@ class NeighbourPurity(ByClass):
         seed: int = 0,
     ) -> None:
         super().__init__(at, readout, label, max_memory)
-        check_given(label, units=units, within=within)
+        check_strata_labels(label, units=units, within=within)
         check_count(k=(k, 1), n_permutations=(n_permutations, 0), seed=(seed, 0))
         if within is not None and not n_permutations:
             raise InputError(f"within is {within!r}, but n_permutations is 0; give 1000, or leave out within")
@@ -168,8 +168,8 @@ class NeighbourPurity(ByClass):
         if units is None:
             near = nearest_rows(rows, self.k, queries, device=self.device)
         else:
-            near = nearest_of_other_units(rows, self.k, units, queries, device=self.device)
-        purity = float(same_label(near, labels, queries).mean())
+            near = nearest_rows_of_other_units(rows, self.k, units, queries, device=self.device)
+        purity = float(purity_by_query(near, labels, queries).mean())
         low, high = purity_interval(near, labels, queries, units)
         measured = {"neighbour_purity": purity, "neighbour_purity_low": low, "neighbour_purity_high": high}
         if not self.n_permutations:

@@ -14,7 +14,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
 from probes.functional.projection import check_open_tsne, open_tsne_2d, project_2d
 from tasks import InputError
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 
 class Projection(LabelledRows):

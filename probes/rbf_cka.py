@@ -14,7 +14,7 @@ from probes.engine.pairwise import Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.rbf_cka import GaussianKernel, check_fraction, cka_of_kernels, working_bytes
+from probes.functional.rbf_cka import GaussianKernel, check_rbf_fraction, cka_of_kernels, gaussian_kernel_bytes
 
 _Values = tuple[tuple[float, str], tuple[float, str]]  # biased and debiased, each with why it is NaN
 
@@ -67,12 +67,12 @@ class RBFCKA(Pairwise):
         super().__init__(at, readout, label, pairs, max_memory)
         if device is not None:
             check_device(device)
-        self.fraction = check_fraction(fraction)
+        self.fraction = check_rbf_fraction(fraction)
         self.device = device
 
     def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
         """Return the bytes of ``n`` examples' rows, and of the arrays computed from them at once."""
-        return super()._bytes(rows, n) + working_bytes(n, len(rows), max(x.shape[1] for x in rows.values()))
+        return super()._bytes(rows, n) + gaussian_kernel_bytes(n, len(rows), max(x.shape[1] for x in rows.values()))
 
     def compute(self) -> ProbeResult:
         """Return the result of all batches so far. Does not change the state."""

@@ -13,8 +13,8 @@ from probes.engine.pairwise import Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.n_dims import check_share
-from probes.functional.svcca import mean_correlation, principal_basis
+from probes.functional.n_dims import check_dims_variance
+from probes.functional.svcca import mean_correlation, svcca_basis
 
 
 class SVCCA(Pairwise):
@@ -58,7 +58,7 @@ class SVCCA(Pairwise):
         max_memory: float = 8.0,
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
-        self.variance = check_share(variance)
+        self.variance = check_dims_variance(variance)
 
     def _bytes(self, rows: Mapping[str, Float[Tensor, "batch _"]], n: int) -> int:
         """Return the bytes of ``n`` examples' rows, and as many float64 numbers."""
@@ -83,7 +83,7 @@ class _Directions:
         self.basis = lru_cache(len(probe.sites))(self._basis)
 
     def _basis(self, site: str, group: str) -> Float[Tensor, "row kept"]:
-        basis = principal_basis(self.probe._rows_of(site, group), self.probe.variance)
+        basis = svcca_basis(self.probe._rows_of(site, group), self.probe.variance)
         self.largest[group] = max(self.largest.get(group, 0), basis.shape[1])
         return basis
 

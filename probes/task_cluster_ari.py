@@ -20,20 +20,20 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
 from probes.engine.state import hashed_indices
 from probes.functional.adjusted_rand import (
-    FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
     adjusted_rand_score,
-    effective_classes,
+    relabelled_adjusted_rand,
+    too_few_for_index_moments,
 )
-from probes.functional.half_interval import FEWEST_UNITS, half_interval
-from probes.functional.kmeans import kmeans
+from probes.functional.intervals import FEWEST_UNITS, half_interval
+from probes.functional.kmeans import check_n_clusters, kmeans, kmeans_of_halves
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
-from probes.functional.strata import check_given, nothing_left, single_class, strata_of
-from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, permuted_index
-from probes.functional.units import Relabelling, check_units
+from probes.functional.relabelling import Relabelling
+from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
+from probes.functional.units import check_units
 from tasks import InputError
-from tasks.errors import check_choice, check_count
+from tasks.settings import check_choice, check_count
 
 _ALONE = "has one example per class ({} in all), which any clustering into as many clusters agrees with"
 _LOPSIDED = "too few classes, or too unequal ones, for moments, so chance and p_value are NaN; give n_permutations=1000"
@@ -149,7 +149,7 @@ class TaskClusterARI(LabelledRows):
         check_count(n_resamples=(self.n_resamples, 0))
         check_max_rows(self.max_rows)
         check_further_labels(self.also)
-        check_given(self.label, given=self.given, within=self.within, units=self.units)
+        check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
         check_units(self.units, {"n_permutations": self.n_permutations, "n_resamples": self.n_resamples})
         if self.n_resamples == 1:
             raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
@@ -347,14 +347,14 @@ class _Label:
 
     def null(self, assigned: Int[np.ndarray, "row"], n_permutations: int, seed: int) -> Float[np.ndarray, "draw"]:
         """Return the index of clusters and this label, relabelled at random."""
-        return permuted_index(self.classes, assigned, self.relabelling, n_permutations, seed)
+        return relabelled_adjusted_rand(self.classes, assigned, self.relabelling, n_permutations, seed)
 
     def lopsided(self, assigned: Int[np.ndarray, "row"]) -> str:
         """Note if the label or the clusters compared with it have too few classes for a p-value from moments."""
         labelings = {f"label {self.name!r}": self.classes, f"a clustering compared with label {self.name!r}": assigned}
         if self.fixed or all(len(np.unique(labeling)) == 2 for labeling in labelings.values()):
             return ""
-        few = [name for name, x in labelings.items() if effective_classes(x) < FEWEST_EFFECTIVE_CLASSES]
+        few = [name for name, x in labelings.items() if too_few_for_index_moments(x)]
         return f"{few[0]} has {_LOPSIDED}" if few else ""
 
     def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, Int[np.ndarray, "row"]]) -> None:
@@ -364,9 +364,9 @@ class _Label:
             InputError: if they cannot change the main label at all.
         """
         main = name == probe.label
-        if probe.given and single_class(others[probe.given], self.classes) == 1:
+        if probe.given and single_class_strata(others[probe.given], self.classes) == 1:
             self.nan = self.fixed = True
-            why = nothing_left(name, probe.given)
+            why = nothing_left_in_strata(name, probe.given)
             if main:
                 raise InputError(f"{why}; choose one whose classes have examples of several classes of {name!r}")
             self.notes.append(f"{why}; its index is NaN")
@@ -394,7 +394,7 @@ def _way_out(
     classes: Int[np.ndarray, "row"],
     others: Mapping[str, Int[np.ndarray, "row"]],
 ) -> str:
-    if probe.within and single_class(others[probe.within], classes) == 1:
+    if probe.within and single_class_strata(others[probe.within], classes) == 1:
         return f"if {probe.within!r} lies within classes of {name!r}, give units={probe.within!r} instead"
     return f"choose one whose classes have examples of several classes of {name!r}"
 
@@ -461,7 +461,7 @@ class _Space:
             return []
         if k not in self._halves:
             probe = self._probe
-            self._halves[k] = clusters_of_halves(
+            self._halves[k] = kmeans_of_halves(
                 self._reduced, self.clusters(k), probe.n_resamples, self._units, probe.seed, probe.device
             )
         return self._halves[k]

@@ -17,10 +17,11 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
 from probes.engine.topic_probe import TopicProbe, words_by_position
-from probes.functional.half_interval import FEWEST_UNITS, interval_from_halves
-from probes.functional.topic_attention import BUCKETS, WordTopics, document_weights, means_by_document, within_sums
+from probes.functional.intervals import FEWEST_UNITS, interval_from_halves
+from probes.functional.topic_attention import BUCKETS, document_weights, means_by_document, topic_sums_within_documents
+from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
 
@@ -127,7 +128,7 @@ class TopicAttention(TopicProbe):
         for site, sums in activations.items():
             sums = torch.where(pairs[:, None] > 0, sums, 0)  # without what rounding leaves
             self.attention.add(site, sums[..., :3].sum(dim=0))
-            self.within.add(site, within_sums(sums, pairs))
+            self.within.add(site, topic_sums_within_documents(sums, pairs))
             by_document[site] = means_by_document(sums, pairs)
         weight, documents = document_weights(pairs)
         self.pairs.add("pairs", pairs[:, :3].sum(dim=0))

@@ -13,8 +13,8 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, embedding
 from probes.engine.state import Sum
 from probes.engine.topic_probe import TopicProbe
-from probes.functional.topic_attention import BUCKETS, PairTable
-from probes.functional.topic_embedding import SIMILARITIES, GroupSums
+from probes.functional.topic_attention import BUCKETS, TopicPairs
+from probes.functional.topic_embedding import SIMILARITIES, TopicSimilarityGroups
 from tasks import Batch, InputError
 
 
@@ -71,7 +71,7 @@ class TopicEmbedding(TopicProbe):
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
         """Add each word's vectors at every site."""
-        table = PairTable.from_words(self._words(batch), self._known)
+        table = TopicPairs.from_words(self._words(batch), self._known)
         word = table.word[table.real]
         place = table.place
         n_rows = len(self._known.group)
@@ -158,7 +158,7 @@ class TopicEmbedding(TopicProbe):
             layers: by site.
         """
         notes = [] if bool(seen.all()) else [f"{int((~seen).sum())} of {len(seen)} words with a topic were not seen"]
-        sums = GroupSums(self._known.group[seen], self._known, self.self_pairs)
+        sums = TopicSimilarityGroups(self._known.group[seen], self._known, self.self_pairs)
         observed = []
         nulls = []
         for site, rows in vectors:

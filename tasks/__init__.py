@@ -1,6 +1,6 @@
 """Labelled data: synthetic tasks and labelled texts. Imports torch and numpy, and no other package of ours."""
 
-from tasks.collection import paused_collection
+from tasks.garbage_collection import paused_collection
 
 with paused_collection():  # torch is imported here
     from tasks.batch import Batch

@@ -12,7 +12,7 @@ _QUANTIFIERS = ((1, 1), (1, 1), (0, 1), (1, 3))
 
 
 @dataclass(frozen=True)
-class Element:
+class RegexElement:
     """A class of symbols with a quantifier, such as ``[ab]+``."""
 
     symbols: tuple[int, ...]
@@ -28,7 +28,7 @@ class Element:
 class RandomRegex:
     """A sequence of elements. Its strings are tuples of symbol numbers."""
 
-    elements: tuple[Element, ...]
+    elements: tuple[RegexElement, ...]
 
     @classmethod
     def draw(cls, rng: np.random.Generator, n_symbols: int, n_strings: int, elements: tuple[int, int]) -> RandomRegex:
@@ -53,12 +53,12 @@ class RandomRegex:
         return tuple(string)
 
 
-def _draw_element(rng: np.random.Generator, n_symbols: int) -> Element:
+def _draw_element(rng: np.random.Generator, n_symbols: int) -> RegexElement:
     size = int(rng.integers(1, 4))
     symbols = tuple(sorted(int(s) for s in rng.choice(n_symbols, size, replace=False)))
-    return Element(symbols, _QUANTIFIERS[int(rng.integers(len(_QUANTIFIERS)))])
+    return RegexElement(symbols, _QUANTIFIERS[int(rng.integers(len(_QUANTIFIERS)))])
 
 
-def _max_strings(parts: list[Element]) -> int:
+def _max_strings(parts: list[RegexElement]) -> int:
     """Return an upper bound of how many strings the parts spell: two spellings may coincide."""
     return math.prod(part.n_strings() for part in parts)

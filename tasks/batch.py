@@ -6,7 +6,7 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from tasks.errors import InputError, check_count
+from tasks._random import generator
+from tasks.errors import InputError
+from tasks.settings import check_count
 
 _PADDING_DIVISOR = 32  # token_batches makes no batch in which more than 1/32 of tokens_per_batch is padding
 
@@ -440,3 +442,21 @@ def token_batches(
         n_rows = max(1, int(np.searchsorted(padding, max_padding, side="right")))
         yield fitting[:n_rows]
         start += n_rows
+
+
+@lru_cache(maxsize=8)
+def _order(seed: int, epoch: int, n: int) -> Int[np.ndarray, "n"]:
+    return generator(seed, "order", epoch).permutation(n)
+
+
+def epoch_rows(seed: int, step: int, n: int, batch_size: int) -> Int[np.ndarray, "row"]:
+    """Return which of ``n`` examples a training step sees.
+
+    Each epoch goes through them in a new order. A last batch that would be smaller is left out.
+
+    Example:
+        >>> sorted(int(i) for step in (0, 1) for i in epoch_rows(0, step, n=4, batch_size=2))
+        [0, 1, 2, 3]
+    """
+    epoch, place = divmod(step, n // batch_size)
+    return _order(seed, epoch, n)[place * batch_size : (place + 1) * batch_size].copy()  # the order is kept

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from tasks._random import epoch_rows, generator
-from tasks.batch import Batch, row_batches
+from tasks._random import generator
+from tasks.batch import Batch, epoch_rows, row_batches
 from tasks.errors import InputError
 from tasks.settings import Size, SizeOfSeveral, WideSeed, check_settings
 from tasks.task import Task

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks.batch import Batch, row_batches
-from tasks.errors import InputError, check_count
-from tasks.settings import Count, CountOrZero, Several, Size, check_settings
+from tasks.errors import InputError
+from tasks.settings import Count, CountOrZero, Several, Size, check_count, check_settings
 from tasks.task import Task
 
 

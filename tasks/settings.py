@@ -1,6 +1,7 @@
 """Configurations: frozen dataclasses, checked, changed, and written as JSON.
 
-The range of a setting is part of its type, and ``check_settings`` checks all types of a configuration at once.
+The range of a setting is part of its type, and ``check_settings`` checks all types of a configuration at once. Other
+arguments are checked one by one, by ``check_count`` and the like.
 
 Example:
     >>> @dataclass(frozen=True)
@@ -24,14 +25,14 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tasks.errors import InputError, check_choice, suggest
+from tasks.errors import InputError, suggest
 
 ConfigT = TypeVar("ConfigT")
 
@@ -221,3 +222,76 @@ def _check_fields(cls: Any, names: Iterable[str]) -> None:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+# ---- checks of one argument ----
+
+
+def check_different(**given: Sequence[object]) -> None:
+    """Refuse values of which one is given twice: ``check_different(seeds=seeds)``.
+
+    Raises:
+        InputError: naming the first, such as ``"seeds has 3 twice; give it once"``.
+    """
+    for name, values in given.items():
+        twice = repeated_values(values)
+        if twice:
+            raise InputError(f"{name} has {twice[0]!r} twice; give it once")
+
+
+def repeated_values(values: Sequence[Any]) -> list[Any]:
+    """Return the values that occur earlier in the list, in order.
+
+    Example:
+        >>> repeated_values(["a", "b", "a"])
+        ['a']
+    """
+    return [value for i, value in enumerate(values) if value in values[:i]]
+
+
+def check_multiple(**given: tuple[int, int]) -> None:
+    """Refuse widths that heads do not divide: ``check_multiple(d_model=(d_model, n_heads))``.
+
+    Raises:
+        InputError: naming the first, such as ``"d_model is 8; expected a multiple of n_heads (3)"``.
+    """
+    for name, (width, n_heads) in given.items():
+        if width % n_heads:
+            raise InputError(f"{name} is {width}; expected a multiple of n_heads ({n_heads})")
+
+
+def check_at_least(**given: tuple[object, float]) -> None:
+    """Refuse values that are no finite numbers or too small: ``check_at_least(tol=(tol, 0))``.
+
+    Raises:
+        InputError: naming the first, such as ``"tol is -1; expected at least 0"``.
+    """
+    for name, (value, least) in given.items():
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise InputError(f"{name} is {value!r}; expected a number of at least {least}")
+        if value < least:
+            raise InputError(f"{name} is {value}; expected at least {least}")
+
+
+def check_count(**given: tuple[object, int]) -> None:
+    """Refuse values that are no integers or too small: ``check_count(tokens_per_batch=(tokens_per_batch, 1))``.
+
+    Raises:
+        InputError: naming the first, such as ``"tokens_per_batch is 80.0; expected an integer of at least 1"``.
+    """
+    for name, (value, least) in given.items():
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise InputError(f"{name} is {value!r}; expected an integer of at least {least}")
+        check_at_least(**{name: (int(value), least)})
+
+
+def check_choice(**given: tuple[object, Sequence[object]]) -> None:
+    """Refuse values that are not among the known ones: ``check_choice(split=(split, ("line", "file")))``.
+
+    Raises:
+        InputError: naming the first, such as ``"split is 'page'; expected 'line' or 'file'"``.
+    """
+    for name, (value, known) in given.items():
+        if not any(isinstance(value, type(choice)) and value == choice for choice in known):
+            *others, last = map(repr, known)
+            raise InputError(f"{name} is {value!r}; expected {', '.join(others)} or {last}")

@@ -15,8 +15,18 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks.batch import Batch
-from tasks.errors import InputError, check_different
-from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, Size, SizeOfSeveral, WideSeed, check_settings
+from tasks.errors import InputError
+from tasks.settings import (
+    MAX_SIZE,
+    AtLeast,
+    AtMost,
+    Share,
+    Size,
+    SizeOfSeveral,
+    WideSeed,
+    check_different,
+    check_settings,
+)
 from tasks.task import Task
 
 OPERATIONS = ("copy", "swap", "translate", "type", "classify", "sentiment")

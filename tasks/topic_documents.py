@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-from tasks._random import epoch_rows, generator
-from tasks.batch import Batch, row_batches
-from tasks.errors import InputError, check_count
+from tasks._random import generator
+from tasks.batch import Batch, epoch_rows, row_batches
+from tasks.errors import InputError
 from tasks.settings import (
     MAX_SIZE,
     AtLeast,
@@ -30,6 +30,7 @@ from tasks.settings import (
     Size,
     SizeOfSeveral,
     WideSeed,
+    check_count,
     check_settings,
 )
 from tasks.task import Task
@@ -132,19 +133,6 @@ class TopicDocuments(Task):
             raise InputError(
                 f"topics_per_document is {self.topics_per_document}; expected at most n_topics ({self.n_topics})"
             )
-        self._check_realism()
-
-    def _check_lengths_and_shares(self) -> None:
-        low, high = self.lengths
-        if low > high:
-            raise InputError(f"lengths is {(low, high)}; expected (fewest, most)")
-        if self.correct_share + self.random_share > 1:
-            raise InputError(
-                f"correct_share + random_share is {self.correct_share} + {self.random_share}; expected at most 1 "
-                "in total: the rest are MASK"
-            )
-
-    def _check_realism(self) -> None:
         if 2 * self.overlap > self.words_per_topic:
             raise InputError(
                 f"overlap is {self.overlap} of {self.words_per_topic} words per topic; expected at most half of them"
@@ -155,6 +143,16 @@ class TopicDocuments(Task):
             raise InputError(
                 f"topic_correlation is {self.topic_correlation}, but sampler is {self.sampler!r}; expected sampler "
                 "'logistic-normal', or no topic_correlation"
+            )
+
+    def _check_lengths_and_shares(self) -> None:
+        low, high = self.lengths
+        if low > high:
+            raise InputError(f"lengths is {(low, high)}; expected (fewest, most)")
+        if self.correct_share + self.random_share > 1:
+            raise InputError(
+                f"correct_share + random_share is {self.correct_share} + {self.random_share}; expected at most 1 "
+                "in total: the rest are MASK"
             )
 
     # ---- vocabulary ----

@@ -311,10 +311,10 @@ def distance_matched() -> Drawn:
     same = topic[:, :, None] == topic[:, None, :]
     figure, axes = panels(2, sharey=True)
     from probes.engine.attention import EagerAttention
-    from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, unmatched_means
-    from probes.functional.topic_attention import WordTopics
+    from probes.functional.distance_matched_topic_attention import DistanceMatchedPairs, matched_means, unmatched_means
+    from probes.functional.word_topics import WordTopics
 
-    pairs = DistancePairs.from_words(words, WordTopics.from_topics(torch.arange(24) // 6), max_distance=39)
+    pairs = DistanceMatchedPairs.from_words(words, WordTopics.from_topics(torch.arange(24) // 6), max_distance=39)
     number = pairs.pairs()
     for axis, factor, title in ((axes[0], 1.0, "distance alone"), (axes[1], 1.5, "distance and topic")):
         total = pairs.sums(EagerAttention((fall * torch.where(same, factor, 1.0))[:, None]).rows, 1)

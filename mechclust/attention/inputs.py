@@ -15,7 +15,8 @@ from probes.engine.sites import head_name
 from probes.engine.texts import tokenizers_of
 from probes.head_roles import HEAD_ROLES
 from tasks import InputError
-from tasks.text.beginning import Bos, text_encoder
+from tasks.text.beginning import Bos
+from tasks.text.encoding import text_encoder
 
 HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | Sequence[Head]
 _HEADS_PER_ROLE = 4

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechclust.models import build_model, load_model, load_pretrained
 from mechclust.models.resolved import resolve_model
-from mechclust.models.tokenizers import prompt_batches, tokenizer_and_sizes
+from mechclust.models.tokenizers import tokenize_prompts, tokenizer_and_sizes
 from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
 from mechclust.report.html import png_bytes
@@ -211,7 +211,7 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
     label = "task" if view.label is None else view.label
     return record_sandbox(
         _Checkpoints(steps, partial(_load_pretrained, by_step)),
-        prompt_batches(
+        tokenize_prompts(
             prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, bos=view.bos, too_long=view.too_long
         ),
         title=f"{folder.name}{_left_out(folder)}",

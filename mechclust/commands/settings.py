@@ -15,7 +15,7 @@ from mechclust.jobs import Engine, Ray
 from mechclust.jobs.engine import address_of
 from mechclust.models import load_pretrained, set_adapter
 from mechclust.models.adapters import adapter_of, check_adapter
-from mechclust.models.loading import Quantization
+from mechclust.models.load_plain import Quantization
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.tokenizers import check_has_tokenizer

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Int
 
 from probes.functional.hsic import LEAST_DEBIASED
-from probes.functional.units import FEWEST_ARRANGEMENTS, Relabelling, n_pairings, units_needed
+from probes.functional.relabelling import Relabelling
+from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings, units_needed
 from tasks import InputError, LabelledPrompts
 from tasks.errors import suggest
 
@@ -215,7 +216,7 @@ def _too_few(
         if few:
             return few
         for group, units in _by_group(values, compared_in).items():
-            if n_pairings(len(units), torch.from_numpy(_codes(units))) < FEWEST_ARRANGEMENTS:
+            if n_unit_pairings(len(units), torch.from_numpy(_codes(units))) < FEWEST_ARRANGEMENTS:
                 return f"those of {group!r} with equally many prompts can be paired in too few ways"
     if relabelled is None:
         return ""

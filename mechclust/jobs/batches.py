@@ -16,7 +16,7 @@ from probes.engine.hooks import HookedModel
 from probes.engine.texts import TextTokenizer
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 from tasks.text.beginning import Bos
 
 ShardedBatches: TypeAlias = Batches | Sequence[Callable[[], Batches]]

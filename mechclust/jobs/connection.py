@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 _START = "start one (ray start --head on one node, ray start --address HOST:PORT on the others) or leave out --address"
 _ANSWER_LIMIT_S = 60.0  # within which a cluster has to say that it is there
@@ -48,7 +48,7 @@ def connect_to_ray(address: str) -> None:
     try:
         ray.init(address=address, logging_level=logging.ERROR, **options)
     except Exception as error:  # Ray raises bare ones too
-        raise InputError(_refusal(address, first_line(error))) from None
+        raise InputError(_refusal(address, error_line(error))) from None
     _joined.add(address)
 
 
@@ -80,7 +80,7 @@ def _check_listening(address: str) -> None:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         except (OSError, UnicodeError) as error:
-            raise InputError(f"no Ray cluster answers at {address!r} ({first_line(error)}); {_START}") from None
+            raise InputError(f"no Ray cluster answers at {address!r} ({error_line(error)}); {_START}") from None
 
 
 # Ray handles neither mismatch: without the cluster's token it tries for 20 s, with a warning each second. With a token

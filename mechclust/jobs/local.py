@@ -23,7 +23,7 @@ from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import PatientLock, place_bars
 from probes.store.locks import wait_for_dead_owners
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -91,7 +91,7 @@ def _pickled(fn: Callable[..., Any], setup: Callable[[], Any] | None) -> bytes:
         return pickle.dumps((fn, setup))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
-            f"{_name(setup or fn)} cannot be sent to another process ({first_line(error)}); give a function at the top "
+            f"{_name(setup or fn)} cannot be sent to another process ({error_line(error)}); give a function at the top "
             "level of a module, or a functools.partial of one"
         ) from None
 

@@ -2,16 +2,16 @@
 
 from mechclust.models.adapters import set_adapter
 from mechclust.models.build import build_model, model_for
-from mechclust.models.checkpoint import load_model, read_metadata, save_model
 from mechclust.models.config import AnyConfig, ModelConfig
 from mechclust.models.embeddings import token_embeddings
-from mechclust.models.instructions import Answered, InstructionFormat
+from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.pretrained import PretrainedModel, load_pretrained
+from mechclust.models.saved_model import load_model, read_metadata, save_model
 from mechclust.models.tokenizers import load_tokenizer
 
 __all__ = [
-    "Answered",
     "AnyConfig",
+    "FormattedExample",
     "InstructionFormat",
     "ModelConfig",
     "PretrainedModel",

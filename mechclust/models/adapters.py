@@ -6,7 +6,6 @@ would be measured in its place. Here an adapter's change is always added to the 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Mapping
@@ -18,11 +17,12 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from mechclust.models.huggingface import ADAPTER, Source, first_sentence, quiet_transformers
+from mechclust.models.huggingface import ADAPTER, quiet_transformers
+from mechclust.models.weights import shared_copy
 from probes.engine.hooks import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line, error_sentence
 
 _RESIDENT = "mechclust_weights"  # the attribute of a model that holds its ``_Resident``
 _MAX_WEIGHTS_NAMED = 3  # in a message
@@ -76,15 +76,6 @@ class _Resident:
                 self.weights[name].copy_(value)
 
 
-def shared_copy(model: Any) -> Any:
-    """Copy the modules of a model, but share their weights: no tensor is copied.
-
-    The modules of one can then be wrapped or changed without changing the other.
-    """
-    tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-
-
 def merged_copy(tuned: Any) -> Any:
     """Return a copy of a peft model in training with its adapter merged into the weights, to be measured.
 
@@ -123,7 +114,7 @@ def is_adapter(path: str | Path) -> bool:
     return (Path(path) / ADAPTER).is_file() and not (Path(path) / "config.json").exists()
 
 
-def base_of(adapter: str | Path) -> str:
+def base_of_adapter(adapter: str | Path) -> str:
     """Return the model for which an adapter was trained, by its ``adapter_config.json``.
 
     Raises:
@@ -139,20 +130,13 @@ def base_of(adapter: str | Path) -> str:
     raise InputError(f"{str(adapter)!r} is an adapter, and {fault}; give the base, and the adapter with --adapter")
 
 
-def named_base(adapter: str | Path) -> str | None:
+def named_base_of_adapter(adapter: str | Path) -> str | None:
     """Return the model for which an adapter was trained, by its configuration. It may be missing."""
     try:
         name = _read_config(adapter).get("base_model_name_or_path")
     except InputError:
         return None
     return name if isinstance(name, str) and name else None
-
-
-def tokenizer_source(adapter: str | Path | None, base: Source) -> Source:
-    """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
-    if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
-        return base
-    return Source(str(adapter), True, trusted=base.trusted)
 
 
 def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
@@ -199,7 +183,7 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
         _split_again(wrapper)
 
 
-def keep_resident(model: Any, plain: Any) -> None:
+def prepare_for_adapters(model: Any, plain: Any) -> None:
     """Note on a hooked model which weights it has, for ``set_adapter``."""
     resident = _resident_of(plain)
     if resident is None:
@@ -265,7 +249,7 @@ def import_peft(work: str, extra: str) -> Any:
             import peft
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "peft"
-        why = f"{work} needs peft" if missing else f"{work} needs peft, which cannot be imported ({first_line(error)})"
+        why = f"{work} needs peft" if missing else f"{work} needs peft, which cannot be imported ({error_line(error)})"
         raise InputError(f"{why}; install it with: pip install 'mechclust[{extra}]'") from None
     return peft
 
@@ -314,7 +298,7 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
         with quiet_transformers():
             merged = wrapped.merge_and_unload(safe_merge=True)
     except ValueError as error:
-        raise InputError(f"the adapter {adapter!r} cannot be merged: {first_line(error)}; save it again") from error
+        raise InputError(f"the adapter {adapter!r} cannot be merged: {error_line(error)}; save it again") from error
     weights = dict(merged.named_parameters())
     extra = sorted(weights.keys() - base.keys())
     if extra:
@@ -378,9 +362,9 @@ def _listed(names: list[str]) -> str:
 
 def _config_fault(adapter: str, plain: Any, error: Exception) -> str:
     """Return why an adapter's configuration cannot be used on a base, and the way out."""
-    line = first_line(error)
+    line = error_line(error)
     if str(error).startswith("Target module"):  # not found, or of another kind
-        trained = named_base(adapter) or "another base"
+        trained = named_base_of_adapter(adapter) or "another base"
         return (
             f"the adapter {adapter!r}, trained for {trained!r}, does not fit this base ({type(plain).__name__}): "
             f"{line}; give the base that it was trained for"
@@ -393,7 +377,7 @@ def _weights_fault(adapter: str, plain: Any, error: Exception) -> str:
     mismatch = _SIZE_MISMATCH.search(" ".join(str(error).split()))
     if mismatch is None:
         return (
-            f"the weights of the adapter {adapter!r} are damaged or cut off ({first_sentence(error)}); download or "
+            f"the weights of the adapter {adapter!r} are damaged or cut off ({error_sentence(error)}); download or "
             "save them again"
         )
     name, saved, expected = mismatch.groups()

@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _CallRecorder:
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Record that a module is called."""
-        state = first_input(inputs, options)
+        state = block_input(inputs, options)
         call = _Call(module, self._numbers[module], state) if isinstance(state, Tensor) else None
         self._numbers[module] += 1
         self._running.append(call)
@@ -99,15 +99,15 @@ def find_blocks(body: nn.Module, forward: Callable[[], Any]) -> Blocks:
 
 def _is_passed_on(state: Float[Tensor, "batch pos d_model"], layer_calls: Sequence[Sequence[_Call]]) -> bool:
     """Return whether the last block but one returns the hidden state that the last block takes."""
-    return len(layer_calls) == 1 or any(first_output(call.output) is state for call in layer_calls[-2])
+    return len(layer_calls) == 1 or any(block_output(call.output) is state for call in layer_calls[-2])
 
 
-def first_input(inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def block_input(inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Return the hidden state that a module is called with."""
     return inputs[0] if inputs else options.get("hidden_states")
 
 
-def first_output(output: Any) -> Any:
+def block_output(output: Any) -> Any:
     """Return the hidden state that a module returns, alone or before others."""
     return output[0] if isinstance(output, (tuple, list)) and output else output
 
@@ -129,7 +129,7 @@ def _record(body: nn.Module, forward: Callable[[], Any]) -> tuple[list[_Call], A
 
 def _is_layer(call: _Call) -> bool:
     """Return whether a module has weight matrices, unlike dropouts and norms, and gives a hidden state for one."""
-    output = first_output(call.output)
+    output = block_output(call.output)
     has_matrices = any(weight.ndim > 1 for weight in call.module.parameters())
     return has_matrices and getattr(output, "shape", None) == call.state.shape
 
@@ -148,10 +148,10 @@ def _not_run(body: nn.Module, error: Exception) -> InputError:
     is_quantised = getattr(getattr(body, "config", None), "quantization_config", None) is not None
     if is_quantised and all(weight.device.type == "cpu" for weight in body.parameters()):
         return InputError(
-            f"the quantised weights of this {type(body).__name__} do not run on the CPU ({first_line(error)}); give "
+            f"the quantised weights of this {type(body).__name__} do not run on the CPU ({error_line(error)}); give "
             "weights that are not quantised, or a GPU"
         )
-    return _refusal(type(body).__name__, f"does not run on token ids alone ({first_line(error)})")
+    return _refusal(type(body).__name__, f"does not run on token ids alone ({error_line(error)})")
 
 
 def _refusal(name: str, why: str) -> InputError:

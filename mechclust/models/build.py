@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mechclust.models.config import AnyConfig, ModelConfig, model_class
+from mechclust.models.config import AnyConfig, ModelConfig, class_of_config_kind
 from mechclust.models.weights import initial_weights, set_weights
 from probes.engine.hooks import HookedModel
 from tasks import InputError, Task
@@ -32,7 +32,7 @@ def build_model(config: AnyConfig) -> HookedModel:
     with warnings.catch_warnings():  # its progress bars warn in notebooks without ipywidgets
         warnings.simplefilter("ignore")
         import transformer_lens  # noqa: F401
-    model: Any = _transformer(config) if isinstance(config, ModelConfig) else model_class(config.kind)(config)
+    model: Any = _transformer(config) if isinstance(config, ModelConfig) else class_of_config_kind(config.kind)(config)
     object.__setattr__(model, "mechclust_config", config)
     return model
 
@@ -74,37 +74,6 @@ def model_for(task: Task, **fields: Any) -> ModelConfig:
         (4, 2)
     """
     return ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, **fields)
-
-
-def check_task(task: Task, config: AnyConfig) -> None:
-    """Refuse a task with more tokens than a model's vocabulary, or longer examples than its context.
-
-    Raises:
-        InputError: with both sizes.
-    """
-    n_ctx = getattr(config, "n_ctx", None)
-    if task.d_vocab > config.d_vocab:
-        sizes = f"{task.d_vocab} tokens, but the model's d_vocab is {config.d_vocab}"
-    elif n_ctx is not None and task.n_ctx > n_ctx:
-        sizes = f"examples of {task.n_ctx} tokens, but the model's n_ctx is {n_ctx}"
-    else:
-        return
-    raise InputError(f"the task {task.name!r} has {sizes}; build the model with model_for(task)")
-
-
-def config_of(model: HookedModel) -> AnyConfig:
-    """Return the configuration a model was built with.
-
-    Raises:
-        InputError: when ``build_model`` did not build it.
-    """
-    config = model.__dict__.get("mechclust_config")
-    if not isinstance(config, AnyConfig):
-        raise InputError(
-            f"a {type(model).__name__} that build_model did not build can be neither trained nor saved here; "
-            "build one, or use Hugging Face's own trainer and save_pretrained"
-        )
-    return config
 
 
 def _bridge(shape: dict[str, Any]) -> Any:

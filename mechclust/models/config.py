@@ -8,10 +8,21 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from probes.engine.hooks import HookedModel
 from probes.engine.registry import load_entry_point, package_of
-from tasks import InputError
-from tasks.errors import check_multiple
-from tasks.settings import AtLeast, AtMost, Count, Positive, Size, WideSeed, check_settings, from_json, to_json
+from tasks import InputError, Task
+from tasks.settings import (
+    AtLeast,
+    AtMost,
+    Count,
+    Positive,
+    Size,
+    WideSeed,
+    check_multiple,
+    check_settings,
+    from_json,
+    to_json,
+)
 
 _ENTRY_POINTS = "mechclust.models"
 MAX_LAYERS = 10_000  # of a model that is built here
@@ -33,28 +44,6 @@ class AnyConfig:
     def with_seed(self, seed: int) -> Self:
         """Return a copy of the configuration with another seed."""
         return replace(self, seed=seed)  # type: ignore[type-var]  # every subclass is a dataclass
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes of a model, under the names that they have in TransformerLens's ``cfg``.
-
-    Attributes:
-        n_layers: number of blocks. ALBERT's count as often as they are applied.
-        n_heads: attention heads in each block.
-        d_model: width of the residual stream.
-        d_head: width of a head.
-        d_vocab: number of tokens.
-        n_ctx: longest input, ``None`` if there is no limit. RoBERTa numbers positions from behind
-            its padding index, so this is smaller than its ``max_position_embeddings``.
-    """
-
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_head: int
-    d_vocab: int
-    n_ctx: int | None
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,7 @@ class ModelConfig(AnyConfig):
 
 
 @cache
-def model_class(kind: str) -> Any:
+def class_of_config_kind(kind: str) -> Any:
     """Return the class of a paper's model, by the kind of its configuration.
 
     Each is an entry point of the group ``mechclust.models``, ``kind = "package.module:Model"``, where ``Model(config)``
@@ -147,5 +136,36 @@ def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
     """
     values = dict(record)
     kind = values.pop("kind", None)
-    cls = ModelConfig if kind == ModelConfig.kind else model_class(kind).config_class
+    cls = ModelConfig if kind == ModelConfig.kind else class_of_config_kind(kind).config_class
     return from_json(cls, values)  # type: ignore[no-any-return]
+
+
+def config_of(model: HookedModel) -> AnyConfig:
+    """Return the configuration a model was built with.
+
+    Raises:
+        InputError: when ``build_model`` did not build it.
+    """
+    config = model.__dict__.get("mechclust_config")
+    if not isinstance(config, AnyConfig):
+        raise InputError(
+            f"a {type(model).__name__} that build_model did not build can be neither trained nor saved here; "
+            "build one, or use Hugging Face's own trainer and save_pretrained"
+        )
+    return config
+
+
+def check_config_fits_task(task: Task, config: AnyConfig) -> None:
+    """Refuse a task with more tokens than a model's vocabulary, or longer examples than its context.
+
+    Raises:
+        InputError: with both sizes.
+    """
+    n_ctx = getattr(config, "n_ctx", None)
+    if task.d_vocab > config.d_vocab:
+        sizes = f"{task.d_vocab} tokens, but the model's d_vocab is {config.d_vocab}"
+    elif n_ctx is not None and task.n_ctx > n_ctx:
+        sizes = f"examples of {task.n_ctx} tokens, but the model's n_ctx is {n_ctx}"
+    else:
+        return
+    raise InputError(f"the task {task.name!r} has {sizes}; build the model with model_for(task)")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line, error_sentence
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 ADAPTER = "adapter_config.json"
@@ -47,7 +47,7 @@ _NO_MEMORY = re.compile("MemoryError|out of memory|allocate memory")
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckpointSource:
     """A checkpoint's place: on the hub or on disk.
 
     Attributes:
@@ -83,7 +83,7 @@ class Source:
 
 def find_checkpoint(
     name_or_path: str | Path, *, weights: bool = True, tokenizer: bool = True, trust_remote_code: bool = False
-) -> Source:
+) -> CheckpointSource:
     """Find the checkpoint of a name: a directory that has everything that is needed, a GGUF file, or a hub name.
 
     The hub is asked once, for at most a few seconds. If it cannot be reached, files that were downloaded before are
@@ -106,7 +106,7 @@ def find_checkpoint(
             raise InputError(f"{str(path)!r} is a file; give a directory written by save_pretrained, or a .gguf file")
         if find_spec("gguf") is None:
             raise InputError(f"reading {str(path)!r} needs gguf; install it with: pip install 'mechclust[gguf]'")
-        return Source(str(path.parent), True, path.name, trust_remote_code)
+        return CheckpointSource(str(path.parent), True, path.name, trust_remote_code)
     if path.is_dir():
         if (path / ADAPTER).exists() and any(_there(path, file) for file in ("config.json", *_WEIGHTS[1:])):
             raise InputError(
@@ -117,7 +117,7 @@ def find_checkpoint(
             needed = (files != _WEIGHTS or weights) and ("tokenizer.json" not in files or tokenizer)
             if needed and not any(_there(path, file) for file in files):
                 raise InputError(f"{str(path)!r} {lacks}")
-        return Source(str(path), True, trusted=trust_remote_code)
+        return CheckpointSource(str(path), True, trusted=trust_remote_code)
     if path.is_absolute() or str(name_or_path).startswith(("./", "../", "~")):
         raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
     return _on_the_hub(str(name_or_path), trust_remote_code)
@@ -134,10 +134,10 @@ def _near(path: Path) -> str:
     return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
 
 
-def _on_the_hub(name: str, trusted: bool) -> Source:
+def _on_the_hub(name: str, trusted: bool) -> CheckpointSource:
     no_directory = f"no directory {name!r} here{_near(Path(name))}, and"
     name, _, revision = name.partition("@")
-    cached = Source(name, True, trusted=trusted, revision=revision or None)
+    cached = CheckpointSource(name, True, trusted=trusted, revision=revision or None)
     try:
         if _is_cached(cached, ADAPTER):
             raise _an_adapter(name)
@@ -152,7 +152,7 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
             raise InputError(fault) from None
         if _is_cached(cached, "config.json"):  # no network, whatever the reason
             return cached
-        why = f"{type(error).__name__}: {first_sentence(error)}"
+        why = f"{type(error).__name__}: {error_sentence(error)}"
         raise InputError(
             f"{no_directory} the Hugging Face hub cannot be reached ({why}); check the path, or the network"
         ) from error
@@ -161,13 +161,13 @@ def _on_the_hub(name: str, trusted: bool) -> Source:
     return replace(cached, local=False)
 
 
-def _is_cached(source: Source, file: str) -> bool:
+def _is_cached(source: CheckpointSource, file: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(source.name, file, revision=source.revision), str)
 
 
-def _files_on_the_hub(source: Source) -> set[str]:
+def _files_on_the_hub(source: CheckpointSource) -> set[str]:
     from huggingface_hub import HfApi
 
     revision: dict[str, Any] = {} if source.revision is None else {"revision": source.revision}
@@ -175,7 +175,7 @@ def _files_on_the_hub(source: Source) -> set[str]:
     return {file.rfilename for file in info.siblings or ()}
 
 
-def _hub_fault(error: Exception, source: Source, no_directory: str) -> str | None:
+def _hub_fault(error: Exception, source: CheckpointSource, no_directory: str) -> str | None:
     """Return the hub's reason for refusing a model's name, or ``None`` for other errors."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -221,7 +221,7 @@ def _offline() -> bool:
     )
 
 
-def read_config(source: Source) -> Any:
+def read_checkpoint_config(source: CheckpointSource) -> Any:
     """Read Hugging Face's configuration of a checkpoint.
 
     Raises:
@@ -248,7 +248,7 @@ def _check_sizes(config: Any) -> None:
             )
 
 
-def read_tokenizer(source: Source) -> Any:
+def read_checkpoint_tokenizer(source: CheckpointSource) -> Any:
     """Read a checkpoint's tokenizer, as Hugging Face gives it.
 
     Raises:
@@ -263,7 +263,7 @@ def read_tokenizer(source: Source) -> Any:
 
 
 @contextlib.contextmanager
-def reading_checkpoint_part(source: Source, part: CheckpointPart) -> Iterator[None]:
+def reading_checkpoint_part(source: CheckpointSource, part: CheckpointPart) -> Iterator[None]:
     """Read a part of a checkpoint inside the block, quietly.
 
     Raises:
@@ -288,22 +288,22 @@ def _use_switchable_bar() -> None:
     modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 
 
-def _why(error: Exception, part: CheckpointPart, source: Source) -> str:
+def _why(error: Exception, part: CheckpointPart, source: CheckpointSource) -> str:
     """Return why reading failed, and the way out."""
-    line = first_line(error)
+    line = error_line(error)
     if "trust_remote_code" in str(error):
         return (
             "it comes with its own code (auto_map in its config), which is not run; read that code, and if you trust "
             "it give --trust-remote-code (trust_remote_code=True)"
         )
     if isinstance(error, ImportError):
-        return f"{first_sentence(error)}; install what is missing"
+        return f"{error_sentence(error)}; install what is missing"
     if _NO_MEMORY.search(line):
         return f"the device has too little memory ({line}); give a larger one, a smaller dtype or a quantization"
     if part != "tokenizer" and _UNKNOWN_FAMILY.search(line):
-        return f"{first_sentence(error)}; give a checkpoint of a family that transformers knows (docs: families)"
+        return f"{error_sentence(error)}; give a checkpoint of a family that transformers knows (docs: families)"
     if part == "weights" and _DAMAGED_WEIGHTS.search(line):
-        return f"its weights are damaged or cut off ({first_sentence(error)}); download them, or save the model, again"
+        return f"its weights are damaged or cut off ({error_sentence(error)}); download them, or save the model, again"
     files = _FILES[part] if source.gguf_file is None else source.gguf_file
     return f"its {files} cannot be used ({line}); download it, or save it, again"
 
@@ -333,7 +333,28 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def first_sentence(error: BaseException) -> str:
-    """Return the first sentence of another library's message, without its advice."""
-    text = " ".join(str(error).split()).strip("'\"")
-    return re.split(r"(?<!e\.g)\. ", text)[0][:200].rstrip(".") or type(error).__name__
+def auto_class(config: Any) -> Any:
+    """Return the Auto class for a checkpoint: with its head, also if only the body was saved.
+
+    Encoder families have a masked-LM class, decoder families a causal one. A family with neither comes without a head.
+    """
+    from transformers import (
+        AutoModel,
+        AutoModelForCausalLM,
+        AutoModelForMaskedLM,
+        AutoModelForSeq2SeqLM,
+        AutoModelForTextEncoding,
+    )
+    from transformers.models.auto import modeling_auto
+
+    architecture = (config.architectures or [""])[0]
+    if architecture.endswith("EncoderModel"):
+        return AutoModelForTextEncoding
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    causal = architecture.endswith(("ForCausalLM", "LMHeadModel"))
+    if type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not causal:
+        return AutoModelForMaskedLM
+    if type(config) in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map"):
+        return AutoModelForCausalLM
+    return AutoModel

@@ -17,13 +17,13 @@ Activations = Float[Tensor, "batch pos dim"]
 ActivationsByHook = Mapping[str, Activations]
 
 
-def stream_points(model: HookedModel) -> list[str]:
+def patching_points(model: HookedModel) -> list[str]:
     """Return the hook points of the residual stream before the first block and after each block."""
     layers = range(n_blocks(list(model.hook_dict)))
     return ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
 
 
-def read_and_write(
+def patched_forward(
     model: HookedModel, batch: Batch, names: Sequence[str], written: ActivationsByHook | None = None
 ) -> tuple[Logits, dict[str, Activations]]:
     """Return a model's output, and its activations at some hook points, after replacing those in ``written``.
@@ -57,7 +57,7 @@ def patched_outputs(model: HookedModel, batch: Batch, states: ActivationsByHook)
     Cost: a forward pass for each hook point.
 
     Args:
-        model: any hooked model whose hooks can write, see ``can_write``.
+        model: any hooked model whose hooks can write, see ``can_be_patched``.
         batch: of examples.
         states: another model's activations by hook point, on this batch or on another of equal shape.
 
@@ -65,15 +65,20 @@ def patched_outputs(model: HookedModel, batch: Batch, states: ActivationsByHook)
         The hook point and the output.
     """
     for name, written in states.items():
-        logits, _ = read_and_write(model, batch, [name], {name: written})
+        logits, _ = patched_forward(model, batch, [name], {name: written})
         yield name, logits
 
 
 def predicts_next_token(model: HookedModel) -> bool:
     """Return whether a model's output is logits for each token that do not depend on later tokens."""
     tokens: Int[Tensor, "batch pos"] = torch.tensor([[0, 0], [0, 1]])
-    logits, _ = read_and_write(model, Batch(tokens), [])
+    logits, _ = patched_forward(model, Batch(tokens), [])
     if not isinstance(logits, Tensor) or logits.ndim != 3:
         return False
     first = logits[:, 0].float()
     return torch.allclose(first[0], first[1], rtol=1e-3, atol=1e-3 * float(first.abs().max()))
+
+
+def can_be_patched(model: HookedModel) -> bool:
+    """Return whether a hook's return value replaces the activation."""
+    return type(model).__name__ != "ReadOnlyModel"

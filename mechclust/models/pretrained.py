@@ -10,16 +10,18 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import nn
 
-from mechclust.models.adapters import keep_resident, plain_model, set_adapter, shared_copy, with_adapter
-from mechclust.models.build import build_model, config_of
-from mechclust.models.checkpoint import load_model
+from mechclust.models.adapters import plain_model, prepare_for_adapters, set_adapter, with_adapter
+from mechclust.models.build import build_model
+from mechclust.models.config import config_of
 from mechclust.models.huggingface import quiet_transformers
-from mechclust.models.loading import AttentionKind, LoadOptions, Quantization, dtype_of, load_plain
+from mechclust.models.load_plain import AttentionKind, LoadOptions, Quantization, load_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
+from mechclust.models.saved_model import load_model
+from mechclust.models.weights import shared_copy
 from probes.engine.hooks import HookedModel
 from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 AnyModel: TypeAlias = str | Path | HookedModel | nn.Module | ResolvedModel  # by name, with hooks, or plain Hugging Face
 
@@ -88,7 +90,7 @@ def load_pretrained(
         >>> model.cfg.n_layers, "blocks.1.hook_resid_post" in model.hook_dict
         (2, True)
     """
-    options = LoadOptions(device, device_map, max_memory, quantization, dtype_of(dtype), attention, trust_remote_code)
+    options = LoadOptions(device, device_map, max_memory, quantization, _dtype_of(dtype), attention, trust_remote_code)
     resolved = resolve_model(model, adapter)
     if resolved.is_own_file:
         return _from_own_file(resolved, options, untrained, seed)
@@ -101,7 +103,7 @@ def load_pretrained(
     return hooked
 
 
-def load_huggingface(
+def load_pretrained_plain(
     model: AnyModel, *, tokenizer: Any = None, adapter: str | Path | None = None, **loading: Any
 ) -> tuple[Any, Any]:
     """Return the model and tokenizer as plain Hugging Face loads them, without hooks, to check numbers against.
@@ -113,7 +115,7 @@ def load_huggingface(
         The Hugging Face model (of peft, if there is an adapter) and its tokenizer.
     """
     resolved = resolve_model(model, adapter)
-    options = LoadOptions(**{**loading, "dtype": dtype_of(loading.get("dtype"))})
+    options = LoadOptions(**{**loading, "dtype": _dtype_of(loading.get("dtype"))})
     plain, tokenizer = load_plain(resolved, tokenizer, options)
     if resolved.merged_adapter is not None:
         plain = with_adapter(shared_copy(plain), resolved.merged_adapter)
@@ -172,7 +174,7 @@ def _add_hooks(plain: Any, tokenizer: Any, options: LoadOptions, name: str | Non
             hooked: Any = ReadOnlyModel(inner, tokenizer)
         else:
             hooked = _bridge(inner, tokenizer, name or plain.config.name_or_path or type(plain).__name__)
-    keep_resident(hooked, plain)
+    prepare_for_adapters(hooked, plain)
     hooked.eval()
     return hooked
 
@@ -201,7 +203,7 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
         )
     except Exception as error:  # of TransformerLens: anything
         raise InputError(
-            f"TransformerLens cannot wrap this {type(plain).__name__} ({first_line(error)}); load it with "
+            f"TransformerLens cannot wrap this {type(plain).__name__} ({error_line(error)}); load it with "
             "attention='sdpa', which works without it"
         ) from error
     for module in bridge.modules():
@@ -231,3 +233,9 @@ def _no_tokenizer() -> Any:
         eos_token="a",
         pad_token="a",
     )
+
+
+def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the dtype with a name such as ``"bfloat16"``. ``LoadOptions`` refuses other names."""
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    return named if isinstance(named, torch.dtype) else dtype  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.adapters import adapter_of, base_of, is_adapter, plain_model
+from mechclust.models.adapters import adapter_of, base_of_adapter, is_adapter, plain_model
 from tasks import InputError
 
 
@@ -45,7 +45,7 @@ class ResolvedModel:
         """
         if not self.is_adapter:
             return self.source
-        base = base_of(self.source)
+        base = base_of_adapter(self.source)
         if is_adapter(base):
             raise InputError(
                 f"the base of the adapter {self.source!r} is an adapter too, {base!r}; merge that one first"

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from mechclust.models.patching import can_be_patched
 from probes.engine.hooks import HookedModel, device_of, n_blocks, record
 from tasks import InputError
 
@@ -17,7 +18,7 @@ Stream = Float[Tensor, "batch pos d_model"]
 
 
 @contextmanager
-def on_the_stream_of(base: HookedModel, model: HookedModel) -> Iterator[SameInput]:
+def same_input(base: HookedModel, model: HookedModel) -> Iterator[SameInput]:
     """Hook a model for a block so that each of its transformer blocks reads the base's residual stream.
 
     Inside, the model's ``blocks.{l}.hook_resid_post`` is the sum that block ``l`` adds to the base's
@@ -35,26 +36,21 @@ def on_the_stream_of(base: HookedModel, model: HookedModel) -> Iterator[SameInpu
         InputError: for models of different depth, or hooks that cannot write.
 
     Example:
-        >>> # with on_the_stream_of(base, tuned) as blocks:
+        >>> # with same_input(base, tuned) as blocks:
         >>> #     save_rows(blocks, batches, "rows/blocks-tuned", labels=["task"])
     """
     depths = [n_blocks(list(each.hook_dict)) for each in (base, model)]
     if depths[0] != depths[1]:
         raise InputError(f"the models have {depths[0]} and {depths[1]} blocks; give a model and one tuned from it")
-    if not can_write(model):
+    if not can_be_patched(model):
         raise InputError("the hooks of this model cannot write, so its blocks cannot be given another stream")
     blocks = SameInput(base, model)
     with record(model, [*blocks.pres, *blocks.posts], blocks.receive):
         yield blocks
 
 
-def can_write(model: HookedModel) -> bool:
-    """Return whether a hook's return value replaces the activation."""
-    return type(model).__name__ != "ReadOnlyModel"
-
-
 class SameInput(nn.Module):
-    """A hooked model whose blocks read another model's residual stream. ``on_the_stream_of`` makes one.
+    """A hooked model whose blocks read another model's residual stream. ``same_input`` makes one.
 
     Attributes:
         base: the model that gives the stream.

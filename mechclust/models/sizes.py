@@ -85,6 +85,28 @@ class Sizes:
         return cls(cfg.n_layers, cfg.d_model, cfg.d_vocab, cfg.n_ctx, n_heads=cfg.n_heads)
 
 
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a model, under the names that they have in TransformerLens's ``cfg``.
+
+    Attributes:
+        n_layers: number of blocks. ALBERT's count as often as they are applied.
+        n_heads: attention heads in each block.
+        d_model: width of the residual stream.
+        d_head: width of a head.
+        d_vocab: number of tokens.
+        n_ctx: longest input, ``None`` if there is no limit. RoBERTa numbers positions from behind
+            its padding index, so this is smaller than its ``max_position_embeddings``.
+    """
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_vocab: int
+    n_ctx: int | None
+
+
 def free_memory_bytes(device: str) -> int | None:
     """Return how many bytes of memory are free on a device of this machine. ``None`` if that is not known."""
     if torch.device(device).type == "cuda":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechclust.models.adapters import plain_model
 
-PER_WEIGHT = 1024  # numbers of a weight matrix that are kept
+PER_WEIGHT = 1024  # numbers of a weight that are kept. Smaller weights are kept whole
 _DIGEST_CHUNK = 1 << 24  # numbers that are copied from a device at once
 
 
@@ -45,14 +45,13 @@ class WeightSketch:
         return float((self.values.double() - other.values.double()).norm())
 
 
-def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
+def weight_sketch(model: Any) -> WeightSketch:
     """Return the sketch of a model in memory.
 
     Which numbers are sampled depends on a weight's name alone. Cost: one pass over the weights.
 
     Args:
         model: of Hugging Face, or as ``load_pretrained`` gives it, or any module.
-        per_weight: numbers kept of each weight. Smaller weights are kept whole.
 
     Example:
         >>> sketch = weight_sketch(torch.nn.Linear(3, 2))
@@ -62,45 +61,44 @@ def weight_sketch(model: Any, per_weight: int = PER_WEIGHT) -> WeightSketch:
     digest = xxhash.xxh3_128()
     shapes = xxhash.xxh3_128()
     samples = []
-    for name, weight in named_weights(model):
+    for name, weight in sketched_weights(model):
         flat = weight.detach().reshape(-1)
         shapes.update(f"{name} {list(weight.shape)}".encode())
         digest.update(f"{name} {weight.dtype}".encode())
         for part in torch.split(flat, _DIGEST_CHUNK):
             digest.update(part.cpu().contiguous().view(torch.uint8).numpy().data)
-        samples.append(_sample(name, flat, per_weight))
+        samples.append(_sample(name, flat))
     return WeightSketch(str(digest.hexdigest()), str(shapes.hexdigest()), torch.cat(samples))
 
 
-def constant_values(model: Any, per_weight: int = PER_WEIGHT) -> Bool[Tensor, "sampled"]:
+def constant_sketch_values(model: Any) -> Bool[Tensor, "sampled"]:
     """Mark the values of a model's sketch that belong to constant weights, such as zero biases.
 
     Args:
         model: as for ``weight_sketch``.
-        per_weight: as for ``weight_sketch``.
 
     Example:
         >>> _ = torch.nn.init.zeros_((layer := torch.nn.Linear(3, 2)).bias)
-        >>> constant_values(layer).sum()
+        >>> constant_sketch_values(layer).sum()
         tensor(2)
     """
     parts = []
-    for _, weight in named_weights(model):
+    for _, weight in sketched_weights(model):
         flat = weight.detach().reshape(-1)
         constant = len(flat) > 1 and bool((flat == flat[0]).all())
-        parts.append(torch.full((min(len(flat), per_weight),), constant))
+        parts.append(torch.full((min(len(flat), PER_WEIGHT),), constant))
     return torch.cat(parts)
 
 
-def named_weights(model: Any) -> list[tuple[str, Shaped[Tensor, "..."]]]:
+def sketched_weights(model: Any) -> list[tuple[str, Shaped[Tensor, "..."]]]:
     """Return the weights of a model in the order of their names, which are Hugging Face's if it has them."""
     plain = plain_model(model) if hasattr(model, "hook_dict") else model
     return sorted((name, weight) for name, weight in (plain or model).named_parameters() if weight.numel())
 
 
-def _sample(name: str, flat: Shaped[Tensor, "number"], most: int) -> Float[Tensor, "sampled"]:
-    if len(flat) <= most:
+def _sample(name: str, flat: Shaped[Tensor, "number"]) -> Float[Tensor, "sampled"]:
+    if len(flat) <= PER_WEIGHT:
         return flat.float().cpu()
     draw = np.random.default_rng(xxhash.xxh32_intdigest(name.encode()))
-    places = torch.from_numpy(np.sort(draw.integers(0, len(flat), most)))
-    return flat[places.to(flat.device)].float().cpu() * (len(flat) / most) ** 0.5
+    places = torch.from_numpy(np.sort(draw.integers(0, len(flat), PER_WEIGHT)))
+    return flat[places.to(flat.device)].float().cpu() * (len(flat) / PER_WEIGHT) ** 0.5

@@ -7,15 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mechclust.models.adapters import tokenizer_source
-from mechclust.models.huggingface import find_checkpoint, read_config, read_tokenizer
+from mechclust.models.huggingface import (
+    CheckpointSource,
+    find_checkpoint,
+    read_checkpoint_config,
+    read_checkpoint_tokenizer,
+)
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
 from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import first_line
-from tasks.text.beginning import Bos, TextEncoder, leading_bos, special_around, text_encoder
-from tasks.text.beginning import tokenization as plain_tokenization
+from tasks.errors import error_line
+from tasks.text.beginning import Bos, leading_bos
+from tasks.text.encoding import TextEncoder, special_tokens_around, text_encoder
+from tasks.text.encoding import tokenization as plain_tokenization
 from tasks.text.prompts import Encode
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
@@ -42,8 +47,8 @@ def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = Fals
     if model.is_own_file:
         raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
     source = find_checkpoint(model.base, trust_remote_code=trust_remote_code)
-    config = read_config(source)
-    return read_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), config
+    config = read_checkpoint_config(source)
+    return read_checkpoint_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), config
 
 
 def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
@@ -62,6 +67,13 @@ def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False
     return tokenizer, Sizes.from_config(config)
 
 
+def tokenizer_source(adapter: str | Path | None, base: CheckpointSource) -> CheckpointSource:
+    """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
+    if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
+        return base
+    return CheckpointSource(str(adapter), True, trusted=base.trusted)
+
+
 def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
     """Refuse a model without a tokenizer to read ``what``.
 
@@ -74,7 +86,7 @@ def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
         raise InputError(f"{model} has no tokenizer to read {what}; give a Hugging Face checkpoint, or tokenizer=")
 
 
-def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
+def tokenizer_encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
     """Return a function from texts to the token ids of Hugging Face's tokenizer.
 
     Args:
@@ -93,7 +105,7 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
         >>> words = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2}, unk_token="<s>"))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
-        >>> encoder(tokenizer)(["a b", "a"]), encoder(tokenizer, bos="yes")(["a b"])
+        >>> tokenizer_encoder(tokenizer)(["a b", "a"]), tokenizer_encoder(tokenizer, bos="yes")(["a b"])
         ([[1, 2], [1]], [[0, 1, 2]])
     """
     read = text_encoder(tokenizer, bos)
@@ -108,13 +120,13 @@ def encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos =
 
 def _encode_messages(template: Any, read: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
     """Return the tokens of texts as a user's messages in a chat template."""
-    messages = [rendered_chat(template, text) for text in texts]
+    messages = [render_chat_template(template, text) for text in texts]
     if len(set(messages)) == 1 < len(set(texts)):
         raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_TEMPLATE_REMEDY}")
     return read(messages, add_special_tokens=False)
 
 
-def rendered_chat(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
+def render_chat_template(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
     """Render alternating messages of a user and an assistant in a tokenizer's chat template, which is a program.
 
     After a user's message it ends at the beginning of the answer.
@@ -135,27 +147,27 @@ def rendered_chat(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: 
     except Exception as error:
         line = getattr(error, "lineno", None)
         where = "" if line is None else f" in line {line}"
-        raise InputError(f"{called} fails{where} ({first_line(error)}); {mend}") from None
+        raise InputError(f"{called} fails{where} ({error_line(error)}); {mend}") from None
 
 
 def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None, bos: Bos = "model") -> dict[str, Any]:
     """Return how texts become tokens, to be kept with a result.
 
     Args:
-        tokenizer, chat, template, bos: as for ``encoder``.
+        tokenizer, chat, template, bos: as for ``tokenizer_encoder``.
 
     Returns:
-        For plain texts as ``tasks.text.beginning.tokenization``. A chat template adds different tokens to different
+        For plain texts as ``tasks.text.encoding.tokenization``. A chat template adds different tokens to different
         texts. Then ``adds`` is left out, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
     """
     plain = plain_tokenization(tokenizer, bos)
     if not chat:
         return plain
-    (ids,) = encoder(tokenizer, chat, template, bos)(["a"])
+    (ids,) = tokenizer_encoder(tokenizer, chat, template, bos)(["a"])
     return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
 
 
-def what_is_wrong(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
+def tokenizer_notes(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
     """Note prompts that carry less than they seem to: unknown words, and texts that occur twice.
 
     Args:
@@ -187,12 +199,12 @@ def _n_unknown(batch: Batch, unknown: int) -> int:
     return int((tokens == unknown).sum())
 
 
-def n_leading(tokenizer: Any, bos: Bos = "model") -> int:
+def n_special_tokens_before(tokenizer: Any, bos: Bos = "model") -> int:
     """Count the special tokens before a text, which must stay when its beginning is cut off."""
-    return len(special_around(tokenizer, bos=bos)[0])
+    return len(special_tokens_around(tokenizer, bos=bos)[0])
 
 
-def prompt_batches(
+def tokenize_prompts(
     prompts: LabelledPrompts,
     tokenizer: Any,
     sizes: Sizes,
@@ -209,21 +221,22 @@ def prompt_batches(
             model does not have.
     """
     return prompts.batches(
-        encoder(tokenizer, chat, bos=bos),
+        tokenizer_encoder(tokenizer, chat, bos=bos),
         tokens_per_batch,
         pad_id=tokenizer.pad_token_id or 0,
         max_length=sizes.n_ctx,
         too_long=too_long,
-        keep=n_leading(tokenizer, bos),
+        keep=n_special_tokens_before(tokenizer, bos),
         d_vocab=sizes.d_vocab,
     )
 
 
-def in_words(tokenization: Mapping[str, Any]) -> str:
+def tokenization_in_words(tokenization: Mapping[str, Any]) -> str:
     """Return the mapping from ``tokenization_of`` as a sentence.
 
     Example:
-        >>> in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": "[CLS] before, [SEP] after"})
+        >>> adds = "[CLS] before, [SEP] after"
+        >>> tokenization_in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": adds})
         "Texts are read with Hugging Face's BertTokenizer; special tokens: [CLS] before, [SEP] after (the last token)."
     """
     bos = "" if tokenization["bos"] == "model" else f" (--bos {tokenization['bos']})"
@@ -242,7 +255,7 @@ def _special_tokens_in_words(tokenization: Mapping[str, Any]) -> str:
     return f"special tokens: {adds}" + (" (the last token)" if adds.endswith(" after") else "")
 
 
-def check_read_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:
+def check_tokenized_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:
     """Refuse models that do not read texts as identical tokens.
 
     Args:

@@ -1,4 +1,4 @@
-"""One naming of weights for both TransformerLens majors: HookedTransformer's.
+"""Weights of models: one naming for both TransformerLens majors, HookedTransformer's, and copies that share them.
 
 Files and initial weights are in this form, so that a model does not depend on the TransformerLens that built it. A file
 written with one is read with the other.
@@ -6,6 +6,7 @@ written with one is read with the other.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable
@@ -152,3 +153,12 @@ def _normal(generator: torch.Generator, std: float, *shape: int) -> Weight:
 
 def _norm(name: str, d_model: int) -> dict[str, Weight]:
     return {f"{name}.w": torch.ones(d_model), f"{name}.b": torch.zeros(d_model)}
+
+
+def shared_copy(model: Any) -> Any:
+    """Copy the modules of a model, but share their weights: no tensor is copied.
+
+    The modules of one can then be wrapped or changed without changing the other.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})

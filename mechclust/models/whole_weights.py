@@ -9,10 +9,10 @@ from safetensors import safe_open
 
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 
-def check_weights(models: Iterable[ResolvedModel]) -> None:
+def check_whole_weights(models: Iterable[ResolvedModel]) -> None:
     """Refuse safetensors files whose length differs from their header. No weights are read.
 
     Args:
@@ -34,5 +34,5 @@ def _check_file(path: Path) -> None:
             pass
     except Exception as error:  # of the library: several kinds
         raise InputError(
-            f"the weights {str(path)!r} are damaged or cut off ({first_line(error)}); download or save them again"
+            f"the weights {str(path)!r} are damaged or cut off ({error_line(error)}); download or save them again"
         ) from error

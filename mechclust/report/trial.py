@@ -10,7 +10,7 @@ import torch
 from mechclust.models import ModelConfig, build_model
 from probes import Probe, ProbeResult, run
 from tasks import Batch, InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 MAX_EXAMPLES = 2048
 _D_VOCAB = 16
@@ -43,6 +43,6 @@ def try_probes(probes: Mapping[str, Probe], batches: Iterable[Batch], examples: 
         try:
             results[name] = run(model, some, probe)
         except Exception as error:  # of somebody else's code
-            why = error if isinstance(error, InputError) else f"{type(error).__name__}: {first_line(error)}"
+            why = error if isinstance(error, InputError) else f"{type(error).__name__}: {error_line(error)}"
             raise InputError(f"--probes {name} does not fit these {examples}: {why}") from error
     return results

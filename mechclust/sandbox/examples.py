@@ -13,7 +13,7 @@ from torch import Tensor
 from mechclust.sandbox.run import FollowedSequences
 from probes.engine.readout import Readout
 from tasks import Batch, InputError
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 
 _OTHER = "others"
 _MAX_LETTERS = 24  # of a token or a name

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,8 @@ from itertools import chain
 from typing import Literal
 
 from tasks import InputError
-from tasks.errors import check_different, did_you_mean
+from tasks.errors import did_you_mean
+from tasks.settings import check_different
 
 Of = Literal["token", "position", "pair", "sequence", "neuron"]
 Grid = Sequence[Sequence[str]]

@@ -32,8 +32,8 @@ from mechclust.studies.trainings import check_cost, check_trainings, no_training
 from probes.engine.hooks import check_device
 from probes.store.locks import locked_folder
 from tasks import InputError
-from tasks.errors import check_different, suggest
-from tasks.settings import check_settings, to_json
+from tasks.errors import suggest
+from tasks.settings import check_different, check_settings, to_json
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.models.build import config_of
-from mechclust.models.checkpoint import load_model, read_metadata, save_model
-from mechclust.models.config import config_to_json
+from mechclust.models.config import config_of, config_to_json
+from mechclust.models.saved_model import load_model, read_metadata, save_model
 from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
 from probes.engine.batches import readable_batch

@@ -26,8 +26,7 @@ from probes.engine.hooks import check_device
 from probes.store.files import package_versions, remove_leftovers
 from probes.store.locks import locked_folder
 from tasks import InputError
-from tasks.errors import check_choice
-from tasks.settings import to_json
+from tasks.settings import check_choice, to_json
 
 _READ_AHEAD = 2048  # training sequences per member, drawn at once
 # Steps, each counted once more for every 2,000 sequences in it: compiling takes some 40 s and saves about 2 ms of each.

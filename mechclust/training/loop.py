@@ -15,8 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from mechclust.jobs import progress_bar
-from mechclust.models.build import check_task, config_of
-from mechclust.models.config import config_to_json
+from mechclust.models.config import check_config_fits_task, config_of, config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable_weights
 from mechclust.training.callbacks import Callback, CheckpointCallback, KeepsFiles, ProbeCallback
 from mechclust.training.config import TrainConfig
@@ -105,7 +104,7 @@ class _Training:
         callbacks: Sequence[Callback],
         stop_if_diverged: bool,
     ) -> None:
-        check_task(task, config_of(model))
+        check_config_fits_task(task, config_of(model))
         self.model = model
         self.task = task
         self.config = config

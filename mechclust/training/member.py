@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechclust.models.config import AnyConfig, ModelConfig
 from tasks import InputError, Task
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,12 +11,12 @@ from typing import Any
 from mechclust.models.adapters import merged_copy
 from mechclust.models.pretrained import AnyModel, load_pretrained
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import prompt_batches
+from mechclust.models.tokenizers import tokenize_prompts
 from probes import ProbeResult, run
 from probes.engine.batches import Batches
 from probes.engine.probe import Probe, each_probe
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 from tasks.text.beginning import Bos
 
 _LOGGED_AXES = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
@@ -124,7 +124,7 @@ class ProbeHook:
         if not self._prompts:
             sizes = Sizes.from_model(model)
             self._prompts = list(
-                prompt_batches(self.batches, self.tokenizer, sizes, tokens_per_batch=4096, bos=self.bos)
+                tokenize_prompts(self.batches, self.tokenizer, sizes, tokens_per_batch=4096, bos=self.bos)
             )
         return self._prompts
 

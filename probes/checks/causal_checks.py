@@ -15,7 +15,7 @@ from probes.engine.batches import Batches
 from probes.engine.hooks import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
-from probes.functional.clustering_head import integer_sum
+from probes.functional.integer_weights import integer_sum
 from probes.store.files import package_versions
 from tasks import InputError
 from tasks.text.beginning import Bos

@@ -16,11 +16,13 @@ from probes.engine.batches import Batches
 from probes.engine.hooks import HookedModel, evaluation_mode, forward, record
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
-from probes.functional.clustering_head import within_ratio
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
+from probes.functional.holm import holm_over_heads
+from probes.functional.permutation_test import enough_permutations
+from probes.functional.relabelling import relabelling_p_values
+from probes.functional.within_ratio import within_ratio
 from probes.store.files import package_versions
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 from tasks.text.beginning import Bos
 
 _AXES: dict[str, tuple[str, ...]] = {

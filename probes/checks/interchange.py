@@ -18,12 +18,14 @@ from probes.engine.hooks import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.adjusted_rand import adjusted_rand_score
-from probes.functional.clustering_head import within_ratio
-from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
+from probes.functional.holm import holm_over_heads
+from probes.functional.permutation_test import enough_permutations
+from probes.functional.relabelling import relabelling_p_values
 from probes.functional.response_classes import response_classes, response_points
+from probes.functional.within_ratio import within_ratio
 from probes.store.files import package_versions
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 from tasks.text.beginning import Bos
 
 _WITHOUT_LABEL = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")

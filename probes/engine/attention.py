@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.readout import Readout
+from probes.functional.arrays import exact_dtype
 from probes.functional.attention_entropy import entropy_of_rows
-from probes.functional.topic_attention import exact_dtype
 from tasks import Batch, InputError
 
 _MAX_NUMBERS_AT_ONCE = 2**24  # in a block of rows: 64 MiB

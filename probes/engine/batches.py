@@ -18,7 +18,7 @@ from probes.engine.readout import first_index
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 from tasks.batch import pad_right, token_batches
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 TokenIds: TypeAlias = Tensor | np.ndarray  # [batch pos], checked when they are read
 Batches: TypeAlias = Batch | TokenIds | Mapping[str, Any] | Iterable[Batch | TokenIds | Mapping[str, Any] | str]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from probes.engine.attention import Attention
-from probes.functional.topic_attention import exact_dtype
+from probes.functional.arrays import exact_dtype
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -13,9 +13,10 @@ from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
 from probes.engine.state import AnyTensor, Declared, Keyed
+from probes.functional.arrays import in_float64
 from probes.functional.cross_moments import CrossMoments
+from probes.functional.preprocess import row_mean
 from probes.functional.products import Precision, add_product
-from probes.functional.representations import in_float64, row_mean
 
 _SUMS_OF_SITE = ("product", "fourth", "cube_x", "sum_x", "square_x")  # a site paired with itself has each sum once
 _SUMS_OF_PAIR = ("product", "fourth", "cube_x", "cube_y")  # the other sums of a pair are its two sites' sums

@@ -18,7 +18,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, split_site
 from probes.engine.state import Rows, Sum
 from tasks import Batch, InputError
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 _GIB = 2**30
 Undefined: TypeAlias = dict[tuple[str, str], dict[str, None]]  # the groups without a value, by site and reason

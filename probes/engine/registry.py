@@ -11,7 +11,7 @@ from typing import Any
 
 from probes.engine.probe import Probe
 from tasks import InputError
-from tasks.errors import first_line, suggest
+from tasks.errors import error_line, suggest
 
 _PROBE_ENTRY_POINTS = "mechclust.probes"
 
@@ -53,7 +53,7 @@ class RegisteredProbe:
         try:
             probe = self.make()
         except Exception as error:  # other packages' code may raise any error
-            raise InputError(f"probe {self.name!r} of {self.package} cannot be made: {first_line(error)}") from error
+            raise InputError(f"probe {self.name!r} of {self.package} cannot be made: {error_line(error)}") from error
         if not isinstance(probe, Probe):
             raise InputError(f"{self.name!r} of {self.package} returns a {type(probe).__name__}; expected a Probe")
         return probe
@@ -178,5 +178,5 @@ def load_entry_point(point: EntryPoint, why_not: Callable[[Any], str]) -> tuple[
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also sys.exit
-        return None, f"{point.value}: {first_line(error)}"
+        return None, f"{point.value}: {error_line(error)}"
     return (None, f"{point.value} {reason}") if reason else (loaded, "")

@@ -23,7 +23,8 @@ from probes.engine.sites import head_name, renumbered
 from probes.engine.state import AnyTensor
 from probes.store.files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
-from tasks.errors import check_count, suggest
+from tasks.errors import suggest
+from tasks.settings import check_count
 
 if TYPE_CHECKING:
     import pandas as pd

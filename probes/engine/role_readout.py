@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.engine.attention import Attention, AttentionReadout, EagerAttention, blocks_by_word, real_tokens
-from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_sums
-from probes.functional.relabelling import enough_permutations
-from probes.functional.topic_attention import exact_dtype
+from probes.functional.arrays import exact_dtype
+from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_role_attention
+from probes.functional.permutation_test import enough_permutations
 from tasks import Batch
 
 TESTED_ROLES = ("duplicate", "induction")  # by permuting token ids
@@ -139,7 +139,9 @@ class RoleReadout(AttentionReadout):
         self, rows_of: Mapping[str, RowsOfExample], batch: Batch, example: int, n_draws: int, queries_at_once: int
     ) -> dict[str, Float[Tensor, "head 2 draw"]]:
         tokens = batch.tokens[example, _positions(batch, example)]
-        return permuted_sums(rows_of, tokens, n_draws, [self.seed, int(batch.index[example])], queries_at_once)
+        return permuted_role_attention(
+            rows_of, tokens, n_draws, [self.seed, int(batch.index[example])], queries_at_once
+        )
 
     def _n_draws(self, n_heads: int) -> int:
         """Return the number of permutations, with so many heads at each site."""

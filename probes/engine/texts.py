@@ -7,8 +7,9 @@ from typing import Any
 
 from probes.engine.hooks import HookedModel
 from tasks import InputError
-from tasks.errors import first_line
-from tasks.text.beginning import Bos, TextEncoder, text_encoder, tokenization
+from tasks.errors import error_line
+from tasks.text.beginning import Bos
+from tasks.text.encoding import TextEncoder, text_encoder, tokenization
 
 KEPT_TOKENIZER = "mechclust_tokenizer"
 """Attribute of a TransformerLens model whose tokenizer is the checkpoint's: ``load_pretrained`` sets it."""
@@ -108,5 +109,5 @@ def tokenizer_of(model: Any) -> Any:
     except Exception as error:  # transformers may raise any error
         raise InputError(
             f"TransformerLens changed this model's tokenizer, and that of {name!r} cannot be read "
-            f"({first_line(error)}); give tokenizer=, or load the model with load_pretrained"
+            f"({error_line(error)}); give tokenizer=, or load the model with load_pretrained"
         ) from None

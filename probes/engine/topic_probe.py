@@ -14,9 +14,9 @@ from probes.engine.probe import Probe
 from probes.engine.readout import all_tokens
 from probes.engine.sites import Site, Sites
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.topic_attention import WordTopics
+from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 
 def words_by_position(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:

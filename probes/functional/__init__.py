@@ -23,22 +23,16 @@ from probes.functional.adjusted_rand import (
     adjusted_rand_score,
     contingency,
 )
+from probes.functional.answer_scores import AnswerScores, answer_scores
 from probes.functional.attention_entropy import attention_entropy
-from probes.functional.cka import Similarity, cka_from_moments, linear_cka
-from probes.functional.cka_draws import cka_null, cka_resamples
-from probes.functional.clustering_head import IntegerWeights, integer_weights, nearest_centroid_accuracy, within_ratio
+from probes.functional.cka import Similarity, cka_from_moments, cka_null, cka_resamples, linear_cka
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.half_interval import half_interval
 from probes.functional.head_roles import role_keys
 from probes.functional.hsic import HSIC
+from probes.functional.integer_weights import IntegerWeights, integer_weights
+from probes.functional.intervals import accuracy_interval, half_interval, wilson_interval
 from probes.functional.kmeans import KMeans, kmeans
-from probes.functional.linear_decodability import (
-    accuracy_interval,
-    ridge_predictions,
-    stratified_folds,
-    wilson_interval,
-)
-from probes.functional.logit_lens import AnswerScores, answer_scores
+from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.n_dims import n_dims
 from probes.functional.neighbour_purity import neighbour_purity, neighbour_purity_chance
 from probes.functional.norm_jacobian import norm_jacobian
@@ -50,6 +44,7 @@ from probes.functional.svcca import svcca
 from probes.functional.task_cluster_ari import TaskClusters, task_cluster_ari
 from probes.functional.topic_attention import PairSums, topic_attention
 from probes.functional.topic_embedding import TopicSimilarity, topic_similarity
+from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "AnswerScores",

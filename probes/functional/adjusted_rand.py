@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from probes.functional.arrays import Array, Labels, computed_in_numpy
-from probes.functional.units import Relabelling
-from tasks.errors import check_count
+from probes.functional.relabelling import Relabelling
+from tasks.settings import check_count
 
 Classes: TypeAlias = Int[np.ndarray, "row"]  # numbered 0, 1, ...
 
@@ -144,7 +144,7 @@ def adjusted_rand_null(
     if units is not None:
         relabelling = Relabelling.from_classes(classes_b, _codes(units), strata)
         if relabelling.whole_units:
-            return index_between_units(classes_a, relabelling, n_permutations, rng)
+            return _index_between_units(classes_a, relabelling, n_permutations, rng)
         strata = relabelling.strata
     strata = np.zeros_like(classes_a) if strata is None else strata
     together = _pairs_within_strata(classes_a, classes_b, strata, n_permutations, rng)
@@ -153,7 +153,29 @@ def adjusted_rand_null(
     return np.array([_index(pairs, pairs_a, pairs_b, math.comb(len(classes_a), 2)) for pairs in together])
 
 
-def index_between_units(
+def relabelled_adjusted_rand(
+    classes: Int[np.ndarray, "row"],
+    clusters: Int[np.ndarray, "row"],
+    relabelling: Relabelling,
+    n_permutations: int,
+    seed: int,
+) -> Float[np.ndarray, "n_permutations"]:
+    """Return the adjusted Rand index of clusters and randomly permuted classes, by the permutations of these classes.
+
+    Args:
+        classes: class of each row.
+        clusters: cluster of each row, counted from 0.
+        relabelling: the permutations, ``Relabelling.from_classes(classes, ...)``.
+        n_permutations: number of permutations.
+        seed: for the permutations.
+    """
+    if relabelling.whole_units:
+        return _index_between_units(clusters, relabelling, n_permutations, np.random.default_rng(seed))
+    within = relabelling.strata if relabelling.stratified else None
+    return adjusted_rand_null(classes, clusters, n_permutations, seed, within)
+
+
+def _index_between_units(
     classes: Classes, relabelling: Relabelling, times: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "times"]:
     """Return the index of ``classes`` and labels that whole units exchange at random, changing class sizes.
@@ -252,7 +274,7 @@ class IndexMoments(NamedTuple):
         skewness: third central moment over the variance to the power 3/2. NaN if that is 0.
         step: by how much one more pair together changes the index.
         least: the smallest p-value that relabelling can give.
-        classes: effective number of classes of the labeling that has fewer, as ``effective_classes``.
+        classes: effective number of classes of the labeling that has fewer. Classes of one size all count.
         margins: number of examples, and of examples in one class of either labeling, if both have two classes.
 
     Example:
@@ -353,18 +375,23 @@ def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
         skewness=float(third / variance) / math.sqrt(variance),
         step=float(1 / unit),
         least=max(_smallest_p_value(classes_a), _smallest_p_value(classes_b)),
-        classes=min(effective_classes(classes_a), effective_classes(classes_b)),
+        classes=min(_effective_classes(classes_a), _effective_classes(classes_b)),
         margins=(n, int(sizes_a[0]), int(sizes_b[0])) if len(sizes_a) == len(sizes_b) == 2 else None,
     )
 
 
-def effective_classes(labels: Labels) -> float:
-    """Return how many classes of one size are as mixed: one over the chance that two draws are of one class.
+def too_few_for_index_moments(labels: Labels) -> bool:
+    """Return whether a labeling has fewer than 2.5 effective classes, for which ``IndexMoments`` gives no p-value.
 
     Example:
-        >>> effective_classes([0, 0, 1, 1, 2, 2]), round(effective_classes([0] * 8 + [1, 2]), 2)
-        (3.0, 1.52)
+        >>> too_few_for_index_moments([0, 0, 1, 1, 2, 2]), too_few_for_index_moments([0] * 8 + [1, 2])
+        (False, True)
     """
+    return _effective_classes(labels) < FEWEST_EFFECTIVE_CLASSES
+
+
+def _effective_classes(labels: Labels) -> float:
+    """Return how many classes of one size are as mixed: one over the chance that two draws are of one class."""
     sizes = np.unique(np.asarray(labels).ravel(), return_counts=True)[1].astype(np.int64)
     return float(sizes.sum()) ** 2 / float(np.square(sizes).sum())
 
@@ -428,19 +455,19 @@ def _choices_in_one_class(classes_by_size: Mapping[int, int], *groups: int) -> i
     return total
 
 
-def n_relabellings(labels: Labels) -> int:
+def n_adjusted_rand_relabellings(labels: Labels) -> int:
     """Return the number of partitions that shuffles of ``labels`` can give. The smallest p-value is one over it.
 
     Example:
-        >>> n_relabellings([0, 0, 1]), n_relabellings([0, 0, 1, 1]), n_relabellings([0, 0, 0, 1, 1])
-        (3, 3, 10)
+        >>> n_adjusted_rand_relabellings([0, 0, 1, 1]), n_adjusted_rand_relabellings([0, 0, 0, 1, 1])
+        (3, 10)
     """
     n, interchangeable = _interchangeable(labels)
     return math.factorial(n) // math.prod(map(math.factorial, interchangeable))
 
 
 def _smallest_p_value(labels: Labels) -> float:
-    """Return one over ``n_relabellings``, without its huge numbers."""
+    """Return one over ``n_adjusted_rand_relabellings``, without its huge numbers."""
     n, interchangeable = _interchangeable(labels)
     return math.exp(sum(math.lgamma(k + 1) for k in interchangeable) - math.lgamma(n + 1))
 

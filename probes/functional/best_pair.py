@@ -11,13 +11,15 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import paired_matrices
+from probes.functional.cka import cka_from_hsic
 from probes.functional.holm import holm
-from probes.functional.hsic import centred_kernel, cka_from_hsic, hsic_of_kernels
+from probes.functional.hsic import centred_kernel, hsic_of_kernels
+from probes.functional.intervals import half_samples
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.representations import paired_matrices
-from probes.functional.units import FEWEST_ARRANGEMENTS, half_samples, n_pairings, unit_pairings
+from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings, unit_pairings
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 _Kernels: TypeAlias = Sequence[Float[Tensor, "row row"]]
 
@@ -109,7 +111,7 @@ def best_pairs(
     orders = torch.stack(list(unit_pairings(n, n_permutations, seed, units)))
     largest = _largest_of_pairings(tuned_kernels, base_kernels, orders, np.isfinite(cka))
     p_value = permutation_p_value(torch.from_numpy(ranked.max(axis=1)), largest.T).numpy()
-    p_value = np.where(is_known & (n_pairings(n, units) >= FEWEST_ARRANGEMENTS), p_value, np.nan)
+    p_value = np.where(is_known & (n_unit_pairings(n, units) >= FEWEST_ARRANGEMENTS), p_value, np.nan)
     layers = np.arange(len(tuned))
     difference = np.where(is_known, cka[layers, best] - cka[layers, list(expected)], np.nan)
     halves = list(half_samples(n, n_resamples, seed, units))

@@ -9,15 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arguments import Argument, ArrayType
-from probes.functional.arrays import Array
+from probes.functional.arrays import Array, in_float64, paired_matrices
 from probes.functional.hsic import HSIC, LEAST_DEBIASED
+from probes.functional.preprocess import row_mean
 from probes.functional.products import ROUNDING, Precision, product
-from probes.functional.representations import in_float64, paired_matrices, row_mean
 from tasks import InputError
-
-# A batch may have no row.
-_PAIRED_BATCHES = (Argument("x", ArrayType(("batch", "dx"))), Argument("y", ArrayType(("batch", "dy"))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +120,7 @@ class CrossMoments:
         Raises:
             InputError: as ``of``, or for rows of other dimensions.
         """
-        x, y = paired_matrices(x, y, _PAIRED_BATCHES)
+        x, y = paired_matrices(x, y, axis="batch")
         self._check_dimensions((x.shape[1], y.shape[1]))
         if not len(x):
             return self

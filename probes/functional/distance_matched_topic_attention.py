@@ -14,7 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.topic_attention import WordTopics, exact_dtype, pair_weight
+from probes.functional.arrays import exact_dtype
+from probes.functional.topic_attention import topic_pair_weight
+from probes.functional.word_topics import WordTopics
 
 DIFFERENT_WORDS = ("same_topic", "different_topic")
 
@@ -26,7 +28,7 @@ RowsOf: TypeAlias = Callable[[Int[Tensor, "query"], Int[Tensor, "key"]], Float[T
 
 
 @dataclass(frozen=True)
-class DistancePairs:
+class DistanceMatchedPairs:
     """The ordered (query, key) pairs of one batch whose words differ, both have a topic, and are not too far apart.
 
     Memory is linear in the length of the texts: the pairs are found again whenever they are needed, a block of queries
@@ -43,7 +45,7 @@ class DistancePairs:
     max_distance: int
 
     @classmethod
-    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics, max_distance: int) -> DistancePairs:
+    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics, max_distance: int) -> DistanceMatchedPairs:
         """Return the pairs of a batch of words.
 
         Raises:
@@ -171,6 +173,6 @@ def matched_sums(
     total: Float[Tensor, "... example 2 distance"], pairs: Int[Tensor, "example 2 distance"]
 ) -> tuple[Float[Tensor, "... example 2"], Float[Tensor, "example"]]:
     """Sum the weighted means of both buckets over each example's distances, and sum the weights."""
-    weight = pair_weight(pairs[..., 0, :], pairs[..., 1, :])
+    weight = topic_pair_weight(pairs[..., 0, :], pairs[..., 1, :])
     share = weight[..., None, :] / pairs.clamp(min=1)
     return (total * share).sum(dim=-1), weight.sum(dim=-1)

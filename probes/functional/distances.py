@@ -10,8 +10,7 @@ import xxhash
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROW_MATRIX, checked_tensor
-from probes.functional.representations import in_float64
+from probes.functional.arrays import ROW_MATRIX, checked_tensor, in_float64
 
 _MAX_NUMBERS_AT_ONCE = 2**22
 MAX_NUMBERS_IN_CACHE = 2**16  # rows that are subtracted on the CPU stay in a core's cache
@@ -19,11 +18,11 @@ _CANCELLATION = 2.0**-20  # share of |a|^2 + |b|^2: a squared distance below it 
 _ROUNDING_MATTERS = 1e3  # if |a|^2 + |b|^2 is below this multiple of a difference, rounding is below 1e-12 of it
 
 
-def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
+def first_at_distance_zero(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
     """Return for each row the first row equal to it, on the CPU.
 
     Example:
-        >>> first_alike(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, -0.0]])).tolist()
+        >>> first_at_distance_zero(torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, -0.0]])).tolist()
         [0, 1, 0]
     """
     first_of_digest: dict[bytes, int] = {}
@@ -35,7 +34,7 @@ def first_alike(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
     return first
 
 
-def centre_and_scale(x: Shaped[Tensor, "row dim"]) -> tuple[Float[Tensor, "dim"], float]:
+def centre_for_distances(x: Shaped[Tensor, "row dim"]) -> tuple[Float[Tensor, "dim"], float]:
     """Return a centre for rows, and the power of two that brings their largest entry, centred, below 1.
 
     The centre is the mean of the half that is nearest to the mean of all: rows far off would draw it away from most.
@@ -106,8 +105,8 @@ class Distances:
         self._which = which
         self._device = torch.device(device) if device is not None else in_float64(self._x[:1]).device
         rows = self._x if which is None else self._x[which]
-        self._middle, self.scale = centre_and_scale(rows)
-        self.alike = first_alike(rows)
+        self._middle, self.scale = centre_for_distances(rows)
+        self.alike = first_at_distance_zero(rows)
         self.n = len(self.alike)
         self.exact = False
         norms = [self.block(slice(i, i + 1024)).square().sum(1) for i in range(0, self.n, 1024)]
@@ -139,14 +138,6 @@ class Distances:
             j = self._which[j]
         return squared_differences(self._x, i.to(self._x.device), j.to(self._x.device), self.scale)
 
-    def tiles(self, size: int) -> Iterator[tuple[slice, slice]]:
-        """Yield blocks of rows and columns on and above the diagonal."""
-        starts = range(0, self.n, size)
-        for i in starts:
-            for j in starts:
-                if i <= j:
-                    yield slice(i, min(self.n, i + size)), slice(j, min(self.n, j + size))
-
     def squared(self, rows: slice, columns: slice) -> Float[Tensor, "block_row block_column"]:
         """Return squared distances of a block of rows and a block of columns."""
         a = self.block(rows)
@@ -174,3 +165,16 @@ def _parts(x: Shaped[Tensor, "row dim"]) -> Iterator[tuple[int, Shaped[Tensor, "
     step = max(1, _MAX_NUMBERS_AT_ONCE // x.shape[1])
     for start in range(0, len(x), step):
         yield start, x[start : start + step]
+
+
+def upper_blocks(n: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows and columns of the blocks on and above the diagonal of an n x n matrix.
+
+    Example:
+        >>> [(rows.stop, columns.stop) for rows, columns in upper_blocks(5, 2)]
+        [(2, 2), (2, 4), (2, 5), (4, 4), (4, 5), (5, 5)]
+    """
+    parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    for i, rows in enumerate(parts):
+        for columns in parts[i:]:
+            yield rows, columns

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from probes.functional.arrays import Array, computed_in_torch
-from tasks.errors import check_choice, check_count
+from tasks.settings import check_choice, check_count
 
 KEY_ROLES = ("previous", "first", "itself", "offset", "duplicate", "induction")
 _MAX_NUMBERS_AT_ONCE = 2**20  # in the largest intermediate tensor, which a cache should hold
@@ -101,7 +101,7 @@ def _followers(keys: Int[Tensor, "batch pos slot"], real: Bool[Tensor, "batch po
 # ---- token ids permuted ----
 
 
-def permuted_sums(
+def permuted_role_attention(
     rows_of: Mapping[str, RowsOfExample],
     tokens: Int[Tensor, "query"],
     n_permutations: int,

@@ -1,18 +1,20 @@
-"""HSIC, the numerator and the denominators of CKA, from kernel matrices: whole, or a block at a time."""
+"""HSIC, the numerator and the denominators of CKA, from kernel matrices: whole, by blocks, or between units."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import Matrix, in_float64
+from probes.functional.distances import upper_blocks
+from probes.functional.preprocess import row_mean
 from probes.functional.products import ROUNDING, Precision, float32_as_it_is
-from probes.functional.representations import Matrix, in_float64, row_mean
 
 LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 # Of a difference this many times the rounding below its terms fewer than four digits are left: it counts as 0.
@@ -106,17 +108,6 @@ class HSIC(NamedTuple):
         return ""
 
 
-def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tuple[float, str]:
-    """Return ``HSIC(x, y) / sqrt(HSIC(x, x) HSIC(y, y))``, and why it is NaN (or ``""``)."""
-    for side, hsic in (("x", xx), ("y", yy)):
-        why = hsic.undefined(debiased)
-        if why:
-            return math.nan, f"{side}: {why}"
-    if debiased:
-        return float(xy.debiased / xx.debiased.sqrt() / yy.debiased.sqrt()), ""
-    return float(xy.biased / xx.biased.sqrt() / yy.biased.sqrt()), ""
-
-
 # ---- whole kernel matrices ----
 
 
@@ -196,19 +187,66 @@ def _linear_block(
         return some @ others.T
 
 
-def upper_blocks(n: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of the blocks on and above the diagonal of an n x n matrix.
-
-    Example:
-        >>> [(rows.stop, columns.stop) for rows, columns in upper_blocks(5, 2)]
-        [(2, 2), (2, 4), (2, 5), (4, 4), (4, 5), (5, 5)]
-    """
-    parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    for i, rows in enumerate(parts):
-        for columns in parts[i:]:
-            yield rows, columns
-
-
 def _block_rows(n_kernels: int) -> int:
     """Return the rows of a block if so many kernels are in memory at once."""
     return max(_MIN_BLOCK_ROWS, min(_MAX_BLOCK_ROWS, math.isqrt(_MAX_BLOCK_NUMBERS // n_kernels)))
+
+
+# ---- examples that come in units ----
+
+
+def hsic_between_units(
+    k: Float[Tensor, "n n"],
+    l: Float[Tensor, "n n"],  # noqa: E741
+    units: Shaped[Tensor, "n"],
+) -> HSIC:
+    """Return HSIC from kernel matrices, whose debiased form takes examples of different units only.
+
+    HSIC is the mean of ``K_ij L_ij`` over pairs, minus twice the mean of ``K_ij L_ir`` over triples, plus the mean of
+    ``K_ij L_qr`` over quadruples of independent examples. Song et al. estimate it without bias from different examples.
+    Here they are of different units, so that examples which share a template, or are repeated, add no bias. With units
+    of one example it is HSIC_1. The biased form uses all examples.
+
+    Source: Song et al. 2012, eq. 5, with means over units.
+
+    Returns:
+        The debiased form is NaN with fewer than 4 units.
+
+    Example:
+        >>> x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> once = x @ x.T
+        >>> twice = once.repeat(2, 2)
+        >>> units = torch.arange(20).repeat(2)
+        >>> bool(torch.isclose(hsic_between_units(twice, twice, units).debiased, hsic_of_kernels(once, once).debiased))
+        True
+    """
+    whole = hsic_of_kernels(k, l)
+    member = torch.unique(units.to(k.device), return_inverse=True)[1]
+    in_unit = torch.nn.functional.one_hot(member).double()  # [n unit]
+    if in_unit.shape[1] < LEAST_DEBIASED:
+        nan = torch.full_like(whole.biased, torch.nan)
+        return whole._replace(debiased=nan, terms=nan)
+    other = (member[:, None] != member).double()
+    k = k.double() * other
+    l = l.double() * other  # noqa: E741
+    ones = _sums(other, other, in_unit)  # numbers of pairs, triples and quadruples
+    pairs, triples, quadruples = (total / count for total, count in zip(_sums(k, l, in_unit), ones, strict=True))
+    terms = torch.stack([pairs, -2 * triples, quadruples])
+    return whole._replace(debiased=terms.sum(), terms=terms.abs().sum())
+
+
+def _sums(
+    k: Float[Tensor, "n n"],
+    l: Float[Tensor, "n n"],  # noqa: E741
+    in_unit: Float[Tensor, "n unit"],
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""], Float[Tensor, ""]]:
+    """Return sums of products over pairs, triples and quadruples of different units, of matrices that are 0 within."""
+    row_k = k @ in_unit
+    row_l = l @ in_unit
+    between_k = in_unit.T @ row_k  # [unit unit]
+    between_l = in_unit.T @ row_l
+    together = (between_k * between_l).sum()
+    triples = (row_k.sum(1) * row_l.sum(1)).sum() - (row_k * row_l).sum()
+    rows = (between_k.sum(1) * between_l.sum(1)).sum()
+    quadruples = between_k.sum() * between_l.sum() - 4 * rows + 2 * together
+    return (k * l).sum(), triples, quadruples

@@ -1,4 +1,4 @@
-"""k-means in torch: exact Lloyd iterations on a device of choice."""
+"""k-means: exact Lloyd iterations in torch on a device of choice, or scikit-learn's."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
+from probes.functional.intervals import half_samples
 from tasks import InputError
-from tasks.errors import check_at_least, check_count
+from tasks.settings import check_at_least, check_count, check_different
 
 BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # numbers in a block of rows, or in its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
@@ -99,6 +102,19 @@ def kmeans(
     else:
         centres = (initial.to(data.device, torch.float64) - data.mean)[None]
     return _lloyd(data, centres, max_iter, tol)
+
+
+def check_n_clusters(n_clusters: int | Sequence[int] | None) -> None:
+    """Refuse no numbers of clusters, one below 2, and one that is given twice."""
+    if n_clusters is None:
+        return
+    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
+    if not each:
+        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
+    for k in each:
+        if k < 2:
+            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
+    check_different(n_clusters=each)
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
@@ -329,3 +345,58 @@ def _lloyd(data: _Rows, centres: Float[Tensor, "start cluster dim"], max_iter: i
     return KMeans(
         starts.labels[best].cpu().long(), (starts.centres[best] + data.mean).cpu(), inertia[best], n_iter[best]
     )
+
+
+# ---- halves of the rows ----
+
+
+def kmeans_of_halves(
+    rows: Float[np.ndarray, "row dim"],
+    clusters: Int[np.ndarray, "row"],
+    n_resamples: int,
+    units: Int[np.ndarray, "row"] | None,
+    seed: int,
+    device: str | None = None,
+) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
+    """Cluster random halves of the rows, or of their units, into as many clusters as all rows.
+
+    Args:
+        rows: the clustered rows.
+        clusters: cluster of each row, counted from 0.
+        n_resamples: number of halves.
+        units: which rows belong together. Every row is a unit if not given.
+        seed: for the halves and the starts.
+        device: device of k-means. ``None`` is the CPU.
+
+    Returns:
+        For each half, its rows and their clusters.
+    """
+    k = int(clusters.max()) + 1
+    centres = np.stack([rows[clusters == cluster].mean(axis=0) for cluster in range(k)])
+    state = np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    halves = []
+    for draw in half_samples(len(rows), n_resamples, seed, None if units is None else torch.from_numpy(units)):
+        half = draw.numpy()
+        states, of_half = np.unique(state[half], return_inverse=True)  # few states are a cluster each
+        if len(states) > k:
+            of_half = _better_clusters(rows[half], centres, seed=seed, device=device)
+        halves.append((half, of_half))
+    return halves
+
+
+def _better_clusters(
+    rows: Float[np.ndarray, "row dim"],
+    centres: Float[np.ndarray, "cluster dim"],
+    *,
+    seed: int,
+    device: str | None,
+) -> Int[np.ndarray, "row"]:
+    """Return the cluster of each row, the better of k-means from these centres and from a new start.
+
+    The new start finds clusters of another kind, if they fit these rows better.
+    """
+    k = len(centres)
+    states = torch.from_numpy(rows)
+    from_centres = kmeans(states, k, initial=torch.from_numpy(centres), device=device)
+    from_new = kmeans(states, k, n_init=1, seed=seed, device=device)
+    return min(from_centres, from_new, key=attrgetter("inertia")).labels.numpy()

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.representations import in_float64, row_mean
+from probes.functional.arrays import Array, computed_in_torch, in_float64
+from probes.functional.preprocess import row_mean, scale_to_one_
 from tasks import InputError
 
 _SHARE_TOLERANCE = 1e-12  # a share that is met but for rounding is met
@@ -30,11 +30,11 @@ def n_dims(x: Float[Array, "row dim"], *, variance: float = 0.99) -> float:
         >>> n_dims(torch.eye(3) * torch.tensor([[1.0], [10.0], [10.0]]))
         2.0
     """
-    check_share(variance)
+    check_dims_variance(variance)
     x = in_float64(x)
-    x = _unit_(x - row_mean(x))
+    x = scale_to_one_(x - row_mean(x))
     value, is_certain = n_dims_of_scatter(x @ x.T if len(x) < x.shape[1] else x.T @ x, variance)
-    return value if is_certain else float(count_directions(torch.linalg.svdvals(x), variance)) or math.nan
+    return value if is_certain else float(n_dims_of_singular_values(torch.linalg.svdvals(x), variance)) or math.nan
 
 
 def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tuple[float, bool]:
@@ -54,26 +54,15 @@ def n_dims_of_scatter(scatter: Float[Tensor, "dim dim"], variance: float) -> tup
     return float(min(len(values), count)), least == most <= len(values)
 
 
-def check_share(variance: float) -> float:
+def check_dims_variance(variance: float) -> float:
     """Return ``variance``, or raise an ``InputError`` if it is not a share."""
     if not 0 < variance <= 1:
         raise InputError(f"variance is {variance}; expected a share above 0 and at most 1")
     return variance
 
 
-def unit_scaled(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Return rows scaled to a largest entry of 1, so that squares neither vanish nor overflow."""
-    return _unit_(x.clone())
-
-
-def _unit_(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Scale rows in place to a largest entry of 1."""
-    largest = torch.maximum(x.max(), -x.min())
-    return x.div_(largest) if bool(largest > 0) else x
-
-
-def count_directions(s: Float[Tensor, "value"], variance: float) -> int:
+def n_dims_of_singular_values(s: Float[Tensor, "value"], variance: float) -> int:
     """Return how many of these singular values hold the share, without those that are 0 up to rounding."""
     s = s[s > s[0] * len(s) * torch.finfo(s.dtype).eps]
     held = s.square().cumsum(0) / s.square().sum()
-    return min(len(s), int((held < check_share(variance) * (1 - _SHARE_TOLERANCE)).sum()) + 1)
+    return min(len(s), int((held < check_dims_variance(variance) * (1 - _SHARE_TOLERANCE)).sum()) + 1)

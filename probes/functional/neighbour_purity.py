@@ -9,13 +9,20 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arguments import ROW_LABELS, ROW_MATRIX, as_numpy, checked_tensor
-from probes.functional.arrays import Array, Labels, computed_in_torch
-from probes.functional.distances import centre_and_scale, first_alike, squared_differences
-from probes.functional.half_interval import wilson_ends
+from probes.functional.arrays import (
+    ROW_LABELS,
+    ROW_MATRIX,
+    Array,
+    Labels,
+    as_numpy,
+    checked_tensor,
+    computed_in_torch,
+    in_float64,
+)
+from probes.functional.distances import centre_for_distances, first_at_distance_zero, squared_differences
+from probes.functional.intervals import wilson_ends
 from probes.functional.products import float32_as_it_is
-from probes.functional.representations import in_float64
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling
 from tasks import InputError
 
 PRODUCTS_AT_ONCE_CPU = 2**22
@@ -46,7 +53,7 @@ def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *
         >>> neighbour_purity(x, torch.tensor([5, 5, 7, 7]), k=1)
         1.0
     """
-    return float(same_label(nearest_rows(x, k, device=device), labels).mean())
+    return float(purity_by_query(nearest_rows(x, k, device=device), labels).mean())
 
 
 @computed_in_torch()
@@ -73,7 +80,7 @@ def _pairs(values: Shaped[np.ndarray, "row *label"]) -> int:
     return int(np.square(np.unique(values, axis=0, return_counts=True)[1]).sum())
 
 
-def nearest_of_other_units(
+def nearest_rows_of_other_units(
     x: Shaped[Tensor, "row dim"],
     k: int,
     units: Shaped[Tensor, "row"],
@@ -98,7 +105,8 @@ def nearest_of_other_units(
         InputError: for too few rows of other units for ``k``, and rows that are not finite.
 
     Example:
-        >>> nearest_of_other_units(torch.tensor([[0.0], [1.0], [10.0], [2.0]]), 1, torch.tensor([0, 0, 1, 1])).tolist()
+        >>> x = torch.tensor([[0.0], [1.0], [10.0], [2.0]])
+        >>> nearest_rows_of_other_units(x, 1, torch.tensor([0, 0, 1, 1])).tolist()
         [[3], [3], [1], [1]]
     """
     queries = torch.arange(len(x)) if queries is None else queries.cpu()
@@ -109,7 +117,7 @@ def nearest_of_other_units(
     x = checked_tensor(x, "x", ROW_MATRIX)
     rows = in_float64(x).to(device or "cpu")
     rows = rows - rows.mean(dim=0)
-    firsts, row_of = torch.unique(first_alike(x), return_inverse=True)  # equal rows get one distance
+    firsts, row_of = torch.unique(first_at_distance_zero(x), return_inverse=True)  # equal rows get one distance
     distinct = rows[firsts.to(rows.device)]
     row_of = row_of.to(rows.device)
     at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else _PRODUCTS_AT_ONCE_GPU
@@ -123,7 +131,7 @@ def nearest_of_other_units(
     return neighbours
 
 
-def same_label(
+def purity_by_query(
     near: Int[Tensor, "query k"], labels: Labels, queries: Int[Tensor, "query"] | None = None
 ) -> Float[np.ndarray, "query"]:
     """Return for each query the share of its neighbours that have its label.
@@ -134,7 +142,7 @@ def same_label(
         queries: places of the rows that are queries. All if not given.
 
     Example:
-        >>> same_label(torch.tensor([[1, 2], [0, 2], [1, 0]]), torch.tensor([5, 5, 7])).tolist()
+        >>> purity_by_query(torch.tensor([[1, 2], [0, 2], [1, 0]]), torch.tensor([5, 5, 7])).tolist()
         [0.5, 0.5, 0.0]
     """
     return _has_same_label(near, _labels(labels), _places(near, queries)).mean(1)
@@ -266,7 +274,7 @@ def nearest_rows(
     if not 1 <= k < n:
         raise InputError(f"k is {k} for {n} examples; expected 1 to {n - 1}")
     queries = torch.arange(n) if queries is None else queries.cpu()
-    alike = first_alike(x)
+    alike = first_at_distance_zero(x)
     order = torch.argsort(alike, stable=True)  # equal examples are next to each other, by their place
     counts = torch.bincount(alike, minlength=n)
     starts = counts.cumsum(0) - counts
@@ -305,7 +313,7 @@ class _Search:
         self.x = x.to(home)
         self.columns = columns.to(home)
         self.k = k
-        self.middle, self.scale = centre_and_scale(self.x)
+        self.middle, self.scale = centre_for_distances(self.x)
         self._prepare(torch.float32)
 
     def _prepare(self, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""The p-value of a permutation test, shared by all measures."""
+"""The p-value of a permutation test, shared by all measures, and the permutations that it needs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+FEWEST_RELABELLINGS = 999
+_RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
+
 
 ROUNDING_TIE = 1e-9  # a draw this much lower than the measure equals it but for rounding
 
@@ -39,3 +43,15 @@ def permutation_p_value(
     n_as_high = (draws >= measured - tie).sum(dim=0)
     p_value = (1.0 + n_as_high.double()) / (1 + n_defined)
     return torch.where(measured.isnan() | (n_defined == 0), torch.nan, p_value)
+
+
+def enough_permutations(tests: int) -> int:
+    """Return the relabellings with which Holm's correction over so many tests can still find one: at least 999.
+
+    The smallest p-value is ``1 / (permutations + 1)``. Times ``tests`` it is at most 1/40.
+
+    Example:
+        >>> enough_permutations(4), enough_permutations(270)
+        (999, 10799)
+    """
+    return max(FEWEST_RELABELLINGS, _RELABELLINGS_PER_TEST * tests - 1)

@@ -11,13 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.functional.arrays import Array, Scalar, computed_in_torch
-from probes.functional.clustering_head import (
+from probes.functional.integer_weights import (
     SMALLEST_UNIT,
-    DigitFit,
-    check_digits,
-    digit_residues,
-    fit_digits,
+    DigitWeights,
+    check_weighted_digits,
+    fit_digit_weights,
     integer_sum,
+    weight_residues,
 )
 
 _MAX_BASES_TRIED = 300  # pairs of weights
@@ -95,9 +95,9 @@ def planar_lattice(
         >>> fit.rounded[:, 0].tolist(), bool(fit.matches)  # (1, 1) has residue 0, as have even multiples
         ([[1, 0], [0, 1], [1, 1], [2, 0], [0, 0]], True)
     """
-    check_digits(tokens, support, modulus)
+    check_weighted_digits(tokens, support, modulus)
     n_pos = tokens.shape[1]
-    plane, share = _in_plane(fit_digits(points, tokens, modulus), points.device)
+    plane, share = _in_plane(fit_digit_weights(points, tokens, modulus), points.device)
     if plane is None:
         nan = share.new_tensor(torch.nan)
         return PlanarLattice(
@@ -108,7 +108,7 @@ def planar_lattice(
             matches=torch.tensor(False, device=points.device),
             classes=tokens.new_zeros(len(tokens), dtype=torch.int64),
         )
-    residues = digit_residues(support, n_pos, modulus, points.device)
+    residues = weight_residues(support, n_pos, modulus, points.device)
     deviation, matches, coordinates = _best_basis(plane, residues.flatten(), modulus)
     weights = rearrange(coordinates, "(pos value) basis -> pos value basis", pos=n_pos)
     rounded = weights.round().long()
@@ -123,7 +123,9 @@ def planar_lattice(
     )
 
 
-def _in_plane(fit: DigitFit | None, device: torch.device) -> tuple[Float[Tensor, "weight 2"] | None, Float[Tensor, ""]]:
+def _in_plane(
+    fit: DigitWeights | None, device: torch.device
+) -> tuple[Float[Tensor, "weight 2"] | None, Float[Tensor, ""]]:
     """Return coefficients along two principal directions of the fitted points, and their share of the variance."""
     if fit is None:
         return None, torch.tensor(torch.nan, dtype=torch.float64, device=device)

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.functional.representations import centred_matrix, row_matrix
+from probes.functional.arrays import row_matrix
+from probes.functional.preprocess import centred_matrix
 from tasks import InputError
 
 _MAX_SIZE_OF_SVD = 256  # rows or dimensions, whichever are fewer. For more, a Krylov space is searched

@@ -1,10 +1,12 @@
-"""Preprocessing of states before their distances are taken: in float64, without changing the rows given."""
+"""Steps on rows before they are compared: centred, scaled, or in fewer dimensions."""
 
 from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from probes.functional.arrays import Matrix
 
 
 def without_class_means(rows: Float[Tensor, "row dim"], classes: Int[Tensor, "row"]) -> Float[Tensor, "row dim"]:
@@ -85,3 +87,30 @@ def unit_length(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     centred = centred_rows(rows)
     length = centred.norm(dim=1, keepdim=True)
     return centred / torch.where(length > 0, length, 1.0)
+
+
+def row_mean(x: Matrix) -> Float[Tensor, "dim"]:
+    """Return the mean, or exactly the row itself if all rows are equal."""
+    return x[0] + (x - x[0]).mean(dim=0)
+
+
+def centred_matrix(x: Matrix) -> Matrix:
+    """Return ``x`` minus its mean: exact zeros if all rows are equal."""
+    return x - row_mean(x)
+
+
+def compact_rows(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
+    """Return centred rows in at most n dimensions with unchanged inner products."""
+    x = centred_matrix(x)
+    return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T
+
+
+def scale_to_one_(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Scale rows in place to a largest entry of 1, so that squares neither vanish nor overflow.
+
+    Example:
+        >>> scale_to_one_(torch.tensor([[1.0, 0.0], [0.0, -4.0]])).tolist()
+        [[0.25, 0.0], [0.0, -1.0]]
+    """
+    largest = torch.maximum(rows.max(), -rows.min())
+    return rows.div_(largest) if bool(largest > 0) else rows

@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 Precision = Literal["float64", "float32"]
 ROUNDING: dict[Precision, float] = {"float64": 2.0**-53, "float32": 2.0**-24}  # relative rounding of one operation
 _ROWS_IN_FLOAT32 = 1024  # rows that are summed in float32
 
 
-def check_precision(precision: Precision) -> Precision:
+def check_product_precision(precision: Precision) -> Precision:
     """Return ``precision``, or raise an ``InputError`` if it is none."""
     check_choice(precision=(precision, tuple(ROUNDING)))
     return precision

@@ -13,9 +13,9 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import Similarity
-from probes.functional.distances import Distances
-from probes.functional.hsic import HSIC, cka_from_hsic
+from probes.functional.cka import Similarity, cka_from_hsic
+from probes.functional.distances import Distances, upper_blocks
+from probes.functional.hsic import HSIC
 from tasks import InputError
 
 MAX_BLOCK_ROWS = 512  # rows and columns of a block
@@ -66,7 +66,7 @@ def rbf_cka(
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), reason)
 
 
-def check_fraction(fraction: float) -> float:
+def check_rbf_fraction(fraction: float) -> float:
     """Return ``fraction``, or raise an ``InputError`` if it is not above 0."""
     if not fraction > 0:
         raise InputError(f"fraction is {fraction}; expected a number above 0, such as 0.5")
@@ -102,7 +102,7 @@ class GaussianKernel:
         which: Int[Tensor, "row"] | None = None,
         device: str | None = None,
     ) -> None:
-        check_fraction(fraction)
+        check_rbf_fraction(fraction)
         self._distances = Distances(x, which, device)
         self.n = self._distances.n
         self.undefined = ""
@@ -120,10 +120,6 @@ class GaussianKernel:
     def __call__(self, rows: slice, columns: slice) -> Float[Tensor, "block_row block_column"]:
         """Return a block of the kernel."""
         return self._distances.squared(rows, columns).mul_(-1 / self._two_s2).expm1_()
-
-    def tiles(self, size: int) -> list[tuple[slice, slice]]:
-        """Return blocks of rows and columns on and above the diagonal."""
-        return list(self._distances.tiles(size))
 
 
 _Names: TypeAlias = tuple[str, str]
@@ -165,7 +161,7 @@ def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Names]) -> dic
     any_kernel = next(iter(kernels.values()))
     products: dict[_Names, list[Float[Tensor, ""]]] = {pair: [] for pair in pairs}
     sums: dict[str, Float[Tensor, "row"]] = {}
-    for rows, columns in any_kernel.tiles(_block_rows(len(kernels))):
+    for rows, columns in upper_blocks(any_kernel.n, _block_rows(len(kernels))):
         is_diagonal = rows == columns
         blocks = {name: kernel(rows, columns) for name, kernel in kernels.items()}
         for (x, y), parts in products.items():
@@ -188,7 +184,7 @@ def _block_rows(n_kernels: int) -> int:
     return max(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, math.isqrt(_MAX_NUMBERS_AT_ONCE // (n_kernels + 2))))
 
 
-def working_bytes(n: int, kernels: int, d: int) -> int:
+def gaussian_kernel_bytes(n: int, kernels: int, d: int) -> int:
     """Return the memory, besides the rows, of so many kernels at once over ``n`` rows of up to ``d`` dimensions."""
     size = min(n, _block_rows(kernels))
     blocks = (kernels + 2) * size**2 + 2 * size * d
@@ -263,7 +259,7 @@ def _counted(
     n_inside = 0
     # One tensor, not many small ones.
     inside = torch.empty(min(MAX_KEPT_DISTANCES, math.comb(distances.n, 2)), dtype=torch.float64)
-    for rows, columns in distances.tiles(MAX_BLOCK_ROWS):
+    for rows, columns in upper_blocks(distances.n, MAX_BLOCK_ROWS):
         squared = distances.squared(rows, columns)
         if rows == columns:
             i, j = torch.triu_indices(len(squared), len(squared), offset=1, device=squared.device)

@@ -1,35 +1,152 @@
-"""Permutation tests for clusters by a label, against random relabellings of the points."""
+"""Random relabellings of examples: which are equally likely, and permutation tests of clusters by a label."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from einops import reduce
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
-from probes.functional.holm import holm
-from probes.functional.permutation_test import permutation_p_value
+from probes.functional.permutation_test import FEWEST_RELABELLINGS, permutation_p_value
 from probes.functional.preprocess import centred_rows
-from probes.functional.units import Relabelling
-from tasks.errors import check_count
+from probes.functional.strata import log_shuffles, single_class_strata, strata_of
+from probes.functional.units import FEWEST_ARRANGEMENTS, units_needed
+from tasks.settings import check_count
 
-FEWEST_RELABELLINGS = 999
-_RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
 _MAX_NUMBERS_AT_ONCE = 2**22
 
 
-def enough_permutations(tests: int) -> int:
-    """Return the relabellings with which Holm's correction over so many tests can still find one: at least 999.
+@dataclass(frozen=True)
+class Relabelling:
+    """The permutations of labels that are equally likely if labels and hidden states are unrelated.
 
-    The smallest p-value is ``1 / (permutations + 1)``. Times ``tests`` it is at most 1/40.
+    Without units, any two examples of one stratum may exchange their labels. Examples of one unit are not independent.
+    With units, units of one class exchange their labels as a whole. The examples of a unit with several classes
+    exchange labels within the unit.
+
+    Attributes:
+        classes: class of each permuted item: a unit, or an example.
+        member: index of the item that each example belongs to.
+        strata: stratum of each item. Labels are permuted within strata.
+        whole_units: whether items are units.
 
     Example:
-        >>> enough_permutations(4), enough_permutations(270)
-        (999, 10799)
+        >>> templates = Relabelling.from_classes(np.array([0, 0, 0, 1, 1, 1]), units=np.array([5, 5, 6, 7, 7, 8]))
+        >>> templates.whole_units, templates.classes.tolist(), templates.member.tolist()
+        (True, [0, 0, 1, 1], [0, 0, 1, 2, 2, 3])
     """
-    return max(FEWEST_RELABELLINGS, _RELABELLINGS_PER_TEST * tests - 1)
+
+    classes: Int[np.ndarray, "item"]
+    member: Int[np.ndarray, "example"]
+    strata: Int[np.ndarray, "item"]
+    whole_units: bool
+
+    @classmethod
+    def from_classes(
+        cls,
+        classes: Int[np.ndarray, "example"],
+        units: Int[np.ndarray, "example"] | None = None,
+        strata: Int[np.ndarray, "example"] | None = None,
+    ) -> Relabelling:
+        """Return the relabellings of ``classes`` within strata that respect units.
+
+        If each unit lies in one stratum, whole units of a stratum exchange their labels, whatever their sizes. If any
+        unit spans strata, units exchange labels only with units that have as many examples in each stratum.
+        """
+        n = len(classes)
+        strata = np.zeros(n, dtype=np.int64) if strata is None else strata
+        if units is None:
+            return cls(classes, np.arange(n), strata, whole_units=False)
+        unit = np.unique(units, return_inverse=True)[1]
+        within_unit = strata_of({"strata": strata, "units": unit})
+        assert within_unit is not None
+        whole = _one_class(unit, classes)
+        if not whole.any():
+            return cls(classes, np.arange(n), within_unit, whole_units=False)
+        stratum = within_unit + n  # numbered after the classes of whole units
+        stratum[whole] = _unit_strata(unit[whole], strata[whole])
+        item = np.where(whole, unit, n + np.arange(n))
+        first, member = np.unique(item, return_index=True, return_inverse=True)[1:]
+        return cls(classes[first], member, stratum[first], whole_units=True)
+
+    @property
+    def stratified(self) -> bool:
+        """Return whether there is more than one stratum."""
+        return len(np.unique(self.strata)) > 1
+
+    @property
+    def fixed_share(self) -> float:
+        """Return the share of items in strata with one class, whose label no permutation changes."""
+        return single_class_strata(self.strata, self.classes)
+
+    def n_distinct(self, *, named: bool) -> float:
+        """Return the number of different relabellings, as a float that may be infinite.
+
+        Args:
+            named: whether a measure tells the classes by name. For the adjusted Rand index, which does not,
+                relabellings that exchange the names of two classes are one.
+        """
+        log = log_shuffles(self.strata, self.classes)
+        if not named:
+            log -= sum(math.lgamma(k + 1) for k in self._interchangeable_classes())
+        return math.exp(log) if log < 700 else math.inf
+
+    def _interchangeable_classes(self) -> list[int]:
+        """Return the sizes of the groups of classes that have as many items in every stratum."""
+        columns = np.unique(self.strata, return_inverse=True)[1]
+        n_strata = int(columns.max()) + 1
+        strata_by_class = [columns[self.classes == name] for name in np.unique(self.classes)]
+        table = np.stack([np.bincount(strata, minlength=n_strata) for strata in strata_by_class])  # [class stratum]
+        return np.unique(table, axis=0, return_counts=True)[1].tolist()
+
+    def enough(self, *, named: bool) -> bool:
+        """Return whether a p-value of .05 is possible."""
+        return self.n_distinct(named=named) >= FEWEST_ARRANGEMENTS - 1e-6
+
+    def draw(self, rng: np.random.Generator) -> Int[np.ndarray, "example"]:
+        """Return the class of each example after a random relabelling."""
+        order = np.argsort(self.strata, kind="stable")
+        shuffled = np.empty_like(self.classes)
+        shuffled[order] = self.classes[np.lexsort((rng.random(len(self.classes)), self.strata))]
+        return shuffled[self.member]
+
+    def too_few(self, label: str, *, named: bool, units: str | None = None) -> str:
+        """Return why no p-value can be given, with the way out, or ``""`` if there are enough relabellings."""
+        if self.enough(named=named):
+            return ""
+        count = round(self.n_distinct(named=named))
+        ways = "way" if count == 1 else "ways"
+        n_classes = len(np.unique(self.classes))
+        if n_classes < 2:
+            return f"label {label!r} has one class, so no relabelling changes it"
+        needed = "more" if self.stratified else units_needed(n_classes, named=named)
+        what = f"units ({units!r})" if self.whole_units else "examples"
+        return (
+            f"label {label!r} can be relabelled in only {count} {ways}, too few for a p-value, which is NaN; "
+            f"give {needed} {what} in each of {n_classes} classes"
+        )
+
+
+def _one_class(unit: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> Bool[np.ndarray, "example"]:
+    """Return, for each example, whether all examples of its unit have its class."""
+    pairs = np.unique(np.stack([unit, classes]), axis=1)
+    return np.bincount(pairs[0])[unit] == 1
+
+
+def _unit_strata(member: Int[np.ndarray, "example"], strata: Int[np.ndarray, "example"]) -> Int[np.ndarray, "example"]:
+    """Return, for each example, the stratum within which its unit may exchange its label."""
+    member = np.unique(member, return_inverse=True)[1]
+    if single_class_strata(member, strata) == 1:
+        return strata
+    by_unit = np.split(strata[np.lexsort((strata, member))], np.cumsum(np.bincount(member))[:-1])
+    numbers: dict[tuple[int, ...], int] = {}
+    number_of_unit = np.array([numbers.setdefault(tuple(values.tolist()), len(numbers)) for values in by_unit])
+    return number_of_unit[member]
 
 
 @computed_in_torch()
@@ -75,13 +192,13 @@ def relabelling_p_values(
         >>> [round(p, 3) for p in relabelling_p_values(clusters, labels).tolist()]
         [0.001, 0.788]
     """
-    observed, null = between_shares(points, labels, permutations, strata=strata, units=units, seed=seed)
+    observed, null = relabelled_shares(points, labels, permutations, strata=strata, units=units, seed=seed)
     if not relabelling_of(labels, strata, units).enough(named=False):
         return torch.full_like(observed, torch.nan)
     return permutation_p_value(observed, null)
 
 
-def between_shares(
+def relabelled_shares(
     points: Float[Tensor, "row head dim"],
     labels: Shaped[Tensor, "row"],
     permutations: int,
@@ -152,7 +269,7 @@ def _numbered(labels: Shaped[Tensor, "row"]) -> Int[np.ndarray, "row"]:
     return torch.unique(labels.cpu(), return_inverse=True)[1].numpy()
 
 
-def relabelled_heads(
+def relabelling_measures(
     points: Float[Tensor, "row head dim"],
     labels: Shaped[Tensor, "row"],
     permutations: int,
@@ -165,7 +282,7 @@ def relabelled_heads(
             ``best_within_ratio_null_low`` and ``best_within_ratio_null_high``, the central 95% of the smallest under
             relabelling, and ``best_p_value``.
     """
-    observed, null = between_shares(points, labels, permutations, units=units)
+    observed, null = relabelled_shares(points, labels, permutations, units=units)
     best = torch.nan_to_num(observed, nan=0.0).max()
     best_null = torch.nan_to_num(null, nan=0.0).amax(dim=1)
     low, high = torch.quantile(1 - best_null, torch.tensor([0.025, 0.975], dtype=best_null.dtype))
@@ -192,16 +309,3 @@ def _orders(draws: int, n: int, strata: Int[Tensor, "item"] | None, draw: torch.
     keys = torch.rand(draws, n, dtype=torch.float64, generator=draw)  # keys below 1 keep strata apart
     orders[:, places] = torch.argsort(stratum + keys, dim=1)
     return orders
-
-
-def holm_over_heads(p_values: Float[Tensor, "site head *label"]) -> Float[Tensor, "site head *label"]:
-    """Return Holm's p-values over all heads, for each label. A NaN counts as a test with p = 1 and stays NaN.
-
-    Example:
-        >>> holm_over_heads(torch.tensor([[0.001, torch.nan], [0.5, 0.02]], dtype=torch.float64))
-        tensor([[0.0040,    nan],
-                [1.0000, 0.0600]], dtype=torch.float64)
-    """
-    heads = torch.nan_to_num(p_values, nan=1.0).reshape(p_values.shape[0] * p_values.shape[1], -1)
-    adjusted = torch.tensor([holm(p) for p in heads.T.tolist()], dtype=torch.float64).reshape(heads.T.shape).T
-    return torch.where(p_values.isnan(), torch.nan, adjusted.reshape(p_values.shape))

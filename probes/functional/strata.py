@@ -23,11 +23,11 @@ def strata_of(labels: Mapping[str, Shaped[np.ndarray, "example"]]) -> Int[np.nda
     return np.unique(np.stack(list(labels.values())), axis=1, return_inverse=True)[1].ravel()
 
 
-def single_class(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:
+def single_class_strata(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:
     """Return the share of examples in strata that have one class only, which no shuffle within strata changes.
 
     Example:
-        >>> single_class(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 0]))
+        >>> single_class_strata(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 0]))
         0.5
     """
     pairs = np.unique(np.stack([strata, classes]), axis=1)
@@ -50,7 +50,7 @@ def _log_factorials(counts: Int[np.ndarray, "count"]) -> float:
     return sum(math.lgamma(count + 1) for count in counts.tolist())
 
 
-def nothing_left(label: str, given: str) -> str:
+def nothing_left_in_strata(label: str, given: str) -> str:
     """Return why a label cannot be measured given another."""
     return (
         f"label {label!r} is determined by {given!r} (each {given} has one {label}), so nothing of it is left once "
@@ -58,7 +58,7 @@ def nothing_left(label: str, given: str) -> str:
     )
 
 
-def check_given(label: str, **others: str | None) -> None:
+def check_strata_labels(label: str, **others: str | None) -> None:
     """Raise an error if another argument names the label itself.
 
     Raises:

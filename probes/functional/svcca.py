@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
+from probes.functional.arrays import Array, Matrix, computed_in_torch, in_float64, row_matrix
 from probes.functional.cka import Similarity
-from probes.functional.n_dims import count_directions, unit_scaled
-from probes.functional.representations import Matrix, centred_matrix, in_float64, row_matrix
+from probes.functional.n_dims import n_dims_of_singular_values
+from probes.functional.preprocess import centred_matrix, scale_to_one_
 
 
 @computed_in_torch()
@@ -42,7 +42,7 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), note)
 
 
-def principal_basis(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "row k"]:
+def svcca_basis(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "row k"]:
     """Return an orthonormal basis of the rows' coordinates in the directions that hold ``variance`` of the variance.
 
     It has no columns if all rows are equal.
@@ -51,8 +51,8 @@ def principal_basis(x: Float[Tensor, "row dim"], variance: float) -> Float[Tenso
 
 
 def _basis(x: Matrix, variance: float) -> Float[Tensor, "row k"]:
-    u, s, _ = torch.linalg.svd(unit_scaled(centred_matrix(x)), full_matrices=False)
-    return u[:, : count_directions(s, variance)]
+    u, s, _ = torch.linalg.svd(scale_to_one_(centred_matrix(x)), full_matrices=False)
+    return u[:, : n_dims_of_singular_values(s, variance)]
 
 
 def mean_correlation(x: Float[Tensor, "row k_x"], y: Float[Tensor, "row k_y"]) -> tuple[float, str]:

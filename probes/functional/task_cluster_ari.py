@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score, index_between_units
-from probes.functional.arguments import check_finite
-from probes.functional.arrays import Array, Labels, computed_in_torch
+from probes.functional.adjusted_rand import adjusted_rand_score, relabelled_adjusted_rand
+from probes.functional.arrays import Array, Labels, check_finite, computed_in_torch
 from probes.functional.kmeans import kmeans
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.units import Relabelling, half_samples
+from probes.functional.relabelling import relabelling_of
 from tasks import InputError
-from tasks.errors import check_count, check_different
+from tasks.settings import check_count
 
 
 class TaskClusters(NamedTuple):
@@ -88,8 +85,7 @@ def task_cluster_ari(
     check_count(n_init=(n_init, 1), n_permutations=(n_permutations, 1), seed=(seed, 0))
     states = rows.detach().float().cpu()
     check_finite(states, "rows")  # checked in float32
-    classes = _codes(labels)
-    member = None if units is None else _codes(units)
+    classes = torch.unique(labels.cpu(), return_inverse=True)[1].numpy()
     n_classes = int(classes.max()) + 1
     k = n_classes if n_clusters is None else n_clusters
     if n_classes < 2:
@@ -98,48 +94,13 @@ def task_cluster_ari(
         raise InputError(f"n_clusters is {k}; expected 2 to {len(states)}, the number of rows")
     clusters = _cluster_rows(states, k, n_init=n_init, seed=seed)
     ari = adjusted_rand_score(classes, clusters)
-    relabelling = Relabelling.from_classes(classes, member)
-    null = permuted_index(classes, clusters, relabelling, n_permutations, seed)
+    relabelling = relabelling_of(labels, units=units)
+    null = relabelled_adjusted_rand(classes, clusters, relabelling, n_permutations, seed)
     low, high = np.quantile(null, [0.025, 0.975]).tolist()
     p_value = float(permutation_p_value(ari, null))
     if not relabelling.enough(named=False):
         p_value = math.nan
     return TaskClusters(ari, low, high, p_value, clusters)
-
-
-def check_n_clusters(n_clusters: int | Sequence[int] | None) -> None:
-    """Refuse no numbers of clusters, one below 2, and one that is given twice."""
-    if n_clusters is None:
-        return
-    each = list(n_clusters) if isinstance(n_clusters, Sequence) else [n_clusters]
-    if not each:
-        raise InputError("n_clusters is empty; expected numbers such as (5, 10, 20), or None for one per class")
-    for k in each:
-        if k < 2:
-            raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
-    check_different(n_clusters=each)
-
-
-def permuted_index(
-    classes: Int[np.ndarray, "row"],
-    clusters: Int[np.ndarray, "row"],
-    relabelling: Relabelling,
-    n_permutations: int,
-    seed: int,
-) -> Float[np.ndarray, "n_permutations"]:
-    """Return the adjusted Rand index of clusters and randomly permuted classes, by the permutations of these classes.
-
-    Args:
-        classes: class of each row.
-        clusters: cluster of each row, counted from 0.
-        relabelling: the permutations, ``Relabelling.from_classes(classes, ...)``.
-        n_permutations: number of permutations.
-        seed: for the permutations.
-    """
-    if relabelling.whole_units:
-        return index_between_units(clusters, relabelling, n_permutations, np.random.default_rng(seed))
-    within = relabelling.strata if relabelling.stratified else None
-    return adjusted_rand_null(classes, clusters, n_permutations, seed, within)
 
 
 def _cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: int) -> Int[np.ndarray, "row"]:
@@ -148,60 +109,3 @@ def _cluster_rows(rows: Float[Tensor, "row dim"], k: int, *, n_init: int, seed: 
     if len(unique) <= k:
         return inverse.numpy()
     return kmeans(rows, k, n_init=n_init, seed=seed).labels.numpy()
-
-
-def clusters_of_halves(
-    rows: Float[np.ndarray, "row dim"],
-    clusters: Int[np.ndarray, "row"],
-    n_resamples: int,
-    units: Int[np.ndarray, "row"] | None,
-    seed: int,
-    device: str | None = None,
-) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
-    """Cluster random halves of the rows, or of their units, into as many clusters as all rows.
-
-    Args:
-        rows: the clustered rows.
-        clusters: cluster of each row, counted from 0.
-        n_resamples: number of halves.
-        units: which rows belong together. Every row is a unit if not given.
-        seed: for the halves and the starts.
-        device: device of k-means. ``None`` is the CPU.
-
-    Returns:
-        For each half, its rows and their clusters.
-    """
-    k = int(clusters.max()) + 1
-    centres = np.stack([rows[clusters == cluster].mean(axis=0) for cluster in range(k)])
-    state = np.unique(rows, axis=0, return_inverse=True)[1].ravel()
-    halves = []
-    for draw in half_samples(len(rows), n_resamples, seed, None if units is None else torch.from_numpy(units)):
-        half = draw.numpy()
-        states, of_half = np.unique(state[half], return_inverse=True)  # few states are a cluster each
-        if len(states) > k:
-            of_half = _better_clusters(rows[half], centres, seed=seed, device=device)
-        halves.append((half, of_half))
-    return halves
-
-
-def _better_clusters(
-    rows: Float[np.ndarray, "row dim"],
-    centres: Float[np.ndarray, "cluster dim"],
-    *,
-    seed: int,
-    device: str | None,
-) -> Int[np.ndarray, "row"]:
-    """Return the cluster of each row, the better of k-means from these centres and from a new start.
-
-    The new start finds clusters of another kind, if they fit these rows better.
-    """
-    k = len(centres)
-    states = torch.from_numpy(rows)
-    from_centres = kmeans(states, k, initial=torch.from_numpy(centres), device=device)
-    from_new = kmeans(states, k, n_init=1, seed=seed, device=device)
-    return min(from_centres, from_new, key=attrgetter("inertia")).labels.numpy()
-
-
-def _codes(labels: Shaped[Tensor, "row"]) -> Int[np.ndarray, "row"]:
-    """Return classes as numbers 0, 1, ..."""
-    return torch.unique(labels.cpu(), return_inverse=True)[1].numpy()

@@ -6,13 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.functional.preprocess import centred_matrix
 from probes.functional.products import ROUNDING
 
 # Variances that differ by less than this share of the largest cannot be distinguished.
 _RESOLUTION = 1e4 * ROUNDING["float64"]
 
 
-def top_components(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "d k"], str]:
+def _top_components(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "d k"], str]:
     """Return the ``k`` largest principal components, orthonormal, and why they are undefined (or ``""``).
 
     They are undefined if removing them leaves only zeros, or if the last of them holds as much variance as the next
@@ -25,9 +26,9 @@ def top_components(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "d
 
     Example:
         >>> rows = torch.tensor([[100.0, 1.0], [-100.0, 1.0], [0.0, -2.0]], dtype=torch.float64)
-        >>> top_components(rows, 1)[0].abs().tolist()
+        >>> _top_components(rows, 1)[0].abs().tolist()
         [[1.0], [0.0]]
-        >>> top_components(rows, 2)[1]
+        >>> _top_components(rows, 2)[1]
         'nothing is left without its 2 largest principal components'
     """
     n, d = rows.shape
@@ -45,11 +46,8 @@ def top_components(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "d
     return torch.linalg.qr(top)[0], ""
 
 
-def without_components(rows: Float[Tensor, "n d"], components: Float[Tensor, "d k"]) -> Float[Tensor, "n d"]:
-    """Return rows without their parts along these orthonormal directions.
-
-    Example:
-        >>> without_components(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0], [0.0]])).tolist()
-        [[0.0, 1.0]]
-    """
-    return rows - (rows @ components) @ components.T
+def without_top_components(x: Float[Tensor, "row dim"], k: int) -> tuple[Float[Tensor, "row dim"], str]:
+    """Return centred rows without their ``k`` largest components, and why these are undefined (or ``""``)."""
+    rows = centred_matrix(x)
+    components, why = _top_components(rows, k)
+    return rows - (rows @ components) @ components.T, why

@@ -5,118 +5,19 @@ The measurement of Li, Li & Risteski, "How Do Transformers Learn Topic Structure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
 import torch
 from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
+from probes.functional.arrays import Array, computed_in_torch, exact_dtype
+from probes.functional.word_topics import WordTopics
 from tasks import InputError
 
-_TOPICS_EXPECTED = "expected one integer per word (negative: none) or a [words topics] table of true and false"
 BUCKETS = ("same_word", "same_topic", "different_topic")
 _MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
-
-
-@dataclass(frozen=True)
-class WordTopics:
-    """Which words share a topic. Words with equal sets of topics form a group.
-
-    Attributes:
-        row: each word's place among the words that have a topic, -1 for those that have none.
-        group: group of each word that has a topic.
-        same: whether the topics of two groups meet.
-    """
-
-    row: Int[Tensor, "word"]
-    group: Int[Tensor, "row"]
-    same: Bool[Tensor, "group group"]
-
-    @classmethod
-    def from_topics(cls, topics: object) -> WordTopics:
-        """Return the groups of words from ``[word]`` integer topics (negative: none) or ``[word topic]`` membership.
-
-        Raises:
-            InputError: for another shape or type, or fewer than two topics.
-        """
-        table = _topic_table(topics)
-        if table.ndim == 1:
-            has_topic = table >= 0
-            sets, group = torch.unique(table[has_topic], return_inverse=True)
-            n_topics = len(sets)
-            same = torch.eye(n_topics, dtype=torch.bool)
-        else:
-            members = table.bool()
-            has_topic = members.any(dim=1)
-            n_topics = int(members.any(dim=0).sum())
-            sets, group = torch.unique(members[has_topic], dim=0, return_inverse=True)
-            same = sets.float() @ sets.float().T > 0
-        if n_topics < 2:
-            count = "1 topic" if n_topics else "no topics"
-            raise InputError(f"topics has {count}; expected at least 2")
-        return cls(torch.where(has_topic, has_topic.cumsum(0) - 1, -1), group, same)
-
-    def rows_of(self, words: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
-        """Return each word's place among the words that have a topic; -1 for none and for words below 0.
-
-        Raises:
-            InputError: for a word that is not among the topics.
-        """
-        if bool((words >= len(self.row)).any()):
-            raise InputError(
-                f"the batch has a word {int(words.max())}, but topics are given for {len(self.row)} words; "
-                "give one row per word, in the same numbering"
-            )
-        return torch.where(words >= 0, self.row.to(words.device)[words.clamp(min=0)], -1)
-
-    def permuted(self, n: int, seed: int) -> Int[Tensor, "{n} row"]:
-        """Return ``n`` times the groups, handed out anew to the words that have one."""
-        rng = np.random.default_rng([seed, len(self.group)])
-        groups = np.broadcast_to(self.group.numpy(), (n, len(self.group)))
-        return torch.from_numpy(rng.permuted(groups, axis=1))
-
-    def meet(self, first: Int[Tensor, "*#shape"], second: Int[Tensor, "*#shape"]) -> Bool[Tensor, "*#shape"]:
-        """Return whether two groups share a topic; broadcasts."""
-        if self.disjoint:
-            return first == second
-        return self.same.to(first.device)[first, second]
-
-    @cached_property
-    def disjoint(self) -> bool:
-        """Return whether every word has one topic, so that groups are topics."""
-        return bool((self.same == torch.eye(len(self.same), dtype=torch.bool)).all())
-
-
-def _topic_table(topics: object) -> Shaped[Tensor, "..."]:
-    """Return topics as a tensor of integers, one for each word, or of true and false."""
-    try:
-        table = torch.as_tensor(topics).cpu()
-    except (TypeError, ValueError, RuntimeError):
-        kind = type(topics).__name__
-        raise InputError(f"topics is a {kind} that is not a table of numbers; {_TOPICS_EXPECTED}") from None
-    is_odd = table.ndim == 2 and table.dtype is not torch.bool and bool(((table != 0) & (table != 1)).any())
-    if table.ndim not in (1, 2) or table.is_floating_point() or table.is_complex() or is_odd:
-        raise InputError(f"topics is {table.dtype} of shape {tuple(table.shape)}; {_TOPICS_EXPECTED}")
-    return table
-
-
-def check_patterns(patterns: Iterable[Shaped[Tensor, "..."]], n_examples: int, n_pos: int) -> None:
-    """Check that activations are attention patterns of a batch of this size.
-
-    Raises:
-        InputError: if one has another shape.
-    """
-    for pattern in patterns:
-        if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (n_examples, n_pos, n_pos):
-            raise InputError(
-                f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
-                "[batch head query key]: measure at attention_pattern()"
-            )
 
 
 @dataclass(frozen=True)
@@ -149,20 +50,15 @@ class PairSums:
         return self.within[..., 0] / self.weight[0]
 
 
-def pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def topic_pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Return the Mantel-Haenszel weight of strata with these numbers of pairs: 0 where one of them is 0.
 
     Example:
-        >>> pair_weight(torch.tensor([2, 6, 0]), torch.tensor([2, 3, 5])).tolist()
+        >>> topic_pair_weight(torch.tensor([2, 6, 0]), torch.tensor([2, 3, 5])).tolist()
         [1.0, 2.0, 0.0]
     """
     exact = exact_dtype(n_same.device)
     return n_same.to(exact) * n_different.to(exact) / (n_same + n_different).clamp(min=1)
-
-
-def exact_dtype(device: torch.device) -> torch.dtype:
-    """Return float64, or float32 on MPS, which has no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @computed_in_torch(not_finite=["pattern"])
@@ -202,7 +98,7 @@ def topic_attention(
         [0.25, 0.225]
     """
     _check_weights(pattern)
-    return PairTable.from_words(words, WordTopics.from_topics(topics)).sums(pattern)
+    return TopicPairs.from_words(words, WordTopics.from_topics(topics)).sums(pattern)
 
 
 def _check_weights(pattern: Float[Tensor, "batch head query key"]) -> None:
@@ -212,7 +108,7 @@ def _check_weights(pattern: Float[Tensor, "batch head query key"]) -> None:
 
 
 @dataclass(frozen=True)
-class PairTable:
+class TopicPairs:
     """The pairs of one batch, sorted into buckets.
 
     Attributes:
@@ -230,7 +126,7 @@ class PairTable:
     n_pos: int
 
     @classmethod
-    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics) -> PairTable:
+    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics) -> TopicPairs:
         """Return the pairs of a batch of words.
 
         Raises:
@@ -252,7 +148,7 @@ class PairTable:
 
     def sums(self, pattern: Float[Tensor, "batch head query key"]) -> PairSums:
         """Sum the attention of a layer by bucket."""
-        check_patterns([pattern], len(self.place), self.n_pos)
+        self._check_pattern(pattern)
         device = self.place.device
         exact = exact_dtype(device)
         n_examples, n_counting = self.place.shape
@@ -268,9 +164,16 @@ class PairTable:
             sums = attention @ buckets.to(exact)  # [example head column]
             pairs[part] = buckets.sum(dim=1)
             total += sums.sum(dim=0)
-            within += within_sums(sums, pairs[part])
+            within += topic_sums_within_documents(sums, pairs[part])
         weight, documents = document_weights(pairs)
         return PairSums(total, pairs.sum(dim=0), within, weight.sum(dim=0), documents)
+
+    def _check_pattern(self, pattern: Shaped[Tensor, "..."]) -> None:
+        if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (len(self.place), self.n_pos, self.n_pos):
+            raise InputError(
+                f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
+                "[batch head query key]: measure at attention_pattern()"
+            )
 
     def _counting(
         self, pattern: Float[Tensor, "example head query key"], part: slice
@@ -319,12 +222,12 @@ def document_weights(
     gave the weights, documents of one topic would not count in the ratio but would in its chance interval.
     """
     n_same, n_different = _kinds(pairs)
-    weight = pair_weight(n_same[:, :1], n_different[:, :1])
+    weight = topic_pair_weight(n_same[:, :1], n_different[:, :1])
     documents = torch.stack([(n_same[:, 0] + n_different[:, 0] > 0).sum(), (weight > 0).sum()])
     return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
 
 
-def within_sums(
+def topic_sums_within_documents(
     total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
 ) -> Float[Tensor, "head 2 labelling"]:
     """Sum the weighted means of both kinds of pairs over documents."""
@@ -341,8 +244,8 @@ def means_by_document(
 ) -> Float[Tensor, "example head 2"]:
     """Return the weighted means of both kinds of pairs of each document; 0 for a document without both kinds.
 
-    With ``within_sums``' weights, for the topics as they are.
+    With ``topic_sums_within_documents``' weights, for the topics as they are.
     """
     counts = pairs[:, 1:3]
-    share = pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]
+    share = topic_pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]
     return total[..., 1:3] * share[:, None]

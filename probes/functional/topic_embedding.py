@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.topic_attention import WordTopics
+from probes.functional.word_topics import WordTopics
 from tasks import InputError
 
 SIMILARITIES = ("cosine", "dot")
@@ -84,11 +84,11 @@ def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pai
     if len(words.row) != len(vectors):
         raise InputError(f"there are {len(vectors)} vectors but topics for {len(words.row)} words; give one row each")
     with_topic = vectors[(words.row >= 0).to(vectors.device)].cpu()
-    return GroupSums(words.group, words, self_pairs).similarity(with_topic)
+    return TopicSimilarityGroups(words.group, words, self_pairs).similarity(with_topic)
 
 
 @dataclass(frozen=True)
-class GroupSums:
+class TopicSimilarityGroups:
     """Groups of words, to compute ``topic_similarity`` for many vectors or many orders of them.
 
     Attributes:

@@ -23,7 +23,7 @@ from probes.rows.row_store import RowStore, next_shard, write_header, write_shar
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 from tasks.text.beginning import Bos
 
 _SHARD_TIME_S = 30.0  # a shard is written after this time, however few examples it has

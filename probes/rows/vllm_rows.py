@@ -17,7 +17,7 @@ from torch import Tensor
 from probes.engine.identity import token_digests
 from probes.engine.readout import Readout
 from tasks import Batch, InputError
-from tasks.errors import check_different
+from tasks.settings import check_different
 
 
 class VllmFiles:

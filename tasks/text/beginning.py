@@ -6,14 +6,13 @@ removes it. In encoders of the BERT family the token is ``[CLS]``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
-from tasks.errors import InputError, check_choice
+from tasks.errors import InputError
+from tasks.settings import check_choice
 
 Bos = Literal["model", "yes", "no"]
-TextEncoder: TypeAlias = Callable[..., list[list[int]]]
 
 
 def beginning_id(tokenizer: Any, bos: Bos) -> int:
@@ -57,43 +56,6 @@ def begin_tokens(ids: list[int], beginning: int, bos: Bos) -> list[int]:
     return ids[1:] if bos == "no" and begins else ids
 
 
-def text_encoder(tokenizer: Any, bos: Bos = "model") -> TextEncoder:
-    """Return a function from texts to the token ids that Hugging Face's tokenizer gives, with the rule applied.
-
-    Raises:
-        InputError: if there is no beginning-of-sequence token to add or to remove.
-    """
-    return partial(_encode, tokenizer, beginning_id(tokenizer, bos), bos)
-
-
-def _encode(tokenizer: Any, beginning: int, bos: Bos, texts: Sequence[str], **options: Any) -> list[list[int]]:
-    if not texts:
-        return []
-    encoded = tokenizer(list(texts), **options)["input_ids"]
-    return [begin_tokens(_as_list(ids), beginning, bos) for ids in encoded]
-
-
-def special_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
-    """Return the ids of the special tokens before a text and after it."""
-    (ids,) = text_encoder(tokenizer, bos)([text])
-    bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    starts = [k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare]
-    start = starts[0] if starts else 0
-    return ids[:start], ids[start + len(bare) :]
-
-
-def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
-    """Return how plain texts become tokens, to be kept with a result.
-
-    Returns:
-        ``tokenizer``: its class. ``bos``: as given. ``chat``: ``False``. ``adds``: the special tokens around a text,
-        such as ``"[CLS] before, [SEP] after"``, or ``"none"``.
-    """
-    around = dict(zip(("before", "after"), special_around(tokenizer, bos=bos), strict=True))
-    adds = [f"{' '.join(tokenizer.convert_ids_to_tokens(ids))} {where}" for where, ids in around.items() if ids]
-    return {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": False, "adds": ", ".join(adds) or "none"}
-
-
 def leading_bos(tokenizer: Any, ids: Sequence[int]) -> str:
     """Return the beginning-of-sequence token if it is the first of the ids, and ``"none"`` otherwise.
 
@@ -107,7 +69,3 @@ def leading_bos(tokenizer: Any, ids: Sequence[int]) -> str:
     """
     beginning = beginning_id(tokenizer, "model")
     return str(tokenizer.convert_ids_to_tokens(beginning)) if list(ids[:1]) == [beginning] else "none"
-
-
-def _as_list(ids: Any) -> list[int]:
-    return ids.tolist() if hasattr(ids, "tolist") else list(ids)

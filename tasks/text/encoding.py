@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ from tasks.errors import InputError
 from tasks.text.beginning import Bos, begin_tokens, beginning_id
 from tasks.text.words import word_spans
 
+TextEncoder: TypeAlias = Callable[..., list[list[int]]]
 _Spans: TypeAlias = list[tuple[int, int]]  # start and end of each token in the characters of a text
 _Row: TypeAlias = Int[np.ndarray, "_"]  # one value per token of a window
 
@@ -144,7 +146,7 @@ def encode_documents(
     for number, text in enumerate(bar, start=1):
         encoded = tokenizer([text], return_offsets_mapping=True, truncation=max_length is not None, **options)
         windows, spans = beginning.apply(encoded["input_ids"], encoded["offset_mapping"])
-        check_ids(windows, d_vocab, f"document {number}")
+        check_token_ids(windows, d_vocab, f"document {number}")
         encoding.add(number - 1, text, windows, spans)
     return EncodedCorpus(
         words=list(words),
@@ -156,11 +158,11 @@ def encode_documents(
         occurrences=encoding.occurrences,
         lost=encoding.lost,
         documents=np.array(encoding.documents, dtype=np.int64),
-        pad_id=pad_within(tokenizer.pad_token_id, d_vocab),
+        pad_id=known_pad_id(tokenizer.pad_token_id, d_vocab),
     )
 
 
-def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> None:
+def check_token_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> None:
     """Refuse token ids for which a model has no embedding.
 
     Args:
@@ -176,7 +178,7 @@ def check_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> 
         )
 
 
-def pad_within(pad_id: int | None, d_vocab: int | None) -> int:
+def known_pad_id(pad_id: int | None, d_vocab: int | None) -> int:
     """Return an id to pad with that the model has an embedding for: ``pad_id`` or 0. The mask hides it."""
     if pad_id is None or pad_id < 0:
         return 0
@@ -303,3 +305,44 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     while start < end and text[end - 1].isspace():
         end -= 1
     return start, end
+
+
+def text_encoder(tokenizer: Any, bos: Bos = "model") -> TextEncoder:
+    """Return a function from texts to the token ids of Hugging Face's tokenizer, as ``begin_tokens`` changes them.
+
+    Raises:
+        InputError: if there is no beginning-of-sequence token to add or to remove.
+    """
+    return partial(_encode, tokenizer, beginning_id(tokenizer, bos), bos)
+
+
+def _encode(tokenizer: Any, beginning: int, bos: Bos, texts: Sequence[str], **options: Any) -> list[list[int]]:
+    if not texts:
+        return []
+    encoded = tokenizer(list(texts), **options)["input_ids"]
+    return [begin_tokens(_as_list(ids), beginning, bos) for ids in encoded]
+
+
+def special_tokens_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
+    """Return the ids of the special tokens before a text and after it."""
+    (ids,) = text_encoder(tokenizer, bos)([text])
+    bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    starts = [k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare]
+    start = starts[0] if starts else 0
+    return ids[:start], ids[start + len(bare) :]
+
+
+def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
+    """Return how plain texts become tokens, to be kept with a result.
+
+    Returns:
+        ``tokenizer``: its class. ``bos``: as given. ``chat``: ``False``. ``adds``: the special tokens around a text,
+        such as ``"[CLS] before, [SEP] after"``, or ``"none"``.
+    """
+    around = dict(zip(("before", "after"), special_tokens_around(tokenizer, bos=bos), strict=True))
+    adds = [f"{' '.join(tokenizer.convert_ids_to_tokens(ids))} {where}" for where, ids in around.items() if ids]
+    return {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": False, "adds": ", ".join(adds) or "none"}
+
+
+def _as_list(ids: Any) -> list[int]:
+    return ids.tolist() if hasattr(ids, "tolist") else list(ids)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tasks.errors import InputError
@@ -45,7 +44,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
             its format, or line and byte).
     """
     data = _read_bytes(path, what, called)
-    check_begins_as_text(path, data)
+    check_file_start(path, data)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -57,7 +56,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def check_begins_as_text(path: str | Path, data: bytes) -> None:
+def check_file_start(path: str | Path, data: bytes) -> None:
     """Refuse a file whose first bytes belong to another format than UTF-8 text.
 
     Args:
@@ -89,34 +88,7 @@ def _read_bytes(path: str | Path, what: str, called: str) -> bytes:
         raise InputError(f"no {called} can be named {name}; give the path of {what}") from None
 
 
-def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool], kinds: str) -> list[Path]:
-    """Return the files of a corpus, each once: given files, and the wanted ones of directories, sorted by name.
-
-    Args:
-        paths: files and directories.
-        is_wanted: whether a file in a directory belongs to the corpus.
-        kinds: the wanted files in words, for the message, such as ``"*.txt file"``.
-
-    Raises:
-        InputError: for no paths, one that is missing, and a directory without wanted files.
-    """
-    files: dict[Path, None] = {}  # in order, each once
-    for path in map(Path, paths):
-        if path.is_dir():
-            wanted = sorted(file for file in path.rglob("*") if is_wanted(file) and file.is_file())
-            if not wanted:
-                raise InputError(f"the directory {str(path)!r} holds no {kinds}; name the files themselves")
-            files.update(dict.fromkeys(wanted))
-        elif path.exists():
-            files[path] = None
-        else:
-            raise InputError(f"no corpus file {str(path)!r}; give the path of a file or of a directory of them")
-    if not files:
-        raise InputError("no corpus files given; name at least one file or a directory of them")
-    return list(files)
-
-
-def check_texts(texts: object, what: str) -> None:
+def check_utf8_texts(texts: object, what: str) -> None:
     """Refuse a value that is not a sequence of texts that can be written as UTF-8.
 
     Args:
@@ -131,10 +103,10 @@ def check_texts(texts: object, what: str) -> None:
     for i, text in enumerate(texts, start=1):  # type: ignore[arg-type, var-annotated]
         if not isinstance(text, str):
             raise InputError(f"{what} {i} is {quoted(text)}; expected a string")
-        check_whole_characters(text, f"{what} {i}")
+        check_utf8(text, f"{what} {i}")
 
 
-def check_whole_characters(text: str, what: str) -> None:
+def check_utf8(text: str, what: str) -> None:
     """Refuse a text with half a surrogate pair, which UTF-8 cannot write.
 
     Raises:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tasks.errors import InputError, repeated_values
+from tasks.errors import InputError
+from tasks.settings import repeated_values
 from tasks.text.visible import shortened
 
 Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]
@@ -84,7 +85,7 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return value
 
 
-def check_field(record: Mapping[str, Any], field: str, where: str, way_out: str = "add it") -> None:
+def check_json_field(record: Mapping[str, Any], field: str, where: str, way_out: str = "add it") -> None:
     """Refuse an object without a field.
 
     Raises:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError, repeated_values, suggest
+from tasks.errors import InputError, suggest
+from tasks.settings import repeated_values
 from tasks.text.files import read_text
-from tasks.text.json_lines import Records, check_field, parse_lines
+from tasks.text.json_lines import Records, check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.visible import quoted, shortened
 
@@ -57,7 +58,7 @@ def read_prompt_file(path: Path, fields: PromptFields) -> tuple[list[str], dict[
     return _labelled_prompts(_records(path, fields), fields)
 
 
-def read_json_lines(path: Path) -> tuple[list[str], dict[str, list[str]]]:
+def read_prompt_lines(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     """Return prompts and labels of a file of JSON lines, whatever its name, as ``read_prompt_file``.
 
     Raises:
@@ -110,7 +111,7 @@ def _check_both(record: Mapping[str, Any], fields: PromptFields, where: str) -> 
             f"the fields that have them: {' and '.join(options.values())}"
         )
     for field in missing:
-        check_field(record, field, where, f"add it, or name the field that has it: {options[field]}")
+        check_json_field(record, field, where, f"add it, or name the field that has it: {options[field]}")
 
 
 def _checked_prompt(value: Any, where: str) -> str:

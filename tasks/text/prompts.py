@@ -13,11 +13,12 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from tasks.batch import Batch, pad_right, token_batches
-from tasks.errors import InputError, check_choice
+from tasks.errors import InputError
+from tasks.settings import check_choice
 from tasks.text.beginning import Bos, begin_tokens, beginning_id
-from tasks.text.encoding import check_ids, pad_within
-from tasks.text.files import check_texts
-from tasks.text.prompt_files import PromptFields, read_json_lines, read_prompt_file
+from tasks.text.encoding import check_token_ids, known_pad_id
+from tasks.text.files import check_utf8_texts
+from tasks.text.prompt_files import PromptFields, read_prompt_file, read_prompt_lines
 from tasks.text.visible import quoted, shortened
 
 Encode = Callable[[Sequence[str]], Any]
@@ -52,7 +53,7 @@ class LabelledPrompts:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise InputError(f'{self.source} holds no prompts; give one JSON object per line, with "prompt" and "task"')
-        check_texts(self.prompts, f"{self.source}: prompt")
+        check_utf8_texts(self.prompts, f"{self.source}: prompt")
         for i, prompt in enumerate(self.prompts):
             if not prompt.strip():
                 raise InputError(f"{self.source}: prompt {i + 1} is empty; give it a text or remove it")
@@ -66,7 +67,7 @@ class LabelledPrompts:
                     f"{self.source}: label {quoted(name)} has {len(values)} values for {len(self.prompts)} prompts; "
                     "expected one per prompt"
                 )
-            check_texts(values, f"{self.source}: label {quoted(name)} of prompt")
+            check_utf8_texts(values, f"{self.source}: label {quoted(name)} of prompt")
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -130,7 +131,7 @@ class LabelledPrompts:
         Raises:
             InputError: as ``from_file``.
         """
-        prompts, labels = read_json_lines(Path(path))
+        prompts, labels = read_prompt_lines(Path(path))
         return cls(prompts, labels, source=str(path))
 
     def batches(
@@ -170,12 +171,12 @@ class LabelledPrompts:
         for i, ids in enumerate(encoded):
             if not ids:
                 raise InputError(f"{self._name_of(i)} encodes to no tokens; remove it")
-            check_ids([ids], d_vocab, self._name_of(i))
+            check_token_ids([ids], d_vocab, self._name_of(i))
             if max_length is not None and len(ids) > max_length:
                 if too_long == "refuse":
                     raise self._too_long_error(i, len(ids), max_length)
                 encoded[i] = [*ids[:keep], *ids[len(ids) - max_length + keep :]]
-        pad_id = pad_within(pad_id, d_vocab)
+        pad_id = known_pad_id(pad_id, d_vocab)
         labels = {name: self._label_numbers(name) for name in self.labels}
         for rows in token_batches(list(map(len, encoded)), tokens_per_batch, self._name_of):
             tokens, attention_mask = pad_right([torch.tensor(encoded[i]) for i in rows], pad_id)

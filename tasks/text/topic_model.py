@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +14,10 @@ from tqdm import tqdm
 
 from tasks._random import generator
 from tasks.batch import row_batches
-from tasks.errors import InputError, check_count
+from tasks.errors import InputError
+from tasks.settings import check_count
 from tasks.text.corpus import Corpus
+from tasks.text.word_counts import WordCounts, count_words
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,28 +92,15 @@ def _check_threshold(threshold: float) -> None:
         raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
 
 
-def least_threshold(n_words: int) -> float:
+def least_topic_threshold(n_words: int) -> float:
     """Return ``1 / n_words`` rounded up, the least threshold at which a topic keeps two words or more.
 
     Example:
-        >>> least_threshold(20), least_threshold(4321)
+        >>> least_topic_threshold(20), least_topic_threshold(4321)
         (0.05, 0.000232)
     """
     scale = 10 ** (len(str(n_words)) + 2)
     return -(-scale // n_words) / scale
-
-
-@dataclass(frozen=True)
-class WordCounts:
-    """Counts of each word in each document.
-
-    Attributes:
-        words: sorted.
-        counts: sparse matrix ``[document word]`` of integers, of scipy, or ``Bags``.
-    """
-
-    words: list[str]
-    counts: Any
 
 
 def fit_topics(
@@ -152,9 +139,9 @@ def fit_topics(
         (['bread', 'cat', 'dog', 'milk'], [['bread', 'milk'], ['cat', 'dog']])
     """
     check_topics(n_topics, passes, seed, batch_size)
-    check_corpus_size(len(corpus), n_topics)
+    check_enough_for_topics(len(corpus), n_topics)
     counts = count_words(corpus, min_documents, max_share, stop_words, progress=progress)
-    return fit_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
+    return fit_topics_to_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
 
 
 def check_topics(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
@@ -162,7 +149,7 @@ def check_topics(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int 
     check_count(n_topics=(n_topics, 2), passes=(passes, 1), seed=(seed, 0), batch_size=(batch_size, 1))
 
 
-def check_corpus_size(n_documents: int, n_topics: int) -> None:
+def check_enough_for_topics(n_documents: int, n_topics: int) -> None:
     """Refuse a corpus of fewer documents than topics."""
     if n_documents < n_topics:
         raise InputError(
@@ -171,54 +158,7 @@ def check_corpus_size(n_documents: int, n_topics: int) -> None:
         )
 
 
-def count_words(
-    corpus: Corpus,
-    min_documents: int = 5,
-    max_share: float = 0.5,
-    stop_words: str | Collection[str] = "english",
-    *,
-    progress: bool = False,
-) -> WordCounts:
-    """Count the words of each document, without stop words and words in too few or too many documents.
-
-    Args: see ``fit_topics``.
-
-    Raises:
-        InputError: when no word is left.
-    """
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    check_count(min_documents=(min_documents, 1))
-    check_max_share(max_share)
-    stop = read_stop_words(stop_words)
-    numbers = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)
-    documents = ([word for word in corpus.words(i) if word not in stop] for i in numbers)
-    most = int(max_share * len(corpus))
-    if most < min_documents:
-        raise no_words_error(min_documents, most, len(corpus))
-    counter = CountVectorizer(analyzer=list, min_df=min_documents, max_df=most, dtype=np.int32)
-    try:
-        counts = counter.fit_transform(documents)
-    except ValueError:  # scikit-learn raises it for an empty vocabulary
-        raise no_words_error(min_documents, most, len(corpus)) from None
-    return WordCounts(counter.get_feature_names_out().tolist(), counts)
-
-
-def check_max_share(max_share: float) -> None:
-    """Refuse a number that is not a share of documents."""
-    if not 0 < max_share <= 1:
-        raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
-
-
-def no_words_error(min_documents: int, max_documents: int, n_documents: int) -> InputError:
-    """Return the error that every word is in too few or too many documents."""
-    return InputError(
-        f"no word except stop words is in at least {min_documents} and at most {max_documents} of the {n_documents} "
-        "documents; give more text, or lower min_documents or raise max_share"
-    )
-
-
-def fit_counts(
+def fit_topics_to_counts(
     counts: WordCounts,
     n_topics: int = 100,
     passes: int = 6,
@@ -233,7 +173,7 @@ def fit_counts(
 
     n = counts.counts.shape[0]
     check_topics(n_topics, passes, seed, batch_size)
-    check_corpus_size(n, n_topics)
+    check_enough_for_topics(n, n_topics)
     model = LatentDirichletAllocation(
         n_topics, learning_method="online", total_samples=n, batch_size=batch_size, random_state=seed
     )
@@ -253,33 +193,3 @@ def _shuffled_batches(n: int, passes: int, seed: int, batch_size: int) -> Iterat
         order = generator(seed, "topic model order", number).permutation(n)
         for places in row_batches(n, batch_size):
             yield np.sort(order[places])
-
-
-def read_stop_words(given: str | Collection[str]) -> frozenset[str]:
-    """Return the words that a topic model leaves out, lower-cased.
-
-    Args:
-        given: ``"english"`` (scikit-learn's list), ``"none"``, the path of a UTF-8 file with one word
-            per line, or the words themselves.
-
-    Raises:
-        InputError: for a name that is neither, and no file.
-
-    Example:
-        >>> "the" in read_stop_words("english"), sorted(read_stop_words(["Der", "die"]))
-        (True, ['der', 'die'])
-    """
-    if not isinstance(given, (str, Path)):
-        return frozenset(word.lower() for word in given)
-    if given == "none":
-        return frozenset()
-    if given == "english":
-        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-        return ENGLISH_STOP_WORDS
-    try:
-        return frozenset(Path(given).read_text(encoding="utf-8-sig").lower().split())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"stop_words is {str(given)!r}; expected 'english', 'none' or a UTF-8 file with one word per line ({error})"
-        ) from None

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int32, Int64
 from tqdm import tqdm
 
-from tasks.errors import check_count
-from tasks.text.topic_model import check_max_share, no_words_error, read_stop_words
+from tasks.errors import InputError
+from tasks.settings import check_count
 from tasks.text.words import words_of
 
 
@@ -77,7 +78,7 @@ class Vocabulary:
         check_count(min_documents=(min_documents, 1), most_words=(most_words, 1))
         if size is not None:
             check_count(vocabulary=(size, 2))
-        check_max_share(max_share)
+        check_vocabulary_share(max_share)
         stop = read_stop_words(stop_words)
         documents: Counter[str] = Counter()
         n = 0
@@ -91,7 +92,7 @@ class Vocabulary:
         most = int(max_share * n)
         usable = [(-count, word) for word, count in documents.items() if min_documents <= count <= most]
         if not usable:
-            raise no_words_error(min_documents, most, n)
+            raise empty_vocabulary_error(min_documents, most, n)
         words = sorted(word for _, word in sorted(usable)[:size])
         return cls(words, np.array([documents[word] for word in words], dtype=np.int64), n, undercount)
 
@@ -133,3 +134,47 @@ def _without_rare(documents: Counter[str], n_words: int) -> tuple[Counter[str], 
     """Return at most ``n_words`` words, with most documents, and the largest count that was forgotten."""
     threshold = sorted(documents.values(), reverse=True)[n_words]
     return Counter({word: count for word, count in documents.items() if count > threshold}), threshold
+
+
+def check_vocabulary_share(max_share: float) -> None:
+    """Refuse a number that is not a share of documents."""
+    if not 0 < max_share <= 1:
+        raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
+
+
+def empty_vocabulary_error(min_documents: int, max_documents: int, n_documents: int) -> InputError:
+    """Return the error that every word is in too few or too many documents."""
+    return InputError(
+        f"no word except stop words is in at least {min_documents} and at most {max_documents} of the {n_documents} "
+        "documents; give more text, or lower min_documents or raise max_share"
+    )
+
+
+def read_stop_words(given: str | Collection[str]) -> frozenset[str]:
+    """Return the words that a topic model leaves out, lower-cased.
+
+    Args:
+        given: ``"english"`` (scikit-learn's list), ``"none"``, the path of a UTF-8 file with one word
+            per line, or the words themselves.
+
+    Raises:
+        InputError: for a name that is neither, and no file.
+
+    Example:
+        >>> "the" in read_stop_words("english"), sorted(read_stop_words(["Der", "die"]))
+        (True, ['der', 'die'])
+    """
+    if not isinstance(given, (str, Path)):
+        return frozenset(word.lower() for word in given)
+    if given == "none":
+        return frozenset()
+    if given == "english":
+        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+        return ENGLISH_STOP_WORDS
+    try:
+        return frozenset(Path(given).read_text(encoding="utf-8-sig").lower().split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"stop_words is {str(given)!r}; expected 'english', 'none' or a UTF-8 file with one word per line ({error})"
+        ) from None

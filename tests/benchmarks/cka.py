@@ -267,11 +267,11 @@ def over_products(precision: str, layers: int, n: int, d: int, every: bool = Fal
 
 def kernels_over_grams(layers: int, n: int = 2_000, d: int = 1_024) -> float:
     """Time of HSIC of every two layers from kept rows in float32 over that of ``_gram_products`` of the same rows."""
-    from probes.functional.cka import linear_hsic
+    from probes.functional.cka import linear_cka_terms
 
     rows = _states(layers, n, d)
     pairs = _pairs(rows, True)
-    return alternate(lambda: linear_hsic(rows, pairs, "float32"), lambda: _gram_products(rows, pairs), rounds=3)
+    return alternate(lambda: linear_cka_terms(rows, pairs, "float32"), lambda: _gram_products(rows, pairs), rounds=3)
 
 
 def kernels_over_products(layers: int, n: int = 2_000, d: int = 1_024) -> float:

@@ -38,9 +38,9 @@ def measure(megabytes: float) -> None:
     from sklearn.decomposition import LatentDirichletAllocation  # noqa: F401  (imported before memory is looked at)
 
     from tasks import CorpusStream
-    from tasks.text.bags import Bags
-    from tasks.text.topic_model import fit_counts
+    from tasks.text.topic_model import fit_topics_to_counts
     from tasks.text.vocabulary import Vocabulary
+    from tasks.text.word_counts import WordCountsOnDisk
 
     with tempfile.TemporaryDirectory() as folder:
         write_text(path := Path(folder, "corpus.txt"), megabytes)
@@ -56,9 +56,9 @@ def measure(megabytes: float) -> None:
         most.append(0.0)
         known = Vocabulary.count(watched(stream))
         most.append(0.0)
-        bags = Bags.gather(watched(stream), known, folder, "tfidf")
+        bags = WordCountsOnDisk.gather(watched(stream), known, folder, "tfidf")
         most.append(0.0)
-        fit_counts(bags.word_counts, n_topics=10, passes=1)
+        fit_topics_to_counts(bags.word_counts, n_topics=10, passes=1)
         most[-1] = own() - before
         most.append(0.0)
         stream.sample(1000)

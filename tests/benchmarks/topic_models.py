@@ -21,8 +21,8 @@ _SHOWN = 10  # likeliest words of a topic, of which every pair is looked at
 def _corpus():
     """Words and counts of half of the documents, and the words of each of the other half."""
     from tasks import CorpusStream
-    from tasks.text.topic_model import WordCounts
     from tasks.text.vocabulary import Vocabulary
+    from tasks.text.word_counts import WordCounts
     from tests.real.data import standard_library
 
     folder, _ = standard_library()
@@ -34,11 +34,12 @@ def _corpus():
 
 def scikit_learn(seed: int, weights: str = "counts", passes: int = PASSES) -> np.ndarray:
     """``[topic word]`` by online variational Bayes, as mechclust fits them."""
-    from tasks.text.topic_model import WordCounts, fit_counts
+    from tasks.text.topic_model import fit_topics_to_counts
+    from tasks.text.word_counts import WordCounts
 
     counts, known, _ = _corpus()
     given = counts if weights == "counts" else WordCounts(known.words, known.tfidf(counts.counts))
-    return fit_counts(given, N_TOPICS, passes, seed, BATCH).weights.numpy()
+    return fit_topics_to_counts(given, N_TOPICS, passes, seed, BATCH).weights.numpy()
 
 
 def gensim(seed: int, weights: str = "counts") -> np.ndarray:

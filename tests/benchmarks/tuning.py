@@ -26,12 +26,12 @@ def table() -> Table:
 
 def throughput(*, all_logits: bool = False) -> float:
     """Seconds a run, ours over theirs: a small Llama with a large vocabulary, half of the tokens in answers."""
-    from mechclust.models.instructions import Answered
+    from mechclust.models.instruction_format import FormattedExample
     from mechclust.training.tuning import TuneConfig, tune_adapter
 
     model, draw = _model(), torch.Generator().manual_seed(0)
     rows = torch.randint(1, 8000, (_STEPS * _BATCH * _ACCUMULATION, 96), generator=draw).tolist()
-    given = [Answered(row, 48) for row in rows]
+    given = [FormattedExample(row, 48) for row in rows]
     config = TuneConfig(batch_size=_BATCH, accumulation=_ACCUMULATION, steps=_STEPS, save_every=_STEPS)
     folder = Path(tempfile.mkdtemp())
 
@@ -61,8 +61,8 @@ def _plain(model: Any, rows: list[list[int]], folder: Path, all_logits: bool) ->
     import peft
     from transformers import Trainer, TrainingArguments
 
-    from mechclust.models.adapters import shared_copy
     from mechclust.models.huggingface import quiet_transformers
+    from mechclust.models.weights import shared_copy
 
     def collate(batch: list[list[int]]) -> dict[str, torch.Tensor]:
         tokens = torch.tensor(batch)

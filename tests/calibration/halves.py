@@ -14,12 +14,10 @@ from torch import Tensor
 
 from probes import ProbeResult, TopicAttention
 from probes.functional.adjusted_rand import adjusted_rand_score
-from probes.functional.cka import compact_rows
-from probes.functional.cka_draws import cka_of_halves, halves_hsic
-from probes.functional.half_interval import interval_from_halves
-from probes.functional.kmeans import kmeans
-from probes.functional.task_cluster_ari import clusters_of_halves
-from probes.functional.unit_hsic import cka_between_units
+from probes.functional.cka import cka_between_units, cka_halves_terms, cka_of_halves
+from probes.functional.intervals import interval_from_halves
+from probes.functional.kmeans import kmeans, kmeans_of_halves
+from probes.functional.preprocess import compact_rows
 from tasks import Batch
 from tests.calibration.topic_attention import N_TOPICS, SITE, WORDS_PER_TOPIC, draw_documents
 
@@ -47,8 +45,8 @@ def index_change_missed(seed: int, n_templates: int, distances: tuple[float, flo
     of_halves = []
     for rows in _clustered_states(draw, unit, distances):
         classes = unit % CLASSES
-        clusters = kmeans(torch.from_numpy(rows), CLASSES, n_init=2, seed=seed).labels.numpy()
-        halves = clusters_of_halves(rows, clusters, HALVES, unit, seed)
+        clusters = kmeans(rows, CLASSES, n_init=2, seed=seed).labels
+        halves = kmeans_of_halves(rows, clusters, HALVES, unit, seed)
         indices.append(adjusted_rand_score(classes, clusters))
         of_halves.append(np.array([adjusted_rand_score(classes[half], of_half) for half, of_half in halves]))
     change = np.array(indices[1] - indices[0])
@@ -76,10 +74,7 @@ def _mean_change(n_templates: int, distances: tuple[float, float]) -> float:
     for seed in range(MEAN_OVER):
         states = _clustered_states(torch.Generator().manual_seed(10**9 + seed), unit, distances)
         before, after = (
-            adjusted_rand_score(
-                unit % CLASSES, kmeans(torch.from_numpy(rows), CLASSES, n_init=2, seed=seed).labels.numpy()
-            )
-            for rows in states
+            adjusted_rand_score(unit % CLASSES, kmeans(rows, CLASSES, n_init=2, seed=seed).labels) for rows in states
         )
         changes.append(after - before)
     return float(np.mean(changes))
@@ -108,7 +103,7 @@ def gain_missed(seed: int, n_units: int, prompts: int, shares: tuple[float, floa
     for share in shares:
         rows = math.sqrt(share) * control + math.sqrt(1 - share) * _states(draw, unit)
         x, y = compact_rows(rows), compact_rows(control)
-        terms = [halves_hsic(a, b, HALVES, seed, units=unit) for a, b in ((x, y), (x, x), (y, y))]
+        terms = [cka_halves_terms(a, b, HALVES, seed, units=unit) for a, b in ((x, y), (x, x), (y, y))]
         values.append(float(cka_between_units(rows, control, unit)))
         of_halves.append(cka_of_halves(*terms, debiased=True).numpy())
     return _misses(np.array(values[1] - values[0]), of_halves[1] - of_halves[0], n_units, shares[1] - shares[0])

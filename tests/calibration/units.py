@@ -14,12 +14,16 @@ from torch import Tensor
 
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score
+from probes.functional.cka import cka_between_units
 from probes.functional.holm import holm
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
-from probes.functional.neighbour_purity import nearest_of_other_units, nearest_rows, relabelled_purity, same_label
-from probes.functional.relabelling import between_shares
-from probes.functional.unit_hsic import cka_between_units
-from probes.functional.units import Relabelling
+from probes.functional.neighbour_purity import (
+    nearest_rows,
+    nearest_rows_of_other_units,
+    purity_by_query,
+    relabelled_purity,
+)
+from probes.functional.relabelling import Relabelling, relabelled_shares
 
 D = 16
 SHUFFLES = 39
@@ -79,7 +83,7 @@ def any_head_called(design: Design, seed: int, use_units: bool) -> bool:
     """Return whether any of 16 heads is called after Holm's correction, as ``ClusteringHead`` does it."""
     classes, units = (torch.from_numpy(x) for x in design.labels())
     points = design.states(torch.Generator().manual_seed(seed), heads=16)
-    observed, null = between_shares(points, classes, 639, units=units if use_units else None, seed=seed)
+    observed, null = relabelled_shares(points, classes, 639, units=units if use_units else None, seed=seed)
     p = (1 + (null >= observed - 1e-9).sum(dim=0)) / 640
     return min(holm(p.tolist())) <= 0.05
 
@@ -101,10 +105,10 @@ def neighbours_called(design: Design, seed: int, use_units: bool) -> bool:
     """Return whether nearest neighbours are said to be of one class, as ``NeighbourPurity`` does it with ``k=1``."""
     classes, units = design.labels()
     rows = design.states(torch.Generator().manual_seed(seed))[:, 0]
-    near = nearest_of_other_units(rows, 1, torch.from_numpy(units)) if use_units else nearest_rows(rows, 1)
+    near = nearest_rows_of_other_units(rows, 1, torch.from_numpy(units)) if use_units else nearest_rows(rows, 1)
     relabelling = Relabelling.from_classes(classes, units if use_units else None)
     null = relabelled_purity(near, relabelling, SHUFFLES, seed)
-    return _called(null, same_label(near, classes).mean() - 1e-12)
+    return _called(null, purity_by_query(near, classes).mean() - 1e-12)
 
 
 def similarity_called(design: Design, seed: int, use_units: bool) -> bool:

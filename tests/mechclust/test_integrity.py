@@ -16,7 +16,7 @@ from mechclust import ModelConfig, build_model
 from mechclust.cli import main
 from mechclust.evidence import Bound, Finding, load_findings, mean_part, save_findings
 from mechclust.models import load_model, save_model
-from mechclust.models.checkpoint import read_metadata
+from mechclust.models.saved_model import read_metadata
 from mechclust.report.folder import check_command, open_folder, read_record, record_command
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble

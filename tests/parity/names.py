@@ -25,6 +25,7 @@ MODULES = (
 """Modules whose public names have their signatures compared."""
 
 MOVED: dict[str, str] = {
+    "mechclust.models.Answered": "mechclust.models.FormattedExample",
     "probes.testing.check_probe": "probes.extend.check_probe",
     "mechclust.training.tuning.AnswerScores": "mechclust.training.tuning.ExampleScores",
     "mechclust.training.tuning.answer_scores": "mechclust.training.tuning.score_answers",

@@ -11,7 +11,7 @@ from probes import Moments, Probe, ProbeResult, collect_rows, run
 from probes.engine.moments import MomentsState
 from probes.extend import check_probe
 from probes.functional import CrossMoments, cka_from_moments
-from probes.functional.hsic import cka_from_hsic
+from probes.functional.cka import cka_from_hsic
 from tasks import Batch
 from tests.probes.functional.test_cka import brute_force, gaussians
 

@@ -28,7 +28,7 @@ from probes.engine.run import measuring_batches
 from probes.engine.state import SumState, hashed_indices
 from probes.extend import check_probe
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
-from probes.functional.neighbour_purity import nearest_rows, purity_interval, same_label
+from probes.functional.neighbour_purity import nearest_rows, purity_by_query, purity_interval
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
 
@@ -131,7 +131,7 @@ def test_purity_of_some_examples(two: Any) -> None:
     ]
     assert all(torch.equal(found[0][measure], found[1][measure]) for measure in found[0].values)
     asked, task = torch.argsort(hashed_indices(torch.arange(30)))[:12], torch.arange(30) % 3
-    expected = [same_label(nearest_rows(x, 4), task)[asked].mean() for x in (*planted[0], *planted[1])]
+    expected = [purity_by_query(nearest_rows(x, 4), task)[asked].mean() for x in (*planted[0], *planted[1])]
     assert found[0]["neighbour_purity"].tolist() == pytest.approx(expected)
     assert float(found[0]["chance"]) == neighbour_purity_chance(task)
     assert found[0].metadata["n_asked"] == 12

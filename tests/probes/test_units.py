@@ -14,10 +14,11 @@ import torch
 from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
 from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
-from probes.functional.neighbour_purity import nearest_of_other_units
-from probes.functional.relabelling import relabelling_p_values
-from probes.functional.unit_hsic import hsic_between_units
-from probes.functional.units import Relabelling, half_samples, n_pairings, unit_pairings, units_needed
+from probes.functional.hsic import hsic_between_units
+from probes.functional.intervals import half_samples
+from probes.functional.neighbour_purity import nearest_rows_of_other_units
+from probes.functional.relabelling import Relabelling, relabelling_p_values
+from probes.functional.units import n_unit_pairings, unit_pairings, units_needed
 from tasks import Batch, InputError
 
 TASKS, TEMPLATES, PROMPTS, D = 6, 3, 6, 8
@@ -184,7 +185,7 @@ def test_pairings_and_halves_keep_units_together() -> None:
         assert sorted(order.tolist()) == list(range(9))
         for unit in units.unique():
             assert len(units[order][units == unit].unique()) == 1
-    assert n_pairings(9, units) == 6
+    assert n_unit_pairings(9, units) == 6
     for half in half_samples(9, 5, 0, units):
         inside = torch.isin(units, units[half])
         assert torch.equal(inside.nonzero()[:, 0], half)
@@ -335,7 +336,7 @@ def test_of_rows_that_are_the_same_the_first_of_another_unit_is_a_neighbour() ->
     distinct = 1000 + torch.randn(7, 33, generator=draw)
     row_of = torch.randint(7, (150,), generator=draw)
     units = torch.arange(150) // 10
-    near = nearest_of_other_units(distinct[row_of], 1, units)[:, 0]
+    near = nearest_rows_of_other_units(distinct[row_of], 1, units)[:, 0]
     for i, neighbour in enumerate(near.tolist()):
         same = (row_of == row_of[i]) & (units != units[i])
         assert neighbour == int(same.nonzero()[0])

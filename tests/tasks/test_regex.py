@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks._random import generator
-from tasks._regex import Element, RandomRegex
+from tasks._regex import RandomRegex, RegexElement
 from tests.tasks.regex import python_pattern
 
 NAMES = [chr(ord("a") + i) for i in range(12)]
@@ -27,7 +27,7 @@ def test_samples_match_the_expression_and_it_has_strings_to_spare(seed: int, wan
 
 
 def test_counts_of_a_known_expression() -> None:
-    regex = RandomRegex((Element((0, 1), (1, 1)), Element((2,), (0, 1)), Element((3, 4), (1, 3))))
+    regex = RandomRegex((RegexElement((0, 1), (1, 1)), RegexElement((2,), (0, 1)), RegexElement((3, 4), (1, 3))))
     assert python_pattern(regex, NAMES) == "[ab]{1,1}[c]{0,1}[de]{1,3}"
     assert [e.n_strings() for e in regex.elements] == [2, 2, 2 + 4 + 8]
 

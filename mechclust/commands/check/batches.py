@@ -11,7 +11,7 @@ from torch import Tensor
 from mechclust.commands.check.inputs import EXAMPLES, CheckedModel
 from mechclust.commands.check.result import NotTried
 from tasks import Batch
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 _N_ALONE = 4  # examples that are also measured alone
 _MAX_ON_PADDING = 1e-6  # attention from a real token to padding
@@ -71,7 +71,7 @@ def check_padding(checked: CheckedModel) -> tuple[bool, str]:
     try:
         on_the_right, on_padding = _padded(checked, unpadded, left=False)
     except Exception as error:
-        raise NotTried(f"padded batches are refused ({first_line(error)}); {_ONE_LENGTH}") from None
+        raise NotTried(f"padded batches are refused ({error_line(error)}); {_ONE_LENGTH}") from None
     if on_padding > _MAX_ON_PADDING:
         return False, (
             f"up to {on_padding:.2g} of attention goes to padding although it is masked, so that states depend on how "
@@ -93,7 +93,7 @@ def _without_padding(checked: CheckedModel) -> _Unpadded:
     try:
         streams = [checked.values(Batch(row[None, :n]), "residual") for row, n in zip(tokens, lengths, strict=True)]
     except Exception as error:
-        raise NotTried(f"sequences of other lengths are refused ({first_line(error)})") from None
+        raise NotTried(f"sequences of other lengths are refused ({error_line(error)})") from None
     return _Unpadded(tokens, lengths, streams)
 
 
@@ -102,7 +102,7 @@ def _on_the_left(checked: CheckedModel, unpadded: _Unpadded) -> str:
     try:
         difference, _ = _padded(checked, unpadded, left=True)
     except Exception as error:
-        return f"; padded on the left: refused ({first_line(error)})"
+        return f"; padded on the left: refused ({error_line(error)})"
     text = f"; on the left {difference:.2g}"
     if difference <= _allowed(checked):
         return text

@@ -28,7 +28,7 @@ from mechclust.commands.check.inputs import CheckedModel, Values, dtypes_of
 from mechclust.commands.check.reference import FROM_THE_MASK, Reference, ReferenceCase, ReferenceValues
 from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 _FACTOR = {torch.float32: 100.0, torch.float64: 100.0}
 _HALF_FACTOR = 4.0
@@ -181,7 +181,7 @@ def _compare_cases(checked: CheckedModel, cases: list[ReferenceCase]) -> tuple[l
         try:
             comparisons.append(_compare(checked, case))
         except Exception as error:  # of the model: anything
-            refused.append(f"; padded on the {case.padded}: refused ({first_line(error)})")
+            refused.append(f"; padded on the {case.padded}: refused ({error_line(error)})")
     return comparisons, refused
 
 

@@ -26,15 +26,15 @@ from mechclust.commands.check.traces import flat_memory, no_trace
 from mechclust.commands.settings import Dtype
 from mechclust.jobs import progress_bar
 from mechclust.models import build_model, load_pretrained
-from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.adapters import adapter_of, plain_model, set_adapter
-from mechclust.models.build import config_of
-from mechclust.models.pretrained import AnyModel, load_huggingface
+from mechclust.models.config import config_of
+from mechclust.models.pretrained import AnyModel, load_pretrained_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes import attach, embedding, resolve
 from probes.engine.hooks import check_device
 from tasks import InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 from tasks.settings import Seed, check_settings
 
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
@@ -164,7 +164,7 @@ def check_model(
                 afterwards.callback(set_adapter, subject.checked.model, None)
         checks = _checks(subject)
         first, *others = progress_bar(checks, desc="checking", unit=" check") if progress else checks
-    notes = [Check("adapter", True, note, note=True) for note in adapter_notes([resolved])]
+    notes = [Check("adapter", True, note, note=True) for note in adapter_fit_notes([resolved])]
     rows = [first, *notes, *others]
     return CheckReport(type(resolved.source).__name__ if resolved.in_memory else resolved.source, rows)
 
@@ -250,7 +250,7 @@ def _reference(model: ResolvedModel, options: dict[str, Any], seed: int) -> _Kno
     if model.is_own_file:
         return _Known("the file is from save_model, so there is no Hugging Face model to compare with")
     torch.manual_seed(seed)  # of heads that a checkpoint lacks
-    plain, tokenizer = load_huggingface(model, **options)
+    plain, tokenizer = load_pretrained_plain(model, **options)
     reference = _take(plain, tokenizer, seed)
     del plain
     gc.collect()
@@ -278,7 +278,7 @@ def _take(plain: Any, tokenizer: Any, seed: int) -> Reference | str:
     try:
         return take_reference(plain, tokenizer, seed)
     except Exception as error:  # of the model: anything
-        return f"plain Hugging Face stopped with {first_line(error)}"
+        return f"plain Hugging Face stopped with {error_line(error)}"
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
@@ -395,4 +395,4 @@ def _tried(name: str, attempt: _Attempt) -> Check:
     except InputError as error:
         return Check(name, False, str(error))
     except Exception as error:  # of the model: anything
-        return Check(name, False, f"stopped with {first_line(error)}")
+        return Check(name, False, f"stopped with {error_line(error)}")

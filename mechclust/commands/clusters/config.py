@@ -13,7 +13,6 @@ from mechclust.commands.settings import PromptSettings, UntrainedSettings, check
 from probes import LinearDecodability, NeighbourPurity, Preprocess, TaskClusterARI
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import check_different
 from tasks.settings import (
     MAX_DRAWS,
     Above,
@@ -26,6 +25,7 @@ from tasks.settings import (
     Repeats,
     RepeatsOrZero,
     Several,
+    check_different,
 )
 
 MAX_FOLDS = 5  # of the linear classifier

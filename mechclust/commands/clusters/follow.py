@@ -16,7 +16,7 @@ from jaxtyping import Int
 from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.permutation_test import permutation_p_value
-from probes.functional.units import Relabelling
+from probes.functional.relabelling import Relabelling
 from tasks.text.visible import shortened
 
 if TYPE_CHECKING:

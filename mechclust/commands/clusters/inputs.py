@@ -18,20 +18,20 @@ from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, labels_determine, surface_features, word_features
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import Units, units_of
-from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
     check_has_tokenizer,
-    prompt_batches,
     tokenization_of,
+    tokenize_prompts,
     tokenizer_and_sizes,
-    what_is_wrong,
+    tokenizer_notes,
 )
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join_words
 from probes.engine.identity import token_digests
-from probes.functional.adjusted_rand import n_relabellings
+from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
 from probes.rows.row_store import read_index, store_shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import did_you_mean, suggest
@@ -120,8 +120,8 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     notes = [
         *_notes_on_classes(prompts, config),
         *_notes_on_lost_classes(all_prompts, prompts),
-        *what_is_wrong(reader, batches, prompts.repeated),
-        *adapter_notes([model]),
+        *tokenizer_notes(reader, batches, prompts.repeated),
+        *adapter_fit_notes([model]),
         units.sentence,
     ]
     inputs = Inputs(
@@ -178,7 +178,7 @@ def _tokenize(
     prompts: LabelledPrompts, index: Int[Tensor, "prompt"], tokenizer: Any, sizes: Sizes, config: ClustersConfig
 ) -> list[Batch]:
     """Return the prompts as tokens, with their places in the file as index."""
-    batches = prompt_batches(
+    batches = tokenize_prompts(
         prompts,
         tokenizer,
         sizes,
@@ -318,7 +318,7 @@ def _notes_on_classes(prompts: LabelledPrompts, config: ClustersConfig) -> Itera
         if n_single:
             which = "1 class has" if n_single == 1 else f"{n_single} classes have"
             yield f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
-        least_p = 1 / n_relabellings(prompts.labels[name])
+        least_p = 1 / n_adjusted_rand_relabellings(prompts.labels[name])
         if least_p > CHANCE_LEVEL:
             yield (
                 f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "

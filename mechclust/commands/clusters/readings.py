@@ -14,7 +14,7 @@ from mechclust.commands.clusters.follow import MOSTLY, PARTLY, TIE
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
 from mechclust.commands.units import TEMPLATE
-from mechclust.models.tokenizers import in_words
+from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.chance import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
 from mechclust.report.text import first_few, format_ranges, format_span, join_words, layers_text, with_ends
@@ -287,7 +287,7 @@ def caveats(result: Measurements) -> list[str]:
     return [
         *result.input_notes,
         f"{metadata['n']} prompts, hidden state at {config.states}{after}; clusters: {clusters}.",
-        *([in_words(metadata["tokenization"])] if "tokenization" in metadata else []),
+        *([tokenization_in_words(metadata["tokenization"])] if "tokenization" in metadata else []),
         *_on_given(result),
         f"Chance: 95% of the indices when labels are permuted among the {exchanged}; p: the share of "
         f"{config.n_permutations} such permutations at least as high. Above chance: p of at most "

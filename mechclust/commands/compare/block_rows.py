@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.saved_rows import Checkpoint, name_in_errors, save_batches
-from mechclust.models.same_input import on_the_stream_of
+from mechclust.models.same_input import same_input
 from probes import residual
 from probes.engine.hooks import HookedModel, n_blocks
 from tasks import Batch
@@ -46,5 +46,5 @@ def save_block_rows(
     blocks = residual(range(1, n_blocks(list(base.hook_dict)) + 1))
     for checkpoint, model in models.items():
         folder = block_folder(rows, checkpoint.role)
-        with name_in_errors(checkpoint, FEWER_PROMPTS), on_the_stream_of(base, model) as same_input:
-            save_batches(same_input, batches, folder, config.readout, config.kept_labels, progress=progress, at=blocks)
+        with name_in_errors(checkpoint, FEWER_PROMPTS), same_input(base, model) as hooked:
+            save_batches(hooked, batches, folder, config.readout, config.kept_labels, progress=progress, at=blocks)

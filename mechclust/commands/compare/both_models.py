@@ -31,14 +31,13 @@ from mechclust.commands.saved_rows import (
 )
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of, plain_model
-from mechclust.models.patching import stream_points
-from mechclust.models.same_input import can_write
+from mechclust.models.patching import can_be_patched, patching_points
 from mechclust.models.sizes import free_memory_bytes
 from mechclust.report.resources import GIB
 from probes import ProbeResult, RowStore
 from probes.engine.hooks import HookedModel
 from tasks import Batch, InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
                 put_adapter(model, checkpoint, adapter_of(model), FEWER_PROMPTS)
                 models[checkpoint] = model
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
-            reason = f"the models cannot be loaded together, with hooks that write ({first_line(error)})"
+            reason = f"the models cannot be loaded together, with hooks that write ({error_line(error)})"
             return PairOutcome(reason, reason, reason)
         reason = _reason(*models.values())
         outcome = PairOutcome(reason, reason)
@@ -244,7 +243,7 @@ def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: boo
         return PairOutcome(why_no_patching=reason)
     folder = job.rows / "patched"
     if progress:
-        n_passes = 2 * len(stream_points(base)) + 2
+        n_passes = 2 * len(patching_points(base)) + 2
         print(f"Patching: {n_passes} forward passes of {sum(map(len, job.patched)):,} prompts.", file=sys.stderr)
     parts = [patching_part(base, tuned, batch, job.weights, folder) for batch in job.patched]
     shown = progress_bar(parts, desc="patching", unit="batch") if progress else parts
@@ -255,7 +254,7 @@ def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: boo
 
 def _reason(base: HookedModel, tuned: HookedModel) -> str:
     """Return why states of one model cannot be given to the other, or ``""`` if they can."""
-    if not can_write(base) or not can_write(tuned):
+    if not can_be_patched(base) or not can_be_patched(tuned):
         return "the hooks of models of this kind can only read"
     if base.cfg.d_model != tuned.cfg.d_model:
         return "the models have different widths"

@@ -20,11 +20,17 @@ from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization_of, what_is_wrong
-from mechclust.models.whole_weights import check_weights
+from mechclust.models.tokenizers import (
+    check_tokenized_alike,
+    n_special_tokens_before,
+    tokenization_of,
+    tokenizer_encoder,
+    tokenizer_notes,
+)
+from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.folder import check_command, free_space, kept_bytes
 from mechclust.report.resources import GIB
 from probes.functional.hsic import LEAST_DEBIASED
@@ -114,14 +120,14 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     clusters = find_task_clusters(config.clusters, prompts)
     checkpoints = find_checkpoints(base, tuned, config, tasks, tokenizer)
     _check_adapters(checkpoints, config)
-    check_weights(checkpoint.model for checkpoint in checkpoints)
+    check_whole_weights(checkpoint.model for checkpoint in checkpoints)
     tokenizers = {}
     sizes = {}
     for model in checkpoints:
         tokenizers[model], sizes[model] = model.read(config.trust_remote_code)
     _check_layers(sizes)
     batches, notes = _tokenize(prompts, places, tokenizers, sizes, units, config)
-    notes += [units.sentence, *adapter_notes(checkpoint.model for checkpoint in checkpoints)]
+    notes += [units.sentence, *adapter_fit_notes(checkpoint.model for checkpoint in checkpoints)]
     first, template = (tokenizers[model] for model in checkpoints[:2])
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
     families = _families(*(sizes[model].family for model in checkpoints[:2]))
@@ -199,8 +205,8 @@ def _tokenize(
     template = tokenizers[tuned]
     if config.chat and not getattr(template, "chat_template", None):
         raise InputError(f"the tokenizer of {tuned} has no chat template; leave out --chat")
-    readers = {str(m): (t, encoder(t, config.chat, template, bos=config.bos)) for m, t in tokenizers.items()}
-    notes = check_read_alike({f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}, readers)
+    readers = {str(m): (t, tokenizer_encoder(t, config.chat, template, bos=config.bos)) for m, t in tokenizers.items()}
+    notes = check_tokenized_alike({f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}, readers)
     tokenizer, encode = readers[str(base)]
     source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"
     kept = {"task", *([] if units.label is None else [units.label])}
@@ -211,7 +217,7 @@ def _tokenize(
         pad_id=tokenizer.pad_token_id or 0,
         max_length=min((size.n_ctx for size in sizes.values() if size.n_ctx is not None), default=None),
         too_long=config.too_long,
-        keep=n_leading(tokenizer, config.bos),
+        keep=n_special_tokens_before(tokenizer, config.bos),
     )
     batches = [replace(batch, index=torch.tensor(places)[batch.index]) for batch in some]
     largest = max(int(batch.tokens.max()) for batch in batches)
@@ -221,7 +227,7 @@ def _tokenize(
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    return batches, [*notes, *what_is_wrong(tokenizer, batches, prompts.repeated)]
+    return batches, [*notes, *tokenizer_notes(tokenizer, batches, prompts.repeated)]
 
 
 def _widths(size: Sizes) -> list[int]:

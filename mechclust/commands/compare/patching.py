@@ -18,10 +18,10 @@ from mechclust.models.patching import (
     Activations,
     ActivationsByHook,
     Logits,
+    patched_forward,
     patched_outputs,
+    patching_points,
     predicts_next_token,
-    read_and_write,
-    stream_points,
 )
 from probes import ProbeResult
 from probes.engine.hooks import HookedModel
@@ -88,10 +88,10 @@ def patch_batch(base: HookedModel, tuned: HookedModel, batch: Batch) -> ProbeRes
     Cost: a forward pass of the tuned model and ``3 + 2 x layers`` of the base.
     Memory: the tuned model's residual stream of the batch at every layer, twice.
     """
-    sites = stream_points(base)
-    logits, states = read_and_write(tuned, batch, sites)
+    sites = patching_points(base)
+    logits, states = patched_forward(tuned, batch, sites)
     wanted = _log_probabilities(logits, batch)
-    logits, _ = read_and_write(base, batch, [])
+    logits, _ = patched_forward(base, batch, [])
     of_base = _divergence(wanted, logits, batch)
     patched = [_divergence(wanted, logits, batch) for _, logits in patched_outputs(base, batch, states)]
     partner, has_partner = _partners(batch.label("task"))

@@ -13,7 +13,7 @@ from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.commands.compare.roles import role_readings
-from mechclust.models.tokenizers import in_words
+from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
 from mechclust.report.text import LAYERS, first_few, format_ranges, format_span, join_words, layers_text, with_ends
 from tasks.text.visible import shortened
@@ -320,7 +320,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         which = "every label" if len(small) == len(counts) else join_words(map(shortened, small.index))
         notes.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; use debiased_cka.")
     if result.tokenization:
-        notes.append(in_words(result.tokenization))
+        notes.append(tokenization_in_words(result.tokenization))
     return [
         *notes,
         *result.notes,

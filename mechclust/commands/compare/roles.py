@@ -17,7 +17,7 @@ from probes.engine.hooks import HookedModel
 from probes.engine.sites import head_name
 from probes.head_roles import HEAD_ROLES
 from tasks import Batch, InputError
-from tasks.errors import first_line
+from tasks.errors import error_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ def measured_roles(
         probe = HeadRoles(n_permutations=0)
         roles = {checkpoint.role: run(model, sequences, probe) for checkpoint, model in models.items()}
     except InputError as error:
-        return {}, first_line(error)
+        return {}, error_line(error)
     if roles["base"]["role"].shape != roles["tuned"]["role"].shape:
         return {}, "the models have different heads"
     return roles, ""

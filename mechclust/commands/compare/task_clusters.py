@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks import InputError, LabelledPrompts
-from tasks.text.instructions.clusters import check_clusters, read_clusters
+from tasks.text.instructions.clusters import check_cluster_file, read_cluster_file
 from tasks.text.visible import quoted
 
 _LABEL = "cluster"
@@ -39,8 +39,8 @@ def find_task_clusters(path: Path | None, prompts: LabelledPrompts) -> ClustersO
     """
     tasks = prompts.classes["task"]
     if path is not None:
-        file = read_clusters(path)
-        check_clusters(file, tasks)
+        file = read_cluster_file(path)
+        check_cluster_file(file, tasks)
         if not file.clusters:
             raise InputError(
                 f'{str(path)!r} has no clusters; give a table [clusters] with name = ["task", ...], or leave out '

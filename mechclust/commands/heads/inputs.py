@@ -12,11 +12,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.heads.config import HeadsConfig
-from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.repeated_tokens import repeated_tokens
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, what_is_wrong
+from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, tokenizer_notes
 from probes.store.digest import digest_of
 from tasks import Batch, Corpus, CorpusStream, InputError
 from tasks.text.encoding import EncodedCorpus
@@ -76,13 +76,13 @@ def read_inputs(model: ResolvedModel, config: HeadsConfig, tokenizer: Any = None
     )
     batches: dict[str, Sequence[Batch]] = {REPEATED: repeated}
     shown = {REPEATED: _shortest_period(batches[REPEATED])}
-    notes = adapter_notes([model])
+    notes = adapter_fit_notes([model])
     if corpus is not None:
         documents = corpus.sample(config.max_documents, config.seed)
         beginnings = _beginnings(documents, reader, sizes, config)
         batches[NATURAL_TEXT] = list(beginnings.batches(config.tokens_per_batch))
         shown[NATURAL_TEXT] = torch.from_numpy(beginnings.windows[0]).long()
-        notes += [*corpus.notes, *what_is_wrong(reader, batches[NATURAL_TEXT], 0)]
+        notes += [*corpus.notes, *tokenizer_notes(reader, batches[NATURAL_TEXT], 0)]
     return Inputs(
         batches=batches,
         shown={text: tokens[:_SHOWN_TOKENS] for text, tokens in shown.items()},

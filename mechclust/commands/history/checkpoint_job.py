@@ -25,7 +25,7 @@ from mechclust.commands.parts import shard_rows
 from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.adapters import plain_model
-from mechclust.models.sketch import WeightSketch, named_weights, weight_sketch
+from mechclust.models.sketch import WeightSketch, sketched_weights, weight_sketch
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
 from probes.engine.hooks import device_of, evaluation_mode, forward
@@ -200,7 +200,7 @@ class CheckpointJob:
 
 def _check_finite(model: Any, name: str) -> None:
     """Refuse a checkpoint whose weights are not numbers."""
-    for weight_name, weight in named_weights(model):
+    for weight_name, weight in sketched_weights(model):
         if weight.is_floating_point() and not bool(weight.isfinite().all()):
             raise InputError(
                 f"checkpoint {quoted(name)} has NaN or infinity in the weight {weight_name!r}; leave this checkpoint "

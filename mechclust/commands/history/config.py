@@ -12,8 +12,19 @@ from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list
 from probes.engine.registry import find_probe
 from probes.engine.sites import Sites
 from tasks import InputError
-from tasks.errors import check_different, did_you_mean
-from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Repeats, Several, ShareBelowOne
+from tasks.errors import did_you_mean
+from tasks.settings import (
+    MAX_DRAWS,
+    AtLeast,
+    AtMost,
+    Count,
+    CountOrZero,
+    DrawsOrZero,
+    Repeats,
+    Several,
+    ShareBelowOne,
+    check_different,
+)
 
 PROBES = ("clusters", "cka", "heads", "topics")
 Against = Literal["last", "first", "previous"]

@@ -16,24 +16,24 @@ from torch import Tensor
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
-from mechclust.models.adapter_bases import adapter_notes
-from mechclust.models.huggingface import find_checkpoint, read_config
+from mechclust.models.adapter_fit import adapter_fit_notes
+from mechclust.models.huggingface import find_checkpoint, read_checkpoint_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
-    encoder,
-    in_words,
-    prompt_batches,
+    tokenization_in_words,
     tokenization_of,
+    tokenize_prompts,
     tokenizer_and_config,
-    what_is_wrong,
+    tokenizer_encoder,
+    tokenizer_notes,
 )
-from mechclust.models.whole_weights import check_weights
+from mechclust.models.whole_weights import check_whole_weights
 from probes.engine.identity import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
-from tasks.text.topic_model import check_corpus_size, fit_topics
+from tasks.text.topic_model import check_enough_for_topics, fit_topics
 
 _MAX_PROMPTS_COMPARED = 64  # prompts that distinguish a tokenizer from others, with its vocabulary
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
@@ -99,12 +99,12 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
     prompts = units.added_to(prompts)
     for checkpoint in series:
         _check_whole(checkpoint, config)
-    check_weights(checkpoint.model for checkpoint in series)
+    check_whole_weights(checkpoint.model for checkpoint in series)
     reader = _tokenizer(model, series, config) if tokenizer is None else tokenizer
     sizes = sizes_of(series[-1], config)
     _check_map_layers(config, sizes)
     batches = list(
-        prompt_batches(
+        tokenize_prompts(
             prompts,
             reader,
             sizes,
@@ -124,10 +124,10 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         corpus=corpus,
         topics=topics,
         notes=[
-            in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
-            *what_is_wrong(reader, batches, prompts.repeated),
+            tokenization_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
+            *tokenizer_notes(reader, batches, prompts.repeated),
             units.sentence,
-            *adapter_notes([series[-1].model]),
+            *adapter_fit_notes([series[-1].model]),
             *corpus_notes,
         ],
     )
@@ -144,7 +144,7 @@ def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
 def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
     """Return a digest of a tokenizer's vocabulary and of its tokens for some of the prompts."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
-    tokens = encoder(tokenizer, config.chat, bos=config.bos)(list(prompts[:_MAX_PROMPTS_COMPARED]))
+    tokens = tokenizer_encoder(tokenizer, config.chat, bos=config.bos)(list(prompts[:_MAX_PROMPTS_COMPARED]))
     return digest_of([vocabulary, json.dumps(tokens)])
 
 
@@ -203,7 +203,7 @@ def _check_whole(checkpoint: Checkpoint, config: HistoryConfig) -> None:
 def sizes_of(checkpoint: Checkpoint, config: HistoryConfig) -> Sizes:
     """Return the sizes of a checkpoint, without loading weights."""
     source = find_checkpoint(checkpoint.model.base, tokenizer=False, trust_remote_code=config.trust_remote_code)
-    return Sizes.from_config(read_config(source))
+    return Sizes.from_config(read_checkpoint_config(source))
 
 
 def _words(reader: Any, batches: Sequence[Batch], place: int) -> list[str]:
@@ -230,7 +230,7 @@ def _topics(
     """
     check_tokenizer(reader)
     corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
-    check_corpus_size(len(corpus), config.n_topics)
+    check_enough_for_topics(len(corpus), config.n_topics)
     topic_model = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)
     membership = topic_model.membership(config.threshold)
     in_topics = membership.any(dim=1)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechclust.commands.sampling import draw_prompts
 from probes import RowStore, residual, resolve
-from probes.functional.representations import centred_matrix
+from probes.functional.preprocess import centred_matrix
 from tasks import LabelledPrompts
 
 if TYPE_CHECKING:

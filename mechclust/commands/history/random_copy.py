@@ -13,7 +13,7 @@ from mechclust.commands.history.start import RandomWeights
 from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.resolved import ResolvedModel
-from mechclust.models.sketch import WeightSketch, constant_values, weight_sketch
+from mechclust.models.sketch import WeightSketch, constant_sketch_values, weight_sketch
 from probes.store.digest import digest_of
 from probes.store.files import is_whole, package_versions, read_safetensors, write_safetensors
 from tasks import InputError
@@ -60,7 +60,7 @@ class RandomCopy:
             write_safetensors(self.path, {}, {"key": self.key, "reason": reason})
             return
         sketch = weight_sketch(model)
-        tensors = {"values": sketch.values, "constant": constant_values(model)}
+        tensors = {"values": sketch.values, "constant": constant_sketch_values(model)}
         facts = {"key": self.key, "weights": sketch.digest, "shapes": sketch.shapes}
         write_safetensors(self.path, tensors, facts)
         del model

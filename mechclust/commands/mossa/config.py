@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from mechclust.commands.settings import ModelSettings, check_resamples
-from mechclust.models.instructions import PLAIN_END
+from mechclust.models.instruction_format import PLAIN_END
 from mechclust.models.resolved import absolute_path
 from mechclust.training.tuning import TuneConfig
 from probes.functional.hsic import LEAST_DEBIASED

@@ -15,13 +15,13 @@ from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
-from mechclust.models.adapter_bases import adapter_notes, check_fits_base
+from mechclust.models.adapter_fit import adapter_fit_notes, check_fits_base
 from mechclust.models.adapters import check_adapter
-from mechclust.models.instructions import Answered, InstructionFormat
+from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_read_alike, encoder, tokenizer_and_sizes
-from mechclust.models.whole_weights import check_weights
+from mechclust.models.tokenizers import check_tokenized_alike, tokenizer_and_sizes, tokenizer_encoder
+from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.text import join_words
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
@@ -95,11 +95,11 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
     adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
     for adapter in adapters:
         check_adapter(adapter)
-    check_weights([resolved, *(model.given for model in models if model.given is not None)])
+    check_whole_weights([resolved, *(model.given for model in models if model.given is not None)])
     notes += _check_checkpoints(base, tokenizer, sizes, models, collection, config)
     _check_context(collection, models, text_format, sizes.n_ctx, config)
     check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
-    notes += adapter_notes(replace(resolved, adapter=adapter) for adapter in adapters)
+    notes += adapter_fit_notes(replace(resolved, adapter=adapter) for adapter in adapters)
     notes.append(_units_note(collection, config))
     notes += [str(text_format), text_format.beginning, *_cut(collection, text_format)]
     return Inputs(str(base), collection, models, sizes, notes, text_format)
@@ -136,8 +136,8 @@ def _check_checkpoints(
             continue
         own_tokenizer, own_sizes = tokenizer_and_sizes(model.given, trust_remote_code=config.trust_remote_code)
         tokenizers = {f"base {base!r}": tokenizer, model.name: own_tokenizer}
-        notes += check_read_alike(
-            texts, {name: (each, encoder(each, bos=config.bos)) for name, each in tokenizers.items()}
+        notes += check_tokenized_alike(
+            texts, {name: (each, tokenizer_encoder(each, bos=config.bos)) for name, each in tokenizers.items()}
         )
         if own_sizes.n_layers != sizes.n_layers:
             raise InputError(
@@ -326,7 +326,7 @@ def _prompt_name(texts: Sequence[str], place: int) -> str:
 
 def prompts_and_pairs(
     task: InstructionTask, most: int, text_format: InstructionFormat
-) -> tuple[list[Answered], list[Answered], Pairs]:
+) -> tuple[list[FormattedExample], list[FormattedExample], Pairs]:
     """Return test prompts with their answers, and pairs of them with answers exchanged.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning import score_answers
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def swapped_answers(prompts: Sequence[str], answers: Sequence[str], pairs: Pairs
 def answer_margins(
     model: PreTrainedModel,
     nats: Float[Tensor, "prompt"],
-    exchanged: Sequence[Answered],
+    exchanged: Sequence[FormattedExample],
     pairs: Pairs,
     tokens_per_batch: int,
 ) -> Float[Tensor, "pair"]:
@@ -76,6 +76,6 @@ def answer_margins(
     return exchanged_nats.view(-1, 2).sum(1) - nats[torch.tensor(pairs)].sum(1)
 
 
-def total_nats(loss: Float[Tensor, "n"], examples: Sequence[Answered]) -> Float[Tensor, "n"]:
+def total_nats(loss: Float[Tensor, "n"], examples: Sequence[FormattedExample]) -> Float[Tensor, "n"]:
     """Return the nats of whole answers from the means over their tokens."""
     return loss * torch.tensor([len(example.tokens) - example.start for example in examples], dtype=loss.dtype)

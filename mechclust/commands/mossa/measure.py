@@ -21,7 +21,7 @@ from mechclust.commands.mossa.pooled import measure_pooled
 from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.models.adapters import plain_model
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.report.folder import rows_errors
 from mechclust.report.resources import GIB
 from mechclust.training.tuning import score_answers
@@ -201,7 +201,11 @@ def _answer_parts(resident: ResidentBase, job: TaskJob, arrays: Sequence[Array])
 
 
 def _answers(
-    resident: ResidentBase, model: Model, examples: Sequence[Answered], exchanged: Sequence[Answered], pairs: Pairs
+    resident: ResidentBase,
+    model: Model,
+    examples: Sequence[FormattedExample],
+    exchanged: Sequence[FormattedExample],
+    pairs: Pairs,
 ) -> ProbeResult:
     tokens_per_batch = resident.config.tokens_per_batch
     with resident.as_model(model) as hooked:

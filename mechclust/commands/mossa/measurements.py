@@ -20,7 +20,7 @@ from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import TaskCurves, defined_mean
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
-from probes.functional.half_interval import interval_from_halves
+from probes.functional.intervals import interval_from_halves
 from probes.store.files import file_name
 
 _HALVES = "debiased_cka_halves"

@@ -17,7 +17,7 @@ from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import first_of
 from mechclust.models.adapters import digest_of_adapter, plain_model, set_adapter
-from mechclust.models.instructions import Answered, InstructionFormat
+from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import ResolvedModel, absolute_path, resolve_model
 from mechclust.training.tuning import TuneConfig
 from probes.engine.identity import fingerprint
@@ -159,7 +159,7 @@ class ResidentBase:
         with self.as_model(model) as hooked:
             return fingerprint(hooked)
 
-    def training(self, model: Model) -> tuple[list[Answered], TuneConfig]:
+    def training(self, model: Model) -> tuple[list[FormattedExample], TuneConfig]:
         """Return the examples that a model is trained on, and how it is trained."""
         examples = training_examples(model, self.collection, self.config)
         tuning = tuning_of(model, self.collection, self.config)

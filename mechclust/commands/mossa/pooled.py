@@ -20,7 +20,7 @@ from mechclust.commands.parts import MeasurementPart, part_path
 from probes import NDims, NeighbourPurity, ProbeResult, Projection, RowStore, residual, resolve, run_stores, save_rows
 from probes.engine.probe import Probe
 from probes.functional import neighbour_purity_chance
-from probes.functional.neighbour_purity import nearest_rows, same_label
+from probes.functional.neighbour_purity import nearest_rows, purity_by_query
 from probes.store.files import package_versions
 from tasks import Batch
 from tasks.text.instructions import InstructionTask
@@ -133,7 +133,7 @@ def purity_by_task(store: RowStore, names: Mapping[int, str], k: int) -> ProbeRe
     rows: list[Sequence[float]] = []
     for site in store.sites:
         x = store.take(store.index, [f"rows/{site}"])[f"rows/{site}"]
-        shares = same_label(nearest_rows(x, k), clusters)
+        shares = purity_by_query(nearest_rows(x, k), clusters)
         rows.append([float(np.mean(shares[(tasks == task).numpy()])) for task in numbers])
     return ProbeResult(
         "PurityByTask",

@@ -20,7 +20,7 @@ from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.sources import LoadedModel, ModelSource, models_in_workers
 from mechclust.commands.topics.variants import Variant, check_pairs, chosen_words, kept_words, variants_of
 from mechclust.jobs import progress_bar
-from mechclust.models.adapter_bases import adapter_notes
+from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes
@@ -32,7 +32,8 @@ from probes.engine.sites import Sites
 from probes.store.digest import digest_of
 from tasks import Corpus, CorpusStream, InputError, TopicModel
 from tasks.text.encoding import EncodedCorpus, check_tokenizer
-from tasks.text.topic_model import WordCounts, check_corpus_size, count_words, fit_counts
+from tasks.text.topic_model import check_enough_for_topics, fit_topics_to_counts
+from tasks.text.word_counts import WordCounts, count_words
 
 MATRIX = "token embedding matrix"
 _FIRST_DOCUMENTS = 32  # in which a whole word is looked for before all others
@@ -78,7 +79,7 @@ def measure_topics(
         check_command(Path(out), "topics")
         check_outside(out, config.corpus)
     corpus = CorpusStream(config.corpus, config.split, config.min_words, text_field=config.text_field).read()
-    check_corpus_size(len(corpus), config.n_topics)
+    check_enough_for_topics(len(corpus), config.n_topics)
     subject = {"model": resolved.portable.title, "texts": digest_of(corpus.documents)}
     if progress:
         sizes = tokenizer_and_sizes(resolved, trust_remote_code=config.trust_remote_code)[1]
@@ -167,7 +168,7 @@ def _measured(model: ResolvedModel, corpus: Corpus, call: _Call) -> TopicsResult
         trained=trained,
         untrained=untrained,
         empty_files=corpus.empty_files,
-        corpus_notes=[*corpus.notes, *adapter_notes([model])],
+        corpus_notes=[*corpus.notes, *adapter_fit_notes([model])],
     )
 
 
@@ -181,7 +182,7 @@ def _read(
     check_window(max_length, config.tokens_per_batch)
     options: dict[str, Any] = {"bos": config.bos, "d_vocab": reader.d_vocab}
     _check_whole(model, documents, reader.tokenizer, counts.words, max_length, config.seed, **options)
-    topics = fit_counts(counts, config.n_topics, config.passes, config.seed, progress=call.progress)
+    topics = fit_topics_to_counts(counts, config.n_topics, config.passes, config.seed, progress=call.progress)
     kept = kept_words([topics], config.thresholds)
     words = chosen_words(topics.words, kept)
     encoded = documents.encode(reader.tokenizer, words, max_length, **options, progress=call.progress)

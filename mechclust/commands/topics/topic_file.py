@@ -13,7 +13,8 @@ import torch
 from probes.store.digest import digest_of
 from probes.store.files import package_versions, read_safetensors, write_safetensors
 from tasks import InputError, TopicModel
-from tasks.text.topic_model import WordCounts, fit_counts
+from tasks.text.topic_model import fit_topics_to_counts
+from tasks.text.word_counts import WordCounts
 from tasks.text.words import words_of
 
 TOPIC_FILE_FORMAT = "mechclust-topics-1"
@@ -62,7 +63,7 @@ def fit_seeds(
     corpus: str = "",
     progress: bool = False,
 ) -> FittedTopics:
-    """Return a topic model for each seed, see ``tasks.text.topic_model.fit_counts``.
+    """Return a topic model for each seed, see ``tasks.text.topic_model.fit_topics_to_counts``.
 
     Args:
         counts: of the corpus.
@@ -74,11 +75,11 @@ def fit_seeds(
         progress: show progress bars.
 
     Raises:
-        InputError: for no seeds, or one given twice, and as ``fit_counts``.
+        InputError: for no seeds, or one given twice, and as ``fit_topics_to_counts``.
     """
     seeds = list(seeds)
     _check_seeds(seeds)
-    models = [fit_counts(counts, n_topics, passes, seed, progress=progress) for seed in sorted(seeds)]
+    models = [fit_topics_to_counts(counts, n_topics, passes, seed, progress=progress) for seed in sorted(seeds)]
     used = {"n_topics": n_topics, "passes": passes, **(settings or {})}
     return FittedTopics(models, sorted(seeds), used, corpus)
 

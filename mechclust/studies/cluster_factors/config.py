@@ -32,8 +32,7 @@ from typing import Any
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
-from tasks.errors import check_choice
-from tasks.settings import Count, Draws, Repeats, Seed, Several, ShareBetween, check_settings
+from tasks.settings import Count, Draws, Repeats, Seed, Several, ShareBetween, check_choice, check_settings
 
 OVERLAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 

@@ -16,7 +16,6 @@ from mechclust.studies.clustering_heads.ablations import PADDED, Ablations
 from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
-from tasks.errors import check_multiple
 from tasks.settings import (
     Count,
     CountOrZero,
@@ -27,6 +26,7 @@ from tasks.settings import (
     ShareBelowOne,
     Size,
     WideSeed,
+    check_multiple,
     check_settings,
 )
 

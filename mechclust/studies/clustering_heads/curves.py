@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 
 from tasks import InputError
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 
 
 class Drop(NamedTuple):

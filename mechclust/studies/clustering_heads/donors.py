@@ -12,7 +12,7 @@ from torch import Tensor
 from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings, sequence_embeddings
 from probes import HookedModel, ProbeResult
 from tasks import Batch, InputError
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 
 CENTROID = "centroid"
 _RANDOM = "random classes"

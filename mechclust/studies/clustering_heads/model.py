@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from mechclust.models.config import ModelShape
+from mechclust.models.sizes import ModelShape
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from tasks import InputError
 

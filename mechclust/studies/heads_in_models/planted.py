@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from mechclust.models.config import ModelShape
+from mechclust.models.sizes import ModelShape
 from tasks import SparseModularAddition
 
 # Coordinates of the residual stream.

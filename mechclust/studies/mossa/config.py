@@ -10,8 +10,18 @@ from typing import Annotated, Literal, NamedTuple
 from mechclust.studies.study import check_left_out, check_past_warmup, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
-from tasks.errors import check_different, check_multiple
-from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, Positive, Seed, check_settings
+from tasks.settings import (
+    MAX_COUNT,
+    AtLeast,
+    AtMost,
+    Count,
+    CountOrZero,
+    Positive,
+    Seed,
+    check_different,
+    check_multiple,
+    check_settings,
+)
 from tasks.skills import OPERATIONS
 
 MODELS = ("base", "tuned")

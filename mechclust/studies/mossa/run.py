@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from mechclust.models import load_model
-from mechclust.models.build import config_of
+from mechclust.models.config import config_of
 from mechclust.models.weights import get_weights
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device, pretrain, train_once

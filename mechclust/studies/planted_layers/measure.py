@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.models.patching import Logits, patched_outputs, read_and_write
-from mechclust.models.same_input import can_write
+from mechclust.models.patching import Logits, can_be_patched, patched_forward, patched_outputs
 from mechclust.studies.planted_layers.plant import n_layers_of
 from mechclust.studies.planted_layers.rows import (
     CONTRIBUTION,
@@ -190,7 +189,7 @@ def _gather(
         stream = stream_of(base, batch)
         of_base = read_rows(base, stream, batch, readout)
         of_tuned = read_rows(tuned, stream_of(tuned, batch), batch, readout)
-        if can_write(tuned):
+        if can_be_patched(tuned):
             of_base[SAME_INPUT] = of_base[CONTRIBUTION]
             of_tuned[SAME_INPUT] = read_same_input(tuned, stream, batch, readout)
         base_rows.append(of_base)
@@ -253,7 +252,7 @@ def patch_layers(
     losses = dict.fromkeys(["base", "tuned", *hooks], math.nan)
     n_prompts = 0
     notes = []
-    if can_write(base):
+    if can_be_patched(base):
         losses, n_prompts = _patched_losses(base, tuned, batches, loss or next_token_loss)
     else:
         notes.append("restored is NaN: the hooks of this model cannot write")
@@ -286,11 +285,11 @@ def _patched_losses(
     n_prompts = 0
     for batch in batches:
         n_prompts += len(batch)
-        logits, states = read_and_write(tuned, batch, hooks)
+        logits, states = patched_forward(tuned, batch, hooks)
         totals["tuned"] += len(batch) * float(loss(logits, batch))
         for name, logits in patched_outputs(base, batch, states):
             totals[name] += len(batch) * float(loss(logits, batch))
-        logits, _ = read_and_write(base, batch, [])
+        logits, _ = patched_forward(base, batch, [])
         totals["base"] += len(batch) * float(loss(logits, batch))
     if not n_prompts:
         raise InputError("there are no prompts to patch on; give at least one batch")

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.models.patching import ActivationsByHook, read_and_write
+from mechclust.models.patching import ActivationsByHook, patched_forward
 from mechclust.studies.planted_layers.plant import n_layers_of
 from probes import Readout
 from probes.engine.hooks import HookedModel
@@ -43,7 +43,7 @@ def stream_of(model: HookedModel, batch: Batch, inputs: ActivationsByHook | None
     """
     pres = _pre_hooks(model)
     written = None if inputs is None else {name: inputs[name] for name in pres}
-    return read_and_write(model, batch, [*pres, *post_hooks(model)], written)[1]
+    return patched_forward(model, batch, [*pres, *post_hooks(model)], written)[1]
 
 
 def read_rows(model: HookedModel, stream: ActivationsByHook, batch: Batch, readout: Readout) -> RowsByView:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mechclust.models import load_model, load_pretrained
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import prompt_batches
+from mechclust.models.tokenizers import tokenize_prompts
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device, pretrain, train_once
 from mechclust.studies.planted_layers.alike import measure_alike, share_learnt
@@ -158,7 +158,7 @@ class _GivenModel:
         prompts = _first_of_each(self.prompts, n_per_task)
         sizes = Sizes.from_model(self.loaded)
         tokenizer = self.loaded.tokenizer
-        return prompt_batches(prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, too_long="truncate")
+        return tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, too_long="truncate")
 
 
 def _first_of_each(prompts: LabelledPrompts, n_per_task: int) -> LabelledPrompts:

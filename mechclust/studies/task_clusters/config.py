@@ -12,9 +12,8 @@ from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import result_path
 from tasks import InputError, InstructionFollowing
-from tasks.errors import check_choice
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
-from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_settings
+from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_choice, check_settings
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.topic_attention import WordTopics
+from probes.functional.word_topics import WordTopics
 from tasks import InputError
 
 

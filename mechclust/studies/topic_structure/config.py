@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_left_out, check_seeds
 from tasks import InputError, TopicDocuments
-from tasks.errors import check_different
 from tasks.settings import (
     Count,
     Draws,
@@ -20,6 +19,7 @@ from tasks.settings import (
     ShareBetween,
     Size,
     WideSeed,
+    check_different,
     check_settings,
 )
 

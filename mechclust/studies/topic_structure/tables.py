@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes import ProbeResult
-from probes.functional.topic_attention import WordTopics
+from probes.functional.word_topics import WordTopics
 from probes.store.files import package_versions
 from tasks import InputError, TopicDocuments
-from tasks.errors import check_at_least
+from tasks.settings import check_at_least
 from tasks.topic_documents import N_SPECIAL
 
 SCORES = "W_K^T W_Q"

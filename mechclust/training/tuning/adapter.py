@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from mechclust.models.adapters import adapter_of
 from mechclust.models.huggingface import ADAPTER
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning.answers import check_examples_fit
 from mechclust.training.tuning.checkpoints import newest_whole
 from mechclust.training.tuning.config import TuneConfig
@@ -63,7 +63,7 @@ class Tuned:
 
 def tune_adapter(
     model: PreTrainedModel,
-    examples: Sequence[Answered],
+    examples: Sequence[FormattedExample],
     config: TuneConfig,
     folder: str | Path,
     *,
@@ -150,7 +150,7 @@ def digest_of_weights(folder: str | Path) -> str:
     return digest_of(chain.from_iterable(sorted(weights.items())))
 
 
-def _check(model: PreTrainedModel, examples: Sequence[Answered], config: TuneConfig, name: str) -> None:
+def _check(model: PreTrainedModel, examples: Sequence[FormattedExample], config: TuneConfig, name: str) -> None:
     """Refuse a model, examples and settings with which training would fail."""
     present = adapter_of(model)
     if present is not None:
@@ -176,7 +176,7 @@ def _begin(folder: Path, subject: dict[str, Any]) -> None:
 
 def _train(
     model: PreTrainedModel,
-    examples: Sequence[Answered],
+    examples: Sequence[FormattedExample],
     config: TuneConfig,
     checkpoints: Path,
     name: str,
@@ -269,7 +269,7 @@ def _as_json(subject: dict[str, Any]) -> dict[str, Any]:
     return {**subject, "config": {k: list(v) if isinstance(v, tuple) else v for k, v in subject["config"].items()}}
 
 
-def _digest(examples: Sequence[Answered]) -> str:
+def _digest(examples: Sequence[FormattedExample]) -> str:
     lengths = torch.tensor([[len(example.tokens), example.start] for example in examples])
     tokens = list(chain.from_iterable(example.tokens for example in examples))
     return digest_of([lengths, torch.tensor(tokens)])

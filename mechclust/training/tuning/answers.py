@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from probes.engine.hooks import device_of, evaluation_mode
 from tasks import InputError
 from tasks.batch import token_batches
@@ -39,7 +39,9 @@ class ExampleScores:
 
 
 @torch.inference_mode()
-def score_answers(model: PreTrainedModel, examples: Sequence[Answered], tokens_per_batch: int = 4096) -> ExampleScores:
+def score_answers(
+    model: PreTrainedModel, examples: Sequence[FormattedExample], tokens_per_batch: int = 4096
+) -> ExampleScores:
     """Return loss and exact matches from one forward pass per batch, with the right answers fed in.
 
     Args:
@@ -82,7 +84,7 @@ def _name_of(row: int) -> str:
     return f"example {row + 1}"
 
 
-def check_examples_fit(model: PreTrainedModel, examples: Sequence[Answered], name: str) -> None:
+def check_examples_fit(model: PreTrainedModel, examples: Sequence[FormattedExample], name: str) -> None:
     """Refuse examples with more tokens than a model has positions, and tokens of another model.
 
     Raises:
@@ -104,7 +106,7 @@ def check_examples_fit(model: PreTrainedModel, examples: Sequence[Answered], nam
         )
 
 
-def answer_collator(model: PreTrainedModel) -> Callable[[Sequence[Answered]], dict[str, Int[Tensor, "..."]]]:
+def answer_collator(model: PreTrainedModel) -> Callable[[Sequence[FormattedExample]], dict[str, Int[Tensor, "..."]]]:
     """Return ``padded_answers`` for this Hugging Face model."""
     return partial(padded_answers, all_logits=not {"logits_to_keep", "position_ids"} <= {*_takes(model)})
 
@@ -115,7 +117,7 @@ def _takes(model: Any) -> Collection[str]:
     return inspect.signature(inner.forward).parameters
 
 
-def padded_answers(examples: Sequence[Answered], *, all_logits: bool = False) -> dict[str, Int[Tensor, "..."]]:
+def padded_answers(examples: Sequence[FormattedExample], *, all_logits: bool = False) -> dict[str, Int[Tensor, "..."]]:
     """Return a batch with labels for the answers' tokens alone.
 
     It is padded on the left, so that all answers end at the last position. Logits are requested from the first position

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mechclust.models.adapters import import_peft, shared_copy
+from mechclust.models.adapters import import_peft
 from mechclust.models.huggingface import quiet_transformers
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
+from mechclust.models.weights import shared_copy
 from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
 from probes.engine.hooks import device_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def train_lora(
     model: PreTrainedModel,
-    examples: Sequence[Answered],
+    examples: Sequence[FormattedExample],
     config: TuneConfig,
     checkpoints: Path,
     name: str,

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tasks.text.instructions.clusters import ClusterFile, check_clusters
-from tasks.text.instructions.collection import (
-    LEAST_TEST_PROMPTS,
-    Example,
-    InstructionTask,
-    TaskCollection,
-    check_names,
-)
+from tasks.text.instructions.clusters import ClusterFile, check_cluster_file
+from tasks.text.instructions.collection import LEAST_TEST_PROMPTS, InstructionTask, TaskCollection, check_task_names
+from tasks.text.instructions.records import Example
 from tasks.text.instructions.splits import SPLITS, TEST_SHARE, Split, with_test
 from tasks.text.visible import shortened
 
@@ -43,10 +38,10 @@ def assemble(
         InputError: for clusters and held-out tasks that do not fit, and tasks without training examples.
     """
     if file is not None:
-        check_clusters(file, known)
+        check_cluster_file(file, known)
     if held_out is None:
         held_out = [name for name in file.held_out if name in examples] if file else []
-    check_names(held_out, sorted(examples), f"{source}: no task to hold out is called")
+    check_task_names(held_out, sorted(examples), f"{source}: no task to hold out is called")
     if file is not None and file.clusters:
         clusters_text = f"those of {str(file.path)!r}"
         cluster_of = file.clusters.get

@@ -11,7 +11,7 @@ from typing import Any
 
 from tasks.errors import InputError, did_you_mean
 from tasks.text.files import read_text
-from tasks.text.instructions.collection import check_names
+from tasks.text.instructions.collection import check_task_names
 from tasks.text.visible import quoted
 
 _CLUSTERS_FILE = "clusters.toml"
@@ -40,15 +40,15 @@ class ClusterFile:
         return _at(self.path, self.lines, name, place)
 
 
-def find_clusters(folder: Path, given: str | Path | None) -> ClusterFile | None:
+def find_cluster_file(folder: Path, given: str | Path | None) -> ClusterFile | None:
     """Return the file that was given, or the ``clusters.toml`` of a folder if there is one."""
     if given is not None:
-        return read_clusters(given)
+        return read_cluster_file(given)
     path = folder / _CLUSTERS_FILE
-    return read_clusters(path) if path.exists() else None
+    return read_cluster_file(path) if path.exists() else None
 
 
-def read_clusters(path: str | Path) -> ClusterFile:
+def read_cluster_file(path: str | Path) -> ClusterFile:
     """Read a table ``[clusters]`` with ``name = ["task", ...]``, and ``[held_out]`` with ``tasks = ["task", ...]``.
 
     Both tables may be missing.
@@ -100,18 +100,18 @@ def _read_held_out(table: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     return tuple(_names(table.get("tasks", []), f"{str(path)!r}: tasks of [held_out]"))
 
 
-def check_clusters(file: ClusterFile, tasks: Sequence[str]) -> None:
+def check_cluster_file(file: ClusterFile, tasks: Sequence[str]) -> None:
     """Refuse clusters and held-out tasks that are not in the data.
 
     Raises:
         InputError: naming the first, with the nearest.
     """
     for task, cluster in file.clusters.items():
-        check_names(
+        check_task_names(
             [task], tasks, f"{file.at(task)}: the cluster {quoted(cluster)} has a task that is not in the data:"
         )
     for task in file.held_out:
-        check_names([task], tasks, f"{file.at(task, -1)}: [held_out] has a task that is not in the data:")
+        check_task_names([task], tasks, f"{file.at(task, -1)}: [held_out] has a task that is not in the data:")
 
 
 def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

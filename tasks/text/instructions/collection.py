@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
 from tasks.errors import InputError, did_you_mean
+from tasks.text.instructions.records import Example
 from tasks.text.visible import quoted, shortened
 
 LEAST_TEST_PROMPTS = 4
 """Debiased CKA is not defined on fewer examples."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One instruction and its answer.
-
-    Attributes:
-        prompt: the input of a model.
-        answer: the output that it should give.
-        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``. Not compared by ``==``.
-        unit: says which examples belong together, for example by template. Empty if unknown.
-    """
-
-    prompt: str
-    answer: str
-    where: str = field(default="", compare=False)
-    unit: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +114,7 @@ class TaskCollection:
         Raises:
             InputError: if there is none, with the nearest name.
         """
-        check_names([name], self.names, f"{self.source}: no task is called")
+        check_task_names([name], self.names, f"{self.source}: no task is called")
         return self.tasks[self.names.index(name)]
 
     @property
@@ -165,11 +149,11 @@ class TaskCollection:
         Raises:
             InputError: for a name that no task has, and for tasks that leave no other task of their cluster.
         """
-        check_names(names, self.names, f"{self.source}: no task to hold out is called")
+        check_task_names(names, self.names, f"{self.source}: no task to hold out is called")
         return replace(self, tasks=[replace(task, held_out=task.name in names) for task in self.tasks])
 
 
-def check_names(names: Collection[str], known: Sequence[str], problem: str) -> None:
+def check_task_names(names: Collection[str], known: Sequence[str], problem: str) -> None:
     """Refuse names that are not known.
 
     Args:

@@ -1,19 +1,34 @@
-"""A folder of instruction tasks, in the form of the common FLAN export."""
+"""A folder of instruction tasks, in the form of the common FLAN export: task, split and shard are in file names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.errors import InputError
 from tasks.text.instructions.assemble import assemble
-from tasks.text.instructions.clusters import find_clusters
-from tasks.text.instructions.collection import Example, TaskCollection, check_names
+from tasks.text.instructions.clusters import find_cluster_file
+from tasks.text.instructions.collection import TaskCollection, check_task_names
 from tasks.text.instructions.flan2021 import flan2021_cluster
-from tasks.text.instructions.layout import TaskFile, task_files
-from tasks.text.instructions.records import Fields, read_examples
+from tasks.text.instructions.records import Example, RecordFields, read_records
 from tasks.text.instructions.splits import Split
-from tasks.text.visible import quoted
+from tasks.text.visible import quoted, shortened
+
+_SUFFIXES = (".jsonl", ".parquet")
+_SILENTLY_LEFT_OUT = (".md", ".toml", ".txt", "")
+_SPLITS: dict[str, Split] = {
+    "train": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+_NAME = re.compile(rf"(?:(?P<task>.+)[-_.])?(?P<split>{'|'.join(_SPLITS)})", re.IGNORECASE)
+_WANTED = ".jsonl or .parquet files of prompts and answers"
+_SHARD = re.compile(r"-\d+-of-\d+$")
 
 
 def read_task_folder(
@@ -66,12 +81,12 @@ def read_task_folder(
         ({'commonsense': ['copa', 'piqa']}, 'yes', ['copa', 'piqa'])
     """
     folder = Path(folder)
-    files, notes = task_files(folder)
-    file = find_clusters(folder, clusters)
-    check_names(tasks, tasks, "tasks:")
-    examples, origins = _gather(files, Fields(prompt_field, answer_field, task_field, unit_field), tasks)
+    files, notes = _task_files(folder)
+    file = find_cluster_file(folder, clusters)
+    check_task_names(tasks, tasks, "tasks:")
+    examples, origins = _gather(files, RecordFields(prompt_field, answer_field, task_field, unit_field), tasks)
     known = sorted(examples)
-    check_names(tasks, known, f"{str(folder)!r}: no task is called")
+    check_task_names(tasks, known, f"{str(folder)!r}: no task is called")
     chosen = {name: examples[name] for name in known if not tasks or name in tasks}
     for name, by_split in chosen.items():
         _check_splits(name, {split: origins[name, split] for split in by_split})
@@ -88,13 +103,13 @@ def read_task_folder(
 
 
 def _gather(
-    files: Sequence[TaskFile], fields: Fields, chosen: Collection[str]
+    files: Sequence[_TaskFile], fields: RecordFields, chosen: Collection[str]
 ) -> tuple[dict[str, dict[Split | None, list[Example]]], dict[tuple[str, Split | None], str]]:
     """Return examples by task and split, of chosen tasks only, and the file of each task and split."""
     examples: dict[str, dict[Split | None, list[Example]]] = {}
     origins: dict[tuple[str, Split | None], str] = {}
     for file in files:
-        for task_in_line, example in read_examples(file.path, fields):
+        for task_in_line, example in read_records(file.path, fields):
             task = task_in_line or file.task
             if task is None:
                 raise InputError(
@@ -125,3 +140,108 @@ def _check_splits(task: str, origins: dict[Split | None, str]) -> None:
             f"the task {quoted(task)} has no training examples, only {', '.join(map(repr, origins.values()))}; add a "
             "file of its train split, or leave the task out"
         )
+
+
+@dataclass(frozen=True)
+class _TaskFile:
+    """A file of prompts and answers.
+
+    Attributes:
+        path: path of the file.
+        whole: the path without a shard's number, which the shards of one file have in common.
+        task: the task in the name. ``None`` for ``train.jsonl``.
+        split: the split in the name of the file or of its folder.
+    """
+
+    path: Path
+    whole: str
+    task: str | None
+    split: Split | None
+
+
+def _task_files(folder: Path) -> tuple[list[_TaskFile], list[str]]:
+    """Return the files of a folder and of its sub-folders that are called as a split, and notes on the others.
+
+    Raises:
+        InputError: for a folder that is missing or has none.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     (Path(folder) / "dev").mkdir()
+        ...     for name in ("copa_train.jsonl", "dev/copa.jsonl", "train-00000-of-00002.parquet", "notes.txt"):
+        ...         (Path(folder) / name).touch()
+        ...     files, notes = _task_files(Path(folder))
+        >>> [(file.task, file.split) for file in files], notes
+        ([('copa', 'train'), (None, 'train'), ('copa', 'validation')], [])
+    """
+    entries = folder_entries(folder, _WANTED)
+    files = [_task_file(path, None) for path in entries if _holds_tasks(path)]
+    left_out = []
+    for sub_folder in filter(Path.is_dir, entries):
+        inside = [path for path in folder_entries(sub_folder, _WANTED) if _holds_tasks(path)]
+        split = _SPLITS.get(sub_folder.name.lower())
+        if split is not None:
+            files += [_task_file(path, split) for path in inside]
+        elif inside:
+            left_out.append(sub_folder.name)
+    if not files:
+        raise InputError(f"the folder {str(folder)!r} has no {_WANTED} ({_contents(entries, left_out)})")
+    notes = []
+    if left_out:
+        notes.append(f"sub-folders that are called as no split are left out: {_some(left_out)}")
+    expected = (*_SUFFIXES, *_SILENTLY_LEFT_OUT)
+    others = [path.name for path in entries if path.is_file() and path.suffix.lower() not in expected]
+    if others:
+        notes.append(f"files that are neither .jsonl nor .parquet are left out: {_some(others)}")
+    return files, notes
+
+
+def folder_entries(folder: Path, wanted: str) -> list[Path]:
+    """Return the files and folders in a folder, sorted, without hidden ones.
+
+    Raises:
+        InputError: for a folder that is missing, or that cannot be read.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
+        raise InputError(f"no folder {str(folder)!r}; give the path of a folder with {wanted}") from None
+    except NotADirectoryError:
+        raise InputError(f"{str(folder)!r} is not a folder; give the path of a folder with {wanted}") from None
+    except (OSError, ValueError) as error:  # a zero byte in the name
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read the folder {quoted(str(folder), 300)} ({reason}); give another") from None
+
+
+def _holds_tasks(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES and path.is_file()
+
+
+def _task_file(path: Path, split_of_folder: Split | None) -> _TaskFile:
+    stem = _SHARD.sub("", path.stem)
+    whole = str(path.with_name(stem + path.suffix))
+    match = _NAME.fullmatch(stem)
+    if match is None:
+        return _TaskFile(path, whole, stem, split_of_folder)
+    split = _SPLITS[match["split"].lower()]
+    if split_of_folder not in (None, split):
+        raise InputError(
+            f"{str(path)!r} is named as a {split} split, but its folder as the {split_of_folder} split; rename one of "
+            "them"
+        )
+    return _TaskFile(path, whole, match["task"], split)
+
+
+def _contents(entries: list[Path], left_out: list[str]) -> str:
+    """Describe a folder without the wanted files, for a message."""
+    if any(re.fullmatch(r"task\d+_.*\.json", path.name) for path in entries):
+        return "it has files of natural-instructions; read them with read_natural_instructions"
+    if left_out:
+        return f"its sub-folder {shortened(left_out[0])} has; give that one"
+    return f"it holds {_some([path.name for path in entries])}" if entries else "it is empty"
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    shown = list(map(shortened, names[:most]))
+    return ", ".join([*shown, "..."] if len(names) > most else shown)

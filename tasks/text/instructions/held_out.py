@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tasks._random import generator
-from tasks.errors import InputError, check_count
+from tasks.errors import InputError
+from tasks.settings import check_count
 from tasks.text.instructions.collection import TaskCollection
 from tasks.text.instructions.flan2021 import MISC
 from tasks.text.visible import shortened

@@ -10,12 +10,12 @@ from typing import Any
 from tasks.errors import InputError
 from tasks.text.files import read_text
 from tasks.text.instructions.assemble import assemble
-from tasks.text.instructions.clusters import find_clusters
-from tasks.text.instructions.collection import Example, TaskCollection, check_names
-from tasks.text.instructions.layout import entries_of
-from tasks.text.instructions.records import checked_text
+from tasks.text.instructions.clusters import find_cluster_file
+from tasks.text.instructions.collection import TaskCollection, check_task_names
+from tasks.text.instructions.folder import folder_entries
+from tasks.text.instructions.records import Example, checked_record_text
 from tasks.text.instructions.splits import Split
-from tasks.text.json_lines import check_field, parse_object
+from tasks.text.json_lines import check_json_field, parse_object
 from tasks.text.visible import quoted
 
 _FORM = "{definition}\n\nInput: {input}\nOutput:"
@@ -64,8 +64,8 @@ def read_natural_instructions(
     """
     folder = Path(folder)
     files = {path.name.removesuffix(".json"): path for path in _files(folder)}
-    file = find_clusters(folder, clusters)
-    check_names(tasks, list(files), f"{str(folder)!r}: no task is called")
+    file = find_cluster_file(folder, clusters)
+    check_task_names(tasks, list(files), f"{str(folder)!r}: no task is called")
     examples: dict[str, dict[Split | None, list[Example]]] = {}
     categories: dict[str, str | None] = {}
     for name in sorted(tasks) if tasks else files:
@@ -83,7 +83,7 @@ def read_natural_instructions(
 
 
 def _files(folder: Path) -> list[Path]:
-    entries = entries_of(folder, "task*_*.json files")
+    entries = folder_entries(folder, "task*_*.json files")
     files = [path for path in entries if _NAME.fullmatch(path.name) and path.is_file()]
     if not files:
         tasks = folder / "tasks"
@@ -97,11 +97,11 @@ def _read(path: Path) -> tuple[str | None, list[Example]]:
     expected = '"Definition" and "Instances"'
     record = parse_object(read_text(path, "a JSON file", called="task file"), str(path), expected)
     for field in ("Definition", "Instances"):
-        check_field(record, field, str(path))
-    definition = checked_text(_first(record["Definition"]), "definition", str(path)).strip()
+        check_json_field(record, field, str(path))
+    definition = checked_record_text(_first(record["Definition"]), "definition", str(path)).strip()
     category = _first(record.get("Categories"))
     if category is not None:
-        category = checked_text(category, "category", str(path))
+        category = checked_record_text(category, "category", str(path))
     instances = record["Instances"]
     if not isinstance(instances, list) or not instances:
         raise InputError(f'{path}: "Instances" is {quoted(instances)}; expected a list of objects, at least one')
@@ -116,9 +116,9 @@ def _example(definition: str, instance: Any, where: str) -> Example:
     if not isinstance(instance, dict):
         raise InputError(f'{where} is {quoted(instance)}; expected an object with "input" and "output"')
     for field in ("input", "output"):
-        check_field(instance, field, where)
-    text = checked_text(instance["input"], "input", where)
-    answer = checked_text(_first(instance["output"]), "output", where)
+        check_json_field(instance, field, where)
+    text = checked_record_text(instance["input"], "input", where)
+    answer = checked_record_text(_first(instance["output"]), "output", where)
     return Example(_FORM.format(definition=definition, input=text), answer, where)
 
 

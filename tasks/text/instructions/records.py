@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tasks.errors import InputError
-from tasks.text.files import check_whole_characters, read_text
-from tasks.text.instructions.collection import Example
-from tasks.text.json_lines import Records, check_field, parse_lines
+from tasks.text.files import check_utf8, read_text
+from tasks.text.json_lines import Records, check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.visible import quoted
 
 
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One instruction and its answer.
+
+    Attributes:
+        prompt: the input of a model.
+        answer: the output that it should give.
+        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``. Not compared by ``==``.
+        unit: says which examples belong together, for example by template. Empty if unknown.
+    """
+
+    prompt: str
+    answer: str
+    where: str = field(default="", compare=False)
+    unit: str = ""
+
+
 @dataclass(frozen=True)
-class Fields:
+class RecordFields:
     """Names of the fields that are read.
 
     Attributes:
@@ -32,7 +48,7 @@ class Fields:
     unit: str = ""
 
 
-def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Example]]:
+def read_records(path: Path, fields: RecordFields) -> Iterator[tuple[str | None, Example]]:
     """Yield the examples of a file, each with its task if the file names it.
 
     Raises:
@@ -41,10 +57,10 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
     """
     first_has_task: bool | None = None
     for where, record in _records(path, fields):
-        check_field(
+        check_json_field(
             record, fields.prompt, where, "add it, or say which field has the prompt: prompt_field (--prompt-field)"
         )
-        check_field(
+        check_json_field(
             record, fields.answer, where, "add it, or say which field has the answer: answer_field (--answer-field)"
         )
         has_task = bool(fields.task) and fields.task in record
@@ -58,15 +74,15 @@ def read_examples(path: Path, fields: Fields) -> Iterator[tuple[str | None, Exam
             raise InputError(
                 f'{where} has no "{fields.task}", but the lines before it have one; give it on every line or on none'
             )
-        task = checked_text(record[fields.task], "task", where) if has_task else None
-        prompt = checked_text(record[fields.prompt], "prompt", where)
-        answer = checked_text(record[fields.answer], "answer", where)
+        task = checked_record_text(record[fields.task], "task", where) if has_task else None
+        prompt = checked_record_text(record[fields.prompt], "prompt", where)
+        answer = checked_record_text(record[fields.answer], "answer", where)
         yield task, Example(prompt, answer, where, _unit_of(record, fields.unit, where))
     if first_has_task is None:
         raise InputError(f"{str(path)!r} holds no examples; give it some, or remove it")
 
 
-def _records(path: Path, fields: Fields) -> Records:
+def _records(path: Path, fields: RecordFields) -> Records:
     if path.suffix.lower() == ".parquet":
         optional = [fields.task, fields.unit] if fields.unit else [fields.task]
         return parquet_rows(path, (fields.prompt, fields.answer), optional, extra="llm")
@@ -82,7 +98,7 @@ def _unit_of(record: Mapping[str, Any], name: str, where: str) -> str:
     return str(record[name])
 
 
-def checked_text(value: object, called: str, where: str) -> str:
+def checked_record_text(value: object, called: str, where: str) -> str:
     """Return a text that is not empty and can be written as UTF-8.
 
     Raises:
@@ -92,5 +108,5 @@ def checked_text(value: object, called: str, where: str) -> str:
         raise InputError(f"{where}: the {called} is {quoted(value)}; expected a string")
     if not value.strip():
         raise InputError(f"{where}: the {called} is empty; give it a text, or remove the example")
-    check_whole_characters(value, f"{where}: the {called}")
+    check_utf8(value, f"{where}: the {called}")
     return value

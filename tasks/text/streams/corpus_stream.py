@@ -9,14 +9,22 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tasks._random import generator
-from tasks.errors import InputError, check_choice, check_count
-from tasks.text.corpus import Corpus
-from tasks.text.files import check_texts, corpus_files
-from tasks.text.json_lines import check_field, parse_lines
+from tasks.errors import InputError
+from tasks.settings import check_choice, check_count
+from tasks.text.corpus import Corpus, corpus_files
+from tasks.text.files import check_utf8_texts
+from tasks.text.json_lines import check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.streams.mediawiki import plain_text, wiki_articles, wikitext_parser
-from tasks.text.streams.reading import COMPRESSED, LONGEST, FileProgress, byte_chunks, file_kind, text_lines
+from tasks.text.streams.reading import (
+    COMPRESSED,
+    LONGEST,
+    FileProgress,
+    read_stream_bytes,
+    read_stream_lines,
+    unpacked_suffix,
+)
 from tasks.text.visible import quoted
 from tasks.text.words import word_spans
 
@@ -154,29 +162,29 @@ class CorpusStream:
         return Corpus([text for _, text, _ in in_order], [source for _, _, source in in_order])
 
     def _documents(self, reading: FileProgress) -> Iterator[str]:
-        kind = file_kind(reading.path)
+        kind = unpacked_suffix(reading.path)
         if kind == ".xml":
             return map(plain_text, wiki_articles(reading))
         if kind == ".parquet":
             records = parquet_rows(reading.path, (self.text_field,), extra="corpora", at_once=_ROWS_IN_MEMORY)
         elif kind in _JSON_LINES:
-            records = parse_lines(text_lines(reading, whole=True), reading.path, f'"{self.text_field}"')
+            records = parse_lines(read_stream_lines(reading, whole=True), reading.path, f'"{self.text_field}"')
         else:
-            return split_lines(text_lines(reading), self.split, self.min_words, LONGEST, reading.count_cut)
+            return split_lines(read_stream_lines(reading), self.split, self.min_words, LONGEST, reading.count_cut)
         return (self._text(record, where) for where, record in records)
 
     def _text(self, record: Mapping[str, Any], where: str) -> str:
         field = self.text_field
-        check_field(record, field, where, "add it, or say which field has the text: text_field (--text-field)")
+        check_json_field(record, field, where, "add it, or say which field has the text: text_field (--text-field)")
         text = record[field]
         if not isinstance(text, str):
             raise InputError(f'{where}: "{field}" is {quoted(text)}; expected a string')
-        check_texts([text], f"{where}: text")
+        check_utf8_texts([text], f"{where}: text")
         return text
 
     def _check_beginning(self, path: Path) -> None:
         """Refuse a file whose beginning does not fit its name."""
-        kind = file_kind(path)
+        kind = unpacked_suffix(path)
         if kind == ".parquet" and path.suffix.lower() in COMPRESSED:
             raise InputError(
                 f"{str(path)!r} is compressed parquet; decompress it, because parquet is read from its end"
@@ -184,7 +192,7 @@ class CorpusStream:
         if kind == ".xml":
             wikitext_parser()
         reading = FileProgress(path)
-        if kind != ".parquet" and next(byte_chunks(reading), None) is None:
+        if kind != ".parquet" and next(read_stream_bytes(reading), None) is None:
             raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         if kind != ".xml":
             next(self._documents(reading), None)
@@ -195,7 +203,7 @@ class CorpusStream:
 
 
 def _is_wanted(path: Path) -> bool:
-    return file_kind(path) in _KINDS
+    return unpacked_suffix(path) in _KINDS
 
 
 def _random_keys(seed: int) -> Iterator[float]:

@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tasks.errors import InputError
-from tasks.text.streams.reading import FileProgress, byte_chunks
+from tasks.text.streams.reading import FileProgress, read_stream_bytes
 
 _FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})  # MediaWiki's names, in every language
 _FILE_NAMESPACE_KEYS = ("-2", "6", "14")  # media, file and category among a wiki's namespaces
@@ -44,7 +44,7 @@ def wiki_articles(reading: FileProgress) -> Iterator[Page]:
     parser: Any = XMLPullParser(events=("start", "end"))
     reader = _Reader(reading.path)
     try:
-        for chunk in byte_chunks(reading):
+        for chunk in read_stream_bytes(reading):
             parser.feed(chunk)
             yield from reader.pages(parser.read_events())
         if not reading.ended:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.errors import InputError
-from tasks.text.files import check_begins_as_text
+from tasks.text.files import check_file_start
 from tasks.text.visible import quoted
 
 COMPRESSED = (".gz", ".bz2")
@@ -54,13 +54,13 @@ class FileProgress:
         self.cut += 1
 
 
-def file_kind(path: Path) -> str:
+def unpacked_suffix(path: Path) -> str:
     """Return a file's suffix without the compression's, such as ``".xml"`` for ``a.xml.bz2``."""
     unpacked = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
     return unpacked.suffix.lower()
 
 
-def byte_chunks(reading: FileProgress) -> Iterator[bytes]:
+def read_stream_bytes(reading: FileProgress) -> Iterator[bytes]:
     """Yield a file's bytes, unpacked. A compressed file that is damaged gives the bytes before the damage.
 
     Raises:
@@ -97,15 +97,15 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
     """Yield a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
-        InputError: as ``byte_chunks``, and for content that is not UTF-8 (with its format, or the line).
+        InputError: as ``read_stream_bytes``, and for content that is not UTF-8 (with its format, or the line).
     """
     characters = codecs.getincrementaldecoder("utf-8-sig")()
     decoder = io.IncrementalNewlineDecoder(characters, translate=True)
     line = 1
     try:
-        for number, chunk in enumerate(byte_chunks(reading)):
+        for number, chunk in enumerate(read_stream_bytes(reading)):
             if number == 0:
-                check_begins_as_text(reading.path, chunk)
+                check_file_start(reading.path, chunk)
             text = decoder.decode(chunk)
             yield text
             line += text.count("\n")
@@ -119,7 +119,7 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
         ) from None
 
 
-def text_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
+def read_stream_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
     """Yield a text file's lines, without their ends.
 
     A line longer than ``LONGEST`` comes in parts, cut at a space if there is one. If a file breaks off, its last line

@@ -22,7 +22,7 @@ from mechclust.commands.topics.topic_file import (
 )
 from probes.store.files import DamagedError, write_safetensors
 from tasks import InputError, TopicModel
-from tasks.text.topic_model import WordCounts
+from tasks.text.word_counts import WordCounts
 
 WORDS = ["bär", "cat", "don't", "été"]
 WAY = "fit the topics anew (leave out --topic-model)"

@@ -212,7 +212,7 @@ class TestMeasure:
         assert other.to_dataframe()["ratio"].tolist() == pytest.approx(found.to_dataframe()["ratio"].tolist(), rel=1e-5)
 
     def test_a_budget_below_a_window_is_refused_before_the_topics_are_fitted(self, bert, config, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.topics.measure.fit_counts", None)
+        monkeypatch.setattr("mechclust.commands.topics.measure.fit_topics_to_counts", None)
         message = "tokens_per_batch is 15, fewer than the 16 tokens of a window; give at least 16, or shorter windows"
         with pytest.raises(InputError, match=f"^{message} "):
             measure_topics(str(bert), replace(config, tokens_per_batch=15))
@@ -263,7 +263,7 @@ class TestTokenizer:
     def test_every_word_lost_is_found_before_the_topics_are_fitted(self, bert, config, tmp_path, monkeypatch):
         path = shutil.copytree(bert, tmp_path / "m")
         wordpiece(path, ["w", *(f"##{i}" for i in range(10))])
-        monkeypatch.setattr("mechclust.commands.topics.measure.fit_counts", None)
+        monkeypatch.setattr("mechclust.commands.topics.measure.fit_topics_to_counts", None)
         with pytest.raises(InputError) as error:
             measure_topics(str(path), config)
         assert str(error.value) == (
@@ -310,7 +310,7 @@ class TestTokenizer:
             tokenizer = Slow()
 
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", lambda *a, **k: Model())
-        monkeypatch.setattr("mechclust.commands.topics.measure.fit_counts", None)
+        monkeypatch.setattr("mechclust.commands.topics.measure.fit_topics_to_counts", None)
         with pytest.raises(InputError, match=r"^this model's tokenizer \(Slow\) is a slow one"):
             measure_topics(str(bert), config)
 

@@ -13,8 +13,8 @@ import torch
 import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer, set_adapter
-from mechclust.models.adapters import adapter_of, base_of, digest_of_adapter, is_adapter, plain_model
-from mechclust.models.pretrained import load_huggingface
+from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter, plain_model
+from mechclust.models.pretrained import load_pretrained_plain
 from probes import CKA, record, residual, run
 from tasks import Batch, InputError
 from tests.mechclust.models.hooked import MASK, TOKENS
@@ -100,7 +100,7 @@ def state(model, mask=None):
 
 def expected(folder, adapter, mask=None):
     """What peft computes, with the adapter beside the weights."""
-    model, _ = load_huggingface(folder / "base", adapter=adapter and folder / adapter)
+    model, _ = load_pretrained_plain(folder / "base", adapter=adapter and folder / adapter)
     with torch.no_grad():
         return model(TOKENS, attention_mask=mask).logits
 
@@ -198,7 +198,7 @@ class TestFolders:
         folder = written("llama")
         assert is_adapter(folder / "one")
         assert not is_adapter(folder / "base")
-        assert base_of(folder / "one") == str(folder / "base")
+        assert base_of_adapter(folder / "one") == str(folder / "base")
         model = load_pretrained(folder / "one")
         assert adapter_of(model) == str(folder / "one")
         torch.testing.assert_close(state(model)[0], expected(folder, "one"), atol=2e-5, rtol=0)
@@ -212,7 +212,7 @@ class TestFolders:
         tokenizer.chat_template = "{{ messages[0]['content'] }}!"
         tokenizer.save_pretrained(adapter)
         found = [load_tokenizer(adapter)[0], load_pretrained(base, adapter=adapter).tokenizer]
-        found += [load_huggingface(base, adapter=adapter)[1]]
+        found += [load_pretrained_plain(base, adapter=adapter)[1]]
         assert [each.chat_template for each in found] == [tokenizer.chat_template] * 3
         assert load_pretrained(base).tokenizer.chat_template is None
 

@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer
-from mechclust.models.pretrained import load_huggingface
-from mechclust.models.tokenizers import encoder, tokenization_of
+from mechclust.models.pretrained import load_pretrained_plain
+from mechclust.models.tokenizers import tokenization_of, tokenizer_encoder
 from probes import ClusteringHead, causal_checks, head_attribution, interchange, interchange_together, run
 from tasks import InputError
 from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
@@ -175,7 +175,7 @@ class TestRefusals:
     def test_a_model_that_transformer_lens_took_apart(self, checkpoint):
         from transformer_lens.model_bridge import TransformerBridge
 
-        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        plain, tokenizer = load_pretrained_plain(checkpoint("gpt2"))
         bridge = TransformerBridge.boot_transformers("m", hf_model=plain, tokenizer=tokenizer, device="cpu")
         assert self.refused(plain) == (
             "TransformerLens made a bridge of this model and replaced its modules; give the bridge, or make the bridge "
@@ -471,11 +471,11 @@ class TestTokenization:
 
     def test_the_options(self, gpt2_with_bos):
         tokenizer = load_pretrained(gpt2_with_bos).tokenizer
-        assert [encoder(tokenizer, bos=bos)(["w0 w3"]) for bos in ("model", "yes", "no")] == [
+        assert [tokenizer_encoder(tokenizer, bos=bos)(["w0 w3"]) for bos in ("model", "yes", "no")] == [
             [[2, 5]], [[0, 2, 5]], [[2, 5]]
         ]  # fmt: skip
-        assert encoder(tokenizer, bos="yes")(["<pad> w0", "w0"]) == [[0, 2], [0, 2]]  # never twice
-        assert encoder(tokenizer)([]) == []
+        assert tokenizer_encoder(tokenizer, bos="yes")(["<pad> w0", "w0"]) == [[0, 2], [0, 2]]  # never twice
+        assert tokenizer_encoder(tokenizer)([]) == []
         assert tokenization_of(tokenizer)["adds"] == "none"
         assert tokenization_of(tokenizer, bos="yes")["adds"] == "<pad> before"
 
@@ -495,7 +495,7 @@ class TestTokenization:
 
     def test_of_a_tokenizer_that_adds_them(self, checkpoint):
         tokenizer = bert_like(load_tokenizer(checkpoint("bert"))[0])
-        found = [encoder(tokenizer, bos=bos)(["w0", "w1"])[0] for bos in ("model", "yes", "no")]
+        found = [tokenizer_encoder(tokenizer, bos=bos)(["w0", "w1"])[0] for bos in ("model", "yes", "no")]
         assert found == [[0, 2, 1], [0, 2, 1], [2, 1]]
         assert tokenization_of(tokenizer) == {
             "tokenizer": type(tokenizer).__name__,
@@ -507,7 +507,7 @@ class TestTokenization:
     def test_without_such_a_token(self, checkpoint):
         tokenizer = load_tokenizer(checkpoint("llama"))[0]
         with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to add; leave out"):
-            encoder(tokenizer, bos="yes")
+            tokenizer_encoder(tokenizer, bos="yes")
 
 
 def bert_like(tokenizer):
@@ -587,12 +587,12 @@ class TestPlacement:
     @pytest.mark.parametrize("untrained", [False, True])
     @pytest.mark.parametrize(("option", "value"), [("device_map", "auto"), ("quantization", "8bit")])
     def test_a_model_in_memory_is_neither_spread_nor_quantised(self, checkpoint, option, value, untrained):
-        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        plain, tokenizer = load_pretrained_plain(checkpoint("gpt2"))
         with pytest.raises(InputError, match=f"{option} is '{value}', but the model is in memory"):
             load_pretrained(plain, tokenizer=tokenizer, untrained=untrained, **{option: value})
 
     def test_an_untrained_copy_of_a_model_in_memory_takes_a_device_and_a_dtype(self, checkpoint):
-        plain, tokenizer = load_huggingface(checkpoint("gpt2"))
+        plain, tokenizer = load_pretrained_plain(checkpoint("gpt2"))
         copy = load_pretrained(plain, tokenizer=tokenizer, untrained=True, device="cpu", dtype=torch.bfloat16)
         assert {p.dtype for p in copy.parameters()} == {torch.bfloat16}
 
@@ -609,7 +609,7 @@ class TestPlacement:
             load_pretrained(checkpoint("gpt2"), quantization="3bit")
 
     def test_without_the_library(self, checkpoint, monkeypatch):
-        monkeypatch.setattr("mechclust.models.loading.find_spec", lambda name: None)
+        monkeypatch.setattr("mechclust.models.load_plain.find_spec", lambda name: None)
         with pytest.raises(
             InputError, match="quantising to 8bit needs bitsandbytes; install it with: pip install 'mech"
         ):
@@ -631,7 +631,7 @@ class TestQuantised:
         pytest.importorskip("bitsandbytes")
         path = write_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=64)
         model = load_pretrained(path, quantization=kind)
-        theirs, _ = load_huggingface(path, quantization=kind)
+        theirs, _ = load_pretrained_plain(path, quantization=kind)
         caplog.clear()
         _, kept = activations(model, ["blocks.0.hook_resid_post", "blocks.1.attn.hook_pattern"])
         with torch.no_grad():
@@ -656,7 +656,7 @@ class TestQuantised:
         write_gguf(tmp_path / "tiny.gguf")
         model = load_pretrained(tmp_path / "tiny.gguf")
         assert capfd.readouterr() == ("", "")
-        theirs, _ = load_huggingface(tmp_path / "tiny.gguf")
+        theirs, _ = load_pretrained_plain(tmp_path / "tiny.gguf")
         with torch.no_grad():
             expected = theirs(TOKENS).logits
         torch.testing.assert_close(activations(model, [])[0], expected, atol=1e-5, rtol=0)

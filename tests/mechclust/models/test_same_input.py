@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from mechclust.models import load_pretrained
-from mechclust.models.same_input import can_write, on_the_stream_of
+from mechclust.models.patching import can_be_patched
+from mechclust.models.same_input import same_input
 from probes import record, residual, save_rows
 from tasks import Batch, InputError
 from tests.mechclust.models.hooked import TOKENS, activations
@@ -52,7 +53,7 @@ def own(tiny_model):
 
 def added(base, model, names=POSTS, tokens=TOKENS):
     """What each block of a model adds to the base's residual stream."""
-    with on_the_stream_of(base, model) as blocks, record(blocks, names) as seen, torch.no_grad():
+    with same_input(base, model) as blocks, record(blocks, names) as seen, torch.no_grad():
         blocks(tokens)
     return [seen[name][0] for name in names]
 
@@ -101,7 +102,7 @@ class TestWhatBlocksAdd:
         batch = Batch(TOKENS, attention_mask=mask, index=torch.arange(2))
         rows = []
         for name, model in (("base", base), ("tuned", tuned)):
-            with on_the_stream_of(base, model) as blocks:
+            with same_input(base, model) as blocks:
                 store = save_rows(blocks, [batch], tmp_path / name, at=residual(LAYERS))
             taken = store.take(store.index, [f"rows/{post}" for post in POSTS])
             rows.append([taken[f"rows/{post}"] for post in POSTS])
@@ -123,7 +124,7 @@ class TestAfterwards:
         output, _ = activations(tuned, POSTS)
 
         def stopped():
-            with on_the_stream_of(base, tuned) as blocks:
+            with same_input(base, tuned) as blocks:
                 blocks(TOKENS)
                 raise RuntimeError("stop")
 
@@ -137,7 +138,7 @@ class TestAfterwards:
         def fail(name, activation):
             raise RuntimeError("stop")
 
-        with on_the_stream_of(base, tuned) as blocks:
+        with same_input(base, tuned) as blocks:
             with pytest.raises(RuntimeError, match="stop"), record(blocks, POSTS[1:2], fail):
                 blocks(TOKENS)
             assert blocks._streams == {}  # the base's hidden states are not kept
@@ -147,15 +148,15 @@ class TestAfterwards:
 class TestRefused:
     def test_other_depths(self, base, gpt2):
         shallow = load_pretrained(gpt2)
-        with pytest.raises(InputError) as refused, on_the_stream_of(base, shallow):
+        with pytest.raises(InputError) as refused, same_input(base, shallow):
             pass
         assert str(refused.value) == "the models have 3 and 2 blocks; give a model and one tuned from it"
 
     def test_a_model_that_is_read_only(self, base, base_path):
         read_only = load_pretrained(base_path, attention="sdpa")
-        assert can_write(base)
-        assert not can_write(read_only)
-        with pytest.raises(InputError, match="the hooks of this model cannot write"), on_the_stream_of(base, read_only):
+        assert can_be_patched(base)
+        assert not can_be_patched(read_only)
+        with pytest.raises(InputError, match="the hooks of this model cannot write"), same_input(base, read_only):
             pass
 
     def test_a_base_that_is_read_only_will_do(self, base_path, base, tuned):

@@ -8,17 +8,17 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.models.resolved import resolve_model
-from mechclust.models.whole_weights import check_weights
+from mechclust.models.whole_weights import check_whole_weights
 from tasks import InputError
 
 
 @pytest.mark.parametrize("size", [0, 4, 100, 5000])
 def test_a_file_that_is_cut_off(gpt2, tmp_path, size):
     copy = shutil.copytree(gpt2, tmp_path / "copy")
-    check_weights([resolve_model(gpt2), resolve_model(copy), resolve_model("gpt2")])
+    check_whole_weights([resolve_model(gpt2), resolve_model(copy), resolve_model("gpt2")])
     os.truncate(copy / "model.safetensors", size)
     with pytest.raises(InputError, match=r"model.safetensors' are damaged or cut off"):
-        check_weights([resolve_model(gpt2), resolve_model(copy)])
+        check_whole_weights([resolve_model(gpt2), resolve_model(copy)])
 
 
 @pytest.mark.parametrize("command", ["history", "compare"])

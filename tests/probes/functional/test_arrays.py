@@ -15,8 +15,7 @@ from torch import Tensor
 
 import probes.functional as functional
 from probes.functional import CrossMoments, cka_from_moments, kmeans, within_ratio
-from probes.functional.arguments import as_tensor
-from probes.functional.arrays import computed_in_torch
+from probes.functional.arrays import as_tensor, computed_in_torch
 from tasks import InputError
 
 N = 40

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from probes.functional import attention_entropy, cka_from_moments, norm_jacobian, ridge_predictions, within_ratio
-from probes.functional.arguments import check_finite
+from probes.functional.arrays import check_finite
 from probes.functional.cross_moments import CrossMoments
 from tasks import InputError
 from tests.bad_inputs.arrays import cases

@@ -16,8 +16,8 @@ from probes import DistanceMatchedTopicAttention
 from probes.engine.attention import EagerAttention
 from probes.functional import distance_matched_topic_attention as functional
 from probes.functional import topic_attention
-from probes.functional.distance_matched_topic_attention import DistancePairs, matched_means, unmatched_means
-from probes.functional.topic_attention import WordTopics
+from probes.functional.distance_matched_topic_attention import DistanceMatchedPairs, matched_means, unmatched_means
+from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
 
 SINGLE = st.lists(st.integers(-1, 3), min_size=2, max_size=9).filter(lambda t: len({x for x in t if x >= 0}) >= 2)
@@ -67,7 +67,7 @@ def matched_by_loop(attention: dict, heads: int) -> Float[np.ndarray, "head 2"]:
 def measured(
     pattern: Float[torch.Tensor, "batch head pos pos"], words: Int[torch.Tensor, "batch pos"], topics: Any, longest: int
 ) -> tuple[Float[torch.Tensor, "head example 2 distance"], Int[torch.Tensor, "example 2 distance"]]:
-    pairs = DistancePairs.from_words(words, WordTopics.from_topics(topics), longest)
+    pairs = DistanceMatchedPairs.from_words(words, WordTopics.from_topics(topics), longest)
     return pairs.sums(EagerAttention(pattern).rows, pattern.shape[1]), pairs.pairs()
 
 
@@ -164,7 +164,9 @@ def test_distances_that_one_bucket_lacks_do_not_count() -> None:
 
 
 def test_pairs_too_far_apart_are_counted() -> None:
-    pairs = DistancePairs.from_words(torch.tensor([[0, 2, 1, 0]]), WordTopics.from_topics(torch.tensor([0, 0, 1])), 1)
+    pairs = DistanceMatchedPairs.from_words(
+        torch.tensor([[0, 2, 1, 0]]), WordTopics.from_topics(torch.tensor([0, 0, 1])), 1
+    )
     assert pairs.beyond() == 4  # two apart, both ways; the same word three apart is no pair
     assert pairs.pairs().tolist() == [[[2], [4]]]
 
@@ -172,7 +174,7 @@ def test_pairs_too_far_apart_are_counted() -> None:
 def test_refusals() -> None:
     topics = WordTopics.from_topics(torch.tensor([0, 1]))
     with pytest.raises(InputError, match=r"^the batch has a word 2, but topics are given for 2 words; give one"):
-        DistancePairs.from_words(torch.tensor([[2]]), topics, 3)
+        DistanceMatchedPairs.from_words(torch.tensor([[2]]), topics, 3)
     probe = DistanceMatchedTopicAttention(torch.tensor([0, 1]))
     with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):
         probe.readout(torch.zeros(1, 2, 3, 3), Batch(torch.tensor([[0, 1]])))

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
-from probes.functional.distances import Distances, first_alike, squared_differences
+from probes.functional.distances import Distances, first_at_distance_zero, squared_differences, upper_blocks
 from tasks import InputError
 from tests.probes.functional.test_cka import gaussians
 
@@ -21,7 +21,7 @@ def whole(distances: Distances) -> Float[np.ndarray, "row row"]:
     """All of them, from blocks of 7 rows and columns, in the unit of the rows."""
     n = distances.n
     squared = torch.full((n, n), torch.nan, dtype=torch.float64)
-    for rows, columns in distances.tiles(7):
+    for rows, columns in upper_blocks(distances.n, 7):
         squared[rows, columns] = distances.squared(rows, columns)
         squared[columns, rows] = squared[rows, columns].T
     return squared.sqrt().numpy() / distances.scale
@@ -50,7 +50,7 @@ def test_rows_that_are_the_same_are_exactly_so() -> None:
     (x,) = gaussians(30, 50)
     x = (x + 100 * torch.arange(30)[:, None]).float()
     x = torch.cat([x, x])
-    assert first_alike(x).tolist() == 2 * list(range(30))
+    assert first_at_distance_zero(x).tolist() == 2 * list(range(30))
     distances = whole(Distances(x))
     assert (distances[:30, 30:].diagonal() == 0).all()
     assert ((distances == 0).sum(1) == 2).all()

@@ -8,7 +8,7 @@ import torch
 
 from probes.engine.attention import EagerAttention
 from probes.functional import role_keys
-from probes.functional.head_roles import permuted_sums
+from probes.functional.head_roles import permuted_role_attention
 from tasks import InputError
 
 TOKENS = torch.randint(4, (6, 11), generator=torch.Generator().manual_seed(0))
@@ -68,12 +68,14 @@ def test_permuted_sums_are_those_of_each_permutation(queries_at_once: int) -> No
         sums = [EagerAttention(pattern[None]).at(keys)[0].double().sum(dim=(1, 2)) for keys in both]
         expected.append(torch.stack(sums, dim=1) / (11 - len(TOKENS[0].unique())))
     rows_of = {"layer": lambda queries: pattern[:, queries]}
-    sums = permuted_sums(rows_of, TOKENS[0], 7, [3, 5], queries_at_once)
+    sums = permuted_role_attention(rows_of, TOKENS[0], 7, [3, 5], queries_at_once)
     torch.testing.assert_close(sums["layer"], torch.stack(expected, dim=2), rtol=0, atol=1e-12)
 
 
 def test_permuted_sums_are_0_if_no_token_occurs_twice() -> None:
-    sums = permuted_sums({"layer": lambda queries: torch.ones(2, len(queries), 4)}, torch.arange(4), 3, [0], 2)
+    sums = permuted_role_attention(
+        {"layer": lambda queries: torch.ones(2, len(queries), 4)}, torch.arange(4), 3, [0], 2
+    )
     assert torch.equal(sums["layer"], torch.zeros(2, 2, 3, dtype=torch.float64))
 
 

@@ -6,16 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from probes.functional.cka import linear_hsic
-from probes.functional.hsic import (
-    HSIC,
-    centred_kernel,
-    cka_from_hsic,
-    hsic_of_blocks,
-    hsic_of_kernels,
-    linear_kernel,
-    upper_blocks,
-)
+from probes.functional.cka import cka_from_hsic, linear_cka_terms
+from probes.functional.distances import upper_blocks
+from probes.functional.hsic import HSIC, centred_kernel, hsic_of_blocks, hsic_of_kernels, linear_kernel
 from tests.probes.functional.test_cka import brute_force, gaussians
 
 N = 40
@@ -72,9 +65,9 @@ def test_no_block_is_larger_than_it_may_be_and_none_is_computed_twice(block_rows
 def test_kernels_and_moments_give_the_same() -> None:
     """All pairs are less work from kernels, a narrow site with itself from moments."""
     rows = sites()
-    together = linear_hsic(rows, PAIRS)
+    together = linear_cka_terms(rows, PAIRS)
     for x, y in PAIRS:
-        alone = linear_hsic({site: rows[site] for site in {x, y}}, [(x, y)])
+        alone = linear_cka_terms({site: rows[site] for site in {x, y}}, [(x, y)])
         torch.testing.assert_close(together[x, y].biased, alone[x, y].biased, rtol=1e-10, atol=0)
         torch.testing.assert_close(together[x, y].debiased, alone[x, y].debiased, rtol=1e-10, atol=1e-12)
 

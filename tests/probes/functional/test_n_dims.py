@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probes.functional import n_dims
-from probes.functional.n_dims import count_directions, n_dims_of_scatter
+from probes.functional.n_dims import n_dims_of_scatter, n_dims_of_singular_values
 from tasks import InputError
 from tests.probes.functional.test_cka import gaussians
 
@@ -25,7 +25,7 @@ def test_n_dims(scale: float) -> None:
 @pytest.mark.parametrize("variance", [0.3, 0.9, 0.999, 1.0])
 def test_eigenvalues_give_what_singular_values_give(shape: tuple[int, int], variance: float) -> None:
     x = gaussians(shape[0], shape[1])[0] * torch.logspace(0, -4, shape[1])
-    assert n_dims(x, variance=variance) == count_directions(torch.linalg.svdvals(x - x.mean(0)), variance)
+    assert n_dims(x, variance=variance) == n_dims_of_singular_values(torch.linalg.svdvals(x - x.mean(0)), variance)
 
 
 def test_what_lies_within_rounding_of_the_share_is_a_doubt() -> None:

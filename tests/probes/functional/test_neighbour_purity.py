@@ -13,7 +13,7 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.neighbors import NearestNeighbors
 
 from probes.functional import neighbour_purity, neighbour_purity_chance
-from probes.functional.neighbour_purity import nearest_rows, purity_interval, same_label
+from probes.functional.neighbour_purity import nearest_rows, purity_by_query, purity_interval
 from tasks import InputError
 from tests.calibration.neighbour_purity import false_positive_rate
 from tests.probes.functional.test_cka import gaussians
@@ -137,7 +137,7 @@ def test_the_interval_holds_the_mean_purity_of_clusters(apart: float) -> None:
         x = draw.standard_normal((100, 50))
         x[:, 0] += apart * labels
         near = nearest_rows(torch.from_numpy(x), 10)
-        purities.append(same_label(near, labels).mean())
+        purities.append(purity_by_query(near, labels).mean())
         intervals.append(purity_interval(near, labels))
     inside = [low <= np.mean(purities) <= high for low, high in intervals]
     assert np.mean(inside) >= 0.92
@@ -183,7 +183,7 @@ def test_labels_that_are_nan_are_refused() -> None:
     for call in (
         lambda: neighbour_purity(gaussians(3, 2)[0], labels, k=1),
         lambda: neighbour_purity_chance(labels),
-        lambda: same_label(near, labels),
+        lambda: purity_by_query(near, labels),
         lambda: purity_interval(near, labels),
     ):
         with pytest.raises(InputError, match="labels has nan at row 1; leave the example out, or label it"):
@@ -193,7 +193,7 @@ def test_labels_that_are_nan_are_refused() -> None:
 def test_shares_of_some_rows() -> None:
     labels = torch.tensor([4, 4, 9, 4])
     near = torch.tensor([[1, 2], [0, 3]])
-    assert same_label(near, labels, torch.tensor([3, 2])).tolist() == [0.5, 0.0]
+    assert purity_by_query(near, labels, torch.tensor([3, 2])).tolist() == [0.5, 0.0]
 
 
 def test_what_is_refused() -> None:

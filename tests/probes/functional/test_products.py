@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from probes.functional.products import check_precision, float32_as_it_is, product
+from probes.functional.products import check_product_precision, float32_as_it_is, product
 from tasks import InputError
 
 
@@ -32,4 +32,4 @@ def test_what_the_caller_set_comes_back() -> None:
 
 def test_another_precision_is_refused() -> None:
     with pytest.raises(InputError, match="precision is 'half'; expected 'float64' or 'float32'"):
-        check_precision("half")  # type: ignore[arg-type]
+        check_product_precision("half")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from scipy.spatial.distance import pdist, squareform
 
 from probes.functional import linear_cka, rbf_cka
-from probes.functional.rbf_cka import GaussianKernel, cka_of_kernels, working_bytes
+from probes.functional.rbf_cka import GaussianKernel, cka_of_kernels, gaussian_kernel_bytes
 from tasks import InputError
 from tests.probes.functional.test_cka import from_kernels, gaussians, related
 
@@ -127,9 +127,9 @@ def test_every_pair_of_some_rows_of_many_kernels() -> None:
 
 
 def test_memory_does_not_grow_with_the_square() -> None:
-    assert working_bytes(10, 1, 4) == 8 * (3 * 100 + 2 * 10 * 4)
-    assert working_bytes(10**6, 2, 4096) == working_bytes(10**4, 2, 4096) < 2**26
-    assert working_bytes(10**6, 66, 4096) < 2**29
+    assert gaussian_kernel_bytes(10, 1, 4) == 8 * (3 * 100 + 2 * 10 * 4)
+    assert gaussian_kernel_bytes(10**6, 2, 4096) == gaussian_kernel_bytes(10**4, 2, 4096) < 2**26
+    assert gaussian_kernel_bytes(10**6, 66, 4096) < 2**29
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

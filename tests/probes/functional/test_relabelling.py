@@ -11,14 +11,10 @@ import torch
 from scipy.stats import kstest
 
 from probes.functional import within_ratio
-from probes.functional.clustering_head import within_ratio_chance
-from probes.functional.relabelling import (
-    between_shares,
-    enough_permutations,
-    holm_over_heads,
-    relabelled_heads,
-    relabelling_p_values,
-)
+from probes.functional.holm import holm_over_heads
+from probes.functional.permutation_test import enough_permutations
+from probes.functional.relabelling import relabelled_shares, relabelling_measures, relabelling_p_values
+from probes.functional.within_ratio import within_ratio_chance
 from tasks import InputError
 
 
@@ -104,7 +100,7 @@ class TestBestHead:
         draw = torch.Generator().manual_seed(0)
         points = torch.randn(30, 3, 2, generator=draw, dtype=torch.float64)
         labels = torch.arange(30) % 4
-        observed, null = between_shares(points, labels, 50)
+        observed, null = relabelled_shares(points, labels, 50)
         assert observed.tolist() == pytest.approx([1 - float(within_ratio(points[:, i], labels)) for i in range(3)])
         assert null.shape == (50, 3)
         assert float(1 - null.mean()) == pytest.approx(within_ratio_chance(labels), abs=0.02)
@@ -113,8 +109,8 @@ class TestBestHead:
         draw = torch.Generator().manual_seed(1)
         points = torch.randn(24, 5, 2, generator=draw)
         labels = torch.arange(24) % 3
-        observed, null = between_shares(points, labels, 199)
-        measures = relabelled_heads(points, labels, 199)
+        observed, null = relabelled_shares(points, labels, 199)
+        measures = relabelling_measures(points, labels, 199)
         best = null.max(dim=1).values.numpy()
         assert float(measures["best_within_ratio"]) == pytest.approx(1 - float(observed.max()))
         ends = [float(measures[f"best_within_ratio_null_{end}"]) for end in ("low", "high")]
@@ -131,7 +127,7 @@ class TestBestHead:
         called = 0
         single = 0
         for _ in range(200):
-            measures = relabelled_heads(torch.randn(20, 12, 2, generator=draw), labels, 99)
+            measures = relabelling_measures(torch.randn(20, 12, 2, generator=draw), labels, 99)
             called += float(measures["best_p_value"]) <= 0.05
             single += float(measures["p_value"].min()) <= 0.05
         assert 2 <= called <= 20
@@ -142,10 +138,10 @@ class TestBestHead:
         labels = torch.arange(40) % 2
         points = torch.randn(40, 12, 2, generator=draw)
         points[:, 7] = 4 * labels[:, None] + 0.1 * points[:, 7]
-        measures = relabelled_heads(points, labels, 199)
+        measures = relabelling_measures(points, labels, 199)
         assert float(measures["best_p_value"]) == 1 / 200
         assert float(measures["best_within_ratio"]) < 0.05 < float(measures["best_within_ratio_null_low"])
 
     def test_equal_points_have_none(self):
-        measures = relabelled_heads(torch.ones(8, 2, 3), torch.arange(8) % 2, 19)
+        measures = relabelling_measures(torch.ones(8, 2, 3), torch.arange(8) % 2, 19)
         assert all(bool(value.isnan().all()) for value in measures.values())

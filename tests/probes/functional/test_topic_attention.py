@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jaxtyping import Float, Int
 
 from probes.functional import topic_attention, topic_similarity
-from probes.functional.topic_attention import WordTopics
+from probes.functional.word_topics import WordTopics
 from tasks import InputError
 
 Pattern = Float[torch.Tensor, "batch head pos pos"]

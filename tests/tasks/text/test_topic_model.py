@@ -9,14 +9,9 @@ import pytest
 import torch
 
 from tasks import Corpus, InputError, TopicModel, fit_topics
-from tasks.text.topic_model import (
-    check_corpus_size,
-    check_topics,
-    count_words,
-    fit_counts,
-    least_threshold,
-    read_stop_words,
-)
+from tasks.text.topic_model import check_enough_for_topics, check_topics, fit_topics_to_counts, least_topic_threshold
+from tasks.text.vocabulary import read_stop_words
+from tasks.text.word_counts import count_words
 
 WORDS = [[f"{letter}{i}" for i in range(8)] for letter in "abcd"]
 
@@ -145,7 +140,7 @@ class TestMembership:
 
     def test_the_least_threshold_keeps_two_words_and_no_much_smaller_one_does(self):
         for n in (2, 3, 7, 20, 49, 1000, 4321, 98765):
-            least = least_threshold(n)
+            least = least_topic_threshold(n)
             assert int(n * least) + 1 == 2
             assert int(n * least * 0.98) + 1 == 1
 
@@ -164,7 +159,7 @@ class TestRefusals:
             "the corpus has 120 documents for 121 topics; give more text, split it into more documents, "
             "or ask for fewer topics (n_topics)"
         )
-        assert "120 documents for 121" in self.refused(fit_counts, count_words(planted), n_topics=121)
+        assert "120 documents for 121" in self.refused(fit_topics_to_counts, count_words(planted), n_topics=121)
 
     def test_no_words_left(self, planted):
         assert self.refused(fit_topics, planted, 4, min_documents=61) == (
@@ -191,5 +186,5 @@ class TestRefusals:
 
     def test_settings_are_checked_without_a_corpus_and_its_size_without_settings(self):
         assert check_topics(1000) is None
-        assert check_corpus_size(4, 4) is None
-        assert "3 documents for 4 topics" in self.refused(check_corpus_size, 3, 4)
+        assert check_enough_for_topics(4, 4) is None
+        assert "3 documents for 4 topics" in self.refused(check_enough_for_topics, 3, 4)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tasks import Corpus, InputError
-from tasks.text.bags import Bags
-from tasks.text.topic_model import WordCounts, count_words, fit_counts
+from tasks.text.topic_model import fit_topics_to_counts
 from tasks.text.vocabulary import Vocabulary
+from tasks.text.word_counts import WordCounts, WordCountsOnDisk, count_words
 from tasks.text.words import words_of
 
 DRAW = np.random.default_rng(0)
@@ -79,21 +79,21 @@ def test_few_words_in_memory_count_too_low_by_no_more_than_is_said():
 def test_topics_from_disk_are_those_from_memory(tmp_path, weights):
     known = Vocabulary.count(TEXTS, 60, 3, 0.5)
     texts = [*TEXTS, "nothing known"]
-    bags = Bags.gather(iter(texts), known, tmp_path, weights)
+    bags = WordCountsOnDisk.gather(iter(texts), known, tmp_path, weights)
     counts = known.counts(texts)
     matrix = counts if weights == "counts" else known.tfidf(counts)
     assert bags.shape == (201, 60)
     rows = [200, 3, 3, 0]
     assert (bags[rows] != matrix[rows]).nnz == 0
-    memory = fit_counts(WordCounts(known.words, matrix), 3, passes=2, seed=5, batch_size=64)
-    disk = fit_counts(bags.word_counts, 3, passes=2, seed=5, batch_size=64)
+    memory = fit_topics_to_counts(WordCounts(known.words, matrix), 3, passes=2, seed=5, batch_size=64)
+    disk = fit_topics_to_counts(bags.word_counts, 3, passes=2, seed=5, batch_size=64)
     assert disk.words == memory.words
     assert np.array_equal(disk.weights.numpy(), memory.weights.numpy())
 
 
 def test_bags_without_any_word(tmp_path):
     known = Vocabulary.count(["cat"], **LOOSE)
-    assert Bags.gather(["dog", ""], known, tmp_path, "counts")[[1, 0]].toarray().tolist() == [[0], [0]]
+    assert WordCountsOnDisk.gather(["dog", ""], known, tmp_path, "counts")[[1, 0]].toarray().tolist() == [[0], [0]]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,6 @@ def test_refusals(changes, message):
 def test_other_weights_and_no_room(tmp_path):
     known = Vocabulary.count(["cat"], **LOOSE)
     with pytest.raises(InputError, match=r"^weights is 'bm25'; expected 'counts' or 'tfidf'$"):
-        Bags.gather([], known, tmp_path, "bm25")
+        WordCountsOnDisk.gather([], known, tmp_path, "bm25")
     with pytest.raises(InputError, match=r"^cannot write word counts in '.*none' \(No such file .*\); give a folder"):
-        Bags.gather(["cat"], known, tmp_path / "none", "counts")
+        WordCountsOnDisk.gather(["cat"], known, tmp_path / "none", "counts")

@@ -10,9 +10,19 @@ from mechclust.commands.settings import CorpusSettings, ModelSettings, check_win
 from mechclust.commands.topics.config import check_thresholds
 from mechclust.commands.topics.suite.published import THRESHOLDS
 from tasks import InputError
-from tasks.errors import check_different
-from tasks.settings import MAX_DRAWS, AtLeast, AtMost, Count, PositiveShare, Repeats, Seed, Several, ShareBelowOne
-from tasks.text.bags import Weighting
+from tasks.settings import (
+    MAX_DRAWS,
+    AtLeast,
+    AtMost,
+    Count,
+    PositiveShare,
+    Repeats,
+    Seed,
+    Several,
+    ShareBelowOne,
+    check_different,
+)
+from tasks.text.word_counts import Weighting
 
 _PUBLISHED: dict[str, Any] = {
     "n_topics": 100, "passes": 6, "vocabulary": 100_000, "no_below": 20, "no_above": 0.1, "weights": "tfidf",

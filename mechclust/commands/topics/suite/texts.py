@@ -25,9 +25,9 @@ from mechclust.jobs import progress_bar
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import CorpusStream, InputError
-from tasks.text.bags import Bags
-from tasks.text.topic_model import check_corpus_size, read_stop_words
-from tasks.text.vocabulary import Vocabulary
+from tasks.text.topic_model import check_enough_for_topics
+from tasks.text.vocabulary import Vocabulary, read_stop_words
+from tasks.text.word_counts import WordCountsOnDisk
 from tasks.text.words import words_of
 
 TOPICS = "topics.safetensors"  # in the folder of a suite; --topic-model of another
@@ -133,7 +133,7 @@ def _fit(
         bags = _bags(stream, config, folder, progress)
         counts = bags.word_counts
         check_pairs(len(counts.words), config.thresholds)
-        check_corpus_size(counts.counts.shape[0], settings["n_topics"])
+        check_enough_for_topics(counts.counts.shape[0], settings["n_topics"])
         for seed, path in paths.items():
             fitted = fit_seeds(
                 counts, [seed], settings["n_topics"], settings["passes"], settings=settings, corpus=corpus,
@@ -161,7 +161,7 @@ def _kept(path: Path, corpus: str, settings: dict[str, Any]) -> FittedTopics | N
     return None
 
 
-def _bags(stream: CorpusStream, config: SuiteConfig, folder: str, progress: bool) -> Bags:
+def _bags(stream: CorpusStream, config: SuiteConfig, folder: str, progress: bool) -> WordCountsOnDisk:
     settings = config.fitting
     limits = (settings["vocabulary"], settings["no_below"], settings["no_above"], settings["stop_words"])
     try:
@@ -170,7 +170,7 @@ def _bags(stream: CorpusStream, config: SuiteConfig, folder: str, progress: bool
         message = str(error).replace("min_documents", "no_below").replace("max_share", "no_above")
         raise InputError(message) from None
     documents = progress_bar(stream, desc="weighing words", unit="document") if progress else stream
-    return Bags.gather(documents, words, folder, settings["weights"])
+    return WordCountsOnDisk.gather(documents, words, folder, settings["weights"])
 
 
 # ---- documents ----

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mechclust.commands.topics.variants import n_topics
 from probes import TopicEmbedding, residual
-from probes.functional.topic_attention import WordTopics
-from probes.functional.topic_embedding import GroupSums
+from probes.functional.topic_embedding import TopicSimilarityGroups
+from probes.functional.word_topics import WordTopics
 from tasks import Batch
 from tasks.text.encoding import EncodedCorpus
 
@@ -125,7 +125,7 @@ class WordVectors:
         ratios = []
         for name, self_pairs in _KINDS:
             vectors = self.by_kind[name][self.met][known.row >= 0]
-            ratios.append(GroupSums(known.group, known, self_pairs).similarity(vectors).ratio)
+            ratios.append(TopicSimilarityGroups(known.group, known, self_pairs).similarity(vectors).ratio)
         return torch.stack(ratios)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from mechclust.sandbox.run import FollowedSequences
 from tasks import SparseModularAddition
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 _MAX_SUMS = 12
 

@@ -24,7 +24,7 @@ from mechclust.training import TrainConfig, train
 from mechclust.training.callbacks import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
 from probes.engine.identity import fingerprint
-from probes.functional.svcca import mean_correlation, principal_basis
+from probes.functional.svcca import mean_correlation, svcca_basis
 from probes.store.files import package_versions
 from tasks import Batch
 
@@ -158,7 +158,7 @@ def _on_domain(
 
 def _bases(config: MossaConfig, model: HookedModel, prompts: Iterable[Batch]) -> _Bases:
     rows = collect_rows(model, prompts, block_sites(config), prompt_end_readout())
-    return [principal_basis(x.double(), _VARIANCE) for x in rows.values()]
+    return [svcca_basis(x.double(), _VARIANCE) for x in rows.values()]
 
 
 def _shuffled(bases: _Bases, seed: Sequence[int]) -> _Bases:

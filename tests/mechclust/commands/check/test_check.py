@@ -27,7 +27,7 @@ from mechclust.commands.check.inputs import SELECTORS, CheckedModel, devices_of,
 from mechclust.commands.check.result import Check, CheckReport, NotTried
 from mechclust.commands.check.text import check_beginning_token, text
 from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
-from mechclust.models.config import ModelShape
+from mechclust.models.sizes import ModelShape
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from tasks import InputError
@@ -173,7 +173,7 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
 
         return get
 
-    for name in ("load_huggingface", "load_pretrained"):
+    for name in ("load_pretrained_plain", "load_pretrained"):
         load = getattr(mechclust.commands.check.model, name)
         monkeypatch.setattr(mechclust.commands.check.model, name, alone(load))
     report = sound(check_model(str(gpt2)), set())

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from mechclust.commands.clusters import measure_clusters
 from mechclust.models import save_model
 from probes import save_rows
-from probes.functional.adjusted_rand import n_relabellings
+from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import TASKS, write_prompts
 
@@ -183,7 +183,7 @@ class TestFewPrompts:
         labels = [k for k, size in enumerate(sizes) for _ in range(size)]
         orders = [[order.index(x) for x in order] for order in permutations(labels)]
         same = sum(order == [labels.index(x) for x in labels] for order in orders)
-        assert 1 / n_relabellings(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
+        assert 1 / n_adjusted_rand_relabellings(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
 
     def test_are_noted(self, gpt2, config):
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aabb")]

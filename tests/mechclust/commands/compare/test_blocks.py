@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mechclust.commands.compare import compare_models
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
-from mechclust.models.same_input import on_the_stream_of
+from mechclust.models.same_input import same_input
 from probes import RowStore, load_result, record
 from probes.engine.run import Measuring
 from probes.functional import linear_cka
@@ -123,7 +123,7 @@ class TestPlanted:
         site = f"blocks.{ALTERED - 1}.hook_resid_post"
         rows = []
         for model in (tuned, base):
-            with on_the_stream_of(base, model) as blocks, record(blocks, [site]) as seen, torch.no_grad():
+            with same_input(base, model) as blocks, record(blocks, [site]) as seen, torch.no_grad():
                 blocks(tokens)
             rows.append(seen[site][0][:, -1])
         expected = float(linear_cka(*rows, debiased=True))

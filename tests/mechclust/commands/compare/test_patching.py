@@ -15,7 +15,7 @@ from mechclust.commands.compare.output_verdict import OutputVerdict
 from mechclust.commands.compare.patching import batches_to_patch, patch_batch, patching_result
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
-from mechclust.models.patching import patched_outputs, predicts_next_token, read_and_write, stream_points
+from mechclust.models.patching import patched_forward, patched_outputs, patching_points, predicts_next_token
 from probes import ProbeResult, load_result
 from tasks import Batch, InputError
 from tests.mechclust.commands.compare.cases import TASKS, found, write_prompts
@@ -287,7 +287,7 @@ class TestPatchedOutputs:
         model = load_pretrained(planted)
         hooks = sum(len(module._forward_hooks) for module in model.modules())
         batch = Batch(torch.randint(2, 20, (3, 6), generator=torch.Generator().manual_seed(0)))
-        expected, states = read_and_write(model, batch, stream_points(model))
+        expected, states = patched_forward(model, batch, patching_points(model))
         assert len(states) == DEPTH + 1
         for _, logits in patched_outputs(model, batch, states):
             assert torch.equal(logits, expected)

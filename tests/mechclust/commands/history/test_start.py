@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from mechclust import load_pretrained, measure_history
 from mechclust.commands.history.start import Origin, RandomWeights, start_of
-from mechclust.models.sketch import constant_values, named_weights, weight_sketch
+from mechclust.models.sketch import constant_sketch_values, sketched_weights, weight_sketch
 from tasks import InputError
 from tests.mechclust.commands.history.made import rows
 
@@ -23,12 +23,12 @@ NOT_LEARNT = "was not learnt"
 @pytest.fixture(scope="module")
 def random(gpt2):
     model = load_pretrained(gpt2, untrained=True, seed=3)
-    return RandomWeights(weight_sketch(model), constant_values(model))
+    return RandomWeights(weight_sketch(model), constant_sketch_values(model))
 
 
 def of_weights(model, random, step=None, change=lambda name, weight: None):
     with torch.no_grad():
-        for name, weight in named_weights(model):
+        for name, weight in sketched_weights(model):
             change(name, weight)
     return start_of("first", step, weight_sketch(model), random)
 
@@ -42,7 +42,7 @@ def test_another_draw_of_random_weights(gpt2, random):
 def test_a_trained_model(trained_series, untrained_gpt2):
     """After eight steps as after many."""
     model = load_pretrained(trained_series / "checkpoint-8", untrained=True)
-    random = RandomWeights(weight_sketch(model), constant_values(model))
+    random = RandomWeights(weight_sketch(model), constant_sketch_values(model))
     for step in (8, 48):
         start = of_weights(load_pretrained(trained_series / f"checkpoint-{step}"), random, step)
         assert start.origin == Origin.TRAINED
@@ -53,7 +53,7 @@ def test_a_trained_model(trained_series, untrained_gpt2):
 @pytest.mark.parametrize("step", [None, 0])
 def test_the_name_step_0_does_not_make_a_trained_base_random(trained_series, step):
     model = load_pretrained(trained_series / "checkpoint-48", untrained=True)
-    random = RandomWeights(weight_sketch(model), constant_values(model))
+    random = RandomWeights(weight_sketch(model), constant_sketch_values(model))
     assert of_weights(load_pretrained(trained_series / "checkpoint-48"), random, step).origin == Origin.TRAINED
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust.commands.settings import ModelSettings
-from mechclust.models import adapter_bases
+from mechclust.models import adapter_fit
 from mechclust.models.adapters import with_adapter
 from mechclust.models.resolved import ResolvedModel
 from mechclust.mossa.published import DATA_SIZE
@@ -181,13 +181,13 @@ def test_an_adapter_for_layers_of_other_names_is_refused_before_work(result, bas
 def test_names_that_peft_makes_others_of_are_left_to_it(result, base, tasks, out, tmp_path, monkeypatch):
     """Names in transformers change from version to version, and a module may have several weights."""
     names = ["base_model.model.model.layers.0.self_attn.q_proj.base_layer.lora_A.weight", "base_model.x.lora_A.weight"]
-    monkeypatch.setattr(adapter_bases, "_weights_of", lambda adapter: dict.fromkeys(names[:1], (2, 16)))
-    adapter_bases.check_fits_base(["a"], ResolvedModel(str(base)))
-    monkeypatch.setattr(adapter_bases, "_weights_of", lambda adapter: dict.fromkeys(names, (2, 16)))
+    monkeypatch.setattr(adapter_fit, "_weights_of", lambda adapter: dict.fromkeys(names[:1], (2, 16)))
+    adapter_fit.check_fits_base(["a"], ResolvedModel(str(base)))
+    monkeypatch.setattr(adapter_fit, "_weights_of", lambda adapter: dict.fromkeys(names, (2, 16)))
     with pytest.raises(InputError, match=r"it has weights for 'base_model\.x'"):
-        adapter_bases.check_fits_base(["a"], ResolvedModel(str(base)))
-    monkeypatch.setattr(adapter_bases, "_is_renamed", lambda kind: kind == "llama")
-    adapter_bases.check_fits_base(["a"], ResolvedModel(str(base)))
+        adapter_fit.check_fits_base(["a"], ResolvedModel(str(base)))
+    monkeypatch.setattr(adapter_fit, "_is_renamed", lambda kind: kind == "llama")
+    adapter_fit.check_fits_base(["a"], ResolvedModel(str(base)))
 
 
 def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_path, loads):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning import TuneConfig
 
 VOCABULARY = 40
@@ -51,13 +51,13 @@ def language_model(family: str = "llama", seed: int = 3, **fields: Any) -> Any:
         return getattr(transformers, model)(getattr(transformers, configuration)(**{**known, **fields}))
 
 
-def examples(n: int = 13, seed: int = 0, longest: int = 9) -> list[Answered]:
+def examples(n: int = 13, seed: int = 0, longest: int = 9) -> list[FormattedExample]:
     """Prompts and answers of several lengths."""
     draw = torch.Generator().manual_seed(seed)
     found = []
     for _ in range(n):
         start, more = (int(torch.randint(1, longest, (), generator=draw)) for _ in range(2))
-        found.append(Answered(torch.randint(1, VOCABULARY, (start + more,), generator=draw).tolist(), start))
+        found.append(FormattedExample(torch.randint(1, VOCABULARY, (start + more,), generator=draw).tolist(), start))
     return found
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning import TuneConfig, tune_adapter, tuned_at
 from mechclust.training.tuning.adapter import digest_of_weights
 from mechclust.training.tuning.lora import matmul_precision, training_arguments
@@ -25,7 +25,9 @@ from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, MODULES, examples, language_model, settings
 
 
-def plain_script(model: Any, given: Sequence[Answered], config: TuneConfig, folder: Path) -> dict[str, torch.Tensor]:
+def plain_script(
+    model: Any, given: Sequence[FormattedExample], config: TuneConfig, folder: Path
+) -> dict[str, torch.Tensor]:
     """What a user writes without us: labels of whole sequences, logits of all places."""
     import peft
     from transformers import Trainer, TrainingArguments, set_seed
@@ -272,7 +274,9 @@ def test_a_resident_base_is_tuned_between_swaps(gpt2: Path, tmp_path: Path) -> N
     from tasks import InputError
 
     config = settings(modules=("c_attn",))
-    given = [Answered([1 + token % 21 for token in e.tokens][:12], min(e.start, 5)) for e in examples(longest=7)]
+    given = [
+        FormattedExample([1 + token % 21 for token in e.tokens][:12], min(e.start, 5)) for e in examples(longest=7)
+    ]
     hooked = load_pretrained(gpt2, attention="sdpa")
     first = tune_adapter(plain_model(hooked), given, config, tmp_path / "a", base="b")
     set_adapter(hooked, first.folder)

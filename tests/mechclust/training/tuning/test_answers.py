@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning import score_answers
 from mechclust.training.tuning.answers import IGNORED, answer_collator, padded_answers
 from tasks import InputError
@@ -22,7 +22,7 @@ def greedy(model: Any, prompt: list[int], n: int) -> list[int]:
     return model.generate(tokens, attention_mask=torch.ones_like(tokens), **options)[0, len(prompt) :].tolist()
 
 
-def decodable(model: Any) -> list[Answered]:
+def decodable(model: Any) -> list[FormattedExample]:
     """Of every two answers one is what the model decodes, the other is that with one token changed."""
     model.eval()
     found = []
@@ -31,7 +31,7 @@ def decodable(model: Any) -> list[Answered]:
         answer = greedy(model, prompt, len(example.tokens) - example.start)
         if i % 2:
             answer[i % len(answer)] = (answer[i % len(answer)] + 1) % 40
-        found.append(Answered([*prompt, *answer], len(prompt)))
+        found.append(FormattedExample([*prompt, *answer], len(prompt)))
     model.train()
     return found
 
@@ -87,7 +87,7 @@ def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
     import peft
 
     model = peft.get_peft_model(language_model(), peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    given = [Answered([1, 2, 3, 4, 5, 6], 4), Answered([1, 2, 3, 4, 5], 4)]
+    given = [FormattedExample([1, 2, 3, 4, 5, 6], 4), FormattedExample([1, 2, 3, 4, 5], 4)]
     seen = []
     model.get_base_model().lm_head.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
     found = score_answers(model, given)
@@ -99,7 +99,7 @@ def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
 
 
 def test_a_padded_batch_is_what_it_says() -> None:
-    given = [Answered([5, 6, 7, 8], 3), Answered([9, 1], 1)]
+    given = [FormattedExample([5, 6, 7, 8], 3), FormattedExample([9, 1], 1)]
     batch = padded_answers(given)
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [0, 0, 9, 1]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [0, 0, 1, 1]]
@@ -116,16 +116,16 @@ def test_a_padded_batch_is_what_it_says() -> None:
 def test_what_a_model_cannot_read() -> None:
     model = language_model(max_position_embeddings=8)
     with pytest.raises(InputError) as refused:
-        score_answers(model, [Answered(list(range(9)), 4)])
+        score_answers(model, [FormattedExample(list(range(9)), 4)])
     assert str(refused.value) == (
         "an example of the answers has 9 tokens with its answer, but the model takes 8; give --cutoff 8"
     )
     with pytest.raises(InputError) as refused:
-        score_answers(model, [Answered([1, 2], 1), Answered([3, 40], 1)])
+        score_answers(model, [FormattedExample([1, 2], 1), FormattedExample([3, 40], 1)])
     assert str(refused.value) == (
         "an example of the answers has the token 40, but the model's vocabulary has 40 tokens; give the "
         "tokenizer of this "
         "model"
     )
     with pytest.raises(InputError, match="fewer than the 5 tokens of example 2; give at least 5"):
-        score_answers(model, [Answered([1, 2], 1), Answered([1, 2, 3, 4, 5], 2)], tokens_per_batch=4)
+        score_answers(model, [FormattedExample([1, 2], 1), FormattedExample([1, 2, 3, 4, 5], 2)], tokens_per_batch=4)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mechclust.models.adapters import check_adapter
-from mechclust.models.instructions import Answered
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning import TuneConfig, adapter, tune_adapter, tuned_at
 from mechclust.training.tuning.adapter import digest_of_weights
 from mechclust.training.tuning.checkpoints import saving_checkpoint
@@ -47,10 +47,10 @@ class TestBeforeWork:
         assert not (tmp_path / "a").exists()
 
     def test_examples_of_another_model(self, tmp_path: Path) -> None:
-        assert refused(tmp_path / "a", given=[Answered([1] * 65, 3)]) == (
+        assert refused(tmp_path / "a", given=[FormattedExample([1] * 65, 3)]) == (
             "an example of control-x has 65 tokens with its answer, but the model takes 64; give --cutoff 64"
         )
-        assert refused(tmp_path / "a", given=[Answered([1, 99], 1)]) == (
+        assert refused(tmp_path / "a", given=[FormattedExample([1, 99], 1)]) == (
             "an example of control-x has the token 99, but the model's vocabulary has 40 tokens; give the tokenizer of "
             "this model"
         )
@@ -84,7 +84,7 @@ class TestBeforeWork:
         assert refused(tmp_path, base="c") == f"{begin}for another base{end}"
         assert refused(tmp_path, given=examples(12)) == f"{begin}on other data{end}"
         assert refused(tmp_path, settings(seed=1)) == f"{begin}with other settings{end}"
-        moved = [Answered(e.tokens, e.start + 1) if len(e.tokens) > e.start + 1 else e for e in examples()]
+        moved = [FormattedExample(e.tokens, e.start + 1) if len(e.tokens) > e.start + 1 else e for e in examples()]
         assert refused(tmp_path, given=moved) == f"{begin}on other data{end}"
         (tmp_path / "subject.json").write_text("damaged")  # the record says it too
         assert refused(tmp_path, settings(seed=1)) == f"{begin}with other settings{end}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks import InputError
-from tasks.text.instructions.clusters import read_clusters
+from tasks.text.instructions.clusters import read_cluster_file
 
 
 @pytest.fixture
@@ -20,7 +20,9 @@ def toml(tmp_path: Path):
 
 
 def test_reads_clusters_and_held_out_tasks(toml) -> None:
-    file = read_clusters(toml('[clusters]\nnli = ["rte", "cb"]\n"of two" = [\'copa\']\n[held_out]\ntasks = ["cb"]\n'))
+    file = read_cluster_file(
+        toml('[clusters]\nnli = ["rte", "cb"]\n"of two" = [\'copa\']\n[held_out]\ntasks = ["cb"]\n')
+    )
     assert file.clusters == {"rte": "nli", "cb": "nli", "copa": "of two"}
     assert file.held_out == ("cb",)
     assert [file.at("cb"), file.at("cb", -1), file.at("copa"), file.at("x")] == [
@@ -32,7 +34,7 @@ def test_reads_clusters_and_held_out_tasks(toml) -> None:
 
 
 def test_both_tables_may_be_missing(toml) -> None:
-    file = read_clusters(toml(""))
+    file = read_cluster_file(toml(""))
     assert (file.clusters, file.held_out) == ({}, ())
 
 
@@ -73,14 +75,14 @@ def test_both_tables_may_be_missing(toml) -> None:
 )
 def test_files_of_another_form_are_refused(toml, text: str, message: str) -> None:
     with pytest.raises(InputError, match=f"{re.escape(message)}$"):
-        read_clusters(toml(text))
+        read_cluster_file(toml(text))
 
 
 def test_what_is_not_toml_is_refused_with_its_line(toml) -> None:
     with pytest.raises(InputError, match=r"/clusters\.toml' is not TOML \(.+ \(at line 2, column \d+\)\)$"):
-        read_clusters(toml('[clusters]\nnli = "a\nb"'))
+        read_cluster_file(toml('[clusters]\nnli = "a\nb"'))
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^no file of clusters '.*x\.toml'; give the path of a TOML file with \["):
-        read_clusters(tmp_path / "x.toml")
+        read_cluster_file(tmp_path / "x.toml")

@@ -1,4 +1,4 @@
-"""Imports without garbage collection."""
+"""Imports without garbage collection, which is paused meanwhile."""
 
 from __future__ import annotations
 

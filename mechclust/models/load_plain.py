@@ -13,19 +13,20 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from mechclust.models.adapters import tokenizer_source
 from mechclust.models.huggingface import (
-    Source,
+    CheckpointSource,
+    auto_class,
     find_checkpoint,
     quiet_transformers,
-    read_config,
-    read_tokenizer,
+    read_checkpoint_config,
+    read_checkpoint_tokenizer,
     reading_checkpoint_part,
 )
 from mechclust.models.resolved import ResolvedModel
+from mechclust.models.tokenizers import tokenizer_source
 from probes.engine.hooks import check_device, device_of
 from tasks import InputError
-from tasks.errors import check_choice
+from tasks.settings import check_choice
 
 _DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 AttentionKind = Literal["eager", "sdpa"]
@@ -110,12 +111,6 @@ class LoadOptions:
                 )
 
 
-def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """Return the dtype with a name such as ``"bfloat16"``. ``LoadOptions`` refuses other names."""
-    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    return named if isinstance(named, torch.dtype) else dtype  # type: ignore[return-value]
-
-
 def _check_installed(package: str, work: str, extra: str) -> None:
     if find_spec(package) is None:
         raise InputError(f"{work} needs {package}; install it with: pip install 'mechclust[{extra}]'")
@@ -130,9 +125,9 @@ def load_plain(
     source = _find_base(model, options, weights=not untrained, tokenizer=tokenizer is None)
     if options.quantization is not None:  # before reading, which restores levels at its end
         getLogger("bitsandbytes").setLevel(ERROR)  # it logs every multiplication
-    config = read_config(source)
+    config = read_checkpoint_config(source)
     if tokenizer is None:
-        tokenizer = read_tokenizer(tokenizer_source(model.merged_adapter, source))
+        tokenizer = read_checkpoint_tokenizer(tokenizer_source(model.merged_adapter, source))
     with reading_checkpoint_part(source, "config" if untrained else "weights"), torch.random.fork_rng(devices=[]):
         auto = auto_class(config)
         if untrained:
@@ -161,7 +156,7 @@ def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -
         return _build_random(partial(type(model)._from_config, copy.deepcopy(model.config)), like, seed)
 
 
-def _find_base(model: ResolvedModel, options: LoadOptions, *, weights: bool, tokenizer: bool) -> Source:
+def _find_base(model: ResolvedModel, options: LoadOptions, *, weights: bool, tokenizer: bool) -> CheckpointSource:
     """Find the checkpoint, or the base of an adapter, naming the adapter in errors."""
     base = model.base
     try:
@@ -182,7 +177,7 @@ def _refuse_adapter_beside(model: Any) -> None:
         )
 
 
-def _read_weights(auto: Any, source: Source, options: LoadOptions) -> Any:
+def _read_weights(auto: Any, source: CheckpointSource, options: LoadOptions) -> Any:
     """Read a whole checkpoint with its weights."""
     arguments = {**source.options, **options.for_loading, "ignore_mismatched_sizes": True}  # refused below
     build = partial(auto.from_pretrained, source.name, output_loading_info=True, **arguments)
@@ -248,30 +243,3 @@ def _check_complete(model: Any, info: dict[str, Any]) -> None:
     else:
         return
     raise InputError(f"the checkpoint {fault} for its config.json; give the two that were saved together")
-
-
-def auto_class(config: Any) -> Any:
-    """Return the Auto class for a checkpoint: with its head, also if only the body was saved.
-
-    Encoder families have a masked-LM class, decoder families a causal one. A family with neither comes without a head.
-    """
-    from transformers import (
-        AutoModel,
-        AutoModelForCausalLM,
-        AutoModelForMaskedLM,
-        AutoModelForSeq2SeqLM,
-        AutoModelForTextEncoding,
-    )
-    from transformers.models.auto import modeling_auto
-
-    architecture = (config.architectures or [""])[0]
-    if architecture.endswith("EncoderModel"):
-        return AutoModelForTextEncoding
-    if config.is_encoder_decoder:
-        return AutoModelForSeq2SeqLM
-    causal = architecture.endswith(("ForCausalLM", "LMHeadModel"))
-    if type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING and not causal:
-        return AutoModelForMaskedLM
-    if type(config) in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING or hasattr(config, "auto_map"):
-        return AutoModelForCausalLM
-    return AutoModel

@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 
-from mechclust.models.adapters import import_peft, named_base
-from mechclust.models.huggingface import find_checkpoint, quiet_transformers, read_config
-from mechclust.models.loading import auto_class
+from mechclust.models.adapters import import_peft, named_base_of_adapter
+from mechclust.models.huggingface import auto_class, find_checkpoint, quiet_transformers, read_checkpoint_config
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 
 _MAX_ADAPTERS_NAMED = 3  # in a note
 
 
-def adapter_notes(models: Iterable[ResolvedModel]) -> list[str]:
+def adapter_fit_notes(models: Iterable[ResolvedModel]) -> list[str]:
     """Note adapters that name another base than the one they are put on.
 
     Whether their weights fit is checked when they are put in. Models move and are renamed, so a name alone is not
@@ -29,7 +28,7 @@ def adapter_notes(models: Iterable[ResolvedModel]) -> list[str]:
     """
     adapters_by_bases: dict[tuple[str, str], list[str]] = {}
     for model in models:
-        trained = None if model.adapter is None else named_base(model.adapter)
+        trained = None if model.adapter is None else named_base_of_adapter(model.adapter)
         if trained is not None and Path(trained).name != Path(model.name).name:
             adapters_by_bases.setdefault((trained, model.name), []).append(str(model.adapter))
     return [_note(adapters, trained, base) for (trained, base), adapters in adapters_by_bases.items()]
@@ -99,7 +98,7 @@ def _shapes(base: ResolvedModel, trust_remote_code: bool) -> tuple[dict[str, tup
     A shape is outputs and inputs of a linear layer, and ``None`` for other modules. There are no shapes if the model
     cannot be made without its weights.
     """
-    config = read_config(find_checkpoint(base.base, trust_remote_code=trust_remote_code))
+    config = read_checkpoint_config(find_checkpoint(base.base, trust_remote_code=trust_remote_code))
     shapes: dict[str, tuple[int, int] | None] = {}
     with suppress(Exception), quiet_transformers(), torch.device("meta"):
         model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)

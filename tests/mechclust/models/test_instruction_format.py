@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mechclust.models.instructions import Answered, InstructionFormat
+from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from tasks import InputError
 
 WORDS = ("<s>", "</s>", "<unk>", "<user>", "<model>", "<end>", "Answer", ":", *(f"w{i}" for i in range(20)))
@@ -39,7 +39,7 @@ def tokenizer(template: str | None = None, *, around: str = "<s> $A", spaced: bo
     return found
 
 
-def shown(own: InstructionFormat, found: Answered) -> tuple[str, str]:
+def shown(own: InstructionFormat, found: FormattedExample) -> tuple[str, str]:
     words = own.tokenizer.convert_ids_to_tokens(found.tokens)
     return " ".join(words[: found.start]), " ".join(words[found.start :])
 
@@ -179,7 +179,7 @@ class TestChat:
         asked = words.apply_chat_template(messages[:1], add_generation_prompt=True, tokenize=True)["input_ids"]
         answered = words.apply_chat_template(messages, tokenize=True)["input_ids"]
         assert own.prompts(["w1 w2"]) == [asked]
-        assert own.answered(["w1 w2"], ["w3 w4"]) == [Answered(answered, len(asked))]
+        assert own.answered(["w1 w2"], ["w3 w4"]) == [FormattedExample(answered, len(asked))]
 
     def test_only_where_it_is_wanted(self) -> None:
         own = InstructionFormat(tokenizer(CHAT), chat=False)
@@ -283,7 +283,7 @@ class TestChat:
 @pytest.mark.parametrize("start", [0, 3, 4])
 def test_prompt_and_answer_have_tokens(start: int) -> None:
     with pytest.raises(InputError) as refused:
-        Answered([1, 2, 3], start)
+        FormattedExample([1, 2, 3], start)
     assert str(refused.value) == (
         f"an answer begins at token {start} of 3; expected at least one token of the prompt before it, and one "
         "of the answer"

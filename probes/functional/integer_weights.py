@@ -1,124 +1,22 @@
-"""Clusters of the classes of a labelling, and points that are integer sums of their tokens."""
+"""Points that are integer sums of their tokens: the weights of digits."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from numbers import Integral
 from typing import NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.functional.arguments import check_classes
-from probes.functional.arrays import Array, Labels, Scalar, computed_in_torch
+from probes.functional.arrays import Array, Scalar, computed_in_torch
 from probes.functional.preprocess import centred_rows
 from tasks import InputError
-from tasks.errors import check_count
+from tasks.settings import check_count
 
 SMALLEST_UNIT = 1e-6  # a median weight that small beside the largest is 0 up to the rounding of float32
-MAX_DISTANCES_AT_ONCE = 2**22
-
-
-@computed_in_torch()
-def within_ratio(points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None) -> Float[Scalar, ""]:
-    """Return the within-cluster over the total sum of squares, with classes as clusters: 0 if classes are points.
-
-    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
-
-    Not clamped. ``within_ratio_chance`` gives its value by chance. With ``n_classes`` it runs under
-    ``torch.func.vmap``, over points and labels.
-
-    Args:
-        points: float32 or float64. Sums are taken in float64.
-        labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
-        n_classes: number of classes. ``None``: as many as in the labels.
-
-    Returns:
-        A float64 scalar. NaN if it is undefined: all points equal, or one class.
-
-    Example:
-        >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
-        >>> within_ratio(points, torch.tensor([0, 0, 1, 1]))
-        tensor(0.2000, dtype=torch.float64)
-    """
-    x, labels, n_classes = _prepared(points, labels, n_classes)
-    count, centroids = _centroids(x, labels, n_classes)
-    within = (x - centroids.gather(0, labels[:, None].expand_as(x))).square().sum()
-    return torch.where((count > 0).sum() > 1, within / x.square().sum(), torch.nan)
-
-
-def within_ratio_chance(labels: Shaped[Tensor, "row"]) -> float:
-    """Return the mean ``within_ratio`` over all assignments of the labels to points: (n - classes) / (n - 1).
-
-    It is near 0 if most points are alone in their class: a small ratio then is no evidence. NaN for one point.
-
-    Example:
-        >>> within_ratio_chance(torch.tensor([0, 0, 1, 2, 2]))
-        0.5
-    """
-    n = len(labels)
-    return (n - len(torch.unique(labels))) / (n - 1) if n > 1 else math.nan
-
-
-@computed_in_torch()
-def nearest_centroid_accuracy(
-    points: Float[Array, "row dim"], labels: Labels, n_classes: int | None = None
-) -> Float[Scalar, ""]:
-    """Return the share of points nearest to the centroid of their class (Euclidean distance).
-
-    Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
-
-    The centroids are computed from these points. Ties go to the lower label. With ``n_classes`` it runs under
-    ``torch.func.vmap``.
-
-    Memory: at most 4 million distances at once.
-
-    Args:
-        points: float32 or float64.
-        labels: the class of each point: any integers, or 0 to ``n_classes - 1``.
-        n_classes: number of classes. ``None``: as many as in the labels.
-
-    Returns:
-        A float64 scalar. NaN if it is undefined: all points equal, or one class.
-
-    Example:
-        >>> points = torch.tensor([[0.0], [1.0], [5.0], [6.0], [1.5]])
-        >>> nearest_centroid_accuracy(points, torch.tensor([7, 7, 9, 9, 9]))
-        tensor(0.8000, dtype=torch.float64)
-    """
-    x, labels, n_classes = _prepared(points, labels, n_classes)
-    count, centroids = _centroids(x, labels, n_classes)
-    nearest = []
-    for rows in torch.split(x, max(1, MAX_DISTANCES_AT_ONCE // n_classes)):
-        distance = torch.cdist(rows, centroids, compute_mode="donot_use_mm_for_euclid_dist")
-        nearest.append(torch.where(count > 0, distance, torch.inf).argmin(dim=1))
-    share = (torch.cat(nearest) == labels).double().mean()
-    return torch.where(((count > 0).sum() > 1) & (x.square().sum() > 0), share, torch.nan)
-
-
-def _prepared(
-    points: Float[Tensor, "row dim"], labels: Shaped[Tensor, "row"], n_classes: int | None
-) -> tuple[Float[Tensor, "row dim"], Int[Tensor, "row"], int]:
-    """Return centred float64 points, labels from 0, and the number of classes."""
-    if n_classes is None:
-        classes, labels = torch.unique(labels, return_inverse=True)
-        n_classes = len(classes)
-    else:
-        check_count(n_classes=(n_classes, 1))
-        check_classes(labels, "labels", n_classes)
-    return centred_rows(points), labels.long(), n_classes
-
-
-def _centroids(
-    x: Float[Tensor, "row dim"], labels: Int[Tensor, "row"], n_classes: int
-) -> tuple[Float[Tensor, "class"], Float[Tensor, "class dim"]]:
-    """Return the number of points in each class, and their mean (0 for none)."""
-    count = x.new_zeros(n_classes).scatter_add(0, labels, torch.ones_like(x[:, 0]))
-    total = x.new_zeros(n_classes, x.shape[1]).scatter_add(0, labels[:, None].expand_as(x), x)
-    return count, total / torch.where(count > 0, count, 1)[:, None]
 
 
 class IntegerWeights(NamedTuple):
@@ -190,9 +88,9 @@ def integer_weights(
         >>> fit.rounded.flatten().tolist(), bool(fit.matches)  # of 0.3 and -0.3 the lower median is -0.3
         ([-1, 1, -2], True)
     """
-    check_digits(tokens, support, modulus)
+    check_weighted_digits(tokens, support, modulus)
     n_pos = tokens.shape[1]
-    fit = fit_digits(points, tokens, modulus)
+    fit = fit_digit_weights(points, tokens, modulus)
     if fit is None:
         share = points.new_tensor(torch.nan, dtype=torch.float64)
         along = points.new_full((n_pos, modulus - 1), torch.nan, dtype=torch.float64)
@@ -211,7 +109,7 @@ def integer_weights(
     )
 
 
-class DigitFit(NamedTuple):
+class DigitWeights(NamedTuple):
     """Least-squares fit of points by digits (whether value ``v >= 1`` is at position ``t``).
 
     Attributes:
@@ -225,7 +123,9 @@ class DigitFit(NamedTuple):
     directions: Float[Tensor, "direction dim"]
 
 
-def fit_digits(points: Float[Tensor, "row dim"], tokens: Int[Tensor, "row pos"], modulus: int) -> DigitFit | None:
+def fit_digit_weights(
+    points: Float[Tensor, "row dim"], tokens: Int[Tensor, "row pos"], modulus: int
+) -> DigitWeights | None:
     """Return the fit of points by digits, or ``None`` if the rows do not determine all coefficients."""
     values = torch.arange(1, modulus, device=tokens.device)
     design = rearrange(tokens[:, :, None] == values, "row pos value -> row (pos value)").double()
@@ -235,7 +135,7 @@ def fit_digits(points: Float[Tensor, "row dim"], tokens: Int[Tensor, "row pos"],
         return None
     coefficients = torch.linalg.solve_triangular(r, q.T @ centred_rows(points), upper=True)
     _, scale, directions = torch.linalg.svd(r @ coefficients, full_matrices=False)
-    return DigitFit(coefficients, scale, directions)
+    return DigitWeights(coefficients, scale, directions)
 
 
 def integer_sum(rounded: Int[Tensor, "pos value"], tokens: Int[Tensor, "row pos"]) -> Int[Tensor, "row"]:
@@ -249,7 +149,7 @@ def integer_sum(rounded: Int[Tensor, "pos value"], tokens: Int[Tensor, "row pos"
     return by_digit.gather(1, tokens.long().T).sum(dim=0)
 
 
-def digit_residues(support: Sequence[int], n_pos: int, modulus: int, device: torch.device) -> Int[Tensor, "pos value"]:
+def weight_residues(support: Sequence[int], n_pos: int, modulus: int, device: torch.device) -> Int[Tensor, "pos value"]:
     """Return the residues of values 1 to ``modulus - 1`` in a sum over the support: the value, and 0 off it."""
     residues = torch.zeros(n_pos, modulus - 1, dtype=torch.int64, device=device)
     residues[list(support)] = torch.arange(1, modulus, device=device)
@@ -263,7 +163,7 @@ def _scaled(
     median = along[list(support), 0].median()
     if not bool(median.abs() > SMALLEST_UNIT * along.abs().max()):  # also where NaN
         return torch.full_like(along, torch.nan), torch.tensor(False, device=along.device)
-    residues = digit_residues(support, len(along), modulus, along.device)
+    residues = weight_residues(support, len(along), modulus, along.device)
     best: tuple[bool, float] | None = None
     for a in range(1, modulus):
         weights = along * (a / median)
@@ -277,14 +177,14 @@ def _scaled(
     return kept, torch.tensor(not best[0], device=along.device)
 
 
-def check_digits(tokens: Int[Tensor, "row pos"], support: Sequence[int], modulus: int) -> None:
+def check_weighted_digits(tokens: Int[Tensor, "row pos"], support: Sequence[int], modulus: int) -> None:
     """Check that tokens are digits whose sum over ``support`` can be taken modulo ``modulus``.
 
     Raises:
         InputError: see ``integer_weights``.
     """
     check_count(modulus=(modulus, 2))
-    check_support(support, tokens.shape[1])
+    check_weight_support(support, tokens.shape[1])
     outside = tokens[(tokens < 0) | (tokens >= modulus)].tolist()
     if outside:
         raise InputError(
@@ -293,7 +193,7 @@ def check_digits(tokens: Int[Tensor, "row pos"], support: Sequence[int], modulus
         )
 
 
-def check_support(support: Sequence[int], length: int | None = None) -> None:
+def check_weight_support(support: Sequence[int], length: int | None = None) -> None:
     """Check that support is a sequence of different positions, inside the sequence if its length is given.
 
     Raises:

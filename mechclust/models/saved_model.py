@@ -9,8 +9,8 @@ from typing import Any
 from jaxtyping import Shaped
 from torch import Tensor
 
-from mechclust.models.build import build_model, config_of
-from mechclust.models.config import config_from_json, config_to_json
+from mechclust.models.build import build_model
+from mechclust.models.config import config_from_json, config_of, config_to_json
 from mechclust.models.weights import get_weights, set_weights
 from probes.engine.hooks import HookedModel
 from probes.store.files import package_versions, read_safetensors, write_safetensors

@@ -1,25 +1,73 @@
-"""Word counts of a corpus on disk, to fit a topic model when there are more than the memory holds."""
+"""Counts of each word in each document, in memory or on disk, to fit a topic model."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int32, Int64
+from tqdm import tqdm
 
-from tasks.errors import InputError, check_choice
-from tasks.text.topic_model import WordCounts
-from tasks.text.vocabulary import Vocabulary
+from tasks.errors import InputError
+from tasks.settings import check_choice, check_count
+from tasks.text.corpus import Corpus
+from tasks.text.vocabulary import Vocabulary, check_vocabulary_share, empty_vocabulary_error, read_stop_words
 
 Weighting = Literal["counts", "tfidf"]
 
 
+@dataclass(frozen=True)
+class WordCounts:
+    """Counts of each word in each document.
+
+    Attributes:
+        words: sorted.
+        counts: sparse matrix ``[document word]`` of integers, of scipy, or ``WordCountsOnDisk``.
+    """
+
+    words: list[str]
+    counts: Any
+
+
+def count_words(
+    corpus: Corpus,
+    min_documents: int = 5,
+    max_share: float = 0.5,
+    stop_words: str | Collection[str] = "english",
+    *,
+    progress: bool = False,
+) -> WordCounts:
+    """Count the words of each document, without stop words and words in too few or too many documents.
+
+    Args: see ``fit_topics``.
+
+    Raises:
+        InputError: when no word is left.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    check_count(min_documents=(min_documents, 1))
+    check_vocabulary_share(max_share)
+    stop = read_stop_words(stop_words)
+    numbers = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)
+    documents = ([word for word in corpus.words(i) if word not in stop] for i in numbers)
+    most = int(max_share * len(corpus))
+    if most < min_documents:
+        raise empty_vocabulary_error(min_documents, most, len(corpus))
+    counter = CountVectorizer(analyzer=list, min_df=min_documents, max_df=most, dtype=np.int32)
+    try:
+        counts = counter.fit_transform(documents)
+    except ValueError:  # scikit-learn raises it for an empty vocabulary
+        raise empty_vocabulary_error(min_documents, most, len(corpus)) from None
+    return WordCounts(counter.get_feature_names_out().tolist(), counts)
+
+
 @dataclass(frozen=True, eq=False)
-class Bags:
+class WordCountsOnDisk:
     """Counts or TF-IDF weights ``[document word]`` on disk. Any rows are read as a sparse matrix.
 
     Memory: 8 bytes per document, and the rows that are read. Disk: 8 bytes per document and different word.
@@ -36,8 +84,8 @@ class Bags:
         >>> texts = ["cat dog", "cat cat bird", "dog"]
         >>> known = Vocabulary.count(texts, None, min_documents=1, max_share=1.0, stop_words="none")
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     bags = Bags.gather(texts, known, folder, "counts")
-        ...     known.words, bags.shape, bags[[0, 1]].toarray().tolist()
+        ...     counts = WordCountsOnDisk.gather(texts, known, folder, "counts")
+        ...     known.words, counts.shape, counts[[0, 1]].toarray().tolist()
         (['bird', 'cat', 'dog'], (3, 3), [[0, 1, 1], [1, 2, 0]])
     """
 
@@ -48,7 +96,9 @@ class Bags:
     counts: Int32[np.ndarray, "entry"]
 
     @classmethod
-    def gather(cls, texts: Iterable[str], vocabulary: Vocabulary, folder: str | Path, weights: Weighting) -> Bags:
+    def gather(
+        cls, texts: Iterable[str], vocabulary: Vocabulary, folder: str | Path, weights: Weighting
+    ) -> WordCountsOnDisk:
         """Count the words of each text into two files of ``folder``, for as long as it is there.
 
         Args:
@@ -86,7 +136,7 @@ class Bags:
 
     @property
     def word_counts(self) -> WordCounts:
-        """The input of ``fit_counts``."""
+        """The input of ``fit_topics_to_counts``."""
         return WordCounts(self.vocabulary.words, self)
 
     def __getitem__(self, rows: Any) -> Any:

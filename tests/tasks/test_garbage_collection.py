@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.collection import paused_collection
+from tasks.garbage_collection import paused_collection
 
 ROOT = Path(__file__).parents[2]
 

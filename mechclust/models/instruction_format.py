@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.tokenizers import OWN_TEMPLATE, encoder, rendered_chat
+from mechclust.models.tokenizers import OWN_TEMPLATE, render_chat_template, tokenizer_encoder
 from tasks import InputError
-from tasks.errors import check_at_least
-from tasks.text.beginning import Bos, leading_bos, special_around
+from tasks.settings import check_at_least
+from tasks.text.beginning import Bos, leading_bos
+from tasks.text.encoding import special_tokens_around
 from tasks.text.files import read_text
 
 PLAIN_END = "\nAnswer:"
@@ -21,7 +22,7 @@ _TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_
 
 
 @dataclass(frozen=True)
-class Answered:
+class FormattedExample:
     """A prompt and its answer as tokens.
 
     Attributes:
@@ -74,7 +75,7 @@ class InstructionFormat:
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> plain = InstructionFormat(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>"), end=" =")
         >>> plain.prompts(["2 + 2"]), plain.answered(["2 + 2"], ["4"])
-        ([[1, 2, 1, 3]], [Answered(tokens=[1, 2, 1, 3, 4, 0], start=4)])
+        ([[1, 2, 1, 3]], [FormattedExample(tokens=[1, 2, 1, 3, 4, 0], start=4)])
     """
 
     def __init__(
@@ -104,8 +105,8 @@ class InstructionFormat:
         self.cutoff = cutoff
         self.bos = bos
         self._check_special_tokens()
-        self._encode = encoder(tokenizer, bos=bos)
-        self._before, self._after = special_around(tokenizer, bos=bos)
+        self._encode = tokenizer_encoder(tokenizer, bos=bos)
+        self._before, self._after = special_tokens_around(tokenizer, bos=bos)
         check_at_least(cutoff=(cutoff, len(self._before) + 2))
         if self.chat:
             self._check_template()
@@ -144,7 +145,7 @@ class InstructionFormat:
         whole = [self._rendered(text) if self.chat else text + self.end for text in texts]
         return [self._cut(ids, self.cutoff) for ids in self._read(whole)]
 
-    def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[Answered]:
+    def answered(self, prompts: Sequence[str], answers: Sequence[str]) -> list[FormattedExample]:
         """Return each prompt with its answer, which is never empty. An answer that is too long loses its end.
 
         Raises:
@@ -166,7 +167,7 @@ class InstructionFormat:
                     f"the {'prompt' if answer else 'answer of the prompt'} {prompt[:60]!r} has no tokens; "
                     "leave this example out"
                 )
-            examples.append(Answered([*kept, *answer], len(kept)))
+            examples.append(FormattedExample([*kept, *answer], len(kept)))
         return examples
 
     def cut(self, prompts: Sequence[str], answers: Sequence[str]) -> tuple[int, int]:
@@ -209,8 +210,8 @@ class InstructionFormat:
         return ids if len(ids) <= most else [*ids[:kept], *ids[len(ids) - most + kept :]]
 
     def _rendered(self, *turns: str) -> str:
-        """Return messages in the chat template, see ``rendered_chat``."""
-        return rendered_chat(self.tokenizer, *turns, called=self._called, mend=self._mend)
+        """Return messages in the chat template, see ``render_chat_template``."""
+        return render_chat_template(self.tokenizer, *turns, called=self._called, mend=self._mend)
 
     def _check_template(self) -> None:
         """Refuse a template that leaves out prompts or answers, before anything is read with it."""
