@@ -276,7 +276,7 @@ def kernels_over_grams(layers: int, n: int = 2_000, d: int = 1_024) -> float:
 
 def kernels_over_products(layers: int, n: int = 2_000, d: int = 1_024) -> float:
     """Time of the same over that of the bare float32 products X.T @ Y of every two layers."""
-    from probes.functional.cka import linear_hsic
+    from probes.functional.cka import linear_cka_terms
 
     rows = _states(layers, n, d)
     pairs = _pairs(rows, True)
@@ -286,7 +286,7 @@ def kernels_over_products(layers: int, n: int = 2_000, d: int = 1_024) -> float:
         for x, y in pairs:
             torch.mm(rows[x].T, rows[y], out=place)
 
-    return alternate(lambda: linear_hsic(rows, pairs, "float32"), products, rounds=3)
+    return alternate(lambda: linear_cka_terms(rows, pairs, "float32"), products, rounds=3)
 
 
 def _gram_products(rows: dict[str, Tensor], pairs: list[tuple[str, str]], block: int = 2**16) -> list[float]:
