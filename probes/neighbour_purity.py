@@ -15,7 +15,6 @@ from probes.engine.pairwise import ByClass
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import hashed_indices
 from probes.functional.neighbour_purity import (
     nearest_of_other_units,
     nearest_rows,
@@ -27,6 +26,7 @@ from probes.functional.neighbour_purity import (
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.strata import check_given
 from probes.functional.units import Relabelling
+from probes.store.digest import splitmix64
 from tasks import Batch, InputError
 from tasks.errors import check_count
 
@@ -124,7 +124,7 @@ class NeighbourPurity(ByClass):
         queries = None
         notes = []
         if self.max_rows is not None and self.max_rows < len(index):
-            queries = torch.argsort(hashed_indices(index), stable=True)[: self.max_rows].sort().values
+            queries = torch.argsort(splitmix64(index), stable=True)[: self.max_rows].sort().values
             notes = [f"neighbour_purity is that of {len(queries)} of {len(index)} examples, among all of them"]
         units = self._units_of("all")
         relabelling = self._relabelling(labels, units)

@@ -18,7 +18,6 @@ from probes.engine.preprocess import Preprocess
 from probes.engine.readout import Readout, check_row_readout, token_at
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import hashed_indices
 from probes.functional.adjusted_rand import (
     FEWEST_EFFECTIVE_CLASSES,
     adjusted_rand_moments,
@@ -32,6 +31,7 @@ from probes.functional.projection import project_2d
 from probes.functional.strata import check_given, nothing_left, single_class, strata_of
 from probes.functional.task_cluster_ari import check_n_clusters, clusters_of_halves, fitted_clusters, permuted_index
 from probes.functional.units import Relabelling, check_units
+from probes.store.digest import splitmix64
 from tasks import InputError
 from tasks.errors import check_choice, check_count
 
@@ -441,7 +441,7 @@ class _Space:
         self._halves: dict[int, list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]] = {}
         self._units = probe._codes(probe.units) if probe.units else None
         self.n_units = len(rows) if self._units is None else int(self._units.max()) + 1
-        chosen = torch.sort(hashed_indices(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
+        chosen = torch.sort(splitmix64(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
         self._silhouette_rows: Int[np.ndarray, "chosen"] = chosen.numpy()
 
     def clusters(self, k: int) -> Int[np.ndarray, "row"]:

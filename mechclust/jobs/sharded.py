@@ -40,7 +40,6 @@ from probes.rows.row_store import RowStore, next_shard, prepare_shard, publish_s
 from probes.store.files import (
     check_safetensors,
     is_temporary,
-    package_versions,
     read_json,
     read_safetensors,
     remove_leftovers,
@@ -49,6 +48,7 @@ from probes.store.files import (
 )
 from probes.store.index_set import IndexSet
 from probes.store.locks import locked_folder
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.text.beginning import Bos
 

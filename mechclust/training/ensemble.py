@@ -23,8 +23,9 @@ from mechclust.training.stack import Backend, Stack
 from mechclust.training.stack_data import StackData
 from mechclust.training.state import load_state, save_state
 from probes.engine.hooks import check_device
-from probes.store.files import package_versions, remove_leftovers
+from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.versions import package_versions
 from tasks import InputError
 from tasks.errors import check_choice
 from tasks.settings import to_json

@@ -25,8 +25,9 @@ from mechclust.training.state import load_state, save_state
 from mechclust.training.tuning.errors import DivergedError
 from probes.engine.hooks import HookedModel, device_of, forward
 from probes.engine.identity import fingerprint
-from probes.store.files import package_versions, remove_leftovers
+from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.versions import package_versions
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
 

@@ -16,7 +16,7 @@ from probes.engine.hooks import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import integer_sum
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import InputError
 from tasks.text.beginning import Bos
 

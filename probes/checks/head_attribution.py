@@ -18,7 +18,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos

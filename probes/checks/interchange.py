@@ -21,7 +21,7 @@ from probes.functional.adjusted_rand import adjusted_rand_score
 from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
 from probes.functional.response_classes import response_classes, response_points
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos

@@ -12,7 +12,7 @@ from jaxtyping import Int, Int64, Shaped, UInt8
 from torch import Tensor, nn
 
 from probes.engine.hooks import HookedModel
-from probes.engine.state import hashed_indices
+from probes.store.digest import splitmix64
 from tasks import Batch, InputError
 
 _WORDS_PER_BLOCK = 2**13  # words of 8 bytes: 64 KiB
@@ -60,7 +60,7 @@ class ExamplesDigest:
 
     def add_digests(self, index: Int[Tensor, "example"], tokens: Int64[Tensor, "example"]) -> None:
         """Add examples by their index and ``token_digests``."""
-        self._sum += hashed_indices(hashed_indices(index) + tokens).sum().cpu()  # wraps around
+        self._sum += splitmix64(splitmix64(index) + tokens).sum().cpu()  # wraps around
         self.count += len(index)
 
     def merge(self, other: ExamplesDigest) -> None:
@@ -98,7 +98,7 @@ def token_digests(batch: Batch) -> Int64[Tensor, "batch"]:
     """Return a hash of each example's real tokens in their order, which does not depend on the padding."""
     batch = batch.to(batch.tokens.device)
     mask = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask.long()
-    by_position = hashed_indices(hashed_indices(batch.tokens) + mask.cumsum(dim=1))
+    by_position = splitmix64(splitmix64(batch.tokens) + mask.cumsum(dim=1))
     return (by_position * mask).sum(dim=1)
 
 
@@ -128,7 +128,7 @@ def fingerprint(model: HookedModel) -> str:
 
 def block_multipliers(device: torch.device) -> Int64[Tensor, "block"]:
     """Return the fixed odd multipliers of the words of a block, for ``weight_digest``."""
-    return hashed_indices(torch.arange(_WORDS_PER_BLOCK, device=device)) | 1
+    return splitmix64(torch.arange(_WORDS_PER_BLOCK, device=device)) | 1
 
 
 def weight_digest(
@@ -157,7 +157,7 @@ def weight_digest(
         sums.append(words.sum(dim=1))
     by_block = torch.cat(sums)
     places = torch.arange(len(by_block), device=weight.device)
-    return hashed_indices(by_block + hashed_indices(places)).sum()
+    return splitmix64(by_block + splitmix64(places)).sum()
 
 
 def _blocks(weight: Shaped[Tensor, "..."], at_once: int) -> Iterator[Int64[Tensor, "blocks block"]]:

@@ -21,8 +21,9 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, renumbered, residual, resolve
 from probes.engine.state import AnyTensor, Declared, Keyed
-from probes.store.files import package_versions, read_safetensors, write_safetensors
+from probes.store.files import read_safetensors, write_safetensors
 from probes.store.index_set import IndexSet
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
 _FORMAT = "mechclust-probe-state-3"

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import torch
-from jaxtyping import Int, Int64, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from probes.store.digest import splitmix64
 from tasks import InputError
 
 ValueT = TypeVar("ValueT")
@@ -268,7 +269,7 @@ class RowsState(Keyed[list[IndexedRows]]):
     def _capped(self, index: Int[Tensor, "example"], rows: Shaped[Tensor, "example ..."]) -> IndexedRows:
         if self.cap is None or len(index) <= self.cap:
             return index, rows
-        keep = torch.sort(hashed_indices(index), stable=True).indices[: self.cap]
+        keep = torch.sort(splitmix64(index), stable=True).indices[: self.cap]
         return index[keep], rows[keep]
 
     def get(self, key: str) -> IndexedRows:
@@ -324,16 +325,3 @@ class RowsState(Keyed[list[IndexedRows]]):
             key, _, part = name.rpartition("/")
             if part == "index":
                 self._values[key] = [(index, tensors[f"{key}/rows"])]
-
-
-def hashed_indices(index: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-    """Return splitmix64 of each integer, which gives the integers a fixed pseudo-random order."""
-    x = index.to(torch.int64) + -7046029254386353131
-    x = (x ^ _shift(x, 30)) * -4658895280553007687
-    x = (x ^ _shift(x, 27)) * -7723592293110705685
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: Int64[Tensor, "*shape"], by: int) -> Int64[Tensor, "*shape"]:
-    """Return the logical right shift of int64."""
-    return (x >> by) & ((1 << (64 - by)) - 1)

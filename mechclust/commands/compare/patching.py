@@ -25,7 +25,7 @@ from mechclust.models.patching import (
 )
 from probes import ProbeResult
 from probes.engine.hooks import HookedModel
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch
 from tasks.batch import token_batches
 

@@ -31,15 +31,8 @@ from probes.engine.attention import pattern_of
 from probes.engine.hooks import device_of, evaluation_mode, forward
 from probes.engine.identity import settings_of
 from probes.store.digest import digest_of
-from probes.store.files import (
-    file_name,
-    is_whole,
-    package_versions,
-    read_json,
-    read_safetensors,
-    write_json,
-    write_safetensors,
-)
+from probes.store.files import file_name, is_whole_file, read_json, read_safetensors, write_json, write_safetensors
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
@@ -93,7 +86,7 @@ class CheckpointJob:
     def done(self) -> bool:
         """Return whether all files are there, of which ``facts.json`` is written last."""
         facts = self.folder / "facts.json"
-        return facts.exists() and is_whole(facts) and bool(read_json(facts).get("key") == self.key)
+        return facts.exists() and is_whole_file(facts) and bool(read_json(facts).get("key") == self.key)
 
     @property
     def rows(self) -> RowStore:

@@ -15,7 +15,7 @@ from torch import Tensor
 from probes import ProbeResult
 from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
 from probes.engine.sites import residual, resolve
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch, InputError, InstructionFollowing
 
 TASK = "task"

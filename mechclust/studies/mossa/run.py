@@ -42,7 +42,7 @@ from probes import (
 )
 from probes.engine.identity import fingerprint
 from probes.functional import linear_cka
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch, SkillSuite
 
 

@@ -24,7 +24,8 @@ from mechclust.training.tuning.config import TuneConfig
 from mechclust.training.tuning.errors import DivergedError
 from mechclust.training.tuning.lora import check_modules, train_lora
 from probes.store.digest import digest_of
-from probes.store.files import package_versions, read_json, write_atomic, write_errors, write_json
+from probes.store.files import read_json, write_atomic, write_errors, write_json
+from probes.store.versions import package_versions
 from tasks import InputError
 
 if TYPE_CHECKING:

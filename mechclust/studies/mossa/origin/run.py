@@ -25,7 +25,7 @@ from mechclust.training.callbacks import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
 from probes.engine.identity import fingerprint
 from probes.functional.svcca import mean_correlation, principal_basis
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch
 
 _VARIANCE = 0.99  # share kept of each side, as published
