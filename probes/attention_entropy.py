@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from probes.engine.attention import Attention, AttentionReadout, real_tokens
-from probes.engine.hooks import HookPoints
+from probes.engine.hooked_model import HookPoints
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, mean
 from probes.engine.result import ProbeResult

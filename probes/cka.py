@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.engine.pairwise import MeasuredValue, Pairwise, small_groups
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult

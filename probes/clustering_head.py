@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints
+from probes.engine.hooked_model import HookPoints
 from probes.engine.labelled_rows import check_max_rows
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, all_tokens, check_row_readout, last_token, mean

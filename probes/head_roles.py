@@ -10,7 +10,7 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints, Models
+from probes.engine.hooked_model import HookPoints, Models
 from probes.engine.probe import Probe
 from probes.engine.result import ProbeResult
 from probes.engine.role_readout import TESTED_ROLES as TESTED_ROLES

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.engine.pairwise import Undefined, small_groups
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult

@@ -9,7 +9,7 @@ from typing import Literal
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.engine.pairwise import Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult

@@ -27,11 +27,10 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import Outcome, first_of
 from mechclust.jobs.progress import progress_bar
-from probes.engine.hooks import HookedModel, by_name
+from probes.engine.hooked_model import HookedModel, HookedModels, models_by_name
 from probes.engine.identity import fingerprint
 from probes.engine.probe import Probe, each_probe
 from probes.engine.readout import Readout, last_token
-from probes.engine.recorder import HookedModels
 from probes.engine.result import ProbeResult
 from probes.engine.run import finished_results, measuring_batches
 from probes.engine.sites import Sites, residual
@@ -267,7 +266,7 @@ class _Worker:
     def from_function(cls, load: Load) -> _Worker:
         """Load the model or models."""
         model = load()
-        models = by_name(model)
+        models = models_by_name(model)
         return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from mechclust.models.huggingface import ADAPTER, Source, first_sentence, quiet_transformers
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.errors import first_line

@@ -12,7 +12,7 @@ from torch import Tensor
 from mechclust.models.build import build_model, config_of
 from mechclust.models.config import config_from_json, config_to_json
 from mechclust.models.weights import get_weights, set_weights
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.store.files import read_safetensors, write_safetensors
 from probes.store.versions import package_versions
 from tasks import InputError

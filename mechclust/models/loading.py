@@ -23,7 +23,7 @@ from mechclust.models.huggingface import (
     reading_checkpoint_part,
 )
 from mechclust.models.resolved import ResolvedModel
-from probes.engine.hooks import check_device, device_of
+from probes.engine.devices import check_device, device_of
 from tasks import InputError
 from tasks.errors import check_choice
 

@@ -16,7 +16,7 @@ from mechclust.models.checkpoint import load_model
 from mechclust.models.huggingface import quiet_transformers
 from mechclust.models.loading import AttentionKind, LoadOptions, Quantization, dtype_of, load_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
 from tasks.errors import first_line

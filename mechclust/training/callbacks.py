@@ -18,7 +18,8 @@ from mechclust.models.config import config_to_json
 from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
 from probes.engine.batches import readable_batch
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import as_json
 from probes.store.files import is_whole_file

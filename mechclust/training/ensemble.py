@@ -22,7 +22,7 @@ from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_r
 from mechclust.training.stack import Backend, Stack
 from mechclust.training.stack_data import StackData
 from mechclust.training.state import load_state, save_state
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
 from probes.store.versions import package_versions

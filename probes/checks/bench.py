@@ -15,7 +15,9 @@ from torch import Tensor
 from probes.clustering_head import ClusteringHead, at_query
 from probes.engine.attach import attach
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.recorder import record
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 

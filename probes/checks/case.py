@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import by_name, device_of, evaluation_mode, forward, modules_of
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModels, evaluation_mode, forward, models_by_name, modules_of
 from probes.engine.probe import Probe
-from probes.engine.recorder import HookedModels, Kept, _Recorder
+from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
 from probes.engine.state import AnyTensor, Rows, Sum
 from tasks import Batch
@@ -40,7 +41,7 @@ class Case:
 
     def __post_init__(self) -> None:
         self.rows = torch.arange(len(self.batch))
-        self.home = device_of(next(iter(by_name(self.model).values())))
+        self.home = device_of(next(iter(models_by_name(self.model).values())))
         self.batch = self.batch.to(self.home)
         self.outputs()  # TransformerLens 4 itself adds hooks in the first forward pass
         self.modules = modules_of(self.model)  # recorded before the probe is bound
@@ -48,7 +49,7 @@ class Case:
     def outputs(self) -> dict[str, AnyTensor]:
         """Return the output of each model for all examples."""
         outputs = {}
-        for name, model in by_name(self.model).items():
+        for name, model in models_by_name(self.model).items():
             with torch.random.fork_rng(devices=[]), evaluation_mode(model), torch.no_grad():
                 outputs[name] = forward(model, self.batch.to(device_of(model)))
         return outputs
@@ -58,7 +59,7 @@ class Case:
         """Activations of all examples at each of the probe's sites, recorded once."""
         probe = self.fresh()
         kept: Kept = {}
-        for name, model in by_name(self.model).items():
+        for name, model in models_by_name(self.model).items():
             recorder = _Recorder(model, [probe], name or None, self.home)
             with torch.no_grad(), evaluation_mode(model), recorder.recording():
                 kept |= recorder.measure(self.batch)

@@ -12,7 +12,7 @@ from torch import Tensor
 from probes.checks.bench import Bench, Correct, HeadPlace, bench_of, check_heads
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import integer_sum

@@ -21,9 +21,8 @@ import torch
 
 from probes.checks.case import Broken, Case, compare_results, equal_tensors
 from probes.engine.batches import readable_batch
-from probes.engine.hooks import by_name, modules_of
+from probes.engine.hooked_model import HookedModels, models_by_name, modules_of
 from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_class, parameter_text
-from probes.engine.recorder import HookedModels
 from probes.engine.result import ProbeResult, load_result
 from probes.engine.run import run
 from probes.engine.state import AnyTensor
@@ -75,7 +74,7 @@ def check_probe(
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
     IndexSet().add(whole.index)
-    whole = readable_batch(whole, by_name(model))
+    whole = readable_batch(whole, models_by_name(model))
     case = Case(probe, model, whole, rtol)
     for clause, check in _CLAUSES.items():
         if clause == "two processes" and not processes:

@@ -13,7 +13,8 @@ from torch import Tensor
 from probes.checks.bench import Bench, bench_of
 from probes.clustering_head import ClusteringHead, at_query
 from probes.engine.batches import Batches
-from probes.engine.hooks import HookedModel, evaluation_mode, forward, record
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.recorder import record
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import within_ratio

@@ -14,7 +14,7 @@ from probes.checks.bench import Bench, HeadPlace, bench_of, check_heads
 from probes.checks.head_attribution import head_attribution
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.adjusted_rand import adjusted_rand_score

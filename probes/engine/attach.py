@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from probes.engine.batches import TokenIds, one_batch
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.probe import Probe, each_probe
-from probes.engine.recorder import _Recorder, update_probes
+from probes.engine.recorder import _Recorder
+from probes.engine.run import update_probes
 from tasks import Batch, InputError
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from probes.engine.batch_items import Sequences, SingleExample, items_of, reasons_for_strings
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import first_index
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError

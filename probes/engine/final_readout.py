@@ -8,7 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode
+from probes.engine.recorder import record
 from tasks import InputError
 
 _RELATIVE_TOLERANCE = 1e-3  # share of the largest logit

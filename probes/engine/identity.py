@@ -11,7 +11,7 @@ import xxhash
 from jaxtyping import Int, Int64, Shaped, UInt8
 from torch import Tensor, nn
 
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.store.digest import splitmix64
 from tasks import Batch, InputError
 

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 import torch
-from jaxtyping import Float, Float64, Int, Shaped
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
+from probes.engine.devices import sums_device
 from probes.engine.state import AnyTensor, Declared, Keyed
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.products import Precision, add_product
@@ -266,7 +267,7 @@ class MomentsState(Keyed[JointMoments]):
         """
         sites = {site: rows[site] for site in sorted(rows)}
         first = next(iter(sites.values()))
-        home = home_of(first, device)
+        home = sums_device(first, device)
         if not len(first):
             return
         with torch.inference_mode(False), torch.no_grad():  # tensors made in inference mode cannot be added to outside
@@ -329,12 +330,6 @@ def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor
     if len(present) == 1:
         return {str(present[0]): None}
     return {str(c): (classes == c).nonzero()[:, 0] for c in present}
-
-
-def home_of(rows: Shaped[Tensor, "..."], device: str | torch.device | None) -> torch.device:
-    """Return the device for float64 sums: the given or the rows' device, but the CPU for MPS, which lacks float64."""
-    home = rows.device if device is None else torch.empty(0, device=device).device
-    return torch.device("cpu") if home.type == "mps" else home
 
 
 def _quoted(site: str) -> str:

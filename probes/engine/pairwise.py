@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import Models
+from probes.engine.hooked_model import Models
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout
 from probes.engine.repeats import notes_on_repeats

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints, Models
+from probes.engine.hooked_model import HookPoints, Models
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, renumbered, residual, resolve

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from probes.engine.moments import Moments, home_of
+from probes.engine.devices import sums_device
+from probes.engine.moments import Moments
 from probes.engine.pairwise import ByClass, SiteRows, sites_of
 from probes.engine.probe import Probe
 from probes.functional.products import Precision
@@ -116,7 +117,7 @@ class RowsOrMoments(ByClass):
     def _rows_of(self, site: str, group: str) -> Shaped[Tensor, "n d"]:
         """Return the rows of a group at a site, on the device of the sums."""
         rows = super()._rows_of(site, group)
-        return rows if self.device is None else rows.to(home_of(rows, self.device))
+        return rows if self.device is None else rows.to(sums_device(rows, self.device))
 
     def _dims(self) -> dict[str, int]:
         if not self._has_moments:

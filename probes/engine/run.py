@@ -10,10 +10,11 @@ from typing import Any, overload
 import torch
 
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel, by_name, device_of, evaluation_mode
+from probes.engine.devices import device_memory_error, device_of
+from probes.engine.hooked_model import HookedModel, HookedModels, check_models, evaluation_mode, models_by_name
 from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import Probe, computed_of, each_probe
-from probes.engine.recorder import HookedModels, Kept, _Recorder, out_of_memory, update_probes
+from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
@@ -103,7 +104,7 @@ def run(
         tensor(2., dtype=torch.float64)
     """
     probe_list = each_probe(probes, least=1)
-    models = by_name(model)
+    models = models_by_name(model)
     reading = TextTokenizer(models, tokenizer, bos)
     source = each_batch(
         batches,
@@ -196,7 +197,7 @@ class Measuring:
             try:
                 update_probes(self._probes, kept, batch.to(home))
             except torch.OutOfMemoryError:  # no second try: some states may hold the batch by now
-                raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
+                raise device_memory_error("what the probes keep", batch.to(home), len(batch)) from None
         self.examples.add(batch)
         self._positions += batch.tokens.numel()
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
@@ -252,23 +253,7 @@ def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) 
             )
 
 
-def check_models(models: Mapping[str, HookedModel]) -> None:
-    """Refuse several models without proper names, or with vocabularies of different sizes.
-
-    Raises:
-        InputError: for such models, with their names.
-    """
-    if not models:
-        raise InputError("no models given; give one, or several by name")
-    for name in models:
-        if not isinstance(name, str) or not name:
-            raise InputError(f"a model is called {name!r}; expected a name, such as 'tuned'")
-    sizes = {name: getattr(getattr(model, "cfg", None), "d_vocab", None) for name, model in models.items()}
-    known = [(name, size) for name, size in sizes.items() if size is not None]
-    for name, size in known[1:]:
-        first, first_size = known[0]
-        if size != first_size:
-            raise InputError(
-                f"model {first!r} has a vocabulary of {first_size} tokens and {name!r} one of {size}, so the same "
-                "tokens are not the same text; compare models with one tokenizer"
-            )
+def update_probes(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
+    """Give each probe the activations kept at its sites."""
+    for probe in probes:
+        probe.observe({site: kept[site, probe.readout] for site in probe.site_names}, batch)

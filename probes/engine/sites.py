@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from probes.engine.hooks import HookPoints, existing_hook, n_blocks
+from probes.engine.hooked_model import HookPoints, n_blocks
 from tasks import InputError
 
 
@@ -239,7 +240,7 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
         if isinstance(item, Selector):
             selected = _select(item, names, lacks)
         else:
-            selected = [Site(existing_hook(item, names, lacks), _layer_of(item, names))]
+            selected = [Site(existing_site(item, names, lacks), _layer_of(item, names))]
         sites |= {site.name: site for site in selected}
     if not sites:
         raise InputError("no sites given; name a hook point or a selector such as residual()")
@@ -259,7 +260,7 @@ def _layer_of(name: str, names: Sequence[str]) -> int:
 
 def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) -> list[Site]:
     if selector.kind == "embedding":
-        return [Site(existing_hook("hook_embed", names, lacks), 0)]
+        return [Site(existing_site("hook_embed", names, lacks), 0)]
     is_stream = selector.kind == "residual"
     last = n_blocks(names) if is_stream else n_blocks(names) - 1
     sites = []
@@ -275,9 +276,9 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
         pattern = f"blocks.{block}.{_BLOCK_HOOKS['attention_pattern']}"
         if selector.kind == "attention" and name not in names and pattern in names:
             name = pattern
-        sites.append(Site(existing_hook(name, names, lacks), number))
+        sites.append(Site(existing_site(name, names, lacks), number))
     if selector.final_norm:
-        sites.append(Site(existing_hook("unembed.hook_in", names, lacks), n_blocks(names) + 1))
+        sites.append(Site(existing_site("unembed.hook_in", names, lacks), n_blocks(names) + 1))
     return sites
 
 
@@ -286,3 +287,38 @@ def check_equal_heads(by_site: Iterable[Sized]) -> None:
     heads = sorted(set(map(len, by_site)))
     if len(heads) > 1:
         raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
+
+
+def existing_site(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
+    """Return a hook point's name if the model has it.
+
+    Args:
+        name: name of the hook point.
+        names: names of all hook points of the model.
+        lacks: endings of names that a model of this kind lacks, with the reason.
+
+    Raises:
+        InputError: for an unknown name, with the nearest names.
+    """
+    if name not in names:
+        for end, reason in lacks.items():
+            if name.endswith(end):
+                raise InputError(f"no hook point {name!r} in this model: {reason}")
+        n = n_blocks(names)
+        blocks = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
+        near = _near_names(name, names)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see model.hook_dict for the names"
+        raise InputError(f"no hook point {name!r} in this model{blocks}{hint}")
+    return name
+
+
+def _near_names(name: str, names: Sequence[str]) -> list[str]:
+    """Return up to three near names. For a block beyond the last, the last block's counterpart comes first."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    n = n_blocks(names)
+    match = re.match(r"blocks\.(\d+)\.(.*)", name)
+    if match and int(match[1]) >= n:
+        in_last_block = f"blocks.{n - 1}.{match[2]}"
+        if in_last_block in names:
+            return [in_last_block, *(other for other in near if other != in_last_block)][:3]
+    return near

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from probes.engine.hooks import Models
+from probes.engine.hooked_model import Models
 from probes.engine.probe import Probe
 from probes.engine.readout import all_tokens
 from probes.engine.sites import Site, Sites

@@ -9,7 +9,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.batches import Batches
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.identity import token_digests
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, last_token

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import Readout, last_token
 from probes.engine.run import measuring_batches
 from probes.engine.sites import Sites, residual

@@ -31,7 +31,7 @@ from probes import (
     run_stores,
     token_at,
 )
-from probes.engine.hooks import evaluation_mode
+from probes.engine.hooked_model import evaluation_mode
 from probes.engine.identity import fingerprint
 from probes.engine.run import finished_results, measuring_batches
 from tasks import Batch, InputError

@@ -36,7 +36,7 @@ from mechclust.models.same_input import can_write
 from mechclust.models.sizes import free_memory_bytes
 from mechclust.report.resources import GIB
 from probes import ProbeResult, RowStore
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from tasks import Batch, InputError
 from tasks.errors import first_line
 

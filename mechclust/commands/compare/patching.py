@@ -24,7 +24,7 @@ from mechclust.models.patching import (
     stream_points,
 )
 from probes import ProbeResult
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.store.versions import package_versions
 from tasks import Batch
 from tasks.batch import token_batches

@@ -28,7 +28,8 @@ from mechclust.models.adapters import plain_model
 from mechclust.models.sketch import WeightSketch, named_weights, weight_sketch
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
-from probes.engine.hooks import device_of, evaluation_mode, forward
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import evaluation_mode, forward
 from probes.engine.identity import settings_of
 from probes.store.digest import digest_of
 from probes.store.files import file_name, is_whole_file, read_json, read_safetensors, write_json, write_safetensors
