@@ -27,8 +27,8 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import Outcome, first_of
 from mechclust.jobs.progress import progress_bar
+from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, HookedModels, models_by_name
-from probes.engine.identity import fingerprint
 from probes.engine.probe import Probe, each_probe
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult

@@ -19,8 +19,9 @@ from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
 from probes.engine.batches import readable_batch
 from probes.engine.devices import device_of
+from probes.engine.examples_digest import ExamplesDigest
+from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
-from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import as_json
 from probes.store.files import is_whole_file
 from probes.store.versions import package_versions

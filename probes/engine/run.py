@@ -11,8 +11,9 @@ import torch
 
 from probes.engine.batches import Batches, each_batch
 from probes.engine.devices import device_memory_error, device_of
+from probes.engine.examples_digest import ExamplesDigest
+from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, HookedModels, check_models, evaluation_mode, models_by_name
-from probes.engine.identity import ExamplesDigest, fingerprint
 from probes.engine.probe import Probe, computed_of, each_probe
 from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult

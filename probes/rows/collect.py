@@ -9,8 +9,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.batches import Batches
+from probes.engine.examples_digest import token_digests
 from probes.engine.hooked_model import HookedModel
-from probes.engine.identity import token_digests
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult

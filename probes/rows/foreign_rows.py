@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from torch import Tensor
 
-from probes.engine.identity import token_digests
+from probes.engine.examples_digest import token_digests
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.rows.aligned_rows import AlignedRows, Columns
 from probes.rows.vllm_rows import VllmFiles, check_finite_rows, row_files, site_called

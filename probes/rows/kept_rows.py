@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float, Int64, Integer, Shaped
 from torch import Tensor
 
+from probes.engine.examples_digest import token_digests
+from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel
-from probes.engine.identity import fingerprint, token_digests
 from probes.engine.readout import Readout, check_row_readout
 from probes.engine.sites import Sites, resolve
 from probes.engine.state import RowsState

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Int64, Integer, Shaped
 from torch import Tensor
 
+from probes.engine.examples_digest import ExamplesDigest
 from probes.engine.hooked_model import HookPoints
-from probes.engine.identity import ExamplesDigest
 from probes.engine.probe import Probe, computed_of, each_probe
 from probes.engine.result import ProbeResult
 from probes.engine.sites import split_site

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64, Integer, Shaped
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from probes.engine.identity import token_digests
+from probes.engine.examples_digest import token_digests
 from probes.engine.readout import Readout
 from tasks import Batch, InputError
 from tasks.errors import check_different

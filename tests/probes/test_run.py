@@ -31,8 +31,8 @@ from probes import (
     run_stores,
     token_at,
 )
+from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import evaluation_mode
-from probes.engine.identity import fingerprint
 from probes.engine.run import finished_results, measuring_batches
 from tasks import Batch, InputError
 

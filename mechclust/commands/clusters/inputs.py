@@ -30,7 +30,7 @@ from mechclust.models.tokenizers import (
 )
 from mechclust.report.chance import CHANCE_LEVEL
 from mechclust.report.text import join_words
-from probes.engine.identity import token_digests
+from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_relabellings
 from probes.rows.row_store import read_index, store_shards
 from tasks import Batch, InputError, LabelledPrompts

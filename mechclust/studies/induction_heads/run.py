@@ -20,8 +20,8 @@ from mechclust.training import Callback, CheckpointCallback, ProbeCallback, trai
 from mechclust.training.callbacks import training_loss_result
 from probes import HeadRoles, HookedModel, ProbeResult
 from probes.engine.devices import device_of
+from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import evaluation_mode, forward
-from probes.engine.identity import fingerprint
 from probes.engine.recorder import record
 from tasks import Batch, RepeatedTokens
 

@@ -51,7 +51,7 @@ from mechclust.studies.trainings import Training
 from mechclust.training import Callback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from probes.store.files import is_whole_file
 from probes.store.versions import package_versions
 from tasks import Batch, TopicDocuments

@@ -85,7 +85,7 @@ def tune_adapter(
         examples: see ``InstructionFormat.answered``.
         config: how to train.
         folder: gets the adapter as peft saves it, ``tuning.json`` and, until the end, ``checkpoints/``.
-        base: fingerprint of the model, ``probes.engine.identity.fingerprint``.
+        base: fingerprint of the model, ``probes.engine.fingerprint.fingerprint``.
         name: its name in errors.
         source: name or folder of the model, for the adapter's configuration.
         progress: show the Trainer's bar.
