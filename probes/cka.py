@@ -13,10 +13,11 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.devices import check_device
+from probes.engine.moments import moments_bytes
 from probes.engine.pairwise import MeasuredValue, Pairwise, small_groups
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
+from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
 from probes.functional.cka import compact_rows, linear_hsic, without_top_components
 from probes.functional.cka_draws import cka_of_halves, halves_hsic, null_hsic, null_of

@@ -29,7 +29,7 @@ from mechclust.jobs.outcome import Outcome, first_of
 from mechclust.jobs.progress import progress_bar
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, HookedModels, models_by_name
-from probes.engine.probe import Probe, each_probe
+from probes.engine.probe import Probe, probes_as_list
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.run import finished_results, measuring_batches
@@ -152,7 +152,7 @@ def run_sharded(
         '20'
     """
     check_sharded_inputs(batches, shard_examples=shard_examples)
-    several = each_probe(probes)
+    several = probes_as_list(probes)
     reading = reading_of(tokenizer, bos)
     shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
     total = _Total(several)

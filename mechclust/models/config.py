@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from probes.engine.registry import load_entry_point, package_of
+from probes.engine.registry import entry_point_package, load_entry_point
 from tasks import InputError
 from tasks.errors import check_multiple
 from tasks.settings import AtLeast, AtMost, Count, Positive, Size, WideSeed, check_settings, from_json, to_json
@@ -126,7 +126,7 @@ def model_class(kind: str) -> Any:
         )
     model, fault = load_entry_point(points[kind], _fault_of_class)
     if fault:
-        raise InputError(f"the model of kind {kind!r} of {package_of(points[kind])} is broken: {fault}")
+        raise InputError(f"the model of kind {kind!r} of {entry_point_package(points[kind])} is broken: {fault}")
     return model
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from probes.engine.result import place_of, saved_place
+from probes.engine.result import result_place, saved_result_place
 from probes.store.files import (
     DamagedError,
     files_are_verified,
@@ -209,8 +209,8 @@ def check_measured(folder: Path) -> None:
         InputError: naming the first file that is not as the run wrote it.
     """
     for path in sorted(_visible_files(folder / "results")):
-        if path.suffix == ".safetensors" and saved_place(path) not in ("", place_of(path)):
-            raise InputError(f"{str(path)!r} holds {saved_place(path)!r}, which {_OTHER}")
+        if path.suffix == ".safetensors" and saved_result_place(path) not in ("", result_place(path)):
+            raise InputError(f"{str(path)!r} holds {saved_result_place(path)!r}, which {_OTHER}")
     measured = read_manifest(folder).measured
     if not (measured and files_are_verified()):
         return

@@ -22,7 +22,7 @@ from probes.engine.devices import device_of
 from probes.engine.examples_digest import ExamplesDigest
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
-from probes.engine.probe import as_json
+from probes.engine.parameters import parameter_json
 from probes.store.files import is_whole_file
 from probes.store.versions import package_versions
 from tasks import Batch, InputError, Task
@@ -142,7 +142,7 @@ class ProbeCallback:
         for split, batches in self.batches.items():
             examples = ""
             for name, probe in self.probes.items():
-                parameters = _texts({key: as_json(value) for key, value in probe.parameters().items()})
+                parameters = _texts({key: parameter_json(value) for key, value in probe.parameters().items()})
                 for path, saved in _saved_results(self.out, f"{split}.{name}"):
                     examples = examples or _digest(batches)
                     _compare(path, {"probe": saved.probe}, {"probe": type(probe).__name__})

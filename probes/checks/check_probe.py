@@ -22,7 +22,8 @@ import torch
 from probes.checks.case import Broken, Case, compare_results, equal_tensors
 from probes.engine.batches import readable_batch
 from probes.engine.hooked_model import HookedModels, models_by_name, modules_of
-from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_class, parameter_text
+from probes.engine.parameters import parameter_text
+from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_probe_class
 from probes.engine.result import ProbeResult, load_result
 from probes.engine.run import run
 from probes.engine.state import AnyTensor
@@ -69,7 +70,7 @@ def check_probe(
         >>> batch = Batch(torch.tensor([[0, 1], [0, 2], [0, 3], [2, 4]]))
         >>> check_probe(NDims(at=embedding()), model, batch)  # raises if the probe breaks a clause
     """
-    check_no_class(probe)
+    check_no_probe_class(probe)
     whole = batches if isinstance(batches, Batch) else _together(list(batches))
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")

@@ -393,13 +393,6 @@ def pattern_of(activation: Attention | Float[Tensor, "batch head query key"]) ->
     return activation.pattern() if isinstance(activation, Attention) else activation
 
 
-def real_tokens(batch: Batch) -> Bool[Tensor, "batch pos"]:
-    """Return which positions are not padding."""
-    if batch.attention_mask is None:
-        return torch.ones_like(batch.tokens, dtype=torch.bool)
-    return batch.attention_mask
-
-
 def blocks_by_word(
     words: Int[Tensor, "pos"],
 ) -> Iterator[tuple[Int[Tensor, "query"], Int[Tensor, "key"], Bool[Tensor, "query key"]]]:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from probes.engine.batch_items import Sequences, SingleExample, items_of, reasons_for_strings
 from probes.engine.hooked_model import HookedModel
-from probes.engine.readout import first_index
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 from tasks.batch import pad_right, token_batches
@@ -144,11 +143,12 @@ def _check_length(batch: Batch, n_ctx: Any, owner: str) -> None:
     if not isinstance(n_ctx, int) or n_ctx < 1 or width <= n_ctx:
         return
     lengths = batch.lengths()
-    is_long = lengths > n_ctx
-    if bool(is_long.any()):
+    too_long = (lengths > n_ctx).nonzero()
+    if len(too_long):
+        row = int(too_long[0])
         raise InputError(
-            f"example index {first_index(is_long, batch)} has {int(lengths[is_long][0])} tokens, more than "
-            f"{owner}'s context of {n_ctx}; shorten it"
+            f"example index {int(batch.index[row])} has {int(lengths[row])} tokens, more than {owner}'s context of "
+            f"{n_ctx}; shorten it"
         )
     raise InputError(
         f"sequences are padded to {width} tokens, more than {owner}'s context of {n_ctx}; pad them only to "

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from probes.engine.devices import sums_device
-from probes.engine.state import AnyTensor, Declared, Keyed
+from probes.engine.state import AnyTensor, DeclaredState, Keyed
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.products import Precision, add_product
 from probes.functional.representations import in_float64, row_mean
@@ -25,7 +25,7 @@ _MAX_ELEMENTS_PER_BLOCK = 2**22
 SitePair: TypeAlias = tuple[str, str]
 
 
-class Moments(Declared["MomentsState"]):
+class Moments(DeclaredState["MomentsState"]):
     """Declared ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
 
     Unlike a ``Sum``, they are sums about points near the means, which a merge reconciles. A covariance keeps its digits
@@ -335,3 +335,8 @@ def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor
 def _quoted(site: str) -> str:
     """Return the name of a site without ``|``, which the name of a model may have."""
     return quote(site, safe="/ ")
+
+
+def moments_bytes(shapes: Iterable[tuple[int, int]], classes: int) -> int:
+    """Return the bytes of the moments of pairs of sites with so many dimensions."""
+    return 8 * classes * sum(x * y + 3 * (x + y) for x, y in shapes)

@@ -10,16 +10,16 @@ from io import BytesIO
 from itertools import islice
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
 from probes.engine.plots import first_to_draw, plot
-from probes.engine.result_fields import used_axes
+from probes.engine.result_fields import result_axes
 from probes.engine.result_merge import merged_fields
 from probes.engine.result_tables import dataframe_of, dataset_of
 from probes.engine.result_text import html_of, text_of
-from probes.engine.sites import head_name, renumbered
+from probes.engine.sites import Head, renumbered_site_layer
 from probes.engine.state import AnyTensor
 from probes.store.files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
@@ -35,41 +35,18 @@ _FORMAT_2 = "mechclust-result-2"  # numbered the layers of heads from 1, and kep
 _MEASURES_IN_REPR = 4
 
 
-class Head(NamedTuple):
-    """An attention head with the value of a measure, as ``ProbeResult.top_heads`` returns it.
-
-    Attributes:
-        layer: the block's number, 0 for ``blocks.0``.
-        head: head number, from 0.
-        value: value of the measure.
-
-    Example:
-        >>> Head(layer=0, head=3, value=0.5).name
-        'L0H3'
-    """
-
-    layer: int
-    head: int
-    value: float
-
-    @property
-    def name(self) -> str:
-        """The head's name, such as ``"L0H3"``."""
-        return head_name(self.layer, self.head)
-
-
-def place_of(path: str | Path) -> str:
+def result_place(path: str | Path) -> str:
     """Return a file's path below the innermost folder ``results``, or ``""`` if it is in none.
 
     Example:
-        >>> place_of("runs/mossa/results/seed0/base.dims.safetensors"), place_of("dims.safetensors")
+        >>> result_place("runs/mossa/results/seed0/base.dims.safetensors"), result_place("dims.safetensors")
         ('seed0/base.dims.safetensors', '')
     """
     _, folder, place = f"/{Path(path).as_posix()}".rpartition("/results/")
     return place if folder else ""
 
 
-def saved_place(path: str | Path) -> str:
+def saved_result_place(path: str | Path) -> str:
     """Return the place that a result's file records, or ``""`` if the file is damaged or lacks it."""
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -316,7 +293,7 @@ class ProbeResult:
         return dataset_of(self)
 
     def __repr__(self) -> str:
-        used = used_axes(self)
+        used = result_axes(self)
         along = f" by {', '.join(f'{len(self.coords[axis])} {axis}' for axis in used)}" if used else ""
         names = ", ".join(islice(self.values, _MEASURES_IN_REPR)) or "no measure"
         more = len(self.values) - _MEASURES_IN_REPR
@@ -332,9 +309,9 @@ class ProbeResult:
     def save(self, path: str | Path) -> None:
         """Write the result as one safetensors file, atomically, with all but the tensors as JSON in its header.
 
-        Below a folder ``results`` the header also records the file's place, see ``place_of``.
+        Below a folder ``results`` the header also records the file's place, see ``result_place``.
         """
-        place = place_of(path)
+        place = result_place(path)
         write_safetensors(path, self.values, {**self._header(), **({"place": place} if place else {})})
 
     def to_bytes(self) -> bytes:
@@ -378,7 +355,7 @@ def load_result(path: str | Path) -> ProbeResult:
     try:
         meta = json.loads(header["result"])
         if header["format"] == _FORMAT_2:
-            meta["layers"] = {site: renumbered(site, layer) for site, layer in meta["layers"].items()}
+            meta["layers"] = {site: renumbered_site_layer(site, layer) for site, layer in meta["layers"].items()}
             if "parameters" in meta["metadata"]:
                 parameters = meta["metadata"]["parameters"]
                 meta["metadata"]["parameters"] = {name: _value_of(text) for name, text in parameters.items()}

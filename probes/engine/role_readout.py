@@ -12,7 +12,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, EagerAttention, blocks_by_word, real_tokens
+from probes.engine.attention import Attention, AttentionReadout, EagerAttention, blocks_by_word
+from probes.engine.readout import real_tokens
 from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_sums
 from probes.functional.relabelling import enough_permutations
 from probes.functional.topic_attention import exact_dtype

@@ -10,7 +10,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from probes.engine.devices import sums_device
-from probes.engine.moments import Moments
+from probes.engine.moments import Moments, moments_bytes
 from probes.engine.pairwise import ByClass, SiteRows, sites_of
 from probes.engine.probe import Probe
 from probes.functional.products import Precision
@@ -128,8 +128,3 @@ class RowsOrMoments(ByClass):
     def _classes_of(self, group: str) -> list[str]:
         """Return the keys of the moments of a group."""
         return sorted(self.moments, key=int) if group == "all" else [group]
-
-
-def moments_bytes(shapes: Iterable[tuple[int, int]], classes: int) -> int:
-    """Return the bytes of the moments of pairs of sites with so many dimensions."""
-    return 8 * classes * sum(x * y + 3 * (x + y) for x, y in shapes)

@@ -14,7 +14,7 @@ from probes.engine.devices import device_memory_error, device_of
 from probes.engine.examples_digest import ExamplesDigest
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, HookedModels, check_models, evaluation_mode, models_by_name
-from probes.engine.probe import Probe, computed_of, each_probe
+from probes.engine.probe import Probe, compute_probe, probes_as_list
 from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
@@ -104,7 +104,7 @@ def run(
         >>> result.sel("n_dims", site="hook_embed", label="all")
         tensor(2., dtype=torch.float64)
     """
-    probe_list = each_probe(probes, least=1)
+    probe_list = probes_as_list(probes, least=1)
     models = models_by_name(model)
     reading = TextTokenizer(models, tokenizer, bos)
     source = each_batch(
@@ -158,7 +158,7 @@ def finished_results(
     first_tokenization = next(filter(None, tokenizations), None)
     if first_tokenization:
         measured["tokenization"] = dict(first_tokenization)
-    results = [computed_of(probe, examples.count) for probe in probes]
+    results = [compute_probe(probe, examples.count) for probe in probes]
     return [replace(result, metadata={**result.metadata, **measured}) for result in results]
 
 

@@ -53,12 +53,35 @@ def head_name(block: int, head: int) -> str:
     return f"L{block}H{head}"
 
 
-def renumbered(name: str, layer: int) -> int:
+class Head(NamedTuple):
+    """An attention head with the value of a measure, as ``ProbeResult.top_heads`` returns it.
+
+    Attributes:
+        layer: the block's number, 0 for ``blocks.0``.
+        head: head number, from 0.
+        value: value of the measure.
+
+    Example:
+        >>> Head(layer=0, head=3, value=0.5).name
+        'L0H3'
+    """
+
+    layer: int
+    head: int
+    value: float
+
+    @property
+    def name(self) -> str:
+        """The head's name, such as ``"L0H3"``."""
+        return head_name(self.layer, self.head)
+
+
+def renumbered_site_layer(name: str, layer: int) -> int:
     """Return today's layer number of a site from an old file's, which counted the parts of blocks from 1.
 
     Example:
-        >>> renumbered("blocks.0.attn.hook_pattern", 1), renumbered("tuned/blocks.0.hook_resid_post", 1)
-        (0, 1)
+        >>> [renumbered_site_layer(f"tuned/blocks.0.{hook}", 1) for hook in ("attn.hook_pattern", "hook_resid_post")]
+        [0, 1]
     """
     hook = split_site(name)[1]
     match = None if _STREAM.fullmatch(hook) else re.match(r"blocks\.(\d+)\.", hook)
@@ -188,7 +211,7 @@ def head_output(layers: int | Sequence[int] | None = None) -> Selector:
     return Selector("head_output", _layers(layers))
 
 
-def attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
+def check_attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
     """Return the sites, all of which must be attention.
 
     Args:
@@ -199,7 +222,7 @@ def attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
         InputError: naming the first other site.
 
     Example:
-        >>> attention_sites([Site("hook_embed", 0)], attention())
+        >>> check_attention_sites([Site("hook_embed", 0)], attention())
         Traceback (most recent call last):
         tasks.errors.InputError: 'hook_embed' is not an attention pattern (attn.hook_pattern); give at=attention()
     """
@@ -282,7 +305,7 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
     return sites
 
 
-def check_equal_heads(by_site: Iterable[Sized]) -> None:
+def check_site_heads(by_site: Iterable[Sized]) -> None:
     """Refuse sums by head of sites that have different numbers of heads."""
     heads = sorted(set(map(len, by_site)))
     if len(heads) > 1:

@@ -23,7 +23,7 @@ AnyTensor: TypeAlias = Shaped[Tensor, "..."]
 IndexedRows: TypeAlias = tuple[Int[Tensor, "row"], Shaped[Tensor, "row ..."]]  # example indices, and a row for each
 
 
-class Declared(ABC, Generic[StateT]):
+class DeclaredState(ABC, Generic[StateT]):
     """A class attribute that gives each probe instance its own state on first use."""
 
     name: str
@@ -36,7 +36,7 @@ class Declared(ABC, Generic[StateT]):
         """Return an empty state for ``probe``."""
 
     @overload
-    def __get__(self, probe: None, owner: type) -> Declared[StateT]: ...
+    def __get__(self, probe: None, owner: type) -> DeclaredState[StateT]: ...
     @overload
     def __get__(self, probe: object, owner: type) -> StateT: ...
     def __get__(self, probe: Any, owner: type) -> Any:
@@ -86,7 +86,7 @@ class Keyed(ABC, Generic[ValueT]):
         """Replace all values by the ``tensors()`` of another state."""
 
 
-class Sum(Declared["SumState"]):
+class Sum(DeclaredState["SumState"]):
     """Additive state: one float64 (or int64) tensor per key, usually a site.
 
     Memory: the size of the tensors added, independent of the number of examples. Integer sums do not depend on order at
@@ -117,7 +117,7 @@ class Sum(Declared["SumState"]):
         return SumState(self.dtype)
 
 
-class Rows(Declared["RowsState"]):
+class Rows(DeclaredState["RowsState"]):
     """State that keeps examples by their index, one row each.
 
     Memory: ``cap`` rows per key, or all of them if ``cap`` is ``None``. With a cap, which rows stay depends on their
