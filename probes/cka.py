@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.engine.devices import check_device
 from probes.engine.moments import moments_bytes
-from probes.engine.pairwise import MeasuredValue, Pairwise, small_groups
+from probes.engine.pairwise import MeasuredValue, Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
@@ -270,7 +270,7 @@ class CKA(Pairwise, RowsOrMoments):
     ) -> list[str]:
         notes = []
         largest = max(self._dims().values())
-        small = small_groups(n, 10 * largest)
+        small = self._small_groups(n, 10 * largest)
         if small:
             notes.append(f"cka is too high where n is below 10 d (d up to {largest}): label {small}; see debiased_cka")
         for measure in _DEBIASED:

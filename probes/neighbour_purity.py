@@ -11,9 +11,9 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from probes.engine.devices import check_device
-from probes.engine.pairwise import ByClass
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
+from probes.engine.rows_by_class import RowsByClass
 from probes.engine.sites import Sites, residual
 from probes.functional.neighbour_purity import (
     nearest_of_other_units,
@@ -31,7 +31,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_count
 
 
-class NeighbourPurity(ByClass):
+class NeighbourPurity(RowsByClass):
     """Share of an example's nearest neighbours that have its class, at each site of one model or several.
 
     Measures:

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from probes.engine.devices import sums_device
 from probes.engine.moments import Moments, moments_bytes
-from probes.engine.pairwise import ByClass, SiteRows, sites_of
 from probes.engine.probe import Probe
+from probes.engine.rows_by_class import RowsByClass, SiteRows
 from probes.functional.products import Precision
 
 Form = Literal["auto", "moments", "rows"]
 FORMS = ("auto", "moments", "rows")
 
 
-class RowsOrMoments(ByClass):
+class RowsOrMoments(RowsByClass):
     """Base class that keeps every example's row, or the moments of ``_pairs`` of sites, by class.
 
     A subclass sets ``form``, and may set ``precision`` and ``device``.
@@ -57,7 +57,7 @@ class RowsOrMoments(ByClass):
             self._check_rows(rows, n)
         else:
             row = sum(x.element_size() * x.shape[1] for x in rows.values()) / 2**20
-            what = f"moments for {sites_of(rows)} and {classes} classes"
+            what = f"moments for {self._sites_text(rows)} and {classes} classes"
             self._refuse_above(needed, what, f"take form='rows' ({row:.3g} MiB per example)")
 
     def _moments_of(self, rows: SiteRows, classes: int) -> int:
