@@ -16,7 +16,7 @@ from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Sum
-from probes.engine.topic_probe import TopicProbe, words_by_position
+from probes.engine.topic_probe import TopicProbe, topic_words
 from probes.functional.distance_matched_topic_attention import (
     DIFFERENT_WORDS,
     DistancePairs,
@@ -236,7 +236,7 @@ class DistanceSums(AttentionReadout):
 
     def pairs(self, batch: Batch) -> DistancePairs:
         """Return the pairs of a batch."""
-        return DistancePairs.from_words(words_by_position(batch, self.words), self.topics, self.max_distance)
+        return DistancePairs.from_words(topic_words(batch, self.words), self.topics, self.max_distance)
 
 
 def _both_ways(

@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, relabelled_pairs
+from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
-from probes.engine.topic_probe import TopicProbe, words_by_position
+from probes.engine.topic_probe import TopicProbe, topic_words
 from probes.functional.half_interval import FEWEST_UNITS, interval_from_halves
 from probes.functional.topic_attention import BUCKETS, WordTopics, document_weights, means_by_document, within_sums
 from tasks import Batch, InputError
@@ -92,7 +92,7 @@ class TopicAttention(TopicProbe):
         99
     """
 
-    readout: BucketSums
+    readout: TopicAttentionSums
 
     attention = Sum()
     within = Sum()
@@ -118,7 +118,7 @@ class TopicAttention(TopicProbe):
         super().__init__(topics, at, words, n_permutations, seed)
         self.n_resamples = n_resamples
         self.units = units
-        self.readout = BucketSums(self._known, self._known.permuted(n_permutations, seed), words)
+        self.readout = TopicAttentionSums(self._known, self._known.permuted(n_permutations, seed), words)
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
@@ -253,7 +253,7 @@ class TopicAttention(TopicProbe):
 
 
 @dataclass(frozen=True, eq=False)
-class BucketSums(AttentionReadout):
+class TopicAttentionSums(AttentionReadout):
     """Reduces attention to its sums over the pairs of each document that are in each bucket.
 
     The columns are ``BUCKETS``, then the same-topic bucket under each relabelling.
@@ -274,13 +274,13 @@ class BucketSums(AttentionReadout):
 
     def pairs(self, batch: Batch) -> Int[Tensor, "batch column"]:
         """Return how many pairs each document has."""
-        return _columns(*relabelled_pairs(*self._classes(batch)))
+        return _columns(*Attention.relabelled_pairs(*self._classes(batch)))
 
     def _classes(
         self, batch: Batch
     ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "labelling row"], Bool[Tensor, "group group"] | None]:
         """Return the words of a batch, their groups in every labelling, and which groups meet."""
-        row = self.topics.rows_of(words_by_position(batch, self.words))
+        row = self.topics.rows_of(topic_words(batch, self.words))
         meet = None if self.topics.disjoint else self.topics.same.to(row.device)
         return row, self._labels.to(row.device), meet
 

@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from probes.clustering_head import ClusteringHead, at_query
+from probes.clustering_head import ClusteringHead
 from probes.engine.attach import attach
 from probes.engine.batches import Batches, each_batch
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.readout import at_position
 from probes.engine.recorder import record
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
@@ -171,6 +172,23 @@ class Bench:
         with torch.inference_mode(), evaluation_mode(self.model), record(self.model, sites, replacement):
             yield replacement
 
+    def chosen_heads(self, heads: Sequence[HeadPlace] | None) -> list[HeadPlace]:
+        """Return these heads, or all for ``None``.
+
+        Raises:
+            InputError: for a head that the probe did not measure.
+        """
+        measured = [(site, head) for site, points in self.points.items() for head in range(points.shape[1])]
+        if heads is None:
+            return measured
+        for head in heads:
+            if not _is_pair(head) or tuple(head) not in measured:
+                raise InputError(
+                    f"no head {head!r} in this probe; expected pairs of site and head from {measured[0]} to "
+                    f"{measured[-1]}"
+                )
+        return list(dict.fromkeys((site, int(head)) for site, head in heads))
+
     def constant(self, answer: int) -> float:
         """Return the accuracy of a model that always gives ``answer``."""
         right = []
@@ -188,7 +206,7 @@ class Bench:
                 f"the model returns {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
             )
         logits = logits.to(batch.tokens.device)
-        answers = logits if logits.ndim == 2 else at_query(logits, self.probe.query_positions(batch))
+        answers = logits if logits.ndim == 2 else at_position(logits, self.probe.query_positions(batch))
         if not torch.isfinite(answers).all():
             raise InputError(
                 "the model's logits are NaN or infinite at the query, so no prediction can be judged; "
@@ -232,25 +250,6 @@ def _has_one_length(batches: Sequence[Batch]) -> bool:
     if len({batch.tokens.shape[1] for batch in batches}) != 1:
         return False
     return all(batch.attention_mask is None or bool(batch.attention_mask.all()) for batch in batches)
-
-
-def check_heads(heads: Sequence[HeadPlace] | None, probe: ClusteringHead) -> list[HeadPlace]:
-    """Return these heads, or all for ``None``.
-
-    Raises:
-        InputError: for a head that the probe did not measure.
-    """
-    measured = []
-    for site in probe.outputs:
-        measured += [(site, head) for head in range(probe.head_outputs(site)[1].shape[1])]
-    if heads is None:
-        return measured
-    for head in heads:
-        if not _is_pair(head) or tuple(head) not in measured:
-            raise InputError(
-                f"no head {head!r} in this probe; expected pairs of site and head from {measured[0]} to {measured[-1]}"
-            )
-    return list(dict.fromkeys((site, int(head)) for site, head in heads))
 
 
 def _is_pair(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,12 +14,8 @@ from probes.engine.hooked_model import HookedModels, evaluation_mode, forward, m
 from probes.engine.probe import Probe
 from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
-from probes.engine.state import AnyTensor, Rows, Sum
+from probes.engine.state import AnyTensor
 from tasks import Batch
-
-
-class Broken(Exception):
-    """A broken clause: the fault, and the way out."""
 
 
 @dataclass
@@ -86,38 +81,3 @@ class Case:
         for rows in parts:
             probe.observe(*self.part(rows))
         return probe
-
-    def check(self, probe: Probe, clause: str, exact: bool = False) -> None:
-        """Raise ``Broken`` with ``clause`` unless the probe's result equals the result of all examples at once."""
-        declared = [getattr(type(probe), name) for name in probe.states]
-        exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
-        compare_results(probe.compute(), self.expected, 0.0 if exact else self.rtol, clause)
-
-
-def compare_results(result: ProbeResult, expected: ProbeResult, rtol: float, clause: str) -> None:
-    """Raise ``Broken`` with ``clause`` unless two results agree within ``rtol`` of a measure's largest value."""
-    for name in ("axes", "coords", "layers"):
-        if getattr(result, name) != getattr(expected, name):
-            raise Broken(f"{clause}, but {name} went from {getattr(expected, name)} to {getattr(result, name)}")
-    for name, value in expected.values.items():
-        new = result.values[name].double()
-        old = value.double()
-        finite = old[old.isfinite()].abs()
-        largest = float(finite.max()) if len(finite) else 0.0
-        if not torch.allclose(new, old, rtol=0.0, atol=rtol * largest, equal_nan=True):
-            difference = float((new - old).abs().max())
-            way = "keep examples by index (Rows), or sums taken in float64 (x.double() first)"
-            raise Broken(f"{clause}, but {name!r} differs by up to {difference:.3g}; {way}")
-    if rtol == 0.0 and (result.notes, result.metadata) != (expected.notes, expected.metadata):
-        raise Broken(f"{clause}, but notes or metadata differ; derive them from the state alone")
-
-
-def equal_tensors(a: Mapping[str, AnyTensor], b: Mapping[str, AnyTensor]) -> bool:
-    """Return whether two dictionaries of tensors are equal to the bit, with NaN equal to NaN."""
-    return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
-
-
-def _same(x: AnyTensor, y: AnyTensor) -> bool:
-    if x.dtype != y.dtype or x.shape != y.shape:
-        return False
-    return bool(((x == y) | ((x != x) & (y != y))).all())

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from probes.checks.bench import Bench, Correct, HeadPlace, bench_of, check_heads
+from probes.checks.bench import Bench, Correct, HeadPlace, bench_of
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches
 from probes.engine.hooked_model import HookedModel
@@ -105,7 +105,7 @@ def causal_checks(
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
     reading = TextTokenizer({"": model}, tokenizer, bos)
     bench = bench_of(model, batches, probe, reading, correct)
-    chosen = check_heads(heads, probe)
+    chosen = bench.chosen_heads(heads)
     draw = torch.Generator().manual_seed(seed)
     order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))
     permutation = torch.rand(bench.n, len(probe.support or ()), generator=draw).argsort(dim=1)

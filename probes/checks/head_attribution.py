@@ -11,9 +11,10 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from probes.checks.bench import Bench, bench_of
-from probes.clustering_head import ClusteringHead, at_query
+from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.readout import at_position
 from probes.engine.recorder import record
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
@@ -170,7 +171,7 @@ class Attribution(NamedTuple):
             margins[rows] = margin.detach().cpu().double()
             query = bench.probe.query_positions(batch)
             for site, gradient in _gradients(margin, outputs).items():
-                gradients[site][rows] = at_query(gradient, query).to(gradients[site])
+                gradients[site][rows] = at_position(gradient, query).to(gradients[site])
         return Attribution(margins, gradients)
 
 
@@ -200,7 +201,7 @@ def _margins(
     with torch.enable_grad(), evaluation_mode(bench.model), record(bench.model, bench.probe.outputs, keep):
         logits = forward(bench.model, batch)
     if logits.ndim == 3:
-        logits = at_query(logits, bench.probe.query_positions(batch))
+        logits = at_position(logits, bench.probe.query_positions(batch))
     best = logits.topk(2, dim=-1).values
     return outputs, best[:, 0] - best[:, 1]
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from probes.checks.bench import Bench, HeadPlace, bench_of, check_heads
+from probes.checks.bench import Bench, HeadPlace, bench_of
 from probes.checks.head_attribution import head_attribution
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
@@ -286,7 +286,7 @@ class _Plan(NamedTuple):
         if recipients > bench.n:
             raise InputError(f"recipients is {recipients}, more than the {bench.n} examples; give fewer")
         if isinstance(heads, Sequence):
-            chosen = check_heads(heads, probe)
+            chosen = bench.chosen_heads(heads)
             effect = torch.full((len(probe.outputs), bench.n_heads), torch.nan, dtype=torch.float64)
             passes = 1
         else:

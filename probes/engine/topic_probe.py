@@ -19,7 +19,7 @@ from tasks import Batch, InputError
 from tasks.errors import check_count
 
 
-def words_by_position(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
+def topic_words(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
     """Return the word at each position, its token or a per-token label, -1 at padding."""
     words = batch.tokens if label is None else batch.label(label, per="token")
     return words if batch.attention_mask is None else torch.where(batch.attention_mask, words, -1)
@@ -48,10 +48,6 @@ class TopicProbe(Probe):
                 "give one row per token, or name a per-token label with words="
             )
         return super().bind(model)
-
-    def _words(self, batch: Batch) -> Int[Tensor, "batch pos"]:
-        """Return the word at each position, -1 at padding."""
-        return words_by_position(batch, self.words)
 
     def _with_null(
         self,
