@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from probes.engine.hooked_model import HookPoints, n_blocks
 from tasks import InputError
 
@@ -345,3 +347,17 @@ def _near_names(name: str, names: Sequence[str]) -> list[str]:
         if in_last_block in names:
             return [in_last_block, *(other for other in near if other != in_last_block)][:3]
     return near
+
+
+def site_called(key: object) -> str:
+    """Return the hook name of a hidden state given by number or by name."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
+        raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")
+    if key < 0:
+        raise InputError(
+            f"layer {key} is negative; give the number of the hidden state: 0 for the embedding, l for the output of "
+            "the l-th block"
+        )
+    return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
