@@ -13,7 +13,7 @@ from probes.engine.hooked_model import HookPoints
 from probes.engine.labelled_rows import check_max_rows
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, all_tokens, at_position, check_row_readout, last_token, mean
-from probes.engine.repeats import repeats_note
+from probes.engine.repeats import notes_on_repeats
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, head_output
 from probes.engine.state import Rows, Sum
@@ -346,7 +346,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         ]
         if units is None:
             outputs = torch.cat([self.head_outputs(site)[1].flatten(1) for site in self.outputs], dim=1)
-            notes.append(repeats_note({"head outputs": outputs}, {}))
+            notes += notes_on_repeats({"head outputs": outputs}, {})
         return [note for note in notes if note]
 
     def _of_heads(self, labels: Mapping[str, Int[Tensor, "n"]]) -> dict[str, Shaped[Tensor, "site head ..."]]:

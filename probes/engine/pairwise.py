@@ -88,7 +88,13 @@ class Pairwise(RowsByClass):
             yield from combinations(first, 2)
 
     def _compared(
-        self, measures: Sequence[str], compare: Compare, notes: Notes, *, n_halves: int = 0, **metadata: Any
+        self,
+        measures: Sequence[str],
+        compare: Compare,
+        notes: Notes | None = None,
+        *,
+        n_halves: int = 0,
+        **metadata: Any,
     ) -> ProbeResult:
         """Return the result of every pair.
 
@@ -118,7 +124,7 @@ class Pairwise(RowsByClass):
             coords,
             layers={split_site(site.name)[1]: site.layer for site in [*second, *first]},
             metadata={"d": self._dims(), "models": self._models, **metadata},
-            notes=[*self._pairing_notes(), *self._undefined_notes(undefined), *notes(n, values)],
+            notes=[*self._pairing_notes(), *self._undefined_notes(undefined), *(notes(n, values) if notes else [])],
         )
 
     def _values(

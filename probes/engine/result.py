@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import islice
 from math import isnan
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from probes.engine.plots import first_to_draw, plot
 from probes.engine.result_fields import result_axes
 from probes.engine.result_merge import merged_fields
-from probes.engine.result_tables import dataframe_of, dataset_of
-from probes.engine.result_text import html_of, text_of
+from probes.engine.result_tables import result_dataframe, result_dataset
+from probes.engine.result_text import result_html, result_text
 from probes.engine.sites import Head, renumbered_site_layer
 from probes.engine.state import AnyTensor
 from probes.store.files import dump_tensors, read_safetensors, write_safetensors
@@ -243,7 +244,7 @@ class ProbeResult:
             for head, value in zip(self.coords["head"], values, strict=True):
                 if not isnan(value):
                     heads.append(Head(self.layers[site], int(head), float(value)))
-        return sorted(heads, key=_value_of_head, reverse=not smallest)[:k]
+        return sorted(heads, key=attrgetter("value"), reverse=not smallest)[:k]
 
     def merge(self, other: ProbeResult) -> ProbeResult:
         """Return one result of two that measured equal examples at different coordinates of one axis.
@@ -271,7 +272,7 @@ class ProbeResult:
         axis a measure lacks is missing (``NA``). Axes without a column are in ``coords``, as
         ``"similarity=cosine, bucket=same"``. Layer, head and step are integers.
         """
-        return dataframe_of(self)
+        return result_dataframe(self)
 
     def to_xarray(self) -> xr.Dataset:
         """Return the measures as variables of a data set, with the result's axes and coordinates.
@@ -290,7 +291,7 @@ class ProbeResult:
             >>> float(result.to_xarray()["score"].sel(site="hook_embed"))  # doctest: +SKIP
             0.5
         """
-        return dataset_of(self)
+        return result_dataset(self)
 
     def __repr__(self) -> str:
         used = result_axes(self)
@@ -301,10 +302,10 @@ class ProbeResult:
         return f"ProbeResult({self.probe}: {names}{others}{along}; print() shows them)"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return result_html(self)
 
     def __str__(self) -> str:
-        return text_of(self)
+        return result_text(self)
 
     def save(self, path: str | Path) -> None:
         """Write the result as one safetensors file, atomically, with all but the tensors as JSON in its header.
@@ -383,7 +384,3 @@ def _value_of(text: Any) -> Any:
         return json.loads(json.dumps(ast.literal_eval(text)))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
-
-
-def _value_of_head(head: Head) -> float:
-    return head.value

@@ -18,7 +18,7 @@ _AXES_WITH_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 
 
-def dataframe_of(result: ResultFields) -> pd.DataFrame:
+def result_dataframe(result: ResultFields) -> pd.DataFrame:
     """Return a row for each number of a result, see ``ProbeResult.to_dataframe``."""
     import pandas as pd
 
@@ -40,7 +40,7 @@ def dataframe_of(result: ResultFields) -> pd.DataFrame:
     return frame.astype({"value": "float64"} | dict.fromkeys(("site", "other_site", "label"), "string"))
 
 
-def dataset_of(result: ResultFields) -> xr.Dataset:
+def result_dataset(result: ResultFields) -> xr.Dataset:
     """Return a variable for each measure of a result, see ``ProbeResult.to_xarray``."""
     try:
         import xarray as xr

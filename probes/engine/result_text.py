@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -17,33 +17,36 @@ _DIGEST_DIGITS = 8  # digits of a model's digest
 _FLOAT_FORMAT = "{:.4g}".format
 
 
-def text_of(result: ResultFields) -> str:
+def result_text(result: ResultFields) -> str:
     """Return the numbers of a result as text, with a table for each set of axes."""
     parts = [f"{result.probe} {_metadata_line(result.metadata)}".rstrip()]
-    for axes, measures in _measures_by_axes(result).items():
-        if not axes:
-            parts.append(_single_numbers(result, measures))
-        elif result_size(result, axes) and not _is_long(result, axes):
-            table = _table(result, axes, measures)
-            parts.append(table.to_string(index=False, float_format=_FLOAT_FORMAT))
-            parts += _rows_left_out(result, axes)
-    notes = [f"Note: {note}" for note in result.notes]
-    return "\n".join([*parts, *_long_tables(result), *notes])
+    for part in _parts(result):
+        parts.append(part if isinstance(part, str) else part.to_string(index=False, float_format=_FLOAT_FORMAT))
+    return "\n".join(parts)
 
 
-def html_of(result: ResultFields) -> str:
+def result_html(result: ResultFields) -> str:
     """Return the numbers of a result as HTML, with a table for each set of axes."""
     parts = [f"<p><b>{html.escape(result.probe)}</b> {html.escape(_metadata_line(result.metadata))}</p>"]
+    for part in _parts(result):
+        if isinstance(part, str):
+            parts.append(f"<p>{html.escape(part)}</p>")
+        else:
+            parts.append(part.to_html(index=False, border=0, float_format=_FLOAT_FORMAT))
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _parts(result: ResultFields) -> Iterator[str | pd.DataFrame]:
+    """Yield lines and tables, in the order in which they are shown."""
     for axes, measures in _measures_by_axes(result).items():
         if not axes:
-            parts.append(f"<p>{html.escape(_single_numbers(result, measures))}</p>")
+            yield _single_numbers(result, measures)
         elif result_size(result, axes) and not _is_long(result, axes):
-            table = _table(result, axes, measures)
-            parts.append(table.to_html(index=False, border=0, float_format=_FLOAT_FORMAT))
-            parts += [f"<p>{line}</p>" for line in _rows_left_out(result, axes)]
-    lines = [*_long_tables(result), *(f"Note: {note}" for note in result.notes)]
-    parts += [f"<p>{html.escape(line)}</p>" for line in lines]
-    return f"<div>{''.join(parts)}</div>"
+            yield _table(result, axes, measures)
+            yield from _rows_left_out(result, axes)
+    yield from _long_tables(result)
+    for note in result.notes:
+        yield f"Note: {note}"
 
 
 def _metadata_line(metadata: Mapping[str, Any]) -> str:

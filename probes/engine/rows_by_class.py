@@ -127,7 +127,9 @@ class RowsByClass(Probe):
 
     def _repeats(self) -> list[str]:
         """Return a note on repeated states, unless ``units`` says which examples belong together."""
-        return [] if self.units is not None else notes_on_repeats(self.rows, self.sites)
+        if self.units is not None:
+            return []
+        return notes_on_repeats({site: self.rows.get(site)[1] for site in self.site_names}, dict(self.sites))
 
     def _dims(self) -> dict[str, int]:
         return {site: self.rows.get(site)[1].shape[1] for site in self.site_names}
