@@ -61,7 +61,7 @@ class AttentionEntropy(Probe):
         self.readout = MeanEntropies(query)
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        return check_attention_sites(super()._sites_in(model), attention())
+        return check_attention_sites(super()._sites_in(model))
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head 2"]], batch: Batch) -> None:
         """Add each head's entropy, summed over the batch."""

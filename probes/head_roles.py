@@ -127,7 +127,7 @@ exclude_current_token=False, seed=0)
         return sites
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        return check_attention_sites(super()._sites_in(model), attention())
+        return check_attention_sites(super()._sites_in(model))
 
     # ---- state ----
 

@@ -33,7 +33,7 @@ from probes.engine.hooked_model import HookedModel, HookedModels, models_by_name
 from probes.engine.probe import Probe, probes_as_list
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.run import finished_results, measuring_batches
+from probes.engine.run import measuring_batches, run_results
 from probes.engine.sites import Sites, residual
 from probes.rows.kept_rows import Keeping
 from probes.rows.row_store import RowStore, write_store_header
@@ -171,7 +171,7 @@ def run_sharded(
             for states in _in_order(outcomes, kept=folder is not None):
                 total.add(states)
                 bar.update()
-    results = finished_results(several, total.states, total.fingerprints, tokenization=reading.tokenization)
+    results = run_results(several, total.states, total.fingerprints, tokenization=reading.tokenization)
     return results[0] if isinstance(probes, Probe) else results
 
 

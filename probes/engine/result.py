@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from probes.engine.plots import first_to_draw, plot
 from probes.engine.result_fields import result_axes
-from probes.engine.result_merge import merged_fields
+from probes.engine.result_merge import merge_results
 from probes.engine.result_tables import result_dataframe, result_dataset
 from probes.engine.result_text import result_html, result_text
 from probes.engine.sites import Head, renumbered_site_layer
@@ -263,7 +263,7 @@ class ProbeResult:
             >>> at("blocks.0.hook_resid_post", 1).merge(at("hook_embed", 0)).coords["site"]
             ['hook_embed', 'blocks.0.hook_resid_post']
         """
-        return replace(self, **merged_fields(self, other))
+        return replace(self, **merge_results(self, other))
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a row for each number, with equal columns for every probe, so that frames of probes stack.

@@ -16,7 +16,7 @@ from tasks import InputError
 _MERGE_STATES = "merge the probes' states instead (save_state in each job, then load_state, merge and compute)"
 
 
-def merged_fields(a: ResultFields, b: ResultFields) -> dict[str, Any]:
+def merge_results(a: ResultFields, b: ResultFields) -> dict[str, Any]:
     """Return the fields of a merged result that differ from ``a``'s. See ``ProbeResult.merge``.
 
     Raises:

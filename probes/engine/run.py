@@ -118,7 +118,7 @@ def run(
         for batch in source:  # outside inference mode: tensors that a generator keeps must stay usable in training
             step(batch)
             del batch  # released before the next one is drawn
-    results = finished_results(
+    results = run_results(
         probe_list,
         [step.state()],
         [{name: fingerprint(each) for name, each in models.items()}],
@@ -127,7 +127,7 @@ def run(
     return results[0] if isinstance(probes, Probe) else results
 
 
-def finished_results(
+def run_results(
     probes: Sequence[Probe],
     states: Sequence[Mapping[str, Any]],
     fingerprints: Sequence[Mapping[str, str]],
@@ -204,7 +204,7 @@ class Measuring:
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
 
     def state(self) -> dict[str, Any]:
-        """Return the input of ``finished_results`` as JSON: the examples, and the number of real tokens."""
+        """Return the input of ``run_results`` as JSON: the examples, and the number of real tokens."""
         return {"examples": self.examples.state(), "positions": self._positions, "real": self._real}
 
 

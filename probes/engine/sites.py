@@ -213,25 +213,20 @@ def head_output(layers: int | Sequence[int] | None = None) -> Selector:
     return Selector("head_output", _layers(layers))
 
 
-def check_attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
+def check_attention_sites(sites: list[Site]) -> list[Site]:
     """Return the sites, all of which must be attention.
-
-    Args:
-        sites: sites of a probe.
-        selector: ``attention()`` for probes that can measure it, ``attention_pattern()`` for those that need patterns.
 
     Raises:
         InputError: naming the first other site.
 
     Example:
-        >>> check_attention_sites([Site("hook_embed", 0)], attention())
+        >>> check_attention_sites([Site("hook_embed", 0)])
         Traceback (most recent call last):
         tasks.errors.InputError: 'hook_embed' is not an attention pattern (attn.hook_pattern); give at=attention()
     """
-    ends = ("hook_attention", "hook_pattern") if selector.kind == "attention" else ("hook_pattern",)
     for site in sites:
-        if not site.name.endswith(ends):
-            raise InputError(f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at={selector}")
+        if not site.name.endswith(("hook_attention", "hook_pattern")):
+            raise InputError(f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at=attention()")
     return sites
 
 
