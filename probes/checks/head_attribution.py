@@ -20,7 +20,6 @@ from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.clustering_head import within_ratio
 from probes.functional.relabelling import enough_permutations, holm_over_heads, relabelling_p_values
-from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.errors import check_count
 from tasks.text.beginning import Bos
@@ -95,24 +94,12 @@ def head_attribution(
     values = {name: torch.stack([measures[name] for measures in by_site]) for name in by_site[0]}
     values["p_holm"] = holm_over_heads(values["p_value"])
     values["margin"] = attribution.margins.mean()
-    return ProbeResult(
-        probe="head_attribution",
-        values=values,
+    return bench.result(
+        "head_attribution",
+        values,
         axes={name: _AXES[name] for name in values},
-        coords={
-            "site": probe.outputs,
-            "head": [str(head) for head in range(bench.n_heads)],
-            "equivalence": probe.labels,
-        },
-        layers={site.name: site.layer for site in probe.sites if site.name in probe.outputs},
-        metadata={
-            "n": bench.n,
-            "seed": seed,
-            "permutations": permutations,
-            "clustering_head": repr(probe),
-            "versions": package_versions(),
-        }
-        | reading.metadata,
+        coords={"equivalence": probe.labels},
+        metadata={"seed": seed, "permutations": permutations},
         notes=_notes_on_unread_heads(values["effect"], probe.outputs),
     )
 
