@@ -170,11 +170,9 @@ class DistanceMatchedTopicAttention(TopicProbe):
 
     def _weights(self, batch: Batch) -> Float[Tensor, "batch resample"]:
         """Return how often each example counts in each resampling: a unit counts equally often wherever it is met."""
-        units = batch.index if self.units is None else batch.label(self.units, per="example")
-        numbers = [int(unit) for unit in units]
-        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
-        drawn = [np.random.default_rng([self.seed, unit]).poisson(1.0, self.n_resamples) for unit in numbers]
-        return torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
+        generators = self._generators(self._units_of(batch))
+        drawn = [generator.poisson(1.0, self.n_resamples) for generator in generators]
+        return torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(generators), self.n_resamples))
 
     def _resampled(self) -> dict[str, Float[Tensor, "resample"]]:
         """Return the resampled values of each measure; none without resamplings."""

@@ -141,11 +141,9 @@ class TopicAttention(TopicProbe):
         self, by_document: Mapping[str, Float[Tensor, "batch head 2"]], has_both: Bool[Tensor, "batch"], batch: Batch
     ) -> None:
         """Add the documents to the halves that they are in, which depend on the seed and the document alone."""
-        units = batch.index if self.units is None else batch.label(self.units, per="example")
-        numbers = [int(unit) for unit in units]
-        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
-        drawn = [np.random.default_rng([self.seed, unit]).integers(2, size=self.n_resamples) for unit in numbers]
-        in_half = torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
+        units = self._units_of(batch)
+        drawn = [generator.integers(2, size=self.n_resamples) for generator in self._generators(units)]
+        in_half = torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(units), self.n_resamples))
         for site, of_documents in by_document.items():
             means = of_documents.cpu().double()
             self.halves.add(site, torch.einsum("er,ehk->hkr", in_half, means))

@@ -152,3 +152,11 @@ def n_blocks(names: Iterable[str]) -> int:
     """Return the number of blocks that hook points have."""
     matches = [re.match(r"blocks\.(\d+)\.", name) for name in names]
     return 1 + max((int(match[1]) for match in matches if match), default=-1)
+
+
+def inner_module(module: Any) -> nn.Module | None:
+    """Return the module that computes. In TransformerLens's bridge, it is between two hook points."""
+    component = getattr(module, "original_component", None)
+    if not isinstance(component, nn.Module):
+        component = module
+    return component if isinstance(component, nn.Module) and type(component) is not nn.Module else None

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from probes.engine.attention import AttentionReadout
 from probes.engine.devices import device_memory_error, device_of
-from probes.engine.hooked_model import HookedModel, forward
+from probes.engine.hooked_model import HookedModel, forward, inner_module
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_readout
 from probes.engine.sites import existing_site, split_site
@@ -118,7 +118,7 @@ class _Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Hook the model inside the block."""
-        head = _head(self.model) if self.stops else None
+        head = inner_module(getattr(self.model, "unembed", None)) if self.stops else None
         handle = None if head is None else head.register_forward_pre_hook(self._at_head)
         try:
             with record(self.model, self._readouts, self._receive):
@@ -267,10 +267,3 @@ def _readouts_by_hook(probes: Sequence[Probe], model_name: str | None) -> dict[s
             if readout not in at_hook:
                 at_hook.append(readout)
     return readouts
-
-
-def _head(model: HookedModel) -> nn.Module | None:
-    """Return the module that computes logits. In TransformerLens's bridge, it is between two hook points."""
-    head = getattr(model, "unembed", None)
-    inner = getattr(head, "original_component", None)
-    return next((module for module in (inner, head) if isinstance(module, nn.Module)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
@@ -29,6 +30,7 @@ class TopicProbe(Probe):
     """Base class of probes that measure words of known topics."""
 
     readout = all_tokens()
+    units: str | None = None
 
     def __init__(self, topics: ArrayLike, at: Sites, words: str | None, n_permutations: int, seed: int) -> None:
         check_count(n_permutations=(n_permutations, 0), seed=(seed, 0))
@@ -48,6 +50,16 @@ class TopicProbe(Probe):
                 "give one row per token, or name a per-token label with words="
             )
         return super().bind(model)
+
+    def _units_of(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the unit of each example, by default the example itself."""
+        return batch.index if self.units is None else batch.label(self.units, per="example")
+
+    def _generators(self, units: Int[Tensor, "batch"]) -> list[np.random.Generator]:
+        """Return a generator for each unit, which depends on the seed and the unit alone. Refuse negative units."""
+        numbers = units.long().tolist()
+        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
+        return [np.random.default_rng([self.seed, unit]) for unit in numbers]
 
     def _with_null(
         self,
