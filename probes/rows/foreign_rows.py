@@ -32,10 +32,8 @@ _Rows: TypeAlias = Float[Tensor, "example _"]  # sites differ in width
 _SiteStates: TypeAlias = Float[Tensor, "_ _"] | Float[Tensor, "_ _ _"] | list[Float[Tensor, "_ _"]]
 """Rows, states of padded tokens, or each example's states of its tokens."""
 
-_ReadRows: TypeAlias = Callable[
-    [Sequence[str], Int64[Tensor, "some"], Integer[Tensor, "some"]], dict[str, Float[Tensor, "some _"]]
-]
-"""From sites, places in the order given, and the examples' index, to rows by site."""
+_ReadRows: TypeAlias = Callable[[Sequence[str], Int64[Tensor, "some"]], dict[str, Float[Tensor, "some _"]]]
+"""From sites and places in the order given to rows by site."""
 
 _Positions: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
 
@@ -121,7 +119,7 @@ def rows_from(
         files = VllmFiles(paths, layers, places, readout)
         columns = {"index": _index(index, len(paths)), "tokens": files.tokens}
         sites = files.sites
-        read = partial(_read_files, files)
+        read = partial(_read_files, files, columns["index"])
     classes = {}
     for name, values in (labels or {}).items():
         columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
@@ -207,27 +205,25 @@ class ForeignRows(AlignedRows):
         """Yield the examples, some thousand at a time."""
         yield from torch.split(self.index, _EXAMPLES_PER_BLOCK)
 
-    def _read(
-        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
-    ) -> dict[str, Float[Tensor, "some _"]]:
-        return self._read_rows(sites, places, index)
+    def _read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
+        return self._read_rows(sites, places)
 
 
 # ---- tensors and files ----
 
 
 def _read_tensors(
-    rows: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    rows: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"]
 ) -> dict[str, Float[Tensor, "some _"]]:
     return {site: rows[site][places] for site in sites}
 
 
 def _read_files(
-    files: VllmFiles, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    files: VllmFiles, index: Int64[Tensor, "example"], sites: Sequence[str], places: Int64[Tensor, "some"]
 ) -> dict[str, Float[Tensor, "some _"]]:
     rows = files.read(sites, places)
     for site, x in rows.items():
-        _check_finite(site, x, index)
+        _check_finite(site, x, index[places])
     return rows
 
 

@@ -100,9 +100,7 @@ class RowStore(AlignedRows):
         for number in torch.unique(shard).tolist():
             yield number, shard == number
 
-    def _read(
-        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
-    ) -> dict[str, Float[Tensor, "some _"]]:
+    def _read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
         return {site: self._rows(site, places) for site in sites}
 
     def _rows(self, site: str, places: Int64[Tensor, "some"]) -> Float[Tensor, "some d"]:
