@@ -160,7 +160,7 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequencesItem | Ex
         )
     main = mapping["input_ids"] if "input_ids" in mapping else mapping["text"]
     rest = {name: value for name, value in mapping.items() if name not in _NOT_LABELS}
-    if isinstance(main, str) or not len(main) or not (isinstance(main[0], str) or np.ndim(main[0]) > 0):
+    if is_one_example(main):
         yield _example(main, rest)
     elif isinstance(main, (Tensor, np.ndarray)):
         yield _sequences(main, rest)
@@ -207,6 +207,11 @@ def _example(main: Any, rest: Mapping[str, Any]) -> ExampleItem:
 
 
 # ---- kinds of values ----
+
+
+def is_one_example(values: Any) -> bool:
+    """Return whether ``input_ids`` or ``text`` of a mapping is of one example, not of several by column."""
+    return isinstance(values, str) or not len(values) or not (isinstance(values[0], str) or np.ndim(values[0]) > 0)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from probes.engine.batch_items import ExampleItem, SequencesItem, items_of
+from probes.engine.batch_items import ExampleItem, SequencesItem, is_one_example, items_of
 from probes.engine.hooked_model import HookedModel
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
@@ -87,6 +87,18 @@ def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -
         n = sum(len(batch) > 0 for batch in batches)
         raise InputError(f"on() measures one forward pass, but was given {n} batches; give one with examples")
     return readable_batch(batches[0], {"": model})
+
+
+def count_given(given: Any) -> int | None:
+    """Return how many examples there are at least, if that can be known without drawing them."""
+    if isinstance(given, (Batch, Tensor)):
+        return len(given)
+    if isinstance(given, Mapping):
+        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
+        return 1 if is_one_example(values) else len(values)
+    if isinstance(given, (list, tuple)):
+        return sum(1 if isinstance(item, str) else count_given(item) or 0 for item in given)
+    return len(given) if hasattr(given, "__len__") else None
 
 
 # ---- readable batches ----
@@ -232,18 +244,3 @@ def _padded(examples: Sequence[ExampleItem]) -> Batch:
     labels = {name: torch.tensor([int(example.labels[name]) for example in examples]) for name in shared}
     batch = SequencesItem(tokens, mask, labels, list(string_columns)).batch()
     return replace(batch, index=torch.tensor([example.number for example in examples])).to(tokens.device)
-
-
-def count_given(given: Any) -> int | None:
-    """Return how many examples there are at least, if that can be known without drawing them."""
-    if isinstance(given, (Batch, Tensor)):
-        return len(given)
-    if isinstance(given, Mapping):
-        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
-        if isinstance(values, str) or not len(values):
-            return 1
-        is_batch = isinstance(values[0], str) or np.ndim(values[0]) > 0
-        return len(values) if is_batch else 1
-    if isinstance(given, (list, tuple)):
-        return sum(1 if isinstance(item, str) else count_given(item) or 0 for item in given)
-    return len(given) if hasattr(given, "__len__") else None

@@ -30,7 +30,6 @@ from probes import (
     run_stores,
     save_rows,
 )
-from probes.engine.batches import count_given
 from probes.engine.state import RowsState
 from probes.rows import kept_rows, save, shards
 from probes.store.files import LOCK, is_temporary, temporary_of
@@ -727,14 +726,6 @@ def test_too_little_space_is_refused_before_work(
     assert len(save_rows(model, every_token(30), folder)) == 30  # all there: nothing is written
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(needed))
     assert len(save_rows(model, every_token(30), tmp_path / "fits")) == 30
-
-
-def test_texts_are_counted(two: dict[str, Any]) -> None:
-    count = count_given
-    assert count(["a", "b", "c"]) == count(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
-    assert count({"text": ["a", "b"]}) == count({"input_ids": [[1], [2, 3]]}) == 2
-    assert count({"text": "a"}) == count({"input_ids": [1, 2]}) == 1
-    assert count(iter(["a"])) is None
 
 
 @pytest.mark.parametrize("at", [2, 5, 9])
