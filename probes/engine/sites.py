@@ -45,6 +45,20 @@ def split_site(name: str) -> tuple[str, str]:
     return model, hook
 
 
+def site_called(key: object) -> str:
+    """Return the hook name of a hidden state given by number or by name."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
+        raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")
+    if key < 0:
+        raise InputError(
+            f"layer {key} is negative; give the number of the hidden state: 0 for the embedding, l for the output of "
+            "the l-th block"
+        )
+    return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
+
+
 def head_name(block: int, head: int) -> str:
     """Return a head's name as TransformerLens and papers write it, both numbers from 0.
 
@@ -230,6 +244,13 @@ def check_attention_sites(sites: list[Site]) -> list[Site]:
     return sites
 
 
+def check_site_heads(by_site: Iterable[Sized]) -> None:
+    """Refuse sums by head of sites that have different numbers of heads."""
+    heads = sorted(set(map(len, by_site)))
+    if len(heads) > 1:
+        raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
+
+
 def resolve(model: HookPoints, at: Sites) -> list[Site]:
     """Return the hook points that ``at`` selects in ``model``, in the order given, each once.
 
@@ -302,13 +323,6 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
     return sites
 
 
-def check_site_heads(by_site: Iterable[Sized]) -> None:
-    """Refuse sums by head of sites that have different numbers of heads."""
-    heads = sorted(set(map(len, by_site)))
-    if len(heads) > 1:
-        raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
-
-
 def existing_site(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
     """Return a hook point's name if the model has it.
 
@@ -342,17 +356,3 @@ def _near_names(name: str, names: Sequence[str]) -> list[str]:
         if in_last_block in names:
             return [in_last_block, *(other for other in near if other != in_last_block)][:3]
     return near
-
-
-def site_called(key: object) -> str:
-    """Return the hook name of a hidden state given by number or by name."""
-    if isinstance(key, str):
-        return key
-    if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
-        raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")
-    if key < 0:
-        raise InputError(
-            f"layer {key} is negative; give the number of the hidden state: 0 for the embedding, l for the output of "
-            "the l-th block"
-        )
-    return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
