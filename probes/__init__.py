@@ -19,15 +19,17 @@ with paused_collection():  # torch is imported here
     from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
     from probes.engine.attach import Attached, attach
     from probes.engine.attention import Attention, AttentionReadout
-    from probes.engine.hooks import HookedModel, HookPoints, record
+    from probes.engine.hooked_model import HookedModel, HookPoints
     from probes.engine.moments import Moments
     from probes.engine.preprocess import Preprocess
     from probes.engine.probe import Probe
     from probes.engine.readout import Readout, all_tokens, first_token, last_token, mean, token_at
+    from probes.engine.recorder import record
     from probes.engine.registry import RegisteredProbe, find_probe, get_probe, list_probes
-    from probes.engine.result import Head, ProbeResult, load_result
+    from probes.engine.result import ProbeResult, load_result
     from probes.engine.run import run
     from probes.engine.sites import (
+        Head,
         Selector,
         Site,
         Sites,

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, real_tokens
-from probes.engine.hooks import HookPoints
+from probes.engine.attention import Attention, AttentionReadout
+from probes.engine.hooked_model import HookPoints
 from probes.engine.probe import Probe
-from probes.engine.readout import Readout, check_row_readout, mean
+from probes.engine.readout import Readout, check_row_readout, mean, real_tokens
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, attention, attention_sites, check_equal_heads
+from probes.engine.sites import Site, Sites, attention, check_attention_sites, check_site_heads
 from probes.engine.state import Sum
 from probes.functional.intervals import interval_from_sums
 from tasks import Batch, InputError
@@ -61,7 +61,7 @@ class AttentionEntropy(Probe):
         self.readout = MeanEntropies(query)
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        return attention_sites(super()._sites_in(model), attention())
+        return check_attention_sites(super()._sites_in(model))
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head 2"]], batch: Batch) -> None:
         """Add each head's entropy, summed over the batch."""
@@ -75,7 +75,7 @@ class AttentionEntropy(Probe):
         """Return the means over all examples so far, with intervals."""
         n = int(self.count["examples"])
         sums = [self.entropies[site].cpu() for site in self.site_names]
-        check_equal_heads(sums)
+        check_site_heads(sums)
         total, uniform, squares = torch.stack(sums).unbind(dim=-1)
         low, high = interval_from_sums(total, squares, n)
         values = {

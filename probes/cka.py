@@ -12,11 +12,12 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import check_device
-from probes.engine.pairwise import MeasuredValue, Pairwise, small_groups
+from probes.engine.devices import check_device
+from probes.engine.moments import moments_bytes
+from probes.engine.pairwise import MeasuredValue, Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments, moments_bytes
+from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
 from probes.functional.arrays import in_float64, row_matrix
 from probes.functional.cka import (
@@ -276,7 +277,7 @@ class CKA(Pairwise, RowsOrMoments):
     ) -> list[str]:
         notes = []
         largest = max(self._dims().values())
-        small = small_groups(n, 10 * largest)
+        small = self._small_groups(n, 10 * largest)
         if small:
             notes.append(f"cka is too high where n is below 10 d (d up to {largest}): label {small}; see debiased_cka")
         for measure in _DEBIASED:

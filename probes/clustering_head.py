@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints
+from probes.engine.hooked_model import HookPoints
 from probes.engine.labelled_rows import check_max_rows
 from probes.engine.probe import Probe
-from probes.engine.readout import Readout, all_tokens, check_row_readout, last_token, mean
-from probes.engine.repeats import repeats_note
+from probes.engine.readout import Readout, all_tokens, at_position, check_row_readout, last_token, mean
+from probes.engine.repeats import notes_on_repeats
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, head_output
 from probes.engine.state import Rows, Sum
@@ -202,9 +202,9 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         where = self.query_positions(batch)
         for site, x in activations.items():
             if _is_output(site):
-                self.points.add(site, batch.index, at_query(x, where))
+                self.points.add(site, batch.index, at_position(x, where))
                 continue
-            keys = at_query(x.transpose(1, 2), where).cpu().double()  # [batch head key]
+            keys = at_position(x.transpose(1, 2), where).cpu().double()  # [batch head key]
             mass = keys[..., list(self.support or ())].sum(-1)
             self.attention.add(site, batch.index, torch.stack([mass, entropy_of_rows(keys)], dim=-1))
         if self.units is not None:
@@ -346,7 +346,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         ]
         if units is None:
             outputs = torch.cat([self.head_outputs(site)[1].flatten(1) for site in self.outputs], dim=1)
-            notes.append(repeats_note({"head outputs": outputs}, {}))
+            notes += notes_on_repeats({"head outputs": outputs}, {})
         return [note for note in notes if note]
 
     def _of_heads(self, labels: Mapping[str, Int[Tensor, "n"]]) -> dict[str, Shaped[Tensor, "site head ..."]]:
@@ -490,10 +490,3 @@ def _is_output(name: str) -> bool:
 def _pattern_of(output: str) -> str:
     """Return the hook name of the attention pattern in a head output's block."""
     return output.removesuffix("hook_z") + "hook_pattern"
-
-
-def at_query(x: Shaped[Tensor, "batch query ..."], query: Int[Tensor, "batch"]) -> Shaped[Tensor, "batch ..."]:
-    """Return each example's row at its query. A network that pools the sequence has one query for all of it."""
-    if x.shape[1] == 1:
-        return x[:, 0]
-    return x[torch.arange(len(x), device=x.device), query.to(x.device)]

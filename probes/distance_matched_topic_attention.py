@@ -16,7 +16,7 @@ from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Sum
-from probes.engine.topic_probe import TopicProbe, words_by_position
+from probes.engine.topic_probe import TopicProbe, topic_words
 from probes.functional.distance_matched_topic_attention import (
     DIFFERENT_WORDS,
     DistanceMatchedPairs,
@@ -170,11 +170,9 @@ class DistanceMatchedTopicAttention(TopicProbe):
 
     def _weights(self, batch: Batch) -> Float[Tensor, "batch resample"]:
         """Return how often each example counts in each resampling: a unit counts equally often wherever it is met."""
-        units = batch.index if self.units is None else batch.label(self.units, per="example")
-        numbers = [int(unit) for unit in units]
-        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
-        drawn = [np.random.default_rng([self.seed, unit]).poisson(1.0, self.n_resamples) for unit in numbers]
-        return torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
+        generators = self._generators(self._units_of(batch))
+        drawn = [generator.poisson(1.0, self.n_resamples) for generator in generators]
+        return torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(generators), self.n_resamples))
 
     def _resampled(self) -> dict[str, Float[Tensor, "resample"]]:
         """Return the resampled values of each measure; none without resamplings."""
@@ -236,7 +234,7 @@ class DistanceSums(AttentionReadout):
 
     def pairs(self, batch: Batch) -> DistanceMatchedPairs:
         """Return the pairs of a batch."""
-        return DistanceMatchedPairs.from_words(words_by_position(batch, self.words), self.topics, self.max_distance)
+        return DistanceMatchedPairs.from_words(topic_words(batch, self.words), self.topics, self.max_distance)
 
 
 def _both_ways(

@@ -10,12 +10,12 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints, Models
+from probes.engine.hooked_model import HookPoints, Models
 from probes.engine.probe import Probe
 from probes.engine.result import ProbeResult
 from probes.engine.role_readout import TESTED_ROLES as TESTED_ROLES
 from probes.engine.role_readout import RoleReadout
-from probes.engine.sites import Site, Sites, attention, attention_sites, check_equal_heads
+from probes.engine.sites import Site, Sites, attention, check_attention_sites, check_site_heads
 from probes.engine.state import Sum
 from probes.functional.holm import holm_over_heads
 from probes.functional.intervals import interval_from_sums
@@ -127,13 +127,13 @@ exclude_current_token=False, seed=0)
         return sites
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
-        return attention_sites(super()._sites_in(model), attention())
+        return check_attention_sites(super()._sites_in(model))
 
     # ---- state ----
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add each head's scores, summed over the examples of the batch."""
-        check_equal_heads(columns.transpose(0, 1) for columns in activations.values())
+        check_site_heads(columns.transpose(0, 1) for columns in activations.values())
         for site, columns in activations.items():
             scores, _ = self.readout.split(columns)
             excess = scores.score - scores.chance

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.engine.final_readout import FinalReadout
-from probes.engine.hooks import HookPoints, Models
+from probes.engine.hooked_model import HookPoints, Models
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.engine.hooks import check_device
-from probes.engine.pairwise import Undefined, small_groups
+from probes.engine.devices import check_device
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
+from probes.engine.rows_by_class import Undefined
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
 from probes.functional.cross_moments import CrossMoments
@@ -115,7 +115,7 @@ class NDims(RowsOrMoments):
                     doubtful[group] = None
         notes = self._undefined_notes(undefined)
         largest = max(d.values())
-        few = small_groups(n, largest + 1)
+        few = self._small_groups(n, largest + 1)
         if few:
             notes.append(f"n_dims is at most n - 1, below d (up to {largest}): label {few}; compare at equal n")
         if doubtful:

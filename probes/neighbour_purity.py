@@ -10,12 +10,11 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import check_device
-from probes.engine.pairwise import ByClass
+from probes.engine.devices import check_device
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
+from probes.engine.rows_by_class import RowsByClass
 from probes.engine.sites import Sites, residual
-from probes.engine.state import hashed_indices
 from probes.functional.neighbour_purity import (
     nearest_rows,
     nearest_rows_of_other_units,
@@ -27,11 +26,12 @@ from probes.functional.neighbour_purity import (
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels
+from probes.store.digest import splitmix64
 from tasks import Batch, InputError
 from tasks.settings import check_count
 
 
-class NeighbourPurity(ByClass):
+class NeighbourPurity(RowsByClass):
     """Share of an example's nearest neighbours that have its class, at each site of one model or several.
 
     Measures:
@@ -124,7 +124,7 @@ class NeighbourPurity(ByClass):
         queries = None
         notes = []
         if self.max_rows is not None and self.max_rows < len(index):
-            queries = torch.argsort(hashed_indices(index), stable=True)[: self.max_rows].sort().values
+            queries = torch.argsort(splitmix64(index), stable=True)[: self.max_rows].sort().values
             notes = [f"neighbour_purity is that of {len(queries)} of {len(index)} examples, among all of them"]
         units = self._units_of("all")
         relabelling = self._relabelling(labels, units)

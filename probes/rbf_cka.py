@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Literal
 
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.engine.pairwise import Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
@@ -77,7 +77,7 @@ class RBFCKA(Pairwise):
     def compute(self) -> ProbeResult:
         """Return the result of all batches so far. Does not change the state."""
         values_of = lru_cache(1)(self._values_of)  # one class in memory at a time
-        return self._compared(["rbf_cka", "debiased_rbf_cka"], partial(_measured, values_of), _no_notes)
+        return self._compared(["rbf_cka", "debiased_rbf_cka"], partial(_measured, values_of))
 
     def _values_of(self, group: str) -> dict[tuple[str, str], _Values]:
         """Return the values of every pair of sites in a group."""
@@ -94,7 +94,3 @@ def _measured(
     (biased, why_biased), (debiased, why_debiased) = values_of(group)[x, y]
     yield "rbf_cka", biased, why_biased
     yield "debiased_rbf_cka", debiased, why_debiased
-
-
-def _no_notes(n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
-    return []

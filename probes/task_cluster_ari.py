@@ -12,13 +12,12 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
 from probes.engine.preprocess import Preprocess
 from probes.engine.readout import Readout, check_row_readout, token_at
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.engine.state import hashed_indices
 from probes.functional.adjusted_rand import (
     adjusted_rand_moments,
     adjusted_rand_score,
@@ -32,6 +31,7 @@ from probes.functional.projection import project_2d
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
 from probes.functional.units import check_units
+from probes.store.digest import splitmix64
 from tasks import InputError
 from tasks.settings import check_choice, check_count
 
@@ -441,7 +441,7 @@ class _Space:
         self._halves: dict[int, list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]] = {}
         self._units = probe._codes(probe.units) if probe.units else None
         self.n_units = len(rows) if self._units is None else int(self._units.max()) + 1
-        chosen = torch.sort(hashed_indices(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
+        chosen = torch.sort(splitmix64(index), stable=True).indices[:_MAX_SILHOUETTE_ROWS].sort().values
         self._silhouette_rows: Int[np.ndarray, "chosen"] = chosen.numpy()
 
     def clusters(self, k: int) -> Int[np.ndarray, "row"]:

@@ -12,11 +12,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, relabelled_pairs
+from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
-from probes.engine.topic_probe import TopicProbe, words_by_position
+from probes.engine.topic_probe import TopicProbe, topic_words
 from probes.functional.intervals import FEWEST_UNITS, interval_from_halves
 from probes.functional.topic_attention import BUCKETS, document_weights, means_by_document, topic_sums_within_documents
 from probes.functional.word_topics import WordTopics
@@ -93,7 +93,7 @@ class TopicAttention(TopicProbe):
         99
     """
 
-    readout: BucketSums
+    readout: TopicAttentionSums
 
     attention = Sum()
     within = Sum()
@@ -119,7 +119,7 @@ class TopicAttention(TopicProbe):
         super().__init__(topics, at, words, n_permutations, seed)
         self.n_resamples = n_resamples
         self.units = units
-        self.readout = BucketSums(self._known, self._known.permuted(n_permutations, seed), words)
+        self.readout = TopicAttentionSums(self._known, self._known.permuted(n_permutations, seed), words)
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
@@ -142,11 +142,9 @@ class TopicAttention(TopicProbe):
         self, by_document: Mapping[str, Float[Tensor, "batch head 2"]], has_both: Bool[Tensor, "batch"], batch: Batch
     ) -> None:
         """Add the documents to the halves that they are in, which depend on the seed and the document alone."""
-        units = batch.index if self.units is None else batch.label(self.units, per="example")
-        numbers = [int(unit) for unit in units]
-        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
-        drawn = [np.random.default_rng([self.seed, unit]).integers(2, size=self.n_resamples) for unit in numbers]
-        in_half = torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(numbers), self.n_resamples))
+        units = self._units_of(batch)
+        drawn = [generator.integers(2, size=self.n_resamples) for generator in self._generators(units)]
+        in_half = torch.from_numpy(np.array(drawn, dtype=np.float64).reshape(len(units), self.n_resamples))
         for site, of_documents in by_document.items():
             means = of_documents.cpu().double()
             self.halves.add(site, torch.einsum("er,ehk->hkr", in_half, means))
@@ -254,7 +252,7 @@ class TopicAttention(TopicProbe):
 
 
 @dataclass(frozen=True, eq=False)
-class BucketSums(AttentionReadout):
+class TopicAttentionSums(AttentionReadout):
     """Reduces attention to its sums over the pairs of each document that are in each bucket.
 
     The columns are ``BUCKETS``, then the same-topic bucket under each relabelling.
@@ -275,13 +273,13 @@ class BucketSums(AttentionReadout):
 
     def pairs(self, batch: Batch) -> Int[Tensor, "batch column"]:
         """Return how many pairs each document has."""
-        return _columns(*relabelled_pairs(*self._classes(batch)))
+        return _columns(*Attention.relabelled_pairs(*self._classes(batch)))
 
     def _classes(
         self, batch: Batch
     ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "labelling row"], Bool[Tensor, "group group"] | None]:
         """Return the words of a batch, their groups in every labelling, and which groups meet."""
-        row = self.topics.rows_of(words_by_position(batch, self.words))
+        row = self.topics.rows_of(topic_words(batch, self.words))
         meet = None if self.topics.disjoint else self.topics.same.to(row.device)
         return row, self._labels.to(row.device), meet
 

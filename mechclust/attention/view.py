@@ -30,8 +30,8 @@ from mechclust.attention.inputs import (
 from mechclust.attention.page import visible_token
 from probes import HookedModel, ProbeResult, attention, record, resolve
 from probes.engine.attention import Attention
-from probes.engine.hooks import by_name, device_of, evaluation_mode, forward
-from probes.engine.run import check_models
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import check_models, evaluation_mode, forward, models_by_name
 from probes.store.files import write_atomic
 from tasks import Batch, InputError
 from tasks.text.beginning import Bos
@@ -226,7 +226,7 @@ def attention_view(
         >>> view.names, view.models, tuple(view.patterns.shape)
         (('L1H0', 'L0H1'), ('a', 'b'), (2, 2, 3, 3))
     """
-    models = by_name(model)
+    models = models_by_name(model)
     if isinstance(model, Mapping):
         check_models(models)
     ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)

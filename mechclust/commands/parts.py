@@ -18,7 +18,7 @@ from mechclust.commands.settings import EngineSettings
 from mechclust.jobs import map_jobs, progress_bar
 from probes import Probe, ProbeResult, RowStore, load_result, run_stores
 from probes.store.digest import digest_of
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import InputError
 
 RunOnStores = Callable[[Mapping[str, RowStore], Probe], ProbeResult]

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from probes.engine.state import hashed_indices
+from probes.store.digest import splitmix64
 
 
 def draw_prompts(index: Int[Tensor, "prompts"], most: int) -> Int[Tensor, "drawn"]:
     """Draw at most ``most`` prompts, by a hash of their index alone, and sort them."""
     if len(index) > most:
-        index = index[torch.sort(hashed_indices(index), stable=True).indices[:most]]
+        index = index[torch.sort(splitmix64(index), stable=True).indices[:most]]
     return torch.sort(index).values
 
 

@@ -27,7 +27,7 @@ from mechclust.studies.clustering_heads.results import load_network
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
 from mechclust.training.state import task_of_state
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import last_token, token_at
 from probes.store.files import write_atomic
 from tasks import InputError, Task

@@ -21,7 +21,7 @@ from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.tokenizers import check_has_tokenizer
 from mechclust.report.resources import matmul_speed
 from probes import Readout, first_token, last_token, mean
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.engine.texts import tokenizer_of
 from tasks import InputError, LabelledPrompts
 from tasks.settings import Count, Positive, RepeatsOrZero, Seed, check_settings

@@ -12,7 +12,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from probes.engine.batches import Batches, each_batch, readable_batch
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.texts import TextTokenizer
 from probes.store.digest import digest_of
 from tasks import Batch, InputError

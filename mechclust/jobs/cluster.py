@@ -19,7 +19,7 @@ from mechclust.jobs.outcome import call_pickled, load_function, pickled_outcome,
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import place_bars
 from probes.store.files import temporary_of
-from probes.store.locks import wait_for_dead_owners
+from probes.store.locks import wait_for_locks
 from tasks import InputError
 
 # Read when ray is imported. We report lost workers and nodes, in one sentence and on standard error.
@@ -280,7 +280,7 @@ def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., An
     import torch
 
     torch.set_num_threads(facts["threads"])
-    wait_for_dead_owners()
+    wait_for_locks()
     place_bars(_RayBar, flush_interval_s=facts["flush"])
     functions: list[Callable[..., Any]] = []
     reply = pickled_outcome(load_function, work, functions, dumps=cloudpickle.dumps)

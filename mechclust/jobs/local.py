@@ -21,7 +21,7 @@ from tqdm import tqdm
 from mechclust.jobs.outcome import call_pickled, load_function, pickled_outcome, unpickled_outcome
 from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
 from mechclust.jobs.progress import PatientLock, place_bars
-from probes.store.locks import wait_for_dead_owners
+from probes.store.locks import wait_for_locks
 from tasks import InputError
 from tasks.errors import error_line
 
@@ -135,7 +135,7 @@ def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
-    wait_for_dead_owners()
+    wait_for_locks()
     tqdm.set_lock(lock)
     place_bars(position=line, leave=False)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()

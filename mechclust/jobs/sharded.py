@@ -27,20 +27,21 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import each_result
 from mechclust.jobs.outcome import Outcome, first_of
 from mechclust.jobs.progress import progress_bar
-from probes.engine.hooks import HookedModel, by_name
-from probes.engine.identity import fingerprint
-from probes.engine.probe import Probe, each_probe
+from probes.engine.batches import count_given
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import HookedModel, HookedModels, models_by_name
+from probes.engine.probe import Probe, probes_as_list
 from probes.engine.readout import Readout, last_token
-from probes.engine.recorder import HookedModels
 from probes.engine.result import ProbeResult
-from probes.engine.run import finished_results, measuring_batches
+from probes.engine.run import measuring_batches, run_results
 from probes.engine.sites import Sites, residual
-from probes.rows.kept_rows import Keeping, Stored, check_space, count_given, files_of, kept_shards
-from probes.rows.row_store import RowStore, next_shard, prepare_shard, publish_shard, write_header
+from probes.rows.kept_rows import Keeping
+from probes.rows.row_store import RowStore, write_store_header
+from probes.rows.shards import next_shard, prepare_shard, publish_shard, shard_content
+from probes.rows.stored_examples import StoredExamples
 from probes.store.files import (
     check_safetensors,
     is_temporary,
-    package_versions,
     read_json,
     read_safetensors,
     remove_leftovers,
@@ -49,6 +50,7 @@ from probes.store.files import (
 )
 from probes.store.index_set import IndexSet
 from probes.store.locks import locked_folder
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.text.beginning import Bos
 
@@ -153,7 +155,7 @@ def run_sharded(
         '20'
     """
     check_sharded_inputs(batches, shard_examples=shard_examples)
-    several = each_probe(probes)
+    several = probes_as_list(probes)
     reading = reading_of(tokenizer, bos)
     shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
     total = _Total(several)
@@ -169,7 +171,7 @@ def run_sharded(
             for states in _in_order(outcomes, kept=folder is not None):
                 total.add(states)
                 bar.update()
-    results = finished_results(several, total.states, total.fingerprints, tokenization=reading.tokenization)
+    results = run_results(several, total.states, total.fingerprints, tokenization=reading.tokenization)
     return results[0] if isinstance(probes, Probe) else results
 
 
@@ -244,7 +246,7 @@ def save_rows_sharded(
     setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
     with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
-        store = _Store(Stored.from_shards(folder, keeping.labels, kept_shards(folder, keeping.settings)))
+        store = _Store(StoredExamples.from_folder(folder, keeping.settings))
         outcomes = each_result(
             _measure_rows, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder
         )
@@ -267,7 +269,7 @@ class _Worker:
     def from_function(cls, load: Load) -> _Worker:
         """Load the model or models."""
         model = load()
-        models = by_name(model)
+        models = models_by_name(model)
         return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
 
 
@@ -421,7 +423,7 @@ class _RowWorker:
     model: HookedModel
     header: Mapping[str, Any]
     keeping: Keeping
-    stored: Stored
+    stored: StoredExamples
     n_examples: int | None
 
     @classmethod
@@ -431,7 +433,7 @@ class _RowWorker:
         if isinstance(model, Mapping):
             raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
         header = keeping.header(model)
-        stored = Stored.from_shards(folder, keeping.labels, kept_shards(folder, header))
+        stored = StoredExamples.from_folder(folder, header)
         if n_examples is not None:
             keeping.check_space(folder, n_examples - len(stored), model)
         return cls(model, header, keeping, stored, n_examples)
@@ -452,8 +454,8 @@ def _measure_rows(worker: _RowWorker, shard: Shard) -> _SavedRows:
                 saved.written += len(new)
     if saved.written:
         if worker.n_examples is not None:
-            check_space(stored.folder, worker.n_examples - len(stored), len(probe.sites), *probe.size())
-        saved.place = prepare_shard(stored.folder / f"shard-{shard.number:05d}", *files_of(probe.rows))
+            probe.check_space(stored.folder, worker.n_examples - len(stored))
+        saved.place = prepare_shard(stored.folder / f"shard-{shard.number:05d}", *shard_content(probe.rows))
     saved.tokenization = reading.tokenization
     return saved
 
@@ -462,7 +464,7 @@ def _measure_rows(worker: _RowWorker, shard: Shard) -> _SavedRows:
 class _Store:
     """The driver's side: rows that workers have measured become part of the store."""
 
-    stored: Stored
+    stored: StoredExamples
     header: dict[str, Any] = field(default_factory=dict)
     tokenization: dict[str, Any] | None = None
 
@@ -488,12 +490,10 @@ class _Store:
         if saved.place is None:
             return
         if not self.stored.written:
-            write_header(self.stored.folder, self.header)  # a complete store becomes unfinished again
+            write_store_header(self.stored.folder, self.header)  # a complete store becomes unfinished again
         publish_shard(saved.place, next_shard(self.stored.folder))
         self.stored.written += saved.written
 
     def finish(self, tokenization: dict[str, Any] | None) -> None:
         """Mark the store as complete. ``tokenization`` is how texts became tokens in the driver."""
-        self.stored.check_all_given()
-        how = tokenization or self.tokenization
-        write_header(self.stored.folder, {**self.header, "examples": self.stored.given, "tokenization": how})
+        self.stored.finish(self.header, tokenization or self.tokenization)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mechclust.models.huggingface import ADAPTER, quiet_transformers
 from mechclust.models.weights import shared_copy
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.errors import error_line, error_sentence

@@ -10,7 +10,7 @@ import torch
 
 from mechclust.models.config import AnyConfig, ModelConfig, class_of_config_kind
 from mechclust.models.weights import initial_weights, set_weights
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from tasks import InputError, Task
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from probes.engine.hooks import HookedModel
-from probes.engine.registry import load_entry_point, package_of
+from probes.engine.hooked_model import HookedModel
+from probes.engine.registry import entry_point_package, load_entry_point
 from tasks import InputError, Task
 from tasks.settings import (
     AtLeast,
@@ -115,7 +115,7 @@ def class_of_config_kind(kind: str) -> Any:
         )
     model, fault = load_entry_point(points[kind], _fault_of_class)
     if fault:
-        raise InputError(f"the model of kind {kind!r} of {package_of(points[kind])} is broken: {fault}")
+        raise InputError(f"the model of kind {kind!r} of {entry_point_package(points[kind])} is broken: {fault}")
     return model
 
 

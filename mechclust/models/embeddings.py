@@ -7,7 +7,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from tasks import InputError
 
 

@@ -24,7 +24,7 @@ from mechclust.models.huggingface import (
 )
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenizer_source
-from probes.engine.hooks import check_device, device_of
+from probes.engine.devices import check_device, device_of
 from tasks import InputError
 from tasks.settings import check_choice
 

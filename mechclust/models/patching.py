@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, n_blocks, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward, n_blocks
+from probes.engine.recorder import record
 from tasks import Batch
 
 Logits = Float[Tensor, "batch pos d_vocab"]
@@ -19,7 +21,7 @@ ActivationsByHook = Mapping[str, Activations]
 
 def patching_points(model: HookedModel) -> list[str]:
     """Return the hook points of the residual stream before the first block and after each block."""
-    layers = range(n_blocks(list(model.hook_dict)))
+    layers = range(n_blocks(model.hook_dict))
     return ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
 
 

@@ -18,7 +18,7 @@ from mechclust.models.load_plain import AttentionKind, LoadOptions, Quantization
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.saved_model import load_model
 from mechclust.models.weights import shared_copy
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
 from tasks.errors import error_line

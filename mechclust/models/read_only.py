@@ -22,7 +22,7 @@ from mechclust.models.attention_calls import KIND, caught_attention, caught_eage
 from mechclust.models.blocks import Blocks, block_input, block_output, find_blocks
 from mechclust.models.sizes import ModelShape
 from probes.engine.attention import Attention
-from probes.engine.hooks import evaluation_mode
+from probes.engine.hooked_model import evaluation_mode
 from tasks import InputError
 
 Mask = Shaped[Tensor, "batch pos"]

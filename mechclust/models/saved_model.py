@@ -12,8 +12,9 @@ from torch import Tensor
 from mechclust.models.build import build_model
 from mechclust.models.config import config_from_json, config_of, config_to_json
 from mechclust.models.weights import get_weights, set_weights
-from probes.engine.hooks import HookedModel
-from probes.store.files import package_versions, read_safetensors, write_safetensors
+from probes.engine.hooked_model import HookedModel
+from probes.store.files import read_safetensors, write_safetensors
+from probes.store.versions import package_versions
 from tasks import InputError
 
 _FORMAT = "mechclust-model-2"

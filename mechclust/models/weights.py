@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models.config import ModelConfig
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 
 # HookedTransformer's name -> (the native bridge's name, HookedTransformer's layout, the bridge's)
 _NATIVE = {

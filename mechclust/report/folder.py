@@ -24,7 +24,8 @@ from mechclust.report.manifest import (
     read_manifest,
     write_manifest,
 )
-from probes.store.files import DamagedError, package_versions, read_json, remove_leftovers, write_json
+from probes.store.files import DamagedError, read_json, remove_leftovers, write_json
+from probes.store.versions import package_versions
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least

@@ -11,12 +11,12 @@ from typing import Any
 
 import xxhash
 
-from probes.engine.result import place_of, saved_place
+from probes.engine.result import result_place, saved_result_place
 from probes.store.files import (
     DamagedError,
-    is_whole,
+    files_are_verified,
+    is_whole_file,
     read_json,
-    verifies_checksums,
     write_atomic,
     write_errors,
     write_json,
@@ -209,14 +209,14 @@ def check_measured(folder: Path) -> None:
         InputError: naming the first file that is not as the run wrote it.
     """
     for path in sorted(_visible_files(folder / "results")):
-        if path.suffix == ".safetensors" and saved_place(path) not in ("", place_of(path)):
-            raise InputError(f"{str(path)!r} holds {saved_place(path)!r}, which {_OTHER}")
+        if path.suffix == ".safetensors" and saved_result_place(path) not in ("", result_place(path)):
+            raise InputError(f"{str(path)!r} holds {saved_result_place(path)!r}, which {_OTHER}")
     measured = read_manifest(folder).measured
-    if not (measured and verifies_checksums()):
+    if not (measured and files_are_verified()):
         return
     for name, digest in _measurements(folder).items():
         path = folder / name
-        if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole(path)):
+        if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole_file(path)):
             raise InputError(f"{str(path)!r} {_OTHER}")
 
 

@@ -22,8 +22,10 @@ from mechclust.sandbox.places import Place, find_places
 from mechclust.sandbox.planes import Plane, PlaneName, fit_plane
 from mechclust.sandbox.run import SandboxRun, largest_coordinate
 from mechclust.sandbox.views import curve_panels, panel_of, probability_panel
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.readout import Readout, last_token
+from probes.engine.recorder import record
 from tasks import Batch, InputError
 
 Frame = dict[str, Shaped[np.ndarray, "..."]]

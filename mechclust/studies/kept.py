@@ -12,7 +12,7 @@ from typing import Any
 from mechclust.models import build_model, model_for, read_metadata, save_model
 from mechclust.training import train
 from probes import HookedModel, ProbeResult, load_result
-from probes.store.files import is_whole
+from probes.store.files import is_whole_file
 from tasks import InputError, SkillSuite, Task
 
 
@@ -50,7 +50,7 @@ def measure_once(path: Path, measure: Callable[[], ProbeResult], model: str | Ma
 
 def kept_result(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
     """Return the result at ``path``, or ``None`` if it is missing or damaged, or (with a warning) of another model."""
-    if not is_whole(path):
+    if not is_whole_file(path):
         return None
     result = load_result(path)
     if result.metadata.get("model") == model:
@@ -81,7 +81,7 @@ def train_once(path: Path, train: Callable[[Path], tuple[HookedModel, int]], bas
         base: ``fingerprint`` of the model that it is tuned from, or ``None`` if it is trained from scratch.
     """
     state = path.with_suffix("")
-    if is_whole(path):
+    if is_whole_file(path):
         if read_metadata(path)["metadata"].get("base") == base:
             shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
             return

@@ -11,7 +11,7 @@ from typing import Any
 
 from mechclust.report.folder import read_record
 from mechclust.studies.study import Study
-from probes.engine.registry import load_entry_point, package_of
+from probes.engine.registry import entry_point_package, load_entry_point
 from tasks import InputError
 from tasks.errors import suggest
 from tasks.settings import from_json
@@ -87,20 +87,19 @@ def _points() -> list[EntryPoint]:
 
 
 def _ours_first(point: EntryPoint) -> tuple[bool, str, str]:
-    return not _is_ours(point), point.name, package_of(point)
+    return not _is_ours(point), point.name, entry_point_package(point)
 
 
 def _is_ours(point: EntryPoint) -> bool:
-    return package_of(point).startswith("mechclust ")
+    return entry_point_package(point).startswith("mechclust ")
 
 
 def _loaded(point: EntryPoint, points: Sequence[EntryPoint]) -> RegisteredStudy:
+    package = entry_point_package(point)
     if not _is_ours(point) and [other.name for other in points].count(point.name) > 1:
-        return RegisteredStudy(
-            point.name, package_of(point), None, f"another study is called {point.name!r}; rename one"
-        )
+        return RegisteredStudy(point.name, package, None, f"another study is called {point.name!r}; rename one")
 
-    return RegisteredStudy(point.name, package_of(point), *load_entry_point(point, partial(_why_not, point.name)))
+    return RegisteredStudy(point.name, package, *load_entry_point(point, partial(_why_not, point.name)))
 
 
 def _why_not(name: str, study: Any) -> str:

@@ -29,7 +29,7 @@ from mechclust.studies.extra_probes import (
     try_further,
 )
 from mechclust.studies.trainings import check_cost, check_trainings, no_trainings
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from probes.store.locks import locked_folder
 from tasks import InputError
 from tasks.errors import suggest

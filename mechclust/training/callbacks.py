@@ -17,10 +17,13 @@ from mechclust.models.saved_model import load_model, read_metadata, save_model
 from mechclust.models.weights import get_weights
 from probes import Probe, ProbeResult, load_result, run
 from probes.engine.batches import readable_batch
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward
-from probes.engine.identity import ExamplesDigest, fingerprint
-from probes.engine.probe import as_json
-from probes.store.files import is_whole, package_versions
+from probes.engine.devices import device_of
+from probes.engine.examples_digest import ExamplesDigest
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.parameters import parameter_json
+from probes.store.files import is_whole_file
+from probes.store.versions import package_versions
 from tasks import Batch, InputError, Task
 
 _WAY_OUT = "give another folder, or the same settings to continue"
@@ -104,7 +107,7 @@ class ProbeCallback:
             paths = self._paths(step, split)
             missing = []
             for name, path in paths.items():
-                if is_whole(path):
+                if is_whole_file(path):
                     _check_model(path, model)
                 else:
                     missing.append(name)
@@ -123,7 +126,7 @@ class ProbeCallback:
         paths: list[Path] = []
         for split in self.batches:
             paths += self._paths(step, split).values()
-        return [path for path in paths if not is_whole(path)]
+        return [path for path in paths if not is_whole_file(path)]
 
     def _paths(self, step: int, split: str) -> dict[str, Path]:
         """Return the file of each probe's result, or none if the step is not measured."""
@@ -138,7 +141,7 @@ class ProbeCallback:
         for split, batches in self.batches.items():
             examples = ""
             for name, probe in self.probes.items():
-                parameters = _texts({key: as_json(value) for key, value in probe.parameters().items()})
+                parameters = _texts({key: parameter_json(value) for key, value in probe.parameters().items()})
                 for path, saved in _saved_results(self.out, f"{split}.{name}"):
                     examples = examples or _digest(batches)
                     _compare(path, {"probe": saved.probe}, {"probe": type(probe).__name__})
@@ -206,7 +209,7 @@ class AccuracyCallback:
                 _compare(path, saved.metadata.get("task", {}), json.loads(json.dumps(self.task.to_config())))
             self._compared = True
         path = result_path(self.out, step, f"{self.split}.accuracy")
-        return [] if is_whole(path) else [path]
+        return [] if is_whole_file(path) else [path]
 
 
 class CheckpointCallback:
@@ -252,7 +255,7 @@ class CheckpointCallback:
         path = self._path(step)
         if step not in self.at:
             return []
-        if not is_whole(path):
+        if not is_whole_file(path):
             return [path]
         _compare(path, read_metadata(path)["config"], config_to_json(config_of(model)))
         return []
@@ -264,7 +267,7 @@ class CheckpointCallback:
 def _saved_results(out: Path, name: str) -> Iterator[tuple[Path, ProbeResult]]:
     """Yield the undamaged results called ``name`` of a folder, of all steps."""
     for _, path in _steps(out, name):
-        if is_whole(path):
+        if is_whole_file(path):
             yield path, load_result(path)
 
 

@@ -22,9 +22,10 @@ from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_r
 from mechclust.training.stack import Backend, Stack
 from mechclust.training.stack_data import StackData
 from mechclust.training.state import load_state, save_state
-from probes.engine.hooks import check_device
-from probes.store.files import package_versions, remove_leftovers
+from probes.engine.devices import check_device
+from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.versions import package_versions
 from tasks import InputError
 from tasks.settings import check_choice, to_json
 

@@ -22,10 +22,12 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of
 from mechclust.training.state import load_state, save_state
 from mechclust.training.tuning.errors import DivergedError
-from probes.engine.hooks import HookedModel, device_of, forward
-from probes.engine.identity import fingerprint
-from probes.store.files import package_versions, remove_leftovers
+from probes.engine.devices import device_of
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import HookedModel, forward
+from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.versions import package_versions
 from tasks import Batch, InputError, Task
 from tasks.settings import to_json
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from probes import HookedModel, ProbeResult
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import InputError
 
 

@@ -14,7 +14,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import tokenize_prompts
 from probes import ProbeResult, run
 from probes.engine.batches import Batches
-from probes.engine.probe import Probe, each_probe
+from probes.engine.probe import Probe, probes_as_list
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.settings import check_at_least
 from tasks.text.beginning import Bos
@@ -72,7 +72,7 @@ class ProbeHook:
         bos: Bos = "model",
     ) -> None:
         check_at_least(every=(every, 1))
-        self.probes = each_probe(probes, least=1)
+        self.probes = probes_as_list(probes, least=1)
         names = [type(probe).__name__ for probe in self.probes]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)

@@ -19,7 +19,7 @@ from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.training.member import width_of
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.store.files import DamagedError, check_safetensors, write_safetensors
 from tasks import InputError, Task
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
@@ -12,11 +12,17 @@ import torch
 from jaxtyping import Float, Float64, Int, Shaped
 from torch import Tensor
 
-from probes.clustering_head import ClusteringHead, at_query
+from probes.clustering_head import ClusteringHead
 from probes.engine.attach import attach
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.readout import at_position
+from probes.engine.recorder import record
+from probes.engine.result import ProbeResult
+from probes.engine.state import AnyTensor
 from probes.engine.texts import TextTokenizer
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
 Correct: TypeAlias = Callable[[Float[Tensor, "..."], Batch], Shaped[Tensor, "..."]]
@@ -30,6 +36,7 @@ class Bench:
 
     Attributes:
         n: number of examples.
+        index: their indices, ascending, ``[n]``.
         points: head outputs at the query by site, ``[n head d_head]``.
         n_heads: heads at each site.
         answers: the model's predictions, ``[n]``.
@@ -41,8 +48,16 @@ class Bench:
         n_answers: size of the vocabulary.
     """
 
-    def __init__(self, model: HookedModel, batches: list[Batch], probe: ClusteringHead, correct: Correct) -> None:
+    def __init__(
+        self,
+        model: HookedModel,
+        batches: list[Batch],
+        probe: ClusteringHead,
+        correct: Correct,
+        reading: TextTokenizer | None = None,
+    ) -> None:
         self.model = model
+        self._reading = reading
         self.probe = probe
         self.correct = correct
         self.batches = [batch.to(device_of(model)) for batch in batches if len(batch)]
@@ -51,6 +66,7 @@ class Bench:
             raise InputError(f"there are {self.n} examples; give at least 2, so that one output can replace another")
         index = torch.cat([batch.index.cpu() for batch in self.batches])
         order = torch.argsort(index, stable=True)
+        self.index = index[order]
         rank = torch.empty_like(order)
         rank[order] = torch.arange(self.n)
         self.rows = torch.split(rank, [len(batch) for batch in self.batches])
@@ -67,18 +83,18 @@ class Bench:
         self.partitions = [*probe.labels]
         if probe.modulus is not None:
             self.partitions.append("integer_sum")
-        self._check_model(index[order])
+        self._check_model()
 
-    def _check_model(self, index: Int[Tensor, "n"]) -> None:
+    def _check_model(self) -> None:
         """Refuse another model than ``probe`` was run on, if its state shows that."""
         for site in self.points:
-            if self._is_other_model(site, index):
+            if self._is_other_model(site):
                 raise InputError(
                     "this ClusteringHead holds another model's state (the same examples give different outputs at "
                     f"{site!r}); run it on this model first"
                 )
 
-    def _is_other_model(self, site: str, index: Int[Tensor, "n"]) -> bool:
+    def _is_other_model(self, site: str) -> bool:
         points = self.points[site]
         kept_index, kept = self.probe.head_outputs(site)
         if kept.shape[1:] != points.shape[1:]:
@@ -86,8 +102,8 @@ class Bench:
         if self.probe.modulus is None:
             return False
         digits = self.probe.digits.get("digits")[1]
-        is_kept = torch.isin(index, kept_index)
-        is_given = torch.isin(kept_index, index)
+        is_kept = torch.isin(self.index, kept_index)
+        is_given = torch.isin(kept_index, self.index)
         assert self.tokens is not None  # a support refuses padding
         same = (self.tokens[is_kept] == digits[is_given]).all(dim=1)
         change = (points[is_kept][same].double() - kept[is_given][same].double()).abs()
@@ -169,6 +185,23 @@ class Bench:
         with torch.inference_mode(), evaluation_mode(self.model), record(self.model, sites, replacement):
             yield replacement
 
+    def chosen_heads(self, heads: Sequence[HeadPlace] | None) -> list[HeadPlace]:
+        """Return these heads, or all for ``None``.
+
+        Raises:
+            InputError: for a head that the probe did not measure.
+        """
+        measured = [(site, head) for site, points in self.points.items() for head in range(points.shape[1])]
+        if heads is None:
+            return measured
+        for head in heads:
+            if not _is_pair(head) or tuple(head) not in measured:
+                raise InputError(
+                    f"no head {head!r} in this probe; expected pairs of site and head from {measured[0]} to "
+                    f"{measured[-1]}"
+                )
+        return list(dict.fromkeys((site, int(head)) for site, head in heads))
+
     def constant(self, answer: int) -> float:
         """Return the accuracy of a model that always gives ``answer``."""
         right = []
@@ -178,6 +211,37 @@ class Bench:
             right.append(self._judge(logits, batch)[1])
         return float(torch.cat(right).mean())
 
+    def result(
+        self,
+        name: str,
+        values: Mapping[str, AnyTensor],
+        axes: Mapping[str, tuple[str, ...]],
+        coords: Mapping[str, list[str]],
+        metadata: Mapping[str, Any],
+        notes: list[str],
+    ) -> ProbeResult:
+        """Return a result with sites, heads, layers, the probe and versions filled in."""
+        sites = self.probe.outputs
+        return ProbeResult(
+            probe=name,
+            values=values,
+            axes=axes,
+            coords={"site": sites, "head": [str(head) for head in range(self.n_heads)], **coords},
+            layers={site.name: site.layer for site in self.probe.sites if site.name in sites},
+            metadata=self.metadata(**metadata),
+            notes=notes,
+        )
+
+    def metadata(self, **settings: Any) -> dict[str, Any]:
+        """Return these settings, with the number of examples, the probe, versions and tokenization."""
+        return {
+            "n": self.n,
+            **settings,
+            "clustering_head": repr(self.probe),
+            "versions": package_versions(),
+            **({} if self._reading is None else self._reading.metadata),
+        }
+
     def _judge(self, logits: Any, batch: Batch) -> Judged:
         """Return the prediction at the query of each example, and 1 if ``correct`` says it is right."""
         if not isinstance(logits, Tensor) or logits.ndim not in (2, 3) or len(logits) != len(batch):
@@ -186,7 +250,7 @@ class Bench:
                 f"the model returns {what}; causal_checks needs logits [batch d_vocab] or [batch pos d_vocab]"
             )
         logits = logits.to(batch.tokens.device)
-        answers = logits if logits.ndim == 2 else at_query(logits, self.probe.query_positions(batch))
+        answers = logits if logits.ndim == 2 else at_position(logits, self.probe.query_positions(batch))
         if not torch.isfinite(answers).all():
             raise InputError(
                 "the model's logits are NaN or infinite at the query, so no prediction can be judged; "
@@ -232,25 +296,6 @@ def _has_one_length(batches: Sequence[Batch]) -> bool:
     return all(batch.attention_mask is None or bool(batch.attention_mask.all()) for batch in batches)
 
 
-def check_heads(heads: Sequence[HeadPlace] | None, probe: ClusteringHead) -> list[HeadPlace]:
-    """Return these heads, or all for ``None``.
-
-    Raises:
-        InputError: for a head that the probe did not measure.
-    """
-    measured = []
-    for site in probe.outputs:
-        measured += [(site, head) for head in range(probe.head_outputs(site)[1].shape[1])]
-    if heads is None:
-        return measured
-    for head in heads:
-        if not _is_pair(head) or tuple(head) not in measured:
-            raise InputError(
-                f"no head {head!r} in this probe; expected pairs of site and head from {measured[0]} to {measured[-1]}"
-            )
-    return list(dict.fromkeys((site, int(head)) for site, head in heads))
-
-
 def _is_pair(value: object) -> bool:
     """Return whether this is a site and a number."""
     if not isinstance(value, list | tuple) or len(value) != 2:
@@ -280,4 +325,4 @@ def bench_of(
     if not len(probe.points):
         raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) first")
     probe.bind(model)
-    return Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, correct)
+    return Bench(model, list(each_batch(batches, {"": model}, reading=reading)), probe, correct, reading)

@@ -9,15 +9,13 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from probes.checks.bench import Bench, Correct, HeadPlace, bench_of, check_heads
+from probes.checks.bench import Bench, Correct, HeadPlace, bench_of
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.integer_weights import integer_sum
-from probes.store.files import package_versions
-from tasks import InputError
 from tasks.text.beginning import Bos
 
 _MAX_CONSTANT_ANSWERS = 16  # tried for the best constant answer
@@ -101,11 +99,9 @@ def causal_checks(
         >>> # run(model, task.batches("test"), probe)
         >>> # causal_checks(model, task.batches("test"), probe, task.accuracy)["ablated_accuracy"]
     """
-    if not len(probe.points):
-        raise InputError("this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks")
     reading = TextTokenizer({"": model}, tokenizer, bos)
     bench = bench_of(model, batches, probe, reading, correct)
-    chosen = check_heads(heads, probe)
+    chosen = bench.chosen_heads(heads)
     draw = torch.Generator().manual_seed(seed)
     order, donors = (torch.randperm(bench.n, generator=draw) for _ in range(2))
     permutation = torch.rand(bench.n, len(probe.support or ()), generator=draw).argsort(dim=1)
@@ -113,19 +109,13 @@ def causal_checks(
     donor = _partners(torch.zeros(bench.n, dtype=torch.int64), donors)
     resampled, resampled_notes = _resampled(bench, donor, permutation, influence)
     values |= resampled
-    return ProbeResult(
-        probe="causal_checks",
-        values=values,
+    n_positions = values["influence"].shape[2]
+    return bench.result(
+        "causal_checks",
+        values,
         axes={name: _AXES[name] for name in values},
-        coords={
-            "site": probe.outputs,
-            "head": [str(head) for head in range(bench.n_heads)],
-            "partition": bench.partitions,
-            "position": [str(position) for position in range(values["influence"].shape[2])],
-        },
-        layers={site.name: site.layer for site in probe.sites if site.name in probe.outputs},
-        metadata={"n": bench.n, "seed": seed, "clustering_head": repr(probe), "versions": package_versions()}
-        | reading.metadata,
+        coords={"partition": bench.partitions, "position": [str(position) for position in range(n_positions)]},
+        metadata={"seed": seed},
         notes=notes + resampled_notes,
     )
 

@@ -7,7 +7,7 @@ import json
 import random
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -19,18 +19,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from probes.checks.case import Broken, Case, compare_results, equal_tensors
+from probes.checks.case import Case
 from probes.engine.batches import readable_batch
-from probes.engine.hooks import by_name, modules_of
-from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_class, parameter_text
-from probes.engine.recorder import HookedModels
+from probes.engine.hooked_model import HookedModels, models_by_name, modules_of
+from probes.engine.parameters import parameter_text
+from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_probe_class
 from probes.engine.result import ProbeResult, load_result
 from probes.engine.run import run
-from probes.engine.state import AnyTensor
+from probes.engine.state import AnyTensor, Rows, Sum
 from probes.store.index_set import IndexSet
 from tasks import Batch, InputError
 
 _UNUSUAL_SEED = 20_241_050
+
+
+class _Broken(Exception):
+    """A broken clause: the fault, and the way out."""
 
 
 def check_probe(
@@ -70,19 +74,19 @@ def check_probe(
         >>> batch = Batch(torch.tensor([[0, 1], [0, 2], [0, 3], [2, 4]]))
         >>> check_probe(NDims(at=embedding()), model, batch)  # raises if the probe breaks a clause
     """
-    check_no_class(probe)
+    check_no_probe_class(probe)
     whole = batches if isinstance(batches, Batch) else _together(list(batches))
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
     IndexSet().add(whole.index)
-    whole = readable_batch(whole, by_name(model))
+    whole = readable_batch(whole, models_by_name(model))
     case = Case(probe, model, whole, rtol)
     for clause, check in _CLAUSES.items():
         if clause == "two processes" and not processes:
             continue
         try:
             check(case)
-        except Broken as broken:
+        except _Broken as broken:
             raise AssertionError(f"{type(probe).__name__} breaks the clause '{clause}': {broken}") from None
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
@@ -107,9 +111,9 @@ def _parameters(case: Case) -> None:
         rebuilt = type(probe)(**parameters)
         changed = [name for name, value in parameters.items() if getattr(rebuilt, name) is not value]
     except (AttributeError, InputError, TypeError) as error:
-        raise Broken(str(error)) from None
+        raise _Broken(str(error)) from None
     if changed:
-        raise Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
+        raise _Broken(f"__init__ changes {changed[0]!r}; store it as given, and prepare it in update or compute")
     if not any(_is_shown_by_digest(value) for value in parameters.values()):
         _check_copy(probe, "repr")
     _check_copy(probe, "clone")
@@ -125,9 +129,9 @@ def _check_copy(probe: Probe, way: str) -> None:
         copy = _from_repr(probe) if way == "repr" else probe.clone()
         is_same = _parameter_texts(copy) == _parameter_texts(probe)
     except Exception as error:
-        raise Broken(f"{way} of {probe!r} fails with {error}; give every argument a repr that builds it") from None
+        raise _Broken(f"{way} of {probe!r} fails with {error}; give every argument a repr that builds it") from None
     if not is_same:
-        raise Broken(f"{way} of {probe!r} makes a probe with other parameters; leave __repr__ and clone to Probe")
+        raise _Broken(f"{way} of {probe!r} makes a probe with other parameters; leave __repr__ and clone to Probe")
 
 
 def _from_repr(probe: Probe) -> Probe:
@@ -144,18 +148,18 @@ def _parameter_texts(probe: Probe) -> dict[str, str]:
 def _declarations(case: Case) -> None:
     for name in ("at", "readout"):
         if not hasattr(case.probe, name):
-            raise Broken(f"there is no self.{name}; set it in __init__, or call super().__init__()")
+            raise _Broken(f"there is no self.{name}; set it in __init__, or call super().__init__()")
     if not case.probe.states:
-        raise Broken("no state is declared; declare Sum(), Rows() or Moments() as class attributes")
+        raise _Broken("no state is declared; declare Sum(), Rows() or Moments() as class attributes")
 
 
 def _first_result(case: Case) -> None:
     if not isinstance(case.expected, ProbeResult):
-        raise Broken(f"compute gives a {type(case.expected).__name__}; return self.result(values, axes)")
+        raise _Broken(f"compute gives a {type(case.expected).__name__}; return self.result(values, axes)")
     try:
         json.dumps(dict(case.expected.metadata))
     except (TypeError, ValueError) as error:
-        raise Broken(f"metadata is not JSON ({error}); give numbers, strings, lists and dictionaries") from None
+        raise _Broken(f"metadata is not JSON ({error}); give numbers, strings, lists and dictionaries") from None
 
 
 class _Planned(Exception):
@@ -177,7 +181,7 @@ def _surroundings(case: Case) -> None:
 
 @contextmanager
 def _unchanged(case: Case, what: str) -> Iterator[None]:
-    """Raise ``Broken`` if the block changes the model's modules, hooks or outputs, or a global random state."""
+    """Raise ``_Broken`` if the block changes the model's modules, hooks or outputs, or a global random state."""
     outputs = case.outputs()
     states = (torch.get_rng_state(), np.random.get_state(), random.getstate())
     torch.manual_seed(_UNUSUAL_SEED)  # reveals a probe that sets a seed, also the second time
@@ -194,9 +198,9 @@ def _unchanged(case: Case, what: str) -> Iterator[None]:
         random.setstate(python_state)
     for name, value in after.items():
         if before[name] != value:
-            raise Broken(f"{what} leaves {name} changed; undo it, and draw from a generator of your own")
-    if not equal_tensors(outputs, case.outputs()):
-        raise Broken(f"{what} leaves a model with other outputs; do not touch its weights")
+            raise _Broken(f"{what} leaves {name} changed; undo it, and draw from a generator of your own")
+    if not _equal_tensors(outputs, case.outputs()):
+        raise _Broken(f"{what} leaves a model with other outputs; do not touch its weights")
 
 
 def _random_states() -> dict[str, Any]:
@@ -213,7 +217,7 @@ def _state(case: Case) -> None:
     case.fed(case.rows, to=probe)
     for name, value in _undeclared_attributes(probe).items():
         if before.get(name) != value:
-            raise Broken(f"update changes self.{name}, which is not declared; make it a Sum() or Rows() of the class")
+            raise _Broken(f"update changes self.{name}, which is not declared; make it a Sum() or Rows() of the class")
 
 
 def _undeclared_attributes(probe: Probe) -> dict[str, tuple[int, str]]:
@@ -225,8 +229,8 @@ def _inputs(case: Case) -> None:
     activations, batch = case.part(case.rows)
     case.fresh().update(activations, batch)
     untouched, untouched_batch = case.part(case.rows)
-    if not (equal_tensors(activations, untouched) and equal_tensors(_tensors(batch), _tensors(untouched_batch))):
-        raise Broken("update changes the activations or the batch, which other probes see too; work on copies")
+    if not (_equal_tensors(activations, untouched) and _equal_tensors(_tensors(batch), _tensors(untouched_batch))):
+        raise _Broken("update changes the activations or the batch, which other probes see too; work on copies")
 
 
 def _tensors(batch: Batch) -> dict[str, AnyTensor]:
@@ -243,9 +247,9 @@ def _compute(case: Case) -> None:
     probe = case.fed(case.rows)
     before = {name: tensor.clone() for name, tensor in probe.state_dict()["tensors"].items()}
     first = probe.compute()
-    if not equal_tensors(before, probe.state_dict()["tensors"]):
-        raise Broken("compute changes the state; work on copies (nothing in place, no add)")
-    compare_results(probe.compute(), first, 0.0, "compute called twice has to give the same result")
+    if not _equal_tensors(before, probe.state_dict()["tensors"]):
+        raise _Broken("compute changes the state; work on copies (nothing in place, no add)")
+    _compare_results(probe.compute(), first, 0.0, "compute called twice has to give the same result")
 
 
 def _memory(case: Case) -> None:
@@ -254,34 +258,36 @@ def _memory(case: Case) -> None:
     probe.update(activations, batch)
     for x in (*activations.values(), *_tensors(batch).values()):
         x.fill_(1)  # changes the result if the state holds a view of it
-    case.check(probe, "the state has to be a copy, not a view that keeps a whole batch alive", exact=True)
+    _check_result(case, probe, "the state has to be a copy, not a view that keeps a whole batch alive", exact=True)
     references = [weakref.ref(x) for x in (*activations.values(), *_tensors(batch).values())]
     del activations, batch, x
     gc.collect()
     if any(reference() is not None for reference in references):
-        raise Broken("update keeps a batch's tensors alive outside the declared state; keep copies in Sum() or Rows()")
+        raise _Broken("update keeps a batch's tensors alive outside the declared state; keep copies in Sum() or Rows()")
 
 
 def _reset(case: Case) -> None:
     probe = case.fed(case.rows[: len(case.rows) // 2])
     probe.reset()
     if probe.state_dict()["tensors"]:
-        raise Broken("reset() leaves state behind; leave it to Probe, and keep everything in declared states")
-    case.check(case.fed(case.rows, to=probe), "after reset() nothing may be left of earlier batches", exact=True)
+        raise _Broken("reset() leaves state behind; leave it to Probe, and keep everything in declared states")
+    _check_result(
+        case, case.fed(case.rows, to=probe), "after reset() nothing may be left of earlier batches", exact=True
+    )
 
 
 def _split(case: Case) -> None:
     singly = case.rows.tensor_split(len(case.rows))
-    case.check(case.fed(*singly), "one example at a time has to give what one batch gives")
+    _check_result(case, case.fed(*singly), "one example at a time has to give what one batch gives")
     uneven = case.rows.tensor_split([1, 1 + len(case.rows) // 3])
-    case.check(case.fed(*uneven), "batches of uneven size have to give what one batch gives")
+    _check_result(case, case.fed(*uneven), "batches of uneven size have to give what one batch gives")
 
 
 def _order(case: Case) -> None:
     backwards = case.rows.flip(0).tensor_split(len(case.rows))
-    case.check(case.fed(*backwards), "the reverse order has to give the same result")
+    _check_result(case, case.fed(*backwards), "the reverse order has to give the same result")
     shuffled = case.rows[torch.randperm(len(case.rows), generator=torch.Generator().manual_seed(0))]
-    case.check(case.fed(*shuffled.tensor_split(3)), "shuffled examples have to give the same result")
+    _check_result(case, case.fed(*shuffled.tensor_split(3)), "shuffled examples have to give the same result")
 
 
 def _merge(case: Case) -> None:
@@ -289,13 +295,13 @@ def _merge(case: Case) -> None:
     for one, other in ((first, second), (second, first)):
         merged = case.fed(one)
         merged.merge(case.fed(other))
-        case.check(merged, "two merged halves have to give the result of the whole")
+        _check_result(case, merged, "two merged halves have to give the result of the whole")
     for empty in (case.fresh(), case.probe.clone()):
         whole = case.fed(case.rows)
         whole.merge(empty)
-        case.check(whole, "merging an empty probe has to change nothing", exact=True)
+        _check_result(case, whole, "merging an empty probe has to change nothing", exact=True)
         empty.merge(whole)
-        case.check(empty, "an empty probe has to take over what is merged into it", exact=True)
+        _check_result(case, empty, "an empty probe has to take over what is merged into it", exact=True)
 
 
 def _examples(case: Case) -> None:
@@ -318,14 +324,14 @@ def _examples(case: Case) -> None:
 
 @contextmanager
 def _refused(clause: str) -> Iterator[None]:
-    """Raise ``Broken`` with ``clause`` unless an example that is given twice is refused inside the block."""
+    """Raise ``_Broken`` with ``clause`` unless an example that is given twice is refused inside the block."""
     try:
         yield
     except InputError as error:
         if "given twice" in str(error) or "is in both states" in str(error):
             return
         raise
-    raise Broken(clause)
+    raise _Broken(clause)
 
 
 def _round_trip(case: Case) -> None:
@@ -334,12 +340,12 @@ def _round_trip(case: Case) -> None:
     for way, copied in ways.items():
         whole = case.fed(case.rows)
         copy = copied(whole, case.probe.clone())
-        if not equal_tensors(_state_tensors(whole), _state_tensors(copy)):
-            raise Broken(f"{way} must preserve every bit of the state; leave them to Probe")
-        case.check(copy, f"{way} have to give the same result", exact=True)
+        if not _equal_tensors(_state_tensors(whole), _state_tensors(copy)):
+            raise _Broken(f"{way} must preserve every bit of the state; leave them to Probe")
+        _check_result(case, copy, f"{way} have to give the same result", exact=True)
         half = copied(case.fed(first), case.probe.clone())
         half.bind(case.model)  # as attach does. A probe may need the model's weights
-        case.check(case.fed(second, to=half), f"{way} have to allow further updates")
+        _check_result(case, case.fed(second, to=half), f"{way} have to allow further updates")
 
 
 def _copied_by_dict(source: Probe, target: Probe) -> Probe:
@@ -366,7 +372,7 @@ def _nan(case: Case) -> None:
             continue
         undefined = [name for name, value in result.values.items() if bool(value.isnan().any())]
         if undefined and not any(note.strip() for note in result.notes):
-            raise Broken(
+            raise _Broken(
                 f"{undefined[0]!r} is NaN for {len(rows)} examples without a note; say why in result(notes=[...])"
             )
 
@@ -375,7 +381,7 @@ def _result(case: Case) -> None:
     with TemporaryDirectory() as folder:
         case.expected.save(Path(folder) / "result")
         loaded = load_result(Path(folder) / "result")
-    compare_results(
+    _compare_results(
         loaded, case.expected, 0.0, "a saved result has to come back as it was (names and JSON values only)"
     )
     case.expected.to_dataframe()
@@ -392,7 +398,7 @@ def _processes(case: Case) -> None:
         for rank in range(2):
             probe = case.probe.clone()
             probe.load_state(f"{folder}/after{rank}")
-            case.check(probe, f"after all_reduce rank {rank} has to hold the state of both")
+            _check_result(case, probe, f"after all_reduce rank {rank} has to hold the state of both")
 
 
 def _all_reduce(rank: int, probe: Probe, folder: str) -> None:
@@ -406,6 +412,45 @@ def _all_reduce(rank: int, probe: Probe, folder: str) -> None:
     probe.all_reduce()
     probe.save_state(f"{folder}/after{rank}")
     torch.distributed.destroy_process_group()
+
+
+# ---- comparisons ----
+
+
+def _check_result(case: Case, probe: Probe, clause: str, exact: bool = False) -> None:
+    """Raise ``_Broken`` with ``clause`` unless the probe's result equals the result of all examples at once."""
+    declared = [getattr(type(probe), name) for name in probe.states]
+    exact |= all(isinstance(d, Rows) or (isinstance(d, Sum) and d.dtype is torch.int64) for d in declared)
+    _compare_results(probe.compute(), case.expected, 0.0 if exact else case.rtol, clause)
+
+
+def _compare_results(result: ProbeResult, expected: ProbeResult, rtol: float, clause: str) -> None:
+    """Raise ``_Broken`` with ``clause`` unless two results agree within ``rtol`` of a measure's largest value."""
+    for name in ("axes", "coords", "layers"):
+        if getattr(result, name) != getattr(expected, name):
+            raise _Broken(f"{clause}, but {name} went from {getattr(expected, name)} to {getattr(result, name)}")
+    for name, value in expected.values.items():
+        new = result.values[name].double()
+        old = value.double()
+        finite = old[old.isfinite()].abs()
+        largest = float(finite.max()) if len(finite) else 0.0
+        if not torch.allclose(new, old, rtol=0.0, atol=rtol * largest, equal_nan=True):
+            difference = float((new - old).abs().max())
+            way = "keep examples by index (Rows), or sums taken in float64 (x.double() first)"
+            raise _Broken(f"{clause}, but {name!r} differs by up to {difference:.3g}; {way}")
+    if rtol == 0.0 and (result.notes, result.metadata) != (expected.notes, expected.metadata):
+        raise _Broken(f"{clause}, but notes or metadata differ; derive them from the state alone")
+
+
+def _equal_tensors(a: Mapping[str, AnyTensor], b: Mapping[str, AnyTensor]) -> bool:
+    """Return whether two dictionaries of tensors are equal to the bit, with NaN equal to NaN."""
+    return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+
+
+def _same(x: AnyTensor, y: AnyTensor) -> bool:
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    return bool(((x == y) | ((x != x) & (y != y))).all())
 
 
 _CLAUSES = {

@@ -11,16 +11,17 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from probes.checks.bench import Bench, bench_of
-from probes.clustering_head import ClusteringHead, at_query
+from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches
-from probes.engine.hooks import HookedModel, evaluation_mode, forward, record
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.readout import at_position
+from probes.engine.recorder import record
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.holm import holm_over_heads
 from probes.functional.permutation_test import enough_permutations
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.within_ratio import within_ratio
-from probes.store.files import package_versions
 from tasks import Batch, InputError
 from tasks.settings import check_count
 from tasks.text.beginning import Bos
@@ -95,24 +96,12 @@ def head_attribution(
     values = {name: torch.stack([measures[name] for measures in by_site]) for name in by_site[0]}
     values["p_holm"] = holm_over_heads(values["p_value"])
     values["margin"] = attribution.margins.mean()
-    return ProbeResult(
-        probe="head_attribution",
-        values=values,
+    return bench.result(
+        "head_attribution",
+        values,
         axes={name: _AXES[name] for name in values},
-        coords={
-            "site": probe.outputs,
-            "head": [str(head) for head in range(bench.n_heads)],
-            "equivalence": probe.labels,
-        },
-        layers={site.name: site.layer for site in probe.sites if site.name in probe.outputs},
-        metadata={
-            "n": bench.n,
-            "seed": seed,
-            "permutations": permutations,
-            "clustering_head": repr(probe),
-            "versions": package_versions(),
-        }
-        | reading.metadata,
+        coords={"equivalence": probe.labels},
+        metadata={"seed": seed, "permutations": permutations},
         notes=_notes_on_unread_heads(values["effect"], probe.outputs),
     )
 
@@ -171,7 +160,7 @@ class Attribution(NamedTuple):
             margins[rows] = margin.detach().cpu().double()
             query = bench.probe.query_positions(batch)
             for site, gradient in _gradients(margin, outputs).items():
-                gradients[site][rows] = at_query(gradient, query).to(gradients[site])
+                gradients[site][rows] = at_position(gradient, query).to(gradients[site])
         return Attribution(margins, gradients)
 
 
@@ -201,7 +190,7 @@ def _margins(
     with torch.enable_grad(), evaluation_mode(bench.model), record(bench.model, bench.probe.outputs, keep):
         logits = forward(bench.model, batch)
     if logits.ndim == 3:
-        logits = at_query(logits, bench.probe.query_positions(batch))
+        logits = at_position(logits, bench.probe.query_positions(batch))
     best = logits.topk(2, dim=-1).values
     return outputs, best[:, 0] - best[:, 1]
 

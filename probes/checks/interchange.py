@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from probes.checks.bench import Bench, HeadPlace, bench_of, check_heads
+from probes.checks.bench import Bench, HeadPlace, bench_of
 from probes.checks.head_attribution import head_attribution
 from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from probes.functional.adjusted_rand import adjusted_rand_score
@@ -23,7 +23,6 @@ from probes.functional.permutation_test import enough_permutations
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.response_classes import response_classes, response_points
 from probes.functional.within_ratio import within_ratio
-from probes.store.files import package_versions
 from tasks import InputError
 from tasks.settings import check_count
 from tasks.text.beginning import Bos
@@ -108,18 +107,16 @@ def interchange(
     notes = [] if len(plan.chosen) == plan.effect.numel() else ["heads that were not chosen are NaN"]
     notes += plan.notes_on_number(heads)
     values, head_notes = _one_by_one(plan)
-    sites = probe.outputs
-    return ProbeResult(
-        probe="interchange",
-        values=values,
+    return plan.bench.result(
+        "interchange",
+        values,
         axes={
             **dict.fromkeys(("effect", *_WITHOUT_LABEL), ("site", "head")),
             **dict.fromkeys((*_BY_LABEL, "p_holm"), ("site", "head", "equivalence")),
             "discovered": ("site", "head", "example"),
         },
-        coords={"site": sites, "head": [str(head) for head in range(plan.bench.n_heads)], **plan.coords},
-        layers={site.name: site.layer for site in probe.sites if site.name in sites},
-        metadata=plan.metadata(groups=len(plan.chosen)) | reading.metadata,
+        coords=plan.coords,
+        metadata=plan.settings(groups=len(plan.chosen)),
         notes=notes + head_notes,
     )
 
@@ -228,7 +225,7 @@ def interchange_together(
             "discovered": ("example",),
         },
         coords=plan.coords,
-        metadata=plan.metadata(groups=1) | {"heads": [[site, head] for site, head in plan.chosen]} | reading.metadata,
+        metadata=plan.bench.metadata(**plan.settings(groups=1), heads=[[site, head] for site, head in plan.chosen]),
         notes=notes,
     )
 
@@ -284,11 +281,11 @@ class _Plan(NamedTuple):
         """Check the settings of ``interchange``, choose heads, and draw recipients and noise."""
         _check_settings(heads, recipients, tolerance, permutations, seed)
         batch_list = list(each_batch(batches, {"": model}, reading=reading))
-        bench = bench_of(model, batch_list, probe)
+        bench = bench_of(model, batch_list, probe, reading)
         if recipients > bench.n:
             raise InputError(f"recipients is {recipients}, more than the {bench.n} examples; give fewer")
         if isinstance(heads, Sequence):
-            chosen = check_heads(heads, probe)
+            chosen = bench.chosen_heads(heads)
             effect = torch.full((len(probe.outputs), bench.n_heads), torch.nan, dtype=torch.float64)
             passes = 1
         else:
@@ -314,14 +311,9 @@ class _Plan(NamedTuple):
         return torch.arange(self.bench.n) != self.recipients[:, None]
 
     @property
-    def examples(self) -> Int[Tensor, "n"]:
-        """Index of the examples."""
-        return torch.cat([batch.index.cpu() for batch in self.bench.batches]).sort().values
-
-    @property
     def coords(self) -> dict[str, list[str]]:
         """Names along the axes of labels and of examples."""
-        return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.examples.tolist()]}
+        return {"equivalence": self.bench.probe.labels, "example": [str(i) for i in self.bench.index.tolist()]}
 
     def notes_on_number(self, heads: Sequence[HeadPlace] | int) -> list[str]:
         """Return a note if fewer heads were chosen than requested."""
@@ -329,17 +321,14 @@ class _Plan(NamedTuple):
             return []
         return [f"{len(self.chosen)} of the {heads} heads asked for: no other has an effect, to first order"]
 
-    def metadata(self, *, groups: int) -> dict[str, Any]:
-        """Return metadata for so many groups of heads that were interchanged, one after the other."""
+    def settings(self, *, groups: int) -> dict[str, Any]:
+        """Return the settings of so many groups of heads, interchanged one after the other, for the metadata."""
         return {
-            "n": self.bench.n,
             "seed": self.seed,
-            "recipients": self.examples[self.recipients].tolist(),
+            "recipients": self.bench.index[self.recipients].tolist(),
             "tolerance": float(self.tolerance),
             "permutations": self.permutations,
             "passes": self.passes + 2 * len(self.recipients) * groups,
-            "clustering_head": repr(self.bench.probe),
-            "versions": package_versions(),
         }
 
 

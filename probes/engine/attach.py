@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from probes.engine.batches import TokenIds, one_batch
-from probes.engine.hooks import HookedModel
-from probes.engine.probe import Probe, each_probe
-from probes.engine.recorder import _Recorder, update_probes
+from probes.engine.hooked_model import HookedModel
+from probes.engine.probe import Probe, probes_as_list
+from probes.engine.recorder import _Recorder
+from probes.engine.run import update_probes
 from tasks import Batch, InputError
 
 
@@ -74,7 +75,7 @@ def attach(model: HookedModel, probes: Probe | Sequence[Probe]) -> Iterator[Atta
     """
     if isinstance(model, Mapping):
         raise InputError(f"attach measures one model, and was given {len(model)}; use run() for probes that compare")
-    several = each_probe(probes)
+    several = probes_as_list(probes)
     for probe in several:
         probe.bind(model)
     recorder = _Recorder(model, several, stops=False)

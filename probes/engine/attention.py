@@ -237,6 +237,31 @@ class Attention(ABC):
         same = self._same_word_mass(words)
         return same, self._by_classes(of_position, n_classes, meet) - same[..., None]
 
+    @staticmethod
+    def relabelled_pairs(
+        words: Int[Tensor, "batch pos"],
+        labels: Int[Tensor, "labelling word"],
+        meet: Bool[Tensor, "class class"] | None = None,
+    ) -> tuple[Int[Tensor, "batch"], Int[Tensor, "batch labelling"]]:
+        """Count the pairs of positions over which ``relabelled_mass`` sums attention. A class meets itself.
+
+        Example:
+            >>> Attention.relabelled_pairs(torch.tensor([[0, 0, 1, 2]]), torch.tensor([[0, 0, 1], [0, 1, 1]]))
+            (tensor([6]), tensor([[4, 2]]))
+        """
+        n_classes = int(labels.max()) + 1 if meet is None else len(meet)
+        same = []
+        meeting = []
+        for text in words:
+            distinct, counts = torch.unique(text[text >= 0], return_counts=True)
+            counts = counts.to(exact_dtype(words.device))
+            by_class = counts.new_zeros(len(labels), n_classes)
+            by_class.scatter_add_(1, labels[:, distinct], counts.expand(len(labels), -1))
+            partners = by_class if meet is None else by_class @ meet.to(by_class.dtype)
+            same.append(counts.square().sum())
+            meeting.append((by_class * partners).sum(dim=1) - same[-1])
+        return torch.stack(same).round().long(), torch.stack(meeting).round().long()
+
     def _by_pairs_of_words(
         self,
         ranks: Int[Tensor, "batch pos"],
@@ -283,7 +308,7 @@ class Attention(ABC):
         same = torch.zeros(*self.shape[:2], dtype=exact_dtype(self.device), device=self.device)
         for number, words_of_text in enumerate(words):
             layer = self.example(number)
-            for queries, keys, is_same in blocks_by_word(words_of_text):
+            for queries, keys, is_same in query_blocks_by_word(words_of_text):
                 rows = layer.rows(queries, keys)[0]
                 same[number] += torch.where(is_same, rows, 0).sum(dim=(1, 2)).to(same.dtype)
         return same
@@ -393,14 +418,7 @@ def pattern_of(activation: Attention | Float[Tensor, "batch head query key"]) ->
     return activation.pattern() if isinstance(activation, Attention) else activation
 
 
-def real_tokens(batch: Batch) -> Bool[Tensor, "batch pos"]:
-    """Return which positions are not padding."""
-    if batch.attention_mask is None:
-        return torch.ones_like(batch.tokens, dtype=torch.bool)
-    return batch.attention_mask
-
-
-def blocks_by_word(
+def query_blocks_by_word(
     words: Int[Tensor, "pos"],
 ) -> Iterator[tuple[Int[Tensor, "query"], Int[Tensor, "key"], Bool[Tensor, "query key"]]]:
     """Yield a few positions of a text, all positions of their words, and which of these pairs have the same word.
@@ -411,7 +429,7 @@ def blocks_by_word(
         words: each position's word; below 0: none.
 
     Example:
-        >>> [(queries, keys, same)] = blocks_by_word(torch.tensor([7, 3, 7]))
+        >>> [(queries, keys, same)] = query_blocks_by_word(torch.tensor([7, 3, 7]))
         >>> queries.tolist(), same.int().tolist()
         ([1, 0, 2], [[1, 0, 0], [0, 1, 1], [0, 1, 1]])
     """
@@ -424,31 +442,6 @@ def blocks_by_word(
         first = int(torch.searchsorted(in_order, block[0]))
         last = int(torch.searchsorted(in_order, block[-1], right=True))
         yield order[start : start + at_once], order[first:last], block[:, None] == in_order[first:last]
-
-
-def relabelled_pairs(
-    words: Int[Tensor, "batch pos"],
-    labels: Int[Tensor, "labelling word"],
-    meet: Bool[Tensor, "class class"] | None = None,
-) -> tuple[Int[Tensor, "batch"], Int[Tensor, "batch labelling"]]:
-    """Count the pairs of positions over which ``Attention.relabelled_mass`` sums attention. A class meets itself.
-
-    Example:
-        >>> relabelled_pairs(torch.tensor([[0, 0, 1, 2]]), torch.tensor([[0, 0, 1], [0, 1, 1]]))
-        (tensor([6]), tensor([[4, 2]]))
-    """
-    n_classes = int(labels.max()) + 1 if meet is None else len(meet)
-    same = []
-    meeting = []
-    for text in words:
-        distinct, counts = torch.unique(text[text >= 0], return_counts=True)
-        counts = counts.to(exact_dtype(words.device))
-        by_class = counts.new_zeros(len(labels), n_classes)
-        by_class.scatter_add_(1, labels[:, distinct], counts.expand(len(labels), -1))
-        partners = by_class if meet is None else by_class @ meet.to(by_class.dtype)
-        same.append(counts.square().sum())
-        meeting.append((by_class * partners).sum(dim=1) - same[-1])
-    return torch.stack(same).round().long(), torch.stack(meeting).round().long()
 
 
 def _attention_of(activation: Any, batch: Batch) -> Attention:

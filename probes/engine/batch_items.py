@@ -21,7 +21,7 @@ _NOT_LABELS = ("input_ids", "text", "token_type_ids")
 
 
 @dataclass
-class SingleExample:
+class ExampleItem:
     """One example that is not part of a batch yet.
 
     Attributes:
@@ -53,7 +53,7 @@ class SingleExample:
         if self.ids is not None and not len(self.ids):
             raise InputError(f"example {number} has no tokens; leave it out")
 
-    def without_padding(self) -> SingleExample:
+    def without_padding(self) -> ExampleItem:
         """Return the example from its first real token to its last, or unchanged if it has none."""
         if self.ids is None or self.mask is None:
             return self
@@ -66,7 +66,7 @@ class SingleExample:
 
 
 @dataclass
-class Sequences:
+class SequencesItem:
     """Sequences of one length, without an index yet.
 
     Attributes:
@@ -81,26 +81,26 @@ class Sequences:
     labels: Mapping[str, Shaped[Tensor, "..."]] = field(default_factory=dict)
     string_columns: Sequence[str] = ()
 
-    def batch(self, first: int) -> Batch:
+    def batch(self, first: int = 0) -> Batch:
         """Return them as a batch, numbered from ``first``."""
-        batch = Batch(self.tokens, self.mask, labels=self.labels, lacks=reasons_for_strings(self.string_columns))
+        batch = Batch(self.tokens, self.mask, labels=self.labels, lacks=_reasons_for_strings(self.string_columns))
         return replace(batch, index=batch.index + first)
 
-    def examples(self) -> Iterator[SingleExample]:
+    def examples(self) -> Iterator[ExampleItem]:
         """Yield each sequence without its padding."""
-        batch = self.batch(0)
+        batch = self.batch()
         for i, ids in enumerate(batch.tokens):
             mask = None if batch.attention_mask is None else batch.attention_mask[i]
             labels = {name: values[i] for name, values in batch.labels.items()}
-            yield SingleExample(None, ids, mask, labels, self.string_columns).without_padding()
+            yield ExampleItem(None, ids, mask, labels, self.string_columns).without_padding()
 
 
-def reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
+def _reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
     """Return ``Batch.lacks`` for columns of strings."""
     return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in string_columns}
 
 
-def items_of(given: Any) -> Iterator[Batch | Sequences | SingleExample]:
+def items_of(given: Any) -> Iterator[Batch | SequencesItem | ExampleItem]:
     """Yield everything that was given to ``run``, item by item.
 
     Raises:
@@ -120,16 +120,16 @@ def items_of(given: Any) -> Iterator[Batch | Sequences | SingleExample]:
         raise InputError(f"expected {_ACCEPTED}; got {type(given).__name__}")
 
 
-def _items_of_element(element: Any) -> Iterator[Batch | Sequences | SingleExample]:
+def _items_of_element(element: Any) -> Iterator[Batch | SequencesItem | ExampleItem]:
     if isinstance(element, Batch):
         yield element
     elif isinstance(element, str):
-        yield SingleExample(element)
+        yield ExampleItem(element)
     elif isinstance(element, np.ndarray) and element.dtype.kind in "USO":
         for text in element.ravel().tolist():
             yield from _items_of_element(text)
     elif isinstance(element, (Tensor, np.ndarray)):
-        yield Sequences(torch.as_tensor(element))
+        yield SequencesItem(torch.as_tensor(element))
     elif isinstance(element, Mapping):
         yield from _items_of_mapping(element)
     elif isinstance(element, (list, tuple)) and len(element) == 1 and isinstance(element[0], (Tensor, np.ndarray)):
@@ -146,7 +146,7 @@ def _hint(element: Any) -> str:
     return "; give lists of token ids as {'input_ids': lists}"
 
 
-def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[Sequences | SingleExample]:
+def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequencesItem | ExampleItem]:
     """Yield one example, or many by column. ``datasets`` and tokenizers give both."""
     if "input_ids" not in mapping and "text" not in mapping:
         raise InputError(
@@ -160,7 +160,7 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[Sequences | Single
         )
     main = mapping["input_ids"] if "input_ids" in mapping else mapping["text"]
     rest = {name: value for name, value in mapping.items() if name not in _NOT_LABELS}
-    if isinstance(main, str) or not len(main) or not (isinstance(main[0], str) or np.ndim(main[0]) > 0):
+    if is_one_example(main):
         yield _example(main, rest)
     elif isinstance(main, (Tensor, np.ndarray)):
         yield _sequences(main, rest)
@@ -170,7 +170,7 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[Sequences | Single
             yield _example(one, {name: value[i] for name, value in columns.items()})
 
 
-def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: Mapping[str, Any]) -> Sequences:
+def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: Mapping[str, Any]) -> SequencesItem:
     mask = rest.get("attention_mask")
     labels = {}
     string_columns = []
@@ -181,14 +181,16 @@ def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: 
             labels[name] = torch.as_tensor(value)
         if _column_length(value) == len(tokens) and _has_strings(value):
             string_columns.append(name)
-    return Sequences(torch.as_tensor(tokens), None if mask is None else torch.as_tensor(mask), labels, string_columns)
+    return SequencesItem(
+        torch.as_tensor(tokens), None if mask is None else torch.as_tensor(mask), labels, string_columns
+    )
 
 
-def _example(main: Any, rest: Mapping[str, Any]) -> SingleExample:
+def _example(main: Any, rest: Mapping[str, Any]) -> ExampleItem:
     labels = {name: int(value) for name, value in rest.items() if _is_integer(value)}
     string_columns = [name for name, value in rest.items() if isinstance(value, str)]
     if isinstance(main, str):
-        return SingleExample(main, labels=labels, string_columns=string_columns)
+        return ExampleItem(main, labels=labels, string_columns=string_columns)
     ids = _as_list(main)
     for token in ids:
         if not _is_integer(token) or isinstance(token, bool):
@@ -201,10 +203,15 @@ def _example(main: Any, rest: Mapping[str, Any]) -> SingleExample:
                 f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one per token id"
             )
         is_real = torch.tensor([bool(value) for value in _as_list(mask)])
-    return SingleExample(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
+    return ExampleItem(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
 
 
 # ---- kinds of values ----
+
+
+def is_one_example(values: Any) -> bool:
+    """Return whether ``input_ids`` or ``text`` of a mapping is of one example, not of several by column."""
+    return isinstance(values, str) or not len(values) or not (isinstance(values[0], str) or np.ndim(values[0]) > 0)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from probes.engine.batch_items import Sequences, SingleExample, items_of, reasons_for_strings
-from probes.engine.hooks import HookedModel
-from probes.engine.readout import first_index
+from probes.engine.batch_items import ExampleItem, SequencesItem, is_one_example, items_of
+from probes.engine.hooked_model import HookedModel
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 from tasks.batch import pad_right, token_batches
@@ -76,18 +75,30 @@ def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -
         InputError: for something else than one batch, and as ``each_batch``.
     """
     items = list(items_of(given))
-    examples = [item for item in items if isinstance(item, SingleExample)]
+    examples = [item for item in items if isinstance(item, ExampleItem)]
     if examples:
         for number, example in enumerate(examples):
             example.set_number(number)
         _encode(examples, TextTokenizer({"": model}))
         batches = [_padded(examples)]
     else:
-        batches = [item.batch(0) if isinstance(item, Sequences) else item for item in items]  # type: ignore[misc]
+        batches = [item.batch() if isinstance(item, SequencesItem) else item for item in items]  # type: ignore[misc]
     if len(batches) != 1 or not len(batches[0]):
         n = sum(len(batch) > 0 for batch in batches)
         raise InputError(f"on() measures one forward pass, but was given {n} batches; give one with examples")
     return readable_batch(batches[0], {"": model})
+
+
+def count_given(given: Any) -> int | None:
+    """Return how many examples there are at least, if that can be known without drawing them."""
+    if isinstance(given, (Batch, Tensor)):
+        return len(given)
+    if isinstance(given, Mapping):
+        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
+        return 1 if is_one_example(values) else len(values)
+    if isinstance(given, (list, tuple)):
+        return sum(1 if isinstance(item, str) else count_given(item) or 0 for item in given)
+    return len(given) if hasattr(given, "__len__") else None
 
 
 # ---- readable batches ----
@@ -144,11 +155,12 @@ def _check_length(batch: Batch, n_ctx: Any, owner: str) -> None:
     if not isinstance(n_ctx, int) or n_ctx < 1 or width <= n_ctx:
         return
     lengths = batch.lengths()
-    is_long = lengths > n_ctx
-    if bool(is_long.any()):
+    too_long = (lengths > n_ctx).nonzero()
+    if len(too_long):
+        row = int(too_long[0])
         raise InputError(
-            f"example index {first_index(is_long, batch)} has {int(lengths[is_long][0])} tokens, more than "
-            f"{owner}'s context of {n_ctx}; shorten it"
+            f"example index {int(batch.index[row])} has {int(lengths[row])} tokens, more than {owner}'s context of "
+            f"{n_ctx}; shorten it"
         )
     raise InputError(
         f"sequences are padded to {width} tokens, more than {owner}'s context of {n_ctx}; pad them only to "
@@ -163,17 +175,17 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
     """Yield batches of everything that was given, with numbers for examples without an index."""
     is_in_memory = isinstance(given, (Sequence, Mapping, np.ndarray))  # then all examples are sorted together
     number = first
-    waiting: list[SingleExample] = []
-    texts: list[SingleExample] = []  # those that wait for their token ids
+    waiting: list[ExampleItem] = []
+    texts: list[ExampleItem] = []  # those that wait for their token ids
     for item in items_of(given):
         if isinstance(item, Batch):
             yield item
             continue
-        if isinstance(item, Sequences) and item.mask is None:
+        if isinstance(item, SequencesItem) and item.mask is None:
             yield from _cut(item.batch(number), max_tokens)
             number += len(item.tokens)
             continue
-        for example in [item] if isinstance(item, SingleExample) else item.examples():
+        for example in [item] if isinstance(item, ExampleItem) else item.examples():
             example.set_number(number)
             number += 1
             waiting.append(example)
@@ -196,7 +208,7 @@ def _cut(batch: Batch, max_tokens: int) -> Iterator[Batch]:
         yield batch.select(slice(int(rows[0]), int(rows[-1]) + 1))
 
 
-def _sorted_by_length(examples: list[SingleExample], max_tokens: int) -> Iterator[Batch]:
+def _sorted_by_length(examples: list[ExampleItem], max_tokens: int) -> Iterator[Batch]:
     """Yield batches of examples of similar length, longest first."""
     lengths = [len(example) for example in examples]
     numbers = [example.number for example in examples]
@@ -208,7 +220,7 @@ def _example_name(index: Sequence[int] | Int[Tensor, "batch"], place: int) -> st
     return f"example index {int(index[place])}"
 
 
-def _encode(examples: Sequence[SingleExample], reading: TextTokenizer) -> None:
+def _encode(examples: Sequence[ExampleItem], reading: TextTokenizer) -> None:
     """Replace the texts of examples that have one by token ids."""
     texts = {i: example.text for i, example in enumerate(examples) if example.text is not None}
     if not texts:
@@ -220,7 +232,7 @@ def _encode(examples: Sequence[SingleExample], reading: TextTokenizer) -> None:
         examples[i].ids = torch.tensor(ids)
 
 
-def _padded(examples: Sequence[SingleExample]) -> Batch:
+def _padded(examples: Sequence[ExampleItem]) -> Batch:
     """Return examples as one batch, padded on the right."""
     tokens, mask = pad_right([example.ids for example in examples if example.ids is not None])
     string_columns: dict[str, None] = {}
@@ -229,10 +241,6 @@ def _padded(examples: Sequence[SingleExample]) -> Batch:
             mask[i, : len(example)] = example.mask.to(mask.device)
         string_columns |= dict.fromkeys(example.string_columns)
     shared = [name for name in examples[0].labels if all(name in example.labels for example in examples)]
-    return Batch(
-        tokens,
-        mask,
-        labels={name: torch.tensor([int(example.labels[name]) for example in examples]) for name in shared},
-        index=torch.tensor([example.number for example in examples]),
-        lacks=reasons_for_strings(string_columns),
-    ).to(tokens.device)
+    labels = {name: torch.tensor([int(example.labels[name]) for example in examples]) for name in shared}
+    batch = SequencesItem(tokens, mask, labels, list(string_columns)).batch()
+    return replace(batch, index=torch.tensor([example.number for example in examples])).to(tokens.device)

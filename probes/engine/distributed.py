@@ -30,19 +30,18 @@ def gather_states(state: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _packed(state: dict[str, Any]) -> bytes:
-    """Return a state as the length of a JSON header, the header, and safetensors."""
-    names = sorted(state["tensors"])
-    header = json.dumps({"sites": state["sites"], "names": names}).encode()
-    tensors = {str(i): state["tensors"][name].contiguous() for i, name in enumerate(names)}
-    return len(header).to_bytes(8, "big") + header + save({**tensors, "examples": state["examples"]})
+    """Return a state as the length of a JSON list of its sites, the list, and safetensors."""
+    sites = json.dumps(state["sites"]).encode()
+    tensors = {f"tensors/{name}": tensor.contiguous() for name, tensor in state["tensors"].items()}
+    return len(sites).to_bytes(8, "big") + sites + save({**tensors, "examples": state["examples"]})
 
 
 def _unpacked(data: bytes) -> dict[str, Any]:
-    length = int.from_bytes(data[:8], "big")
-    header = json.loads(data[8 : 8 + length])
-    tensors = load(data[8 + length :])
-    named = {name: tensors[str(i)] for i, name in enumerate(header["names"])}
-    return {"sites": header["sites"], "examples": tensors["examples"], "tensors": named}
+    start = 8 + int.from_bytes(data[:8], "big")
+    tensors = load(data[start:])
+    examples = tensors.pop("examples")
+    named = {name.removeprefix("tensors/"): tensors[name] for name in sorted(tensors)}
+    return {"sites": json.loads(data[8:start]), "examples": examples, "tensors": named}
 
 
 def _gathered(payload: UInt8[Tensor, "bytes"]) -> list[bytes]:

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode, inner_module
+from probes.engine.recorder import record
 from tasks import InputError
 
 _RELATIVE_TOLERANCE = 1e-3  # share of the largest logit
@@ -33,8 +35,8 @@ class FinalReadout:
             raise InputError(
                 f"a {type(model).__name__} has no unembedding (model.unembed), so it has no logit lens; {_WAY_OUT}"
             )
-        self._norm = _inner(getattr(model, "ln_final", None))
-        self._unembed = _inner(model.unembed)
+        self._norm = inner_module(getattr(model, "ln_final", None))
+        self._unembed = inner_module(model.unembed)
         self._cap = float(getattr(model.cfg, "output_logits_soft_cap", None) or 0)
         outputs = [name for name in model.hook_dict if name.startswith("blocks.") and name.endswith(".hook_resid_post")]
         if self._unembed is None or not outputs:
@@ -85,11 +87,3 @@ class FinalReadout:
 
 def _block_number(name: str) -> int:
     return int(name.split(".")[1])
-
-
-def _inner(module: Any) -> nn.Module | None:
-    """Return the module that computes. In TransformerLens's bridge, it is between two hook points."""
-    component = getattr(module, "original_component", None)
-    if not isinstance(component, nn.Module):
-        component = module
-    return component if isinstance(component, nn.Module) and type(component) is not nn.Module else None

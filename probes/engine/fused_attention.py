@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from probes.engine.attention import Attention
+from probes.engine.state import AnyTensor
 from probes.functional.arrays import exact_dtype
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -68,15 +71,16 @@ class FusedAttention(Attention):
 
     def detach(self) -> FusedAttention:
         """Return the same attention without gradients."""
-        mask = None if self.mask is None else self.mask.detach()
-        return FusedAttention(self.q.detach(), self.k.detach(), mask, is_causal=self.is_causal, scale=self.scale)
+        return self._mapped(Tensor.detach)
 
     def to(self, *args: Any, **kwargs: Any) -> FusedAttention:
         """Return the attention on another device."""
-        mask = None if self.mask is None else self.mask.to(*args, **kwargs)
-        q = self.q.to(*args, **kwargs)
-        k = self.k.to(*args, **kwargs)
-        return FusedAttention(q, k, mask, is_causal=self.is_causal, scale=self.scale)
+        return self._mapped(methodcaller("to", *args, **kwargs))
+
+    def _mapped(self, function: Callable[[AnyTensor], AnyTensor]) -> FusedAttention:
+        """Return the attention with a function applied to its tensors."""
+        mask = None if self.mask is None else function(self.mask)
+        return FusedAttention(function(self.q), function(self.k), mask, is_causal=self.is_causal, scale=self.scale)
 
     # ---- rows and single keys ----
 

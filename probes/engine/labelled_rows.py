@@ -43,7 +43,9 @@ class LabelledRows(Probe):
 
     def _repeats(self) -> list[str]:
         """Return a note on repeated states, if they are not said to belong together."""
-        return [] if self.units is not None else notes_on_repeats(self.hidden, self.sites)
+        if self.units is not None:
+            return []
+        return notes_on_repeats({site: self.hidden.get(site)[1] for site in self.site_names}, dict(self.sites))
 
 
 def check_max_rows(max_rows: int | None) -> None:

@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 import torch
-from jaxtyping import Float, Float64, Int, Shaped
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from probes.engine.state import AnyTensor, Declared, Keyed
+from probes.engine.devices import sums_device
+from probes.engine.state import AnyTensor, DeclaredState, Keyed
 from probes.functional.arrays import in_float64
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.preprocess import row_mean
@@ -25,7 +26,7 @@ _MAX_ELEMENTS_PER_BLOCK = 2**22
 SitePair: TypeAlias = tuple[str, str]
 
 
-class Moments(Declared["MomentsState"]):
+class Moments(DeclaredState["MomentsState"]):
     """Declared ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
 
     Unlike a ``Sum``, they are sums about points near the means, which a merge reconciles. A covariance keeps its digits
@@ -267,7 +268,7 @@ class MomentsState(Keyed[JointMoments]):
         """
         sites = {site: rows[site] for site in sorted(rows)}
         first = next(iter(sites.values()))
-        home = home_of(first, device)
+        home = sums_device(first, device)
         if not len(first):
             return
         with torch.inference_mode(False), torch.no_grad():  # tensors made in inference mode cannot be added to outside
@@ -332,12 +333,11 @@ def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor
     return {str(c): (classes == c).nonzero()[:, 0] for c in present}
 
 
-def home_of(rows: Shaped[Tensor, "..."], device: str | torch.device | None) -> torch.device:
-    """Return the device for float64 sums: the given or the rows' device, but the CPU for MPS, which lacks float64."""
-    home = rows.device if device is None else torch.empty(0, device=device).device
-    return torch.device("cpu") if home.type == "mps" else home
-
-
 def _quoted(site: str) -> str:
     """Return the name of a site without ``|``, which the name of a model may have."""
     return quote(site, safe="/ ")
+
+
+def moments_bytes(shapes: Iterable[tuple[int, int]], classes: int) -> int:
+    """Return the bytes of the moments of pairs of sites with so many dimensions."""
+    return 8 * classes * sum(x * y + 3 * (x + y) for x, y in shapes)

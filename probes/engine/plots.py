@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from probes.engine.result_fields import ResultFields, n_places
+from probes.engine.result_fields import ResultFields, result_size
 from probes.engine.sites import split_site
 from tasks import InputError
 
@@ -111,7 +111,7 @@ def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None
         )
     _check_count(result, name, layout.panels, _MAX_PANELS, "panels")
     _check_count(result, name, layout.lines, _MAX_CURVES, "curves")
-    n_panels = n_places(result, layout.panels)
+    n_panels = result_size(result, layout.panels)
     if ax is not None and n_panels != 1:
         first = layout.panels[0]
         raise InputError(
@@ -173,7 +173,7 @@ def _curve_axes_text() -> str:
 
 
 def _check_count(result: ResultFields, name: str, axes: Sequence[str], most: int, what: str) -> None:
-    n = n_places(result, axes)
+    n = result_size(result, axes)
     if n > most:
         raise InputError(
             f"{name!r} by {', '.join(axes)} makes {n} {what}; expected at most {most}: fix the axis, as in sel(), "
@@ -208,7 +208,7 @@ def _drawable_measures(result: ResultFields, at: Mapping[str, str]) -> Iterator[
         if name.endswith(_NOT_FIRST_CHOICE) or any(axis not in axes for axis in at):
             continue
         layout = _layout(result, name, at)
-        if layout is not None and n_places(result, (*layout.lines, *layout.panels)) <= _MAX_CURVES:
+        if layout is not None and result_size(result, (*layout.lines, *layout.panels)) <= _MAX_CURVES:
             yield name
 
 
@@ -321,7 +321,7 @@ def _values_of_lines(
     order = (*layout.within, *layout.lines)
     at_axes = {axis: text for axis, text in at.items() if axis in result.axes[name]}
     values = _values(result, name, at_axes, order)
-    shape = (len(result.coords[order[0]]), n_places(result, layout.lines))
+    shape = (len(result.coords[order[0]]), result_size(result, layout.lines))
     return np.broadcast_to(values.reshape(len(values), -1), shape)
 
 

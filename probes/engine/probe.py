@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import inspect
 import json
 from abc import ABC, abstractmethod
@@ -11,24 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints, Models
+from probes.engine.hooked_model import HookPoints, Models
+from probes.engine.parameters import parameter_json, parameter_text
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, renumbered, residual, resolve
-from probes.engine.state import AnyTensor, Declared, Keyed
-from probes.store.files import package_versions, read_safetensors, write_safetensors
+from probes.engine.sites import Site, Sites, renumbered_site_layer, residual, resolve
+from probes.engine.state import AnyTensor, DeclaredState, Keyed
+from probes.store.files import read_safetensors, write_safetensors
 from probes.store.index_set import IndexSet
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
 _FORMAT = "mechclust-probe-state-3"
 _FORMAT_2 = "mechclust-probe-state-2"  # numbered the layers of heads from 1
 STATE_ATTRIBUTES = ("_states", "_examples", "_sites")  # all other attributes are parameters
-_MAX_ELEMENTS_SHOWN = 64  # an array of more elements is shown by its digest
 ProbeT = TypeVar("ProbeT", bound="Probe")
 
 
@@ -79,7 +78,7 @@ class Probe(ABC):
         names: dict[str, None] = {}  # in the order of declaration, base classes first
         for base in reversed(cls.__mro__):
             names |= dict.fromkeys(vars(base))
-        cls.states = tuple(name for name in names if isinstance(getattr(cls, name, None), Declared))
+        cls.states = tuple(name for name in names if isinstance(getattr(cls, name, None), DeclaredState))
 
     def __init__(self, at: Sites | None = None, readout: Readout | None = None) -> None:
         self.at = residual() if at is None else at
@@ -253,7 +252,7 @@ class Probe(ABC):
         examples = tensors.pop("examples")
         sites = json.loads(header["sites"])
         if header["format"] == _FORMAT_2:
-            sites = [[name, renumbered(name, layer)] for name, layer in sites]
+            sites = [[name, renumbered_site_layer(name, layer)] for name, layer in sites]
         self.load_state_dict({"sites": sites, "examples": examples, "tensors": tensors})
 
     def all_reduce(self) -> None:
@@ -322,7 +321,7 @@ class Probe(ABC):
             coords=names,
             layers={site.name: site.layer for site in self.sites} if layers is None else layers,
             metadata={
-                "parameters": {name: as_json(value) for name, value in self.parameters().items()},
+                "parameters": {name: parameter_json(value) for name, value in self.parameters().items()},
                 "versions": package_versions(),
                 **(metadata or {}),
             },
@@ -330,7 +329,7 @@ class Probe(ABC):
         )
 
 
-def computed_of(probe: Probe, n: int) -> ProbeResult:
+def compute_probe(probe: Probe, n: int) -> ProbeResult:
     """Return the probe's result, of ``n`` examples.
 
     Raises:
@@ -359,7 +358,7 @@ def _compute_out_of_memory(probe: Probe, n: int) -> InputError:
     return InputError(f"device memory is too small for what {type(probe).__name__} computes from {n} examples; {way}")
 
 
-def check_no_class(probe: object) -> None:
+def check_no_probe_class(probe: object) -> None:
     """Refuse a probe class in place of a probe.
 
     Raises:
@@ -370,7 +369,7 @@ def check_no_class(probe: object) -> None:
         raise InputError(f"{name} is a probe class; expected a probe: write {name}(), with its settings")
 
 
-def each_probe(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe]:
+def probes_as_list(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe]:
     """Return one probe or several as a list.
 
     Args:
@@ -386,34 +385,8 @@ def each_probe(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe
     if len(as_list) < least:
         raise InputError("no probes given; give one or several, such as CKA()")
     for probe in as_list:
-        check_no_class(probe)
+        check_no_probe_class(probe)
         if not isinstance(probe, Probe):
             raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
         probe.parameters()  # refuses a probe that does not keep them
     return as_list
-
-
-def as_json(value: object) -> Any:
-    """Return a parameter for JSON: numbers, texts, lists and tables of them unchanged, all else as ``parameter_text``.
-
-    Example:
-        >>> as_json(2.0), as_json(("task", None)), as_json(residual(1))
-        (2.0, ['task', None], 'residual(layers=[1])')
-    """
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, Mapping) and all(type(name) is str for name in value):
-        return {name: as_json(part) for name, part in value.items()}
-    if type(value) in (list, tuple):
-        return [as_json(part) for part in value]  # type: ignore[attr-defined]
-    return parameter_text(value)
-
-
-def parameter_text(value: object) -> str:
-    """Return the ``repr`` of a parameter: of a small tensor the code that builds it, of other arrays their digest."""
-    if not isinstance(value, (Tensor, np.ndarray)):
-        return repr(value)
-    array = np.ascontiguousarray(value.detach().cpu().numpy() if isinstance(value, Tensor) else value)
-    if array.size <= _MAX_ELEMENTS_SHOWN and isinstance(value, Tensor):
-        return f"torch.tensor({array.tolist()}, dtype={value.dtype})"
-    return f"<{array.dtype} {list(array.shape)} {hashlib.sha256(array.tobytes()).hexdigest()[:12]}>"

@@ -41,7 +41,7 @@ class Readout:
     def check(self, kept: Shaped[Tensor, "batch *kept"], batch: Batch) -> int | None:
         """Return the index of the first example whose kept values are not finite, or ``None`` if all are."""
         is_bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
-        return first_index(is_bad, batch)
+        return _first_index(is_bad, batch)
 
 
 class _OnePosition(Readout):
@@ -57,7 +57,7 @@ class _OnePosition(Readout):
 
 
 @dataclass(frozen=True)
-class LastToken(_OnePosition):
+class _LastToken(_OnePosition):
     """See ``last_token``."""
 
     def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
@@ -74,7 +74,7 @@ class LastToken(_OnePosition):
 
 
 @dataclass(frozen=True)
-class FirstToken(_OnePosition):
+class _FirstToken(_OnePosition):
     """See ``first_token``."""
 
     def places(self, batch: Batch) -> Int[Tensor, "batch"]:
@@ -86,7 +86,7 @@ class FirstToken(_OnePosition):
 
 
 @dataclass(frozen=True)
-class TokenAt(_OnePosition):
+class _TokenAt(_OnePosition):
     """See ``token_at``.
 
     Attributes:
@@ -107,7 +107,7 @@ class TokenAt(_OnePosition):
         if batch.attention_mask is not None and width:
             is_real = batch.attention_mask.gather(1, positions.clamp(0, width - 1)[:, None])[:, 0]
             is_wrong |= ~is_real
-        example = first_index(is_wrong, batch)
+        example = _first_index(is_wrong, batch)
         if example is not None:
             raise InputError(
                 f"position {self.position!r} of example index {example} is {int(positions[is_wrong][0])}, where there "
@@ -120,7 +120,7 @@ class TokenAt(_OnePosition):
 
 
 @dataclass(frozen=True)
-class Mean(Readout):
+class _Mean(Readout):
     """See ``mean``."""
 
     def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
@@ -138,7 +138,7 @@ class Mean(Readout):
 
 
 @dataclass(frozen=True)
-class AllTokens(Readout):
+class _AllTokens(Readout):
     """See ``all_tokens``."""
 
     row_per_example = False
@@ -154,13 +154,13 @@ class AllTokens(Readout):
             is_pattern = kept.ndim == 4 and kept.shape[2:] == (width, width)  # [batch head query key]
             is_real = batch.attention_mask[:, None] if is_pattern else batch.attention_mask
             is_bad &= _with_axes(is_real.to(is_bad.device), kept.ndim)
-        return first_index(is_bad.flatten(1).any(dim=1), batch)
+        return _first_index(is_bad.flatten(1).any(dim=1), batch)
 
     def __repr__(self) -> str:
         return "all_tokens()"
 
 
-def first_index(is_chosen: Bool[Tensor, "batch"], batch: Batch) -> int | None:
+def _first_index(is_chosen: Bool[Tensor, "batch"], batch: Batch) -> int | None:
     """Return the index of the first chosen example, or ``None``."""
     chosen = batch.index[is_chosen.to(batch.index.device)]
     return int(chosen[0]) if len(chosen) else None
@@ -183,7 +183,7 @@ def last_token() -> Readout:
         >>> last_token()(torch.tensor([[[0.5], [0.6], [0.0]]]), batch)
         tensor([[0.6000]])
     """
-    return LastToken()
+    return _LastToken()
 
 
 def first_token() -> Readout:
@@ -195,7 +195,7 @@ def first_token() -> Readout:
         >>> first_token()
         first_token()
     """
-    return FirstToken()
+    return _FirstToken()
 
 
 def token_at(position: str) -> Readout:
@@ -211,7 +211,7 @@ def token_at(position: str) -> Readout:
         >>> token_at("subject")(torch.tensor([[[0.5], [0.6], [0.7]]]), batch)
         tensor([[0.6000]])
     """
-    return TokenAt(position)
+    return _TokenAt(position)
 
 
 def mean() -> Readout:
@@ -226,7 +226,7 @@ def mean() -> Readout:
         >>> mean()(torch.tensor([[[0.5], [1.5], [9.0]]]), batch)
         tensor([[1.]])
     """
-    return Mean()
+    return _Mean()
 
 
 def all_tokens() -> Readout:
@@ -236,7 +236,7 @@ def all_tokens() -> Readout:
         >>> all_tokens()
         all_tokens()
     """
-    return AllTokens()
+    return _AllTokens()
 
 
 def check_readout(value: object) -> Readout:
@@ -264,3 +264,17 @@ def check_row_readout(value: object) -> Readout:
             f"readout {readout!r} keeps every position; choose last_token(), first_token(), token_at(...) or mean()"
         )
     return readout
+
+
+def real_tokens(batch: Batch) -> Bool[Tensor, "batch pos"]:
+    """Return which positions are not padding."""
+    if batch.attention_mask is None:
+        return torch.ones_like(batch.tokens, dtype=torch.bool)
+    return batch.attention_mask
+
+
+def at_position(x: Shaped[Tensor, "batch pos ..."], position: Int[Tensor, "batch"]) -> Shaped[Tensor, "batch ..."]:
+    """Return each example's row at its position. A network that pools the sequence has one row for all of it."""
+    if x.shape[1] == 1:
+        return x[:, 0]
+    return x[torch.arange(len(x), device=x.device), position.to(x.device)]

@@ -1,26 +1,71 @@
-"""Record the activations that probes need from one model's forward passes."""
+"""Record activations: with ``record``, and those that probes need from one model's forward passes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
 from probes.engine.attention import AttentionReadout
-from probes.engine.hooks import AnyActivation, HookedModel, device_of, forward, record
+from probes.engine.devices import device_memory_error, device_of
+from probes.engine.hooked_model import HookedModel, forward, inner_module
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_readout
-from probes.engine.sites import split_site
+from probes.engine.sites import existing_site, split_site
+from probes.engine.state import AnyTensor
 from tasks import Batch, InputError
 
-HookedModels: TypeAlias = HookedModel | Mapping[str, HookedModel]
+AnyActivation: TypeAlias = Any  # a tensor, or an ``Attention``
+Receive: TypeAlias = Callable[[str, AnyActivation], AnyTensor | None]
 Kept: TypeAlias = dict[tuple[str, Readout], Shaped[Tensor, "batch ..."]]  # by site and readout
 _SUMMED_IN = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+@contextmanager
+def record(
+    model: HookedModel, names: Iterable[str], receive: Receive | None = None
+) -> Iterator[dict[str, list[AnyTensor]]]:
+    """Record activations inside the block. These packages record all activations with this function.
+
+    Args:
+        model: anything with TransformerLens's hook protocol.
+        names: hook points.
+        receive: called with a hook point's name and activation whenever it fires. A tensor that it returns replaces
+            the activation, and ``None`` leaves it unchanged. The name is always one of ``names``, while in
+            TransformerLens 4 a callback's ``hook.name`` may be another. By default, activations are kept unchanged.
+
+    Yields:
+        Every activation kept, by hook point, in the order in which it fired.
+
+    Raises:
+        InputError: for a hook point that the model does not have. The bridge of TransformerLens 3.9 would ignore it.
+
+    Example:
+        >>> # with record(model, ["hook_embed"]) as seen:
+        >>> #     model(tokens)
+        >>> # seen["hook_embed"][0]  # [batch pos d_model]
+    """
+    kept: dict[str, list[AnyTensor]] = {name: [] for name in names}
+    known = list(model.hook_dict)
+    lacks = getattr(model, "lacks", {})
+    hooks = []
+    for name in kept:
+        existing_site(name, known, lacks)
+        hooks.append((name, partial(_hook, partial(receive, name) if receive else kept[name].append)))
+    with model.hooks(fwd_hooks=hooks):
+        yield kept
+
+
+def _hook(
+    receive: Callable[[AnyActivation], AnyTensor | None], activation: AnyActivation, hook: Any
+) -> AnyTensor | None:
+    return receive(activation)
 
 
 class _StopForward(BaseException):
@@ -73,7 +118,7 @@ class _Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Hook the model inside the block."""
-        head = _head(self.model) if self.stops else None
+        head = inner_module(getattr(self.model, "unembed", None)) if self.stops else None
         handle = None if head is None else head.register_forward_pre_hook(self._at_head)
         try:
             with record(self.model, self._readouts, self._receive):
@@ -133,7 +178,7 @@ class _Recorder:
                 return kept
             self._max_tokens = half * length
             torch.cuda.empty_cache()  # no effect without CUDA
-        raise out_of_memory(f"the forward pass{self._of_model}", moved, half)
+        raise device_memory_error(f"the forward pass{self._of_model}", moved, half)
 
     def _measure_in_parts(self, batch: Batch, size: int) -> Kept | None:
         """Return the activations kept from a batch run ``size`` examples at a time, or ``None`` if memory runs out."""
@@ -222,31 +267,3 @@ def _readouts_by_hook(probes: Sequence[Probe], model_name: str | None) -> dict[s
             if readout not in at_hook:
                 at_hook.append(readout)
     return readouts
-
-
-def _head(model: HookedModel) -> nn.Module | None:
-    """Return the module that computes logits. In TransformerLens's bridge, it is between two hook points."""
-    head = getattr(model, "unembed", None)
-    inner = getattr(head, "original_component", None)
-    return next((module for module in (inner, head) if isinstance(module, nn.Module)), None)
-
-
-def out_of_memory(what: str, batch: Batch, size: int) -> InputError:
-    """Return the error that even parts of so many examples of a batch do not fit on its device."""
-    n, length = batch.tokens.shape
-    examples = "1 example" if n == 1 else f"{n} examples"
-    parts = f", nor for parts of {size}" if size < n else ""
-    fewer = size // 2
-    way = "shorter texts"
-    if fewer:
-        way = f"batches of at most {fewer} (tokens_per_batch={fewer * length} for texts and rows)"
-    return InputError(
-        f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} "
-        f"tokens{parts}; give {way}, or a device with more"
-    )
-
-
-def update_probes(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
-    """Give each probe the activations kept at its sites."""
-    for probe in probes:
-        probe.observe({site: kept[site, probe.readout] for site in probe.site_names}, batch)

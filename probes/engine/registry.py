@@ -146,7 +146,7 @@ def _registered(point: EntryPoint, *, is_unique: bool) -> RegisteredProbe:
         error = "its name is made of dots; give it one of letters"
     else:
         make, error = load_entry_point(point, _why_no_probe)
-    return RegisteredProbe(point.name, package_of(point), make, error)
+    return RegisteredProbe(point.name, entry_point_package(point), make, error)
 
 
 def _why_no_probe(make: Any) -> str:
@@ -160,7 +160,7 @@ def _why_no_probe(make: Any) -> str:
     return ""
 
 
-def package_of(point: EntryPoint) -> str:
+def entry_point_package(point: EntryPoint) -> str:
     """Return the package that registers an entry point, with its version."""
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
 

@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.engine.sites import Site
-from probes.engine.state import RowsState
-
 _RELATIVE_TOLERANCE = 1e-5  # share of the largest number: float32 states of one prompt differ by less between batches
 _ROWS_AT_ONCE = 4096
 
 
-def repeats_note(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> str:
-    """Return a note that counts examples whose states repeat another's, or ``""`` if there are none.
+def notes_on_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> list[str]:
+    """Return a note that counts examples whose states repeat another's, or none.
 
     Layer 0, the embedding, does not count: any two prompts that end in one token have equal states there.
     """
     repeated = n_repeats(rows, layers)
     if not repeated:
-        return ""
+        return []
     n = len(next(iter(rows.values())))
-    return (
+    return [
         f"{repeated} of {n} examples repeat the states of another, but p-values and intervals take all as "
         "independent; give units, a label that says which examples belong together"
-    )
-
-
-def notes_on_repeats(kept: RowsState, sites: Sequence[Site]) -> list[str]:
-    """Return a note on repeated states among the rows kept at these sites, or none."""
-    note = repeats_note({site.name: kept.get(site.name)[1] for site in sites}, dict(sites))
-    return [note] if note else []
+    ]
 
 
 def n_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> int:

@@ -9,17 +9,18 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO
 from itertools import islice
 from math import isnan
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
 from probes.engine.plots import first_to_draw, plot
-from probes.engine.result_fields import used_axes
-from probes.engine.result_merge import merged_fields
-from probes.engine.result_tables import dataframe_of, dataset_of
-from probes.engine.result_text import html_of, text_of
-from probes.engine.sites import head_name, renumbered
+from probes.engine.result_fields import result_axes
+from probes.engine.result_merge import merge_results
+from probes.engine.result_tables import result_dataframe, result_dataset
+from probes.engine.result_text import result_html, result_text
+from probes.engine.sites import Head, renumbered_site_layer
 from probes.engine.state import AnyTensor
 from probes.store.files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
@@ -36,41 +37,18 @@ _FORMAT_2 = "mechclust-result-2"  # numbered the layers of heads from 1, and kep
 _MEASURES_IN_REPR = 4
 
 
-class Head(NamedTuple):
-    """An attention head with the value of a measure, as ``ProbeResult.top_heads`` returns it.
-
-    Attributes:
-        layer: the block's number, 0 for ``blocks.0``.
-        head: head number, from 0.
-        value: value of the measure.
-
-    Example:
-        >>> Head(layer=0, head=3, value=0.5).name
-        'L0H3'
-    """
-
-    layer: int
-    head: int
-    value: float
-
-    @property
-    def name(self) -> str:
-        """The head's name, such as ``"L0H3"``."""
-        return head_name(self.layer, self.head)
-
-
-def place_of(path: str | Path) -> str:
+def result_place(path: str | Path) -> str:
     """Return a file's path below the innermost folder ``results``, or ``""`` if it is in none.
 
     Example:
-        >>> place_of("runs/mossa/results/seed0/base.dims.safetensors"), place_of("dims.safetensors")
+        >>> result_place("runs/mossa/results/seed0/base.dims.safetensors"), result_place("dims.safetensors")
         ('seed0/base.dims.safetensors', '')
     """
     _, folder, place = f"/{Path(path).as_posix()}".rpartition("/results/")
     return place if folder else ""
 
 
-def saved_place(path: str | Path) -> str:
+def saved_result_place(path: str | Path) -> str:
     """Return the place that a result's file records, or ``""`` if the file is damaged or lacks it."""
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -267,7 +245,7 @@ class ProbeResult:
             for head, value in zip(self.coords["head"], values, strict=True):
                 if not isnan(value):
                     heads.append(Head(self.layers[site], int(head), float(value)))
-        return sorted(heads, key=_value_of_head, reverse=not smallest)[:k]
+        return sorted(heads, key=attrgetter("value"), reverse=not smallest)[:k]
 
     def merge(self, other: ProbeResult) -> ProbeResult:
         """Return one result of two that measured equal examples at different coordinates of one axis.
@@ -286,7 +264,7 @@ class ProbeResult:
             >>> at("blocks.0.hook_resid_post", 1).merge(at("hook_embed", 0)).coords["site"]
             ['hook_embed', 'blocks.0.hook_resid_post']
         """
-        return replace(self, **merged_fields(self, other))
+        return replace(self, **merge_results(self, other))
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return a row for each number, with equal columns for every probe, so that frames of probes stack.
@@ -295,7 +273,7 @@ class ProbeResult:
         axis a measure lacks is missing (``NA``). Axes without a column are in ``coords``, as
         ``"similarity=cosine, bucket=same"``. Layer, head and step are integers.
         """
-        return dataframe_of(self)
+        return result_dataframe(self)
 
     def to_xarray(self) -> xr.Dataset:
         """Return the measures as variables of a data set, with the result's axes and coordinates.
@@ -314,10 +292,10 @@ class ProbeResult:
             >>> float(result.to_xarray()["score"].sel(site="hook_embed"))  # doctest: +SKIP
             0.5
         """
-        return dataset_of(self)
+        return result_dataset(self)
 
     def __repr__(self) -> str:
-        used = used_axes(self)
+        used = result_axes(self)
         along = f" by {', '.join(f'{len(self.coords[axis])} {axis}' for axis in used)}" if used else ""
         names = ", ".join(islice(self.values, _MEASURES_IN_REPR)) or "no measure"
         more = len(self.values) - _MEASURES_IN_REPR
@@ -325,17 +303,17 @@ class ProbeResult:
         return f"ProbeResult({self.probe}: {names}{others}{along}; print() shows them)"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return result_html(self)
 
     def __str__(self) -> str:
-        return text_of(self)
+        return result_text(self)
 
     def save(self, path: str | Path) -> None:
         """Write the result as one safetensors file, atomically, with all but the tensors as JSON in its header.
 
-        Below a folder ``results`` the header also records the file's place, see ``place_of``.
+        Below a folder ``results`` the header also records the file's place, see ``result_place``.
         """
-        place = place_of(path)
+        place = result_place(path)
         write_safetensors(path, self.values, {**self._header(), **({"place": place} if place else {})})
 
     def to_bytes(self) -> bytes:
@@ -379,7 +357,7 @@ def load_result(path: str | Path) -> ProbeResult:
     try:
         meta = json.loads(header["result"])
         if header["format"] == _FORMAT_2:
-            meta["layers"] = {site: renumbered(site, layer) for site, layer in meta["layers"].items()}
+            meta["layers"] = {site: renumbered_site_layer(site, layer) for site, layer in meta["layers"].items()}
             if "parameters" in meta["metadata"]:
                 parameters = meta["metadata"]["parameters"]
                 meta["metadata"]["parameters"] = {name: _value_of(text) for name, text in parameters.items()}
@@ -407,7 +385,3 @@ def _value_of(text: Any) -> Any:
         return json.loads(json.dumps(ast.literal_eval(text)))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
-
-
-def _value_of_head(head: Head) -> float:
-    return head.value

@@ -44,11 +44,11 @@ class ResultFields(Protocol):
         """Remarks for a reader."""
 
 
-def n_places(result: ResultFields, axes: Sequence[str]) -> int:
+def result_size(result: ResultFields, axes: Sequence[str]) -> int:
     """Return the number of places along these axes together."""
     return prod(len(result.coords[axis]) for axis in axes)
 
 
-def used_axes(result: ResultFields) -> list[str]:
+def result_axes(result: ResultFields) -> list[str]:
     """Return the axes that some measure has, each once."""
     return list(dict.fromkeys(chain.from_iterable(result.axes.values())))

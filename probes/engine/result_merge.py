@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from probes.engine.result_fields import ResultFields, used_axes
+from probes.engine.result_fields import ResultFields, result_axes
 from tasks import InputError
 
 _MERGE_STATES = "merge the probes' states instead (save_state in each job, then load_state, merge and compute)"
 
 
-def merged_fields(a: ResultFields, b: ResultFields) -> dict[str, Any]:
+def merge_results(a: ResultFields, b: ResultFields) -> dict[str, Any]:
     """Return the fields of a merged result that differ from ``a``'s. See ``ProbeResult.merge``.
 
     Raises:
@@ -61,7 +61,7 @@ def _measures_text(result: ResultFields) -> str:
 
 def _differing_axis(a: ResultFields, b: ResultFields) -> str:
     """Return the one axis along which the coordinates differ."""
-    used = used_axes(a)
+    used = result_axes(a)
     different = [axis for axis in used if a.coords[axis] != b.coords[axis]]
     if not different:
         raise InputError(

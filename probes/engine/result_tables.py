@@ -6,7 +6,7 @@ import json
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from probes.engine.result_fields import ResultFields, used_axes
+from probes.engine.result_fields import ResultFields, result_axes
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _AXES_WITH_COLUMN = ("site", "other_site", "head", "label", "step")
 _INTEGERS = ("layer", "head", "step")
 
 
-def dataframe_of(result: ResultFields) -> pd.DataFrame:
+def result_dataframe(result: ResultFields) -> pd.DataFrame:
     """Return a row for each number of a result, see ``ProbeResult.to_dataframe``."""
     import pandas as pd
 
@@ -40,13 +40,13 @@ def dataframe_of(result: ResultFields) -> pd.DataFrame:
     return frame.astype({"value": "float64"} | dict.fromkeys(("site", "other_site", "label"), "string"))
 
 
-def dataset_of(result: ResultFields) -> xr.Dataset:
+def result_dataset(result: ResultFields) -> xr.Dataset:
     """Return a variable for each measure of a result, see ``ProbeResult.to_xarray``."""
     try:
         import xarray as xr
     except ImportError:
         raise InputError("to_xarray needs xarray; install it with: pip install 'mechclust[xarray]'") from None
-    used = used_axes(result)
+    used = result_axes(result)
     along: dict[str, object] = {}
     for axis, names in result.coords.items():
         if axis in used:

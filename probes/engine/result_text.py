@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
-from probes.engine.result_fields import ResultFields, n_places
+from probes.engine.result_fields import ResultFields, result_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,41 +17,44 @@ _DIGEST_DIGITS = 8  # digits of a model's digest
 _FLOAT_FORMAT = "{:.4g}".format
 
 
-def text_of(result: ResultFields) -> str:
+def result_text(result: ResultFields) -> str:
     """Return the numbers of a result as text, with a table for each set of axes."""
-    parts = [f"{result.probe} {metadata_line(result.metadata)}".rstrip()]
-    for axes, measures in _measures_by_axes(result).items():
-        if not axes:
-            parts.append(_single_numbers(result, measures))
-        elif n_places(result, axes) and not _is_long(result, axes):
-            table = _table(result, axes, measures)
-            parts.append(table.to_string(index=False, float_format=_FLOAT_FORMAT))
-            parts += _rows_left_out(result, axes)
-    notes = [f"Note: {note}" for note in result.notes]
-    return "\n".join([*parts, *_long_tables(result), *notes])
+    parts = [f"{result.probe} {_metadata_line(result.metadata)}".rstrip()]
+    for part in _parts(result):
+        parts.append(part if isinstance(part, str) else part.to_string(index=False, float_format=_FLOAT_FORMAT))
+    return "\n".join(parts)
 
 
-def html_of(result: ResultFields) -> str:
+def result_html(result: ResultFields) -> str:
     """Return the numbers of a result as HTML, with a table for each set of axes."""
-    parts = [f"<p><b>{html.escape(result.probe)}</b> {html.escape(metadata_line(result.metadata))}</p>"]
-    for axes, measures in _measures_by_axes(result).items():
-        if not axes:
-            parts.append(f"<p>{html.escape(_single_numbers(result, measures))}</p>")
-        elif n_places(result, axes) and not _is_long(result, axes):
-            table = _table(result, axes, measures)
-            parts.append(table.to_html(index=False, border=0, float_format=_FLOAT_FORMAT))
-            parts += [f"<p>{line}</p>" for line in _rows_left_out(result, axes)]
-    lines = [*_long_tables(result), *(f"Note: {note}" for note in result.notes)]
-    parts += [f"<p>{html.escape(line)}</p>" for line in lines]
+    parts = [f"<p><b>{html.escape(result.probe)}</b> {html.escape(_metadata_line(result.metadata))}</p>"]
+    for part in _parts(result):
+        if isinstance(part, str):
+            parts.append(f"<p>{html.escape(part)}</p>")
+        else:
+            parts.append(part.to_html(index=False, border=0, float_format=_FLOAT_FORMAT))
     return f"<div>{''.join(parts)}</div>"
 
 
-def metadata_line(metadata: Mapping[str, Any]) -> str:
+def _parts(result: ResultFields) -> Iterator[str | pd.DataFrame]:
+    """Yield lines and tables, in the order in which they are shown."""
+    for axes, measures in _measures_by_axes(result).items():
+        if not axes:
+            yield _single_numbers(result, measures)
+        elif result_size(result, axes) and not _is_long(result, axes):
+            yield _table(result, axes, measures)
+            yield from _rows_left_out(result, axes)
+    yield from _long_tables(result)
+    for note in result.notes:
+        yield f"Note: {note}"
+
+
+def _metadata_line(metadata: Mapping[str, Any]) -> str:
     """Return a line on a result's metadata: short names of models, and all that is a number or a text.
 
     Example:
         >>> models = {"tuned": "5" * 64, "base": "7" * 64}
-        >>> metadata_line({"examples": "12-0a1b2c3d4e5f6071", "model": models, "versions": {}})
+        >>> _metadata_line({"examples": "12-0a1b2c3d4e5f6071", "model": models, "versions": {}})
         'examples = 12, model = tuned (55555555) and base (77777777)'
     """
     shown = {name: value for name, value in metadata.items() if isinstance(value, (int, float, str))}
@@ -77,19 +80,19 @@ def _measures_by_axes(result: ResultFields) -> dict[tuple[str, ...], list[str]]:
 def _is_long(result: ResultFields, axes: tuple[str, ...]) -> bool:
     """Return whether a table is only named because it is long and not the first, such as one of all shuffles."""
     first = next(axes for axes in _measures_by_axes(result) if axes)
-    return n_places(result, axes) > _MAX_ROWS and axes != first
+    return result_size(result, axes) > _MAX_ROWS and axes != first
 
 
 def _long_tables(result: ResultFields) -> list[str]:
     return [
-        f"{', '.join(measures)}: {n_places(result, axes):,} rows by {', '.join(axes)}; to_dataframe() has them"
+        f"{', '.join(measures)}: {result_size(result, axes):,} rows by {', '.join(axes)}; to_dataframe() has them"
         for axes, measures in _measures_by_axes(result).items()
         if axes and _is_long(result, axes)
     ]
 
 
 def _rows_left_out(result: ResultFields, axes: Sequence[str]) -> list[str]:
-    left_out = n_places(result, axes) - _MAX_ROWS
+    left_out = result_size(result, axes) - _MAX_ROWS
     return [f"and {left_out:,} more rows: to_dataframe() has them all"] if left_out > 0 else []
 
 

@@ -12,7 +12,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, EagerAttention, blocks_by_word, real_tokens
+from probes.engine.attention import Attention, AttentionReadout, EagerAttention, query_blocks_by_word
+from probes.engine.readout import real_tokens
 from probes.functional.arrays import exact_dtype
 from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_role_attention
 from probes.functional.permutation_test import enough_permutations
@@ -24,7 +25,7 @@ _LEAST_SHARE = 1e-6  # of all attention, of which shares are taken: the rest is 
 _MAX_NUMBERS_AT_ONCE = 2**25  # in a block of rows whose token ids are permuted: 256 MiB
 
 
-class RoleStatistics(NamedTuple):
+class _RoleStatistics(NamedTuple):
     """Scores of a site's heads in each example.
 
     Places are each offset from 0, then ``first``, ``duplicate``, ``induction`` and ``local``.
@@ -54,7 +55,7 @@ class RoleStatistics(NamedTuple):
 class RoleReadout(AttentionReadout):
     """Reduces attention to the scores of heads in each role, and the sums that their p-values need.
 
-    The columns are those of ``RoleStatistics``, then either sums over pairs with permuted token ids, or the attention
+    The columns are those of ``_RoleStatistics``, then either sums over pairs with permuted token ids, or the attention
     pattern, of which such sums are taken later: whichever has fewer numbers.
 
     Attributes:
@@ -90,11 +91,11 @@ class RoleReadout(AttentionReadout):
 
     def split(
         self, columns: Float[Tensor, "batch head column"]
-    ) -> tuple[RoleStatistics, Float[Tensor, "batch head kept"]]:
+    ) -> tuple[_RoleStatistics, Float[Tensor, "batch head kept"]]:
         """Return the statistics, and what is kept for permutations: a pattern, or its sums."""
         n = self.max_offset + 1 + len(OTHER_PLACES)
         *statistics, kept = columns.tensor_split([n, 2 * n, 3 * n, 4 * n, 4 * n + 2, 4 * n + 3], dim=2)
-        return RoleStatistics(*statistics), kept
+        return _RoleStatistics(*statistics), kept
 
     def permuted(
         self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch
@@ -156,9 +157,9 @@ class RoleReadout(AttentionReadout):
 
     # ---- scores ----
 
-    def _measure(self, attention: Attention, batch: Batch) -> RoleStatistics:
+    def _measure(self, attention: Attention, batch: Batch) -> _RoleStatistics:
         """Return the statistics of each example. NaN in attention is not hidden."""
-        texts = RoleTexts.from_batch(batch, self.max_offset, attention)
+        texts = _RoleTexts.from_batch(batch, self.max_offset, attention)
         at_fixed = attention.at(texts.fixed).to(exact_dtype(attention.device))
         repeated = self._repeated(attention, texts)
         earlier, distances = attention.reach(texts.real)
@@ -173,7 +174,7 @@ class RoleReadout(AttentionReadout):
         distance = _distance(distances, texts) * per_query[..., -1:]
         locality = 1 - distance[..., :1] / torch.where(is_defined[..., -1:], distance[..., 1:], 1)
         zero = torch.zeros_like(locality)
-        return RoleStatistics(
+        return _RoleStatistics(
             score=torch.where(is_defined, torch.cat([score, locality], dim=2), 0),
             chance=torch.where(is_defined, torch.cat([chance, zero], dim=2), 0),
             share=torch.cat([share, zero], dim=2),
@@ -183,7 +184,7 @@ class RoleReadout(AttentionReadout):
         )
 
     def _share(
-        self, at_fixed: Float[Tensor, "batch head query place"], repeated: _Repeated, texts: RoleTexts
+        self, at_fixed: Float[Tensor, "batch head query place"], repeated: _Repeated, texts: _RoleTexts
     ) -> tuple[Float[Tensor, "batch head _"], Bool[Tensor, "batch head 1"]]:
         """Return attention to each place's keys but locality's as a share of all, and whether not all is left out.
 
@@ -204,7 +205,7 @@ class RoleReadout(AttentionReadout):
         return (self.exclude_bos & (keys == first)) | (self.exclude_current_token & (keys == queries))
 
     def _left_out(
-        self, at_fixed: Float[Tensor, "batch head query place"], texts: RoleTexts
+        self, at_fixed: Float[Tensor, "batch head query place"], texts: _RoleTexts
     ) -> Float[Tensor, "batch head"]:
         """Return the attention that is left out of shares."""
         left_out = torch.zeros_like(at_fixed[..., 0])
@@ -215,7 +216,7 @@ class RoleReadout(AttentionReadout):
             left_out += torch.where(is_first[:, None], 0, at_fixed[..., -1])
         return left_out.sum(dim=2)
 
-    def _repeated(self, attention: Attention, texts: RoleTexts) -> _Repeated:
+    def _repeated(self, attention: Attention, texts: _RoleTexts) -> _Repeated:
         """Return attention to earlier occurrences of each query's token, and to the tokens after these."""
         batch, n_heads, n_pos = attention.shape[:3]
         device = attention.device
@@ -225,7 +226,7 @@ class RoleReadout(AttentionReadout):
         n_pairs = torch.zeros(batch, dtype=torch.int64, device=device)
         for example, words in enumerate(torch.where(texts.real, texts.tokens, -1)):
             layer = attention.example(example)
-            for queries, places, is_same in blocks_by_word(words):
+            for queries, places, is_same in query_blocks_by_word(words):
                 is_earlier = is_same & (places < queries[:, None])
                 n_pairs[example] += is_earlier.sum()
                 for shift in (0, 1):
@@ -256,7 +257,7 @@ class _Repeated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RoleTexts:
+class _RoleTexts:
     """Texts of a batch: the keys at fixed places from each query, and the attention to them if it is uniform.
 
     Attributes:
@@ -272,7 +273,7 @@ class RoleTexts:
     fixed: Int[Tensor, "batch query place"]
 
     @classmethod
-    def from_batch(cls, batch: Batch, max_offset: int, attention: Attention) -> RoleTexts:
+    def from_batch(cls, batch: Batch, max_offset: int, attention: Attention) -> _RoleTexts:
         """Return the texts of a batch, with offsets of up to ``max_offset``."""
         real = real_tokens(batch)
         keys = [keys_at_offset(real, offset) for offset in range(max_offset + 1)]
@@ -356,7 +357,7 @@ def _chance(
     at_fixed: Float[Tensor, "batch head query place"],
     earlier: Float[Tensor, "batch head query"],
     repeated: _Repeated,
-    texts: RoleTexts,
+    texts: _RoleTexts,
 ) -> Float[Tensor, "batch head _"]:
     """Return attention that ignores the places, but locality's, summed over queries.
 
@@ -370,7 +371,7 @@ def _chance(
     return torch.cat([uniform, permuted], dim=2)
 
 
-def _distance(distances: Float[Tensor, "batch head query"], texts: RoleTexts) -> Float[Tensor, "batch head 2"]:
+def _distance(distances: Float[Tensor, "batch head query"], texts: _RoleTexts) -> Float[Tensor, "batch head 2"]:
     """Return the distances of attention and of uniform attention, summed over the queries that have a choice."""
     summed = torch.where(texts.has_choice[:, None], distances, 0).sum(dim=2)
     return torch.stack([summed, texts.uniform_distance[:, None].expand_as(summed)], dim=2)

@@ -9,16 +9,17 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from probes.engine.moments import Moments, home_of
-from probes.engine.pairwise import ByClass, SiteRows, sites_of
+from probes.engine.devices import sums_device
+from probes.engine.moments import Moments, moments_bytes
 from probes.engine.probe import Probe
+from probes.engine.rows_by_class import RowsByClass, SiteRows
 from probes.functional.products import Precision
 
 Form = Literal["auto", "moments", "rows"]
 FORMS = ("auto", "moments", "rows")
 
 
-class RowsOrMoments(ByClass):
+class RowsOrMoments(RowsByClass):
     """Base class that keeps every example's row, or the moments of ``_pairs`` of sites, by class.
 
     A subclass sets ``form``, and may set ``precision`` and ``device``.
@@ -56,7 +57,7 @@ class RowsOrMoments(ByClass):
             self._check_rows(rows, n)
         else:
             row = sum(x.element_size() * x.shape[1] for x in rows.values()) / 2**20
-            what = f"moments for {sites_of(rows)} and {classes} classes"
+            what = f"moments for {self._sites_text(rows)} and {classes} classes"
             self._refuse_above(needed, what, f"take form='rows' ({row:.3g} MiB per example)")
 
     def _moments_of(self, rows: SiteRows, classes: int) -> int:
@@ -116,7 +117,7 @@ class RowsOrMoments(ByClass):
     def _rows_of(self, site: str, group: str) -> Shaped[Tensor, "n d"]:
         """Return the rows of a group at a site, on the device of the sums."""
         rows = super()._rows_of(site, group)
-        return rows if self.device is None else rows.to(home_of(rows, self.device))
+        return rows if self.device is None else rows.to(sums_device(rows, self.device))
 
     def _dims(self) -> dict[str, int]:
         if not self._has_moments:
@@ -127,8 +128,3 @@ class RowsOrMoments(ByClass):
     def _classes_of(self, group: str) -> list[str]:
         """Return the keys of the moments of a group."""
         return sorted(self.moments, key=int) if group == "all" else [group]
-
-
-def moments_bytes(shapes: Iterable[tuple[int, int]], classes: int) -> int:
-    """Return the bytes of the moments of pairs of sites with so many dimensions."""
-    return 8 * classes * sum(x * y + 3 * (x + y) for x, y in shapes)

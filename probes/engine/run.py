@@ -10,10 +10,12 @@ from typing import Any, overload
 import torch
 
 from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel, by_name, device_of, evaluation_mode
-from probes.engine.identity import ExamplesDigest, fingerprint
-from probes.engine.probe import Probe, computed_of, each_probe
-from probes.engine.recorder import HookedModels, Kept, _Recorder, out_of_memory, update_probes
+from probes.engine.devices import device_memory_error, device_of
+from probes.engine.examples_digest import ExamplesDigest
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import HookedModel, HookedModels, check_models, evaluation_mode, models_by_name
+from probes.engine.probe import Probe, compute_probe, probes_as_list
+from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
@@ -102,8 +104,8 @@ def run(
         >>> result.sel("n_dims", site="hook_embed", label="all")
         tensor(2., dtype=torch.float64)
     """
-    probe_list = each_probe(probes, least=1)
-    models = by_name(model)
+    probe_list = probes_as_list(probes, least=1)
+    models = models_by_name(model)
     reading = TextTokenizer(models, tokenizer, bos)
     source = each_batch(
         batches,
@@ -116,7 +118,7 @@ def run(
         for batch in source:  # outside inference mode: tensors that a generator keeps must stay usable in training
             step(batch)
             del batch  # released before the next one is drawn
-    results = finished_results(
+    results = run_results(
         probe_list,
         [step.state()],
         [{name: fingerprint(each) for name, each in models.items()}],
@@ -125,7 +127,7 @@ def run(
     return results[0] if isinstance(probes, Probe) else results
 
 
-def finished_results(
+def run_results(
     probes: Sequence[Probe],
     states: Sequence[Mapping[str, Any]],
     fingerprints: Sequence[Mapping[str, str]],
@@ -156,7 +158,7 @@ def finished_results(
     first_tokenization = next(filter(None, tokenizations), None)
     if first_tokenization:
         measured["tokenization"] = dict(first_tokenization)
-    results = [computed_of(probe, examples.count) for probe in probes]
+    results = [compute_probe(probe, examples.count) for probe in probes]
     return [replace(result, metadata={**result.metadata, **measured}) for result in results]
 
 
@@ -196,13 +198,13 @@ class Measuring:
             try:
                 update_probes(self._probes, kept, batch.to(home))
             except torch.OutOfMemoryError:  # no second try: some states may hold the batch by now
-                raise out_of_memory("what the probes keep", batch.to(home), len(batch)) from None
+                raise device_memory_error("what the probes keep", batch.to(home), len(batch)) from None
         self.examples.add(batch)
         self._positions += batch.tokens.numel()
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
 
     def state(self) -> dict[str, Any]:
-        """Return the input of ``finished_results`` as JSON: the examples, and the number of real tokens."""
+        """Return the input of ``run_results`` as JSON: the examples, and the number of real tokens."""
         return {"examples": self.examples.state(), "positions": self._positions, "real": self._real}
 
 
@@ -252,23 +254,7 @@ def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) 
             )
 
 
-def check_models(models: Mapping[str, HookedModel]) -> None:
-    """Refuse several models without proper names, or with vocabularies of different sizes.
-
-    Raises:
-        InputError: for such models, with their names.
-    """
-    if not models:
-        raise InputError("no models given; give one, or several by name")
-    for name in models:
-        if not isinstance(name, str) or not name:
-            raise InputError(f"a model is called {name!r}; expected a name, such as 'tuned'")
-    sizes = {name: getattr(getattr(model, "cfg", None), "d_vocab", None) for name, model in models.items()}
-    known = [(name, size) for name, size in sizes.items() if size is not None]
-    for name, size in known[1:]:
-        first, first_size = known[0]
-        if size != first_size:
-            raise InputError(
-                f"model {first!r} has a vocabulary of {first_size} tokens and {name!r} one of {size}, so the same "
-                "tokens are not the same text; compare models with one tokenizer"
-            )
+def update_probes(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
+    """Give each probe the activations kept at its sites."""
+    for probe in probes:
+        probe.observe({site: kept[site, probe.readout] for site in probe.site_names}, batch)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from probes.engine.hooks import HookPoints, existing_hook, n_blocks
+import numpy as np
+
+from probes.engine.hooked_model import HookPoints, n_blocks
 from tasks import InputError
 
 
@@ -42,6 +45,20 @@ def split_site(name: str) -> tuple[str, str]:
     return model, hook
 
 
+def site_called(key: object) -> str:
+    """Return the hook name of a hidden state given by number or by name."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
+        raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")
+    if key < 0:
+        raise InputError(
+            f"layer {key} is negative; give the number of the hidden state: 0 for the embedding, l for the output of "
+            "the l-th block"
+        )
+    return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
+
+
 def head_name(block: int, head: int) -> str:
     """Return a head's name as TransformerLens and papers write it, both numbers from 0.
 
@@ -52,12 +69,35 @@ def head_name(block: int, head: int) -> str:
     return f"L{block}H{head}"
 
 
-def renumbered(name: str, layer: int) -> int:
+class Head(NamedTuple):
+    """An attention head with the value of a measure, as ``ProbeResult.top_heads`` returns it.
+
+    Attributes:
+        layer: the block's number, 0 for ``blocks.0``.
+        head: head number, from 0.
+        value: value of the measure.
+
+    Example:
+        >>> Head(layer=0, head=3, value=0.5).name
+        'L0H3'
+    """
+
+    layer: int
+    head: int
+    value: float
+
+    @property
+    def name(self) -> str:
+        """The head's name, such as ``"L0H3"``."""
+        return head_name(self.layer, self.head)
+
+
+def renumbered_site_layer(name: str, layer: int) -> int:
     """Return today's layer number of a site from an old file's, which counted the parts of blocks from 1.
 
     Example:
-        >>> renumbered("blocks.0.attn.hook_pattern", 1), renumbered("tuned/blocks.0.hook_resid_post", 1)
-        (0, 1)
+        >>> [renumbered_site_layer(f"tuned/blocks.0.{hook}", 1) for hook in ("attn.hook_pattern", "hook_resid_post")]
+        [0, 1]
     """
     hook = split_site(name)[1]
     match = None if _STREAM.fullmatch(hook) else re.match(r"blocks\.(\d+)\.", hook)
@@ -187,26 +227,28 @@ def head_output(layers: int | Sequence[int] | None = None) -> Selector:
     return Selector("head_output", _layers(layers))
 
 
-def attention_sites(sites: list[Site], selector: Selector) -> list[Site]:
+def check_attention_sites(sites: list[Site]) -> list[Site]:
     """Return the sites, all of which must be attention.
-
-    Args:
-        sites: sites of a probe.
-        selector: ``attention()`` for probes that can measure it, ``attention_pattern()`` for those that need patterns.
 
     Raises:
         InputError: naming the first other site.
 
     Example:
-        >>> attention_sites([Site("hook_embed", 0)], attention())
+        >>> check_attention_sites([Site("hook_embed", 0)])
         Traceback (most recent call last):
         tasks.errors.InputError: 'hook_embed' is not an attention pattern (attn.hook_pattern); give at=attention()
     """
-    ends = ("hook_attention", "hook_pattern") if selector.kind == "attention" else ("hook_pattern",)
     for site in sites:
-        if not site.name.endswith(ends):
-            raise InputError(f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at={selector}")
+        if not site.name.endswith(("hook_attention", "hook_pattern")):
+            raise InputError(f"{site.name!r} is not an attention pattern (attn.hook_pattern); give at=attention()")
     return sites
+
+
+def check_site_heads(by_site: Iterable[Sized]) -> None:
+    """Refuse sums by head of sites that have different numbers of heads."""
+    heads = sorted(set(map(len, by_site)))
+    if len(heads) > 1:
+        raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
 
 
 def resolve(model: HookPoints, at: Sites) -> list[Site]:
@@ -239,7 +281,7 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
         if isinstance(item, Selector):
             selected = _select(item, names, lacks)
         else:
-            selected = [Site(existing_hook(item, names, lacks), _layer_of(item, names))]
+            selected = [Site(existing_site(item, names, lacks), _layer_of(item, names))]
         sites |= {site.name: site for site in selected}
     if not sites:
         raise InputError("no sites given; name a hook point or a selector such as residual()")
@@ -259,7 +301,7 @@ def _layer_of(name: str, names: Sequence[str]) -> int:
 
 def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) -> list[Site]:
     if selector.kind == "embedding":
-        return [Site(existing_hook("hook_embed", names, lacks), 0)]
+        return [Site(existing_site("hook_embed", names, lacks), 0)]
     is_stream = selector.kind == "residual"
     last = n_blocks(names) if is_stream else n_blocks(names) - 1
     sites = []
@@ -275,14 +317,42 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
         pattern = f"blocks.{block}.{_BLOCK_HOOKS['attention_pattern']}"
         if selector.kind == "attention" and name not in names and pattern in names:
             name = pattern
-        sites.append(Site(existing_hook(name, names, lacks), number))
+        sites.append(Site(existing_site(name, names, lacks), number))
     if selector.final_norm:
-        sites.append(Site(existing_hook("unembed.hook_in", names, lacks), n_blocks(names) + 1))
+        sites.append(Site(existing_site("unembed.hook_in", names, lacks), n_blocks(names) + 1))
     return sites
 
 
-def check_equal_heads(by_site: Iterable[Sized]) -> None:
-    """Refuse sums by head of sites that have different numbers of heads."""
-    heads = sorted(set(map(len, by_site)))
-    if len(heads) > 1:
-        raise InputError(f"the sites have different numbers of heads {heads}; measure them with a probe each")
+def existing_site(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
+    """Return a hook point's name if the model has it.
+
+    Args:
+        name: name of the hook point.
+        names: names of all hook points of the model.
+        lacks: endings of names that a model of this kind lacks, with the reason.
+
+    Raises:
+        InputError: for an unknown name, with the nearest names.
+    """
+    if name not in names:
+        for end, reason in lacks.items():
+            if name.endswith(end):
+                raise InputError(f"no hook point {name!r} in this model: {reason}")
+        n = n_blocks(names)
+        blocks = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
+        near = _near_names(name, names)
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see model.hook_dict for the names"
+        raise InputError(f"no hook point {name!r} in this model{blocks}{hint}")
+    return name
+
+
+def _near_names(name: str, names: Sequence[str]) -> list[str]:
+    """Return up to three near names. For a block beyond the last, the last block's counterpart comes first."""
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    n = n_blocks(names)
+    match = re.match(r"blocks\.(\d+)\.(.*)", name)
+    if match and int(match[1]) >= n:
+        in_last_block = f"blocks.{n - 1}.{match[2]}"
+        if in_last_block in names:
+            return [in_last_block, *(other for other in near if other != in_last_block)][:3]
+    return near

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import torch
-from jaxtyping import Int, Int64, Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from probes.store.digest import splitmix64
 from tasks import InputError
 
 ValueT = TypeVar("ValueT")
@@ -22,7 +23,7 @@ AnyTensor: TypeAlias = Shaped[Tensor, "..."]
 IndexedRows: TypeAlias = tuple[Int[Tensor, "row"], Shaped[Tensor, "row ..."]]  # example indices, and a row for each
 
 
-class Declared(ABC, Generic[StateT]):
+class DeclaredState(ABC, Generic[StateT]):
     """A class attribute that gives each probe instance its own state on first use."""
 
     name: str
@@ -35,7 +36,7 @@ class Declared(ABC, Generic[StateT]):
         """Return an empty state for ``probe``."""
 
     @overload
-    def __get__(self, probe: None, owner: type) -> Declared[StateT]: ...
+    def __get__(self, probe: None, owner: type) -> DeclaredState[StateT]: ...
     @overload
     def __get__(self, probe: object, owner: type) -> StateT: ...
     def __get__(self, probe: Any, owner: type) -> Any:
@@ -85,7 +86,7 @@ class Keyed(ABC, Generic[ValueT]):
         """Replace all values by the ``tensors()`` of another state."""
 
 
-class Sum(Declared["SumState"]):
+class Sum(DeclaredState["SumState"]):
     """Additive state: one float64 (or int64) tensor per key, usually a site.
 
     Memory: the size of the tensors added, independent of the number of examples. Integer sums do not depend on order at
@@ -116,7 +117,7 @@ class Sum(Declared["SumState"]):
         return SumState(self.dtype)
 
 
-class Rows(Declared["RowsState"]):
+class Rows(DeclaredState["RowsState"]):
     """State that keeps examples by their index, one row each.
 
     Memory: ``cap`` rows per key, or all of them if ``cap`` is ``None``. With a cap, which rows stay depends on their
@@ -268,7 +269,7 @@ class RowsState(Keyed[list[IndexedRows]]):
     def _capped(self, index: Int[Tensor, "example"], rows: Shaped[Tensor, "example ..."]) -> IndexedRows:
         if self.cap is None or len(index) <= self.cap:
             return index, rows
-        keep = torch.sort(hashed_indices(index), stable=True).indices[: self.cap]
+        keep = torch.sort(splitmix64(index), stable=True).indices[: self.cap]
         return index[keep], rows[keep]
 
     def get(self, key: str) -> IndexedRows:
@@ -324,16 +325,3 @@ class RowsState(Keyed[list[IndexedRows]]):
             key, _, part = name.rpartition("/")
             if part == "index":
                 self._values[key] = [(index, tensors[f"{key}/rows"])]
-
-
-def hashed_indices(index: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-    """Return splitmix64 of each integer, which gives the integers a fixed pseudo-random order."""
-    x = index.to(torch.int64) + -7046029254386353131
-    x = (x ^ _shift(x, 30)) * -4658895280553007687
-    x = (x ^ _shift(x, 27)) * -7723592293110705685
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: Int64[Tensor, "*shape"], by: int) -> Int64[Tensor, "*shape"]:
-    """Return the logical right shift of int64."""
-    return (x >> by) & ((1 << (64 - by)) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from tasks import InputError
 from tasks.errors import error_line
 from tasks.text.beginning import Bos

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from probes.engine.hooks import Models
+from probes.engine.hooked_model import Models
 from probes.engine.probe import Probe
 from probes.engine.readout import all_tokens
 from probes.engine.sites import Site, Sites
@@ -19,7 +20,7 @@ from tasks import Batch, InputError
 from tasks.settings import check_count
 
 
-def words_by_position(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
+def topic_words(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
     """Return the word at each position, its token or a per-token label, -1 at padding."""
     words = batch.tokens if label is None else batch.label(label, per="token")
     return words if batch.attention_mask is None else torch.where(batch.attention_mask, words, -1)
@@ -29,6 +30,7 @@ class TopicProbe(Probe):
     """Base class of probes that measure words of known topics."""
 
     readout = all_tokens()
+    units: str | None = None
 
     def __init__(self, topics: ArrayLike, at: Sites, words: str | None, n_permutations: int, seed: int) -> None:
         check_count(n_permutations=(n_permutations, 0), seed=(seed, 0))
@@ -49,9 +51,15 @@ class TopicProbe(Probe):
             )
         return super().bind(model)
 
-    def _words(self, batch: Batch) -> Int[Tensor, "batch pos"]:
-        """Return the word at each position, -1 at padding."""
-        return words_by_position(batch, self.words)
+    def _units_of(self, batch: Batch) -> Int[Tensor, "batch"]:
+        """Return the unit of each example, by default the example itself."""
+        return batch.index if self.units is None else batch.label(self.units, per="example")
+
+    def _generators(self, units: Int[Tensor, "batch"]) -> list[np.random.Generator]:
+        """Return a generator for each unit, which depends on the seed and the unit alone. Refuse negative units."""
+        numbers = units.long().tolist()
+        check_count(**{self.units or "index": (min(numbers, default=0), 0)})
+        return [np.random.default_rng([self.seed, unit]) for unit in numbers]
 
     def _with_null(
         self,

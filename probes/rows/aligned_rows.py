@@ -69,15 +69,13 @@ class AlignedRows(ABC):
         examples = self._find(index)
         self._check_names(names)
         sites = [name.removeprefix("rows/") for name in names if name.startswith("rows/")]
-        rows = self._read(sites, self._places[examples], index) if sites else {}
+        rows = self._read(sites, self._places[examples]) if sites else {}
         values = {f"rows/{site}": x for site, x in rows.items()}
         values |= {key: self._labels[key][examples] for key in names if key in self._labels}
         return {name: values[name] for name in names}
 
     @abstractmethod
-    def _read(
-        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
-    ) -> dict[str, Float[Tensor, "some _"]]:
+    def _read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
         """Return the rows of some examples, which were at these places in the columns, by site."""
 
     def _find(self, index: Integer[Tensor, "some"]) -> Int64[Tensor, "some"]:

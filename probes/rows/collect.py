@@ -9,8 +9,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.engine.batches import Batches
-from probes.engine.hooks import HookedModel
-from probes.engine.identity import token_digests
+from probes.engine.examples_digest import token_digests
+from probes.engine.hooked_model import HookedModel
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
@@ -21,7 +21,7 @@ from tasks import Batch
 from tasks.text.beginning import Bos
 
 
-class Gather(Probe):
+class RowCollector(Probe):
     """Probe that keeps every example's rows and labels, and a digest of its tokens."""
 
     rows = Rows()
@@ -78,6 +78,6 @@ def collect_rows(
         >>> # rows = collect_rows(model, batches, at=residual(3), readout=last_token())
         >>> # rows["blocks.2.hook_resid_post"].shape  # [n d_model]
     """
-    probe = Gather(at, readout)
+    probe = RowCollector(at, readout)
     run(model, batches, probe, tokenizer=tokenizer, bos=bos, tokens_per_batch=tokens_per_batch)
     return probe.by_site()

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from torch import Tensor
 
-from probes.engine.identity import token_digests
+from probes.engine.examples_digest import token_digests
 from probes.engine.readout import Readout, check_row_readout, last_token
+from probes.engine.sites import site_called
 from probes.rows.aligned_rows import AlignedRows, Columns
-from probes.rows.vllm_rows import VllmFiles, check_finite_rows, row_files, site_called
+from probes.rows.vllm_rows import VllmFiles, vllm_paths
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
@@ -31,10 +32,8 @@ _Rows: TypeAlias = Float[Tensor, "example _"]  # sites differ in width
 _SiteStates: TypeAlias = Float[Tensor, "_ _"] | Float[Tensor, "_ _ _"] | list[Float[Tensor, "_ _"]]
 """Rows, states of padded tokens, or each example's states of its tokens."""
 
-_ReadRows: TypeAlias = Callable[
-    [Sequence[str], Int64[Tensor, "some"], Integer[Tensor, "some"]], dict[str, Float[Tensor, "some _"]]
-]
-"""From sites, places in the order given, and the examples' index, to rows by site."""
+_ReadRows: TypeAlias = Callable[[Sequence[str], Int64[Tensor, "some"]], dict[str, Float[Tensor, "some _"]]]
+"""From sites and places in the order given to rows by site."""
 
 _Positions: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
 
@@ -116,11 +115,11 @@ def rows_from(
     else:
         if tokens is not None or attention_mask is not None:
             raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
-        paths, index = row_files(rows, index)
+        paths, index = vllm_paths(rows, index)
         files = VllmFiles(paths, layers, places, readout)
         columns = {"index": _index(index, len(paths)), "tokens": files.tokens}
         sites = files.sites
-        read = files.read
+        read = partial(_read_files, files, columns["index"])
     classes = {}
     for name, values in (labels or {}).items():
         columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
@@ -206,19 +205,35 @@ class ForeignRows(AlignedRows):
         """Yield the examples, some thousand at a time."""
         yield from torch.split(self.index, _EXAMPLES_PER_BLOCK)
 
-    def _read(
-        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
-    ) -> dict[str, Float[Tensor, "some _"]]:
-        return self._read_rows(sites, places, index)
+    def _read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
+        return self._read_rows(sites, places)
 
 
-# ---- tensors ----
+# ---- tensors and files ----
 
 
 def _read_tensors(
-    rows: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
+    rows: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"]
 ) -> dict[str, Float[Tensor, "some _"]]:
     return {site: rows[site][places] for site in sites}
+
+
+def _read_files(
+    files: VllmFiles, index: Int64[Tensor, "example"], sites: Sequence[str], places: Int64[Tensor, "some"]
+) -> dict[str, Float[Tensor, "some _"]]:
+    rows = files.read(sites, places)
+    for site, x in rows.items():
+        _check_finite(site, x, index[places])
+    return rows
+
+
+def _check_finite(site: str, rows: Float[Tensor, "example d"], index: Integer[Tensor, "example"]) -> None:
+    """Refuse NaN and infinity, naming the example."""
+    broken = index[~torch.isfinite(rows).all(dim=1)]
+    if len(broken):
+        raise InputError(
+            f"NaN or infinity in the rows of {site!r} for example index {int(broken[0])}; leave the example out"
+        )
 
 
 def _states_by_site(given: Mapping[Any, States]) -> dict[str, _SiteStates]:
@@ -319,7 +334,7 @@ def _read_out(
             rows[site] = torch.cat([readout(part, batch.to(part.device)).cpu() for part, batch in batches])
             if lengths is None:
                 lengths = torch.cat([batch.lengths() for _, batch in batches])
-        check_finite_rows(site, rows[site], index)
+        _check_finite(site, rows[site], index)
     return rows, lengths
 
 

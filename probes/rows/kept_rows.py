@@ -1,27 +1,23 @@
-"""Rows for a row store: the values kept of each example, and the examples an unfinished store holds."""
+"""Rows for a row store: which values are kept of each example."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int64, Integer, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
-from probes.engine.hooks import HookedModel
-from probes.engine.identity import fingerprint, token_digests
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import Readout, check_row_readout
 from probes.engine.sites import Sites, resolve
-from probes.engine.state import RowsState
-from probes.rows.collect import Gather
-from probes.rows.row_store import ROWS_FORMAT, check_shards, read_header, read_index, store_shards
-from probes.store.files import is_temporary
-from probes.store.index_set import IndexSet
+from probes.rows.collect import RowCollector
+from probes.rows.shards import ROWS_FORMAT
 from tasks import Batch, InputError
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -75,10 +71,10 @@ class Keeping:
         numbers = _numbers_per_example(model, sites)
         if numbers is not None:
             dtype = self.dtype or _dtype_of(model)
-            check_space(folder, examples, len(sites), numbers, numbers * dtype.itemsize)
+            _check_disk_space(folder, examples, len(sites), numbers, numbers * dtype.itemsize)
 
 
-class _KeptRows(Gather):
+class _KeptRows(RowCollector):
     """Collector of rows in the dtype of the store."""
 
     def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
@@ -108,170 +104,12 @@ class _KeptRows(Gather):
             )
         return converted
 
-    def size(self) -> tuple[int, int]:
-        """Return how many numbers, and bytes, one example has at all sites."""
+    def check_space(self, folder: Path, examples: int) -> None:
+        """Refuse more rows than the disk has room for, by the first example's."""
         rows = [self.rows.get(f"rows/{site}")[1][0] for site in self.site_names]
-        return sum(x.numel() for x in rows), sum(x.numel() * x.element_size() for x in rows)
-
-
-@dataclass
-class Stored:
-    """The examples that a folder holds, and the examples given so far, which must be equal.
-
-    Attributes:
-        folder: folder of the store.
-        labels: names of the labels kept.
-        known: index, tokens and labels of the examples that the folder held at the start, by index, ascending.
-        seen: the examples given so far.
-        written: number of examples written since.
-    """
-
-    folder: Path
-    labels: Sequence[str]
-    known: dict[str, Integer[Tensor, "example"]]
-    seen: IndexSet = field(default_factory=IndexSet)
-    written: int = 0
-
-    @classmethod
-    def from_shards(cls, folder: Path, labels: Sequence[str], kept: Sequence[Path]) -> Stored:
-        """Read which examples these shards hold. Refuse a shard of which a file is missing."""
-        parts = [read_index(path) for path in kept]
-        for path in kept:
-            check_shards(path)
-        if not parts:
-            return cls(folder, labels, {"index": torch.zeros(0, dtype=torch.int64)})
-        joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-        order = torch.argsort(joined["index"])
-        return cls(folder, labels, {key: values[order] for key, values in joined.items()})
-
-    def __len__(self) -> int:
-        return len(self.known["index"])
-
-    @property
-    def given(self) -> int:
-        """The number of examples given so far."""
-        return len(self.seen)
-
-    def see(self, index: Integer[Tensor, "example"]) -> None:
-        """Note that these examples were given.
-
-        Raises:
-            InputError: for one that was given before.
-        """
-        self.seen.add(index, "give every example an index of its own")
-
-    def new(self, batch: Batch) -> Batch:
-        """Return the examples of a batch that are not there yet.
-
-        Raises:
-            InputError: for an example given twice, and one that is there with other tokens or labels.
-        """
-        self.see(batch.index)
-        index = batch.index.cpu()
-        held = self.known["index"]
-        is_held = torch.isin(index, held)
-        if not bool(is_held.any()):
-            return batch
-        places = torch.searchsorted(held, index[is_held])
-        self._check_same(batch.select(is_held.to(batch.index.device)), places)
-        return batch.select((~is_held).to(batch.index.device))
-
-    def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
-        """Refuse examples whose tokens or labels differ from the kept ones at ``places``."""
-        store = repr(str(self.folder))
-        example = _first_difference(token_digests(batch), self.known["tokens"][places])
-        if example is not None:
-            raise InputError(
-                f"example index {int(batch.index[example])} has different tokens in {store}; give the same prompts, or "
-                "a new folder"
-            )
-        for name in self.labels:
-            given = batch.label(name, per="example")
-            kept = self.known[f"labels/{name}"][places]
-            example = _first_difference(given, kept)
-            if example is not None:
-                raise InputError(
-                    f"example index {int(batch.index[example])} has {given[example].item()} as its label {name!r}, not "
-                    f"{kept[example].item()} as in {store}; give the same labels, or a new folder"
-                )
-
-    def check_all_given(self) -> None:
-        """Refuse a folder that holds more examples than were given, and no examples at all."""
-        if not len(self.seen):
-            raise InputError("there are no examples to measure; give at least one non-empty batch")
-        missing = self.known["index"][~self.seen.holds(self.known["index"])]
-        if len(missing):
-            raise InputError(
-                f"{str(self.folder)!r} holds example index {int(missing[0])}, which is not in these batches "
-                f"({len(missing)} such); give all the examples it was started with, or a new folder"
-            )
-
-
-def _first_difference(one: Shaped[Tensor, "example"], other: Shaped[Tensor, "example"]) -> int | None:
-    """Return the first place at which two tensors differ."""
-    places = (one.cpu() != other).nonzero()
-    return int(places[0, 0]) if len(places) else None
-
-
-def files_of(
-    rows: RowsState,
-) -> tuple[dict[str, Integer[Tensor, "example"]], Iterator[tuple[str, Float[Tensor, "example d"]]]]:
-    """Return the arguments of ``write_shard``. A site's rows are released once they are taken."""
-    index, tokens = rows.get("tokens")
-    columns = {"index": index, "tokens": tokens}
-    columns |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
-    sites = [key.removeprefix("rows/") for key in rows if key.startswith("rows/")]
-    return columns, ((site, rows.pop(f"rows/{site}")[1]) for site in sites)
-
-
-def kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
-    """Return the shards that a folder holds of these rows, without writing.
-
-    Raises:
-        InputError: for a folder that is not a row store, or holds other rows.
-    """
-    old = read_header(folder)
-    kept = store_shards(folder)
-    if old is None and kept:
-        raise InputError(
-            f"{str(folder)!r} has shards of rows but no rows.json, which says which model they are of; put it "
-            "back, delete the folder, or give a new one"
-        )
-    if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
-        raise InputError(f"{str(folder)!r} has files but is not a row store; give a new folder")
-    if old is None or not kept:  # no rows are kept yet, so none can be mixed
-        return kept
-    names = {
-        "sites": "other sites",
-        "readout": "another readout",
-        "labels": "other labels",
-        "dtype": f"dtype {old.get('dtype') or 'of the model'}",
-    }
-    for key, value in header.items():
-        if old.get(key) != value:
-            raise InputError(
-                f"{str(folder)!r} holds rows of {names.get(key, 'another model')}; "
-                "give a new folder, or delete this one"
-            )
-    return kept
-
-
-# ---- space on the disk ----
-
-
-def count_given(given: Any) -> int | None:
-    """Return how many examples there are at least, if that can be known without drawing them."""
-    if isinstance(given, (Batch, Tensor)):
-        return len(given)
-    if isinstance(given, Mapping):
-        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
-        if isinstance(values, str) or not len(values):
-            return 1
-        is_batch = isinstance(values[0], str) or np.ndim(values[0]) > 0
-        return len(values) if is_batch else 1
-    if isinstance(given, (list, tuple)):
-        return sum(1 if isinstance(item, str) else count_given(item) or 0 for item in given)
-    return len(given) if hasattr(given, "__len__") else None
+        numbers = sum(x.numel() for x in rows)
+        size = sum(x.numel() * x.element_size() for x in rows)
+        _check_disk_space(folder, examples, len(rows), numbers, size)
 
 
 def _numbers_per_example(model: HookedModel, sites: Sequence[Any]) -> int | None:
@@ -289,7 +127,7 @@ def _dtype_of(model: HookedModel) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
-def check_space(folder: Path, examples: int, sites: int, numbers: int, size: int) -> None:
+def _check_disk_space(folder: Path, examples: int, sites: int, numbers: int, size: int) -> None:
     """Refuse more rows than the disk has room for, before they are measured.
 
     Args:

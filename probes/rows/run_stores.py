@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Int64, Integer, Shaped
 from torch import Tensor
 
-from probes.engine.hooks import HookPoints
-from probes.engine.identity import ExamplesDigest
-from probes.engine.probe import Probe, computed_of, each_probe
+from probes.engine.examples_digest import ExamplesDigest
+from probes.engine.hooked_model import HookPoints
+from probes.engine.probe import Probe, compute_probe, probes_as_list
 from probes.engine.result import ProbeResult
 from probes.engine.sites import split_site
 from tasks import Batch, InputError
@@ -100,7 +100,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         >>> run_stores(rows, NDims("hook_embed"))["n_dims"].shape
         torch.Size([1, 1])
     """
-    several = each_probe(probes)
+    several = probes_as_list(probes)
     named: dict[str, RowSource] = dict(stores) if isinstance(stores, Mapping) else {"": stores}
     _check_stores(named)
     for probe in several:
@@ -118,7 +118,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         for batch, rows in _batches(named, keys_by_store):
             for probe in several:
                 probe.observe({site: rows[site] for site in probe.site_names}, batch)
-    results = [_with_models(computed_of(probe, len(first)), named, notes) for probe in several]
+    results = [_with_models(compute_probe(probe, len(first)), named, notes) for probe in several]
     return results[0] if isinstance(probes, Probe) else results
 
 

@@ -11,15 +11,17 @@ from typing import Any
 
 import torch
 
-from probes.engine.batches import Batches, each_batch
-from probes.engine.hooks import HookedModel
+from probes.engine.batches import Batches, count_given, each_batch
+from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import Readout, last_token
 from probes.engine.run import measuring_batches
 from probes.engine.sites import Sites, residual
 from probes.engine.state import RowsState
 from probes.engine.texts import TextTokenizer
-from probes.rows.kept_rows import Keeping, Stored, _KeptRows, check_space, count_given, files_of, kept_shards
-from probes.rows.row_store import RowStore, next_shard, write_header, write_shard
+from probes.rows.kept_rows import Keeping, _KeptRows
+from probes.rows.row_store import RowStore, write_store_header
+from probes.rows.shards import next_shard, shard_content, write_shard
+from probes.rows.stored_examples import StoredExamples
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError
@@ -91,10 +93,9 @@ def save_rows(
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
     with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder)
-        kept = kept_shards(folder, header)
-        if not kept:
-            write_header(folder, header)
-        stored = Stored.from_shards(folder, keeping.labels, kept)
+        stored = StoredExamples.from_folder(folder, header)
+        if not len(stored):
+            write_store_header(folder, header)
         known = count_given(batches)
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
@@ -102,9 +103,8 @@ def save_rows(
         title = "saving rows" if progress else None
         source = each_batch(batches, {"": model}, reading=reading, tokens_per_batch=tokens_per_batch, progress=title)
         _write_shards(model, source, keeping, header, stored, known, shard_rows)
-        stored.check_all_given()
         with _writing(stored):
-            write_header(folder, {**header, "examples": stored.given, "tokenization": reading.tokenization})
+            stored.finish(header, reading.tokenization)
         return RowStore(folder)
 
 
@@ -113,7 +113,7 @@ def _write_shards(
     batches: Iterable[Batch],
     keeping: Keeping,
     header: Mapping[str, Any],
-    stored: Stored,
+    stored: StoredExamples,
     known: int | None,
     shard_rows: int,
 ) -> None:
@@ -139,7 +139,7 @@ def _write_shards(
             step(new)
             waiting += len(new)
             if known is not None and not size_checked:
-                check_space(stored.folder, known - len(stored), len(probe.sites), *probe.size())
+                probe.check_space(stored.folder, known - len(stored))
                 size_checked = True
             if waiting >= shard_rows or writer.is_due():
                 writer.write()
@@ -151,7 +151,7 @@ def _write_shards(
 class _Writer:
     """Writer of one shard while the next one is measured. After an exception it writes the remaining rows."""
 
-    def __init__(self, header: Mapping[str, Any], stored: Stored, probe: _KeptRows) -> None:
+    def __init__(self, header: Mapping[str, Any], stored: StoredExamples, probe: _KeptRows) -> None:
         self._header = header
         self._stored = stored
         self._probe = probe
@@ -200,10 +200,10 @@ class _Writer:
         self._failed = False
 
     def _write_shard(self, rows: RowsState) -> None:
-        columns, sites = files_of(rows)
+        columns, sites = shard_content(rows)
         with _writing(self._stored):
             if not self._stored.written:
-                write_header(self._stored.folder, self._header)  # unfinished again, if it was complete
+                write_store_header(self._stored.folder, self._header)  # unfinished again, if it was complete
             write_shard(next_shard(self._stored.folder), columns, sites)
         self._stored.written += len(columns["index"])
 
@@ -217,7 +217,7 @@ def _drop_unfinished(rows: RowsState) -> int:
 
 
 @contextmanager
-def _writing(stored: Stored) -> Iterator[None]:
+def _writing(stored: StoredExamples) -> Iterator[None]:
     """Turn an error of the disk into a sentence that says which rows are kept."""
     try:
         yield

@@ -14,8 +14,9 @@ from jaxtyping import Float, Int64, Integer, Shaped
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from probes.engine.identity import token_digests
+from probes.engine.examples_digest import token_digests
 from probes.engine.readout import Readout
+from probes.engine.sites import site_called
 from tasks import Batch, InputError
 from tasks.settings import check_different
 
@@ -79,26 +80,20 @@ class VllmFiles:
             )
         self._width = shape[2]
 
-    def read(
-        self, sites: Sequence[str], places: Int64[Tensor, "some"], index: Integer[Tensor, "some"]
-    ) -> dict[str, Float[Tensor, "some d"]]:
+    def read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some d"]]:
         """Return the rows of the examples in these files, by site. Each file is opened once.
 
         Args:
             sites: at least one.
             places: the files, by their number.
-            index: the examples, for the error.
 
         Raises:
-            InputError: for a file that cannot be read, NaN and infinity.
+            InputError: for a file that cannot be read.
         """
         columns = [self.sites.index(site) for site in sites]
         by_example = [self._read_file(i, columns) for i in places.tolist()]
         by_site = torch.stack(by_example, dim=1) if by_example else torch.zeros(len(sites), 0, self._width or 0)
-        rows = dict(zip(sites, by_site, strict=True))
-        for site, x in rows.items():
-            check_finite_rows(site, x, index)
-        return rows
+        return dict(zip(sites, by_site, strict=True))
 
     def _read_file(self, i: int, columns: Sequence[int]) -> Float[Tensor, "site d"]:
         first = min(columns)
@@ -139,7 +134,7 @@ def _token_ids(file: Any, path: Path) -> Integer[Tensor, "pos"]:
     return tokens.reshape(-1)
 
 
-def row_files(
+def vllm_paths(
     given: str | Path | Sequence[str | Path], index: Any
 ) -> tuple[list[Path], Sequence[int] | Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."] | None]:
     """Return the files in the order of their examples, and which examples these are.
@@ -186,26 +181,3 @@ def _number(path: Path) -> int:
             f"index={{{name!r}: 0, ...}}, or the paths in the order of the prompts"
         )
     return int(numbers[0])
-
-
-def site_called(key: object) -> str:
-    """Return the hook name of a hidden state given by number or by name."""
-    if isinstance(key, str):
-        return key
-    if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
-        raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")
-    if key < 0:
-        raise InputError(
-            f"layer {key} is negative; give the number of the hidden state: 0 for the embedding, l for the output of "
-            "the l-th block"
-        )
-    return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
-
-
-def check_finite_rows(site: str, rows: Float[Tensor, "example d"], index: Integer[Tensor, "example"]) -> None:
-    """Refuse NaN and infinity, naming the example."""
-    broken = index[~torch.isfinite(rows).all(dim=1)]
-    if len(broken):
-        raise InputError(
-            f"NaN or infinity in the rows of {site!r} for example index {int(broken[0])}; leave the example out"
-        )

@@ -1,1 +1,1 @@
-"""Files with checksums, locks on folders, digests, and sets of example indices."""
+"""Files with checksums, locks on folders, digests, versions, and sets of example indices."""

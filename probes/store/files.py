@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -199,12 +199,12 @@ def _is_being_made(path: Path, host: str, process: int) -> bool:
 # ---- checksums ----
 
 
-def verifies_checksums() -> bool:
+def files_are_verified() -> bool:
     """Return whether checksums are compared: unless the environment has ``MECHCLUST_VERIFY=0``."""
     return os.environ.get(VERIFY) != "0"
 
 
-def is_whole(path: str | Path) -> bool:
+def is_whole_file(path: str | Path) -> bool:
     """Return whether a safetensors or JSON file that mechclust wrote is there, undamaged. Cost: reading it once."""
     path = Path(path)
     try:
@@ -306,7 +306,7 @@ def check_safetensors(path: str | Path) -> dict[str, str]:
         with safe_open(str(path), framework="pt") as file:
             header: dict[str, str] = dict(file.metadata() or {})
         named = header.get("checksum")
-        if not verifies_checksums():
+        if not files_are_verified():
             return header
         if named is not None and named != _checksum_of(Path(path), named):
             raise DamagedError(f"{str(path)!r} is damaged (its checksum does not match); {_RECREATE}")
@@ -399,7 +399,7 @@ def read_json(path: str | Path, *, handwritten: bool = False) -> Any:
         raise InputError(f"{str(path)!r} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # no UTF-8, an integer of 4,301 digits, lists in lists too deep
         raise InputError(f"{str(path)!r} is damaged (it is not JSON); {_RECREATE_OURS}") from None
-    if not verifies_checksums():
+    if not files_are_verified():
         return value
     if None in named and not handwritten:
         raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {_RECREATE}")
@@ -420,21 +420,3 @@ def _objects_of(value: Any) -> list[dict[str, Any]]:
 
 def _json_checksum(value: Any) -> str:
     return str(xxhash.xxh3_128(json.dumps(value).encode()).hexdigest())
-
-
-def package_versions() -> dict[str, str]:
-    """Return the versions of the packages that numbers depend on, for metadata."""
-    return dict(_versions())
-
-
-@cache
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    installed = {}
-    for package in ("mechclust", "torch", "transformer-lens", "scikit-learn", "numpy"):
-        try:
-            installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return installed

@@ -27,7 +27,7 @@ def locked_folder(folder: str | Path, *, wait: float = 0.0, way: str = "give ano
     Args:
         folder: any folder.
         wait: seconds to wait for an owner that is about to end, in a worker process at least the seconds of
-            ``wait_for_dead_owners``.
+            ``wait_for_locks``.
         way: another way out, for the error.
 
     Raises:
@@ -61,7 +61,7 @@ def locked_folder(folder: str | Path, *, wait: float = 0.0, way: str = "give ano
         lock.release()
 
 
-def wait_for_dead_owners(seconds: float = 120.0) -> None:
+def wait_for_locks(seconds: float = 120.0) -> None:
     """Wait so long for every lock from now on, in this worker process.
 
     NFS keeps the lock of a machine that died for its lease, 90 seconds, and another worker repeats its job at once.

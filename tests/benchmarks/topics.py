@@ -24,7 +24,7 @@ def attention_loop(lists: bool = False) -> float:
     from mechclust.models import build_model
     from mechclust.studies.topic_structure.config import TopicTransformerConfig
     from probes import TopicAttention
-    from probes.engine.hooks import forward
+    from probes.engine.hooked_model import forward
     from tasks import TopicDocuments
 
     task = TopicDocuments(n_documents=100)

@@ -14,7 +14,7 @@ from tests.faults.process import Call, command, python
 
 if TYPE_CHECKING:  # imported by processes only, late
     from mechclust.jobs import Engine
-    from probes.engine.hooks import HookedModel
+    from probes.engine.hooked_model import HookedModel
     from tasks import Batch
 
 STUDIES = (

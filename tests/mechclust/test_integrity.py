@@ -21,7 +21,7 @@ from mechclust.report.folder import check_command, open_folder, read_record, rec
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble
 from probes import CKA, ProbeResult, RowStore, attach, load_result, residual, save_rows
-from probes.store.files import is_whole
+from probes.store.files import is_whole_file
 from tasks import Batch, InputError, SparseModularAddition
 
 MODEL = ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2)
@@ -104,7 +104,7 @@ def test_a_flipped_byte_is_found(written: Path, tmp_path: Path, name: str) -> No
     folder = shutil.copytree(written, tmp_path / "copy")
     path, read, draw = folder / name, KINDS[name], random.Random(name)
     whole = path.read_bytes()
-    assert is_whole(path)
+    assert is_whole_file(path)
     begin = 8 + int.from_bytes(whole[:8], "little") if path.suffix == ".safetensors" else len(whole)
     places = [0, 7, 8, len(whole) - 1, *draw.sample(range(8, begin), 8)]
     places += draw.sample(range(begin, len(whole)), min(8, len(whole) - begin))
@@ -116,7 +116,7 @@ def test_a_flipped_byte_is_found(written: Path, tmp_path: Path, name: str) -> No
             read(folder)
         assert "\n" not in (said := str(refused.value))
         assert "; " in said, said  # the way out
-        assert not is_whole(path)
+        assert not is_whole_file(path)
     path.write_bytes(whole)
     read(folder)
 
@@ -126,7 +126,7 @@ def test_every_kind_is_here(written: Path) -> None:
     kinds = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
     checked = {*KINDS, *(f"rows/shard-00000/{site}.safetensors" for site in RowStore(written / "rows").sites)}
     assert {name for name in kinds - checked if not name.endswith(".lock")} == {"ensemble/state.safetensors"}
-    assert all(is_whole(written / name) for name in kinds if not name.endswith(".lock"))
+    assert all(is_whole_file(written / name) for name in kinds if not name.endswith(".lock"))
 
 
 def test_not_compared_when_told_so(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

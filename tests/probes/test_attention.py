@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from probes import Attention, AttentionReadout, Probe, Sum, all_tokens, attention, residual, resolve, run
 from probes.attention_entropy import MeanEntropies
 from probes.engine import attention as attention_module
-from probes.engine.attention import EagerAttention, relabelled_pairs
+from probes.engine.attention import EagerAttention
 from probes.engine.fused_attention import FusedAttention
 from tasks import Batch, InputError
 
@@ -118,7 +118,7 @@ def test_relabelled_mass_is_summed_pair_by_pair(kind: str, n_labellings: int, ov
     for layer in (fused, EagerAttention(pattern)):
         sums = layer.relabelled_mass(words, labels, meet)
         torch.testing.assert_close(sums, (same, meeting), rtol=1e-6, atol=1e-6)
-    assert torch.equal(relabelled_pairs(words, labels, meet)[1], pairs.long())
+    assert torch.equal(EagerAttention.relabelled_pairs(words, labels, meet)[1], pairs.long())
 
 
 @pytest.mark.usefixtures("blocks")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
-from probes.engine.batches import each_batch
+from probes.engine.batches import count_given, each_batch
 from probes.engine.texts import TextTokenizer
 from tasks import Batch, InputError
 
@@ -442,3 +442,10 @@ def test_attach_keeps_the_order_and_the_padding_of_its_batch(model: Any) -> None
         told = pytest.raises(InputError, match=r"^on\(\) measures one forward pass, but was given 0 batches; give one")
         with told, attached.on(torch.ones(0, 3).long()):
             pass
+
+
+def test_examples_are_counted_without_drawing_them() -> None:
+    assert count_given(["a", "b", "c"]) == count_given(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
+    assert count_given({"text": ["a", "b"]}) == count_given({"input_ids": [[1], [2, 3]]}) == 2
+    assert count_given({"text": "a"}) == count_given({"input_ids": [1, 2]}) == 1
+    assert count_given(iter(["a"])) is None

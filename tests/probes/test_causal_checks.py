@@ -313,7 +313,7 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
     cases: list[tuple[Any, str]] = [
         (
             lambda: causal_checks(solved, everything(), ClusteringHead("sum"), right),
-            "this ClusteringHead has not been run; call run(model, batches, probe) before causal_checks",
+            "this ClusteringHead has not been run; call run(model, batches, probe) first",
         ),
         (
             lambda: causal_checks(solved, everything().select(slice(0, 1)), probe, right),

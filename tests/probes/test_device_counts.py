@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probes import collect_rows, run
-from probes.engine.hooks import forward
+from probes.engine.hooked_model import forward
 from tests.probes.test_two_devices import EVERYWHERE, MAKE, padded
 from tests.probes.two_devices import CPU, FIRST, PlacedModel, simulated_cuda
 

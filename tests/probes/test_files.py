@@ -21,7 +21,7 @@ from probes.store.files import (
     DamagedError,
     _host_part,
     is_temporary,
-    is_whole,
+    is_whole_file,
     read_json,
     read_safetensors,
     remove_leftovers,
@@ -88,13 +88,13 @@ class TestSafetensors:
 
     def test_every_flipped_byte_is_found(self, path):
         whole = path.read_bytes()
-        assert is_whole(path)
+        assert is_whole_file(path)
         for place in range(len(whole)):
             flip(path, place, place % 8)
             assert str(path) in refusal(read_safetensors, path)
-            assert not is_whole(path)
+            assert not is_whole_file(path)
             path.write_bytes(whole)
-        assert is_whole(path)
+        assert is_whole_file(path)
 
     def test_a_checksum_of_other_letters_where_no_format_is_named(self, path):
         write_safetensors(path, TENSORS, {})
@@ -103,7 +103,7 @@ class TestSafetensors:
             flip(path, place + digit, 6)
             assert str(path) in refusal(read_safetensors, path)
             flip(path, place + digit, 6)
-        assert is_whole(path)
+        assert is_whole_file(path)
 
     def test_the_sentence(self, path):
         flip(path, -1)
@@ -116,7 +116,7 @@ class TestSafetensors:
 
     def test_one_of_ours_without_a_checksum(self, path):
         save_file({"x": torch.zeros(2)}, path, HEADER)
-        assert not is_whole(path)
+        assert not is_whole_file(path)
         assert refusal(read_safetensors, path) == (
             f"{str(path)!r} has no checksum (it is damaged, or from another version); delete it and run the same "
             "command again to recreate it"
@@ -132,19 +132,19 @@ class TestSafetensors:
             "; give another file or, if mechclust wrote this one, delete it and run the same command again to "
             "recreate it"
         )
-        assert not is_whole(path)
+        assert not is_whole_file(path)
 
     def test_missing(self, tmp_path):
-        assert not is_whole(tmp_path / "none")
+        assert not is_whole_file(tmp_path / "none")
         assert refusal(read_safetensors, tmp_path / "none").endswith("; give the path of a safetensors file")
 
     def test_not_verified_when_told_so(self, path, monkeypatch):
         flip(path, -1)
         monkeypatch.setenv("MECHCLUST_VERIFY", "0")
         assert read_safetensors(path)[1] == HEADER
-        assert is_whole(path)
+        assert is_whole_file(path)
         monkeypatch.setenv("MECHCLUST_VERIFY", "1")
-        assert not is_whole(path)
+        assert not is_whole_file(path)
 
 
 class TestJson:
@@ -162,11 +162,11 @@ class TestJson:
         path = tmp_path / "x.json"
         write_json(path, value)
         whole = path.read_bytes()
-        assert is_whole(path)
+        assert is_whole_file(path)
         for place in range(len(whole)):
             flip(path, place, place % 5)  # bit 5 makes 2.5e-5 of 2.5E-5
             assert repr(str(path)) in refusal(read_json, path)
-            assert not is_whole(path)
+            assert not is_whole_file(path)
             path.write_bytes(whole)
 
     @pytest.mark.parametrize("change", [lambda x: x[1:], lambda x: x[:-1], lambda x: x[::-1], lambda x: [*x, x[0]]])
@@ -203,7 +203,7 @@ class TestJson:
     def test_what_is_not_ours(self, tmp_path, text, why):
         (tmp_path / "x.json").write_bytes(text if isinstance(text, bytes) else text.encode())
         assert why in refusal(read_json, tmp_path / "x.json")
-        assert not is_whole(tmp_path / "x.json")
+        assert not is_whole_file(tmp_path / "x.json")
 
     def test_handwritten(self, tmp_path, monkeypatch):
         (tmp_path / "x.json").write_text('[{"a": 1}]')

@@ -11,7 +11,7 @@ import torch
 
 import probes
 from probes import NDims, Probe, ProbeResult, Sum, last_token, residual, run
-from probes.engine.probe import each_probe
+from probes.engine.probe import probes_as_list
 from probes.extend import check_probe
 from tasks import Batch, InputError, LabelledPrompts
 
@@ -47,7 +47,7 @@ def test_what_is_no_probe_is_told_before_the_model_runs(tiny_model: Any, given: 
 
 
 def test_probes_from_a_generator() -> None:
-    assert [type(probe) for probe in each_probe(probe() for probe in (NDims, Count))] == [NDims, Count]  # type: ignore[arg-type]
+    assert [type(probe) for probe in probes_as_list(probe() for probe in (NDims, Count))] == [NDims, Count]  # type: ignore[arg-type]
 
 
 def test_the_probe_may_have_another_name_than_self_in_its_own_init(tiny_model: Any) -> None:

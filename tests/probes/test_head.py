@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probes import attach, collect_rows, residual, run, save_rows
-from probes.engine.hooks import modules_of
+from probes.engine.hooked_model import modules_of
 from tasks import Batch
 
 TOKENS = torch.tensor([[1, 2, 3], [3, 0, 1], [2, 2, 4], [4, 1, 0]])

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from probes.store.files import LOCK, is_temporary
-from probes.store.locks import locked_folder, wait_for_dead_owners
+from probes.store.locks import locked_folder, wait_for_locks
 from tasks import InputError
 
 _OWNER = """
@@ -65,7 +65,7 @@ def test_waits_for_an_owner_that_is_about_to_end(tmp_path, owner):
 def test_a_worker_waits_for_an_owner_that_is_dead(tmp_path, owner, monkeypatch):
     monkeypatch.setenv("MECHCLUST_LOCK_WAIT", "0")  # so that what is set below goes again
     owner(1.0)
-    wait_for_dead_owners(30.0)
+    wait_for_locks(30.0)
     with locked_folder(tmp_path / "x"):
         pass
     monkeypatch.delenv("MECHCLUST_LOCK_WAIT")

@@ -25,10 +25,11 @@ from probes import (
     save_rows,
 )
 from probes.engine.run import measuring_batches
-from probes.engine.state import SumState, hashed_indices
+from probes.engine.state import SumState
 from probes.extend import check_probe
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
 from probes.functional.neighbour_purity import nearest_rows, purity_by_query, purity_interval
+from probes.store.digest import splitmix64
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
 
@@ -130,7 +131,7 @@ def test_purity_of_some_examples(two: Any) -> None:
         for batches in (every_token(30).split(7), every_token(30, order).split(4))
     ]
     assert all(torch.equal(found[0][measure], found[1][measure]) for measure in found[0].values)
-    asked, task = torch.argsort(hashed_indices(torch.arange(30)))[:12], torch.arange(30) % 3
+    asked, task = torch.argsort(splitmix64(torch.arange(30)))[:12], torch.arange(30) % 3
     expected = [purity_by_query(nearest_rows(x, 4), task)[asked].mean() for x in (*planted[0], *planted[1])]
     assert found[0]["neighbour_purity"].tolist() == pytest.approx(expected)
     assert float(found[0]["chance"]) == neighbour_purity_chance(task)

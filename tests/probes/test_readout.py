@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from probes import all_tokens, first_token, last_token, mean, token_at
-from probes.engine.readout import LastToken, Mean, Readout, TokenAt, check_readout
+from probes.engine.readout import Readout, check_readout
 from tasks import Batch, InputError
 
 LENGTHS, LONGEST = [3, 5, 1, 4], 5
@@ -120,8 +120,8 @@ def test_readouts_are_values_whose_repr_rebuilds_them(readout: Readout) -> None:
 
 
 def test_only_readouts_are_readouts() -> None:
-    assert check_readout(mean()) == Mean()
-    for wrong in ("last", last_token, LastToken, TokenAt):
+    assert check_readout(mean()) == mean()
+    for wrong in ("last", last_token, type(last_token())):
         with pytest.raises(InputError, match=r"expected last_token\(\), first_token\(\), token_at\("):
             check_readout(wrong)  # type: ignore[arg-type]
 

@@ -31,9 +31,9 @@ from probes import (
     run_stores,
     token_at,
 )
-from probes.engine.hooks import evaluation_mode
-from probes.engine.identity import fingerprint
-from probes.engine.run import finished_results, measuring_batches
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import evaluation_mode
+from probes.engine.run import measuring_batches, run_results
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])
@@ -339,7 +339,7 @@ def test_measuring_step_by_step_is_a_run(model: Any, batch: Batch, keep: Any, ho
             step(part)
     assert hooks_of(model) == clean
     assert step.examples.digest == result.metadata["examples"]
-    assert finished_results([probe], [step.state()], [{"": fingerprint(model)}])[0].metadata == result.metadata
+    assert run_results([probe], [step.state()], [{"": fingerprint(model)}])[0].metadata == result.metadata
     assert 0 < result.metadata["padding"] < 1
     for site in expected.site_names:
         assert torch.equal(probe.kept(site), expected.kept(site))
@@ -355,11 +355,11 @@ def test_shards_are_finished_as_a_run(model: Any, batch: Batch, keep: Any) -> No
         steps.append(json.loads(json.dumps(step.state())))
         merged.merge(shard)
     marks = [{"": fingerprint(model)}] * len(steps)
-    result = finished_results([merged], steps, marks)[0]
+    result = run_results([merged], steps, marks)[0]
     assert result.metadata == expected.metadata
     assert torch.equal(result["sum"], expected["sum"])
     with pytest.raises(InputError, match=r"^there are no examples to measure; give at least one non-empty batch$"):
-        finished_results([keep()], [], [])
+        run_results([keep()], [], [])
 
 
 def test_shards_of_different_models_are_refused(keep: Any) -> None:
@@ -370,11 +370,11 @@ def test_shards_of_different_models_are_refused(keep: Any) -> None:
         "every worker the same model and measure again"
     )
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        finished_results([keep()], [state] * 3, marks)
+        run_results([keep()], [state] * 3, marks)
     with pytest.raises(InputError, match=r"^shard 1 was measured on a different model from shard 0 "):
-        finished_results([keep()], [state] * 2, [{"": "x"}, {"": "y"}])
+        run_results([keep()], [state] * 2, [{"": "x"}, {"": "y"}])
     with pytest.raises(InputError, match=r"^shard 1 was measured on a different model 'b' from shard 0 "):
-        finished_results([keep()], [state] * 2, [*marks[:1], {"a": "x"}])
+        run_results([keep()], [state] * 2, [*marks[:1], {"a": "x"}])
 
 
 TOPICS = torch.arange(21) % 3

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes import Rows, Sum
-from probes.engine.state import RowsState, SumState, hashed_indices
+from probes.engine.state import RowsState, SumState
+from probes.store.digest import splitmix64
 from tasks import InputError
 
 
@@ -132,7 +133,7 @@ def test_which_rows_stay_depends_on_their_index_alone(indices: set[int], cap: in
     random.shuffle(shuffled)
     parts = torch.tensor(shuffled).split(random.randint(1, 9))
     expected = kept(cap, whole)
-    assert expected == sorted(sorted(indices, key=lambda i: int(hashed_indices(torch.tensor([i]))))[:cap])
+    assert expected == sorted(sorted(indices, key=lambda i: int(splitmix64(torch.tensor([i]))))[:cap])
     assert kept(cap, *parts) == expected
     one, other = RowsState(cap), RowsState(cap)
     for i, part in enumerate(parts):
@@ -151,7 +152,7 @@ def test_the_hash_is_splitmix64(index: int) -> None:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & word
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & word
     z ^= z >> 31
-    assert int(hashed_indices(torch.tensor([index]))) & word == z
+    assert int(splitmix64(torch.tensor([index]))) & word == z
 
 
 def test_a_cap_keeps_an_even_sample() -> None:

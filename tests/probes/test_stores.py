@@ -31,7 +31,7 @@ from probes import (
     save_rows,
 )
 from probes.engine.state import RowsState
-from probes.rows import kept_rows, row_store, save
+from probes.rows import kept_rows, save, shards
 from probes.store.files import LOCK, is_temporary, temporary_of
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
@@ -99,8 +99,8 @@ def test_several_probes_in_one_pass(two: dict[str, Any], tmp_path: Path, monkeyp
     chosen = [CKA(label="task"), NDims(residual([0, 1])), CKA(residual([1, 2]))]
     expected = [run_stores(stores, probe.clone()) for probe in chosen]
     opened: list[Path] = []
-    open_ = row_store._open
-    monkeypatch.setattr(row_store, "_open", lambda path: opened.append(path) or open_(path))
+    open_ = shards._open
+    monkeypatch.setattr(shards, "_open", lambda path: opened.append(path) or open_(path))
     found = run_stores(stores, chosen)
     assert [result.probe for result in found] == ["CKA", "NDims", "CKA"]
     for one, other in zip(found, expected, strict=True):
@@ -216,10 +216,10 @@ def test_names_that_are_no_file_names(tmp_path: Path) -> None:
     names = ["index", "a/b", "..", "ü"]
     index = {"index": torch.arange(2), "tokens": torch.arange(2)}
     rows = ((name, torch.full((2, 3), float(i))) for i, name in enumerate(names))
-    row_store.write_shard(folder, index, rows)
+    shards.write_shard(folder, index, rows)
     assert len(list(folder.iterdir())) == len(names) + 2
     for i, name in enumerate(names):
-        assert row_store._open(folder / row_store._site_file(name))["rows"].tolist() == [[i] * 3] * 2
+        assert shards.read_shard_rows(folder, name).tolist() == [[i] * 3] * 2
 
 
 def test_hooks_are_set_once(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_what_was_measured_is_kept_whatever_fails(
             patched.setattr(whose, name, failing(getattr(whose, name), calls, first))
             with pytest.raises(error):
                 save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
-        found = [part["index"] for part in map(row_store.read_index, row_store.store_shards(tmp_path / str(k)))]
+        found = [part["index"] for part in map(shards.read_shard_index, shards.store_shards(tmp_path / str(k)))]
         assert torch.cat(found).tolist() == list(range(kept)), name
         store = save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
         for site, rows in expected.items():
@@ -726,14 +726,6 @@ def test_too_little_space_is_refused_before_work(
     assert len(save_rows(model, every_token(30), folder)) == 30  # all there: nothing is written
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(needed))
     assert len(save_rows(model, every_token(30), tmp_path / "fits")) == 30
-
-
-def test_texts_are_counted(two: dict[str, Any]) -> None:
-    count = kept_rows.count_given
-    assert count(["a", "b", "c"]) == count(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
-    assert count({"text": ["a", "b"]}) == count({"input_ids": [[1], [2, 3]]}) == 2
-    assert count({"text": "a"}) == count({"input_ids": [1, 2]}) == 1
-    assert count(iter(["a"])) is None
 
 
 @pytest.mark.parametrize("at", [2, 5, 9])

@@ -39,8 +39,8 @@ from probes import (
     save_rows,
     token_at,
 )
-from probes.engine.hooks import forward
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import forward
 from tasks import Batch, InputError
 from tests.probes.two_devices import CPU, FIRST, SECOND, PlacedModel, TwoDevices, placed, same
 

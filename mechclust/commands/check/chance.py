@@ -22,7 +22,7 @@ from mechclust.report.text import counted
 from probes import CKA, Probe, ProbeResult, TaskClusterARI, TopicAttention, last_token, run
 from probes.functional import cka_null, linear_cka
 from probes.functional.permutation_test import permutation_p_value
-from probes.rows.collect import Gather
+from probes.rows.collect import RowCollector
 from tasks import Batch
 
 _N_RELABELLINGS = 499
@@ -158,7 +158,7 @@ class _Draw:
     def _measured(self) -> tuple[dict[str, Float[Tensor, "example d"]], list[ProbeResult]]:
         """States by site, and the results of the clusters and, if they can be tried, of topics."""
         options: dict[str, Any] = {"n_permutations": _N_RELABELLINGS, "seed": self.number}
-        states = Gather(self.names, last_token())
+        states = RowCollector(self.names, last_token())
         clusters = TaskClusterARI("random", self.names, last_token(), ("batch",), n_init=2, **options)
         probes: list[Probe] = [states, clusters]
         if not self._no_topics:

@@ -14,8 +14,9 @@ from mechclust.commands.check.inputs import CheckedModel
 from mechclust.commands.check.reference import Reference, ReferenceCase
 from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
-from probes.engine.attention import Attention, EagerAttention, real_tokens
-from probes.engine.hooks import record
+from probes.engine.attention import Attention, EagerAttention
+from probes.engine.readout import real_tokens
+from probes.engine.recorder import record
 from probes.engine.sites import attention, resolve
 from tasks import InputError
 

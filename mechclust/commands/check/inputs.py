@@ -18,7 +18,9 @@ from torch import Tensor
 
 from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
-from probes.engine.hooks import device_of, evaluation_mode, forward, modules_of, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import evaluation_mode, forward, modules_of
+from probes.engine.recorder import record
 from probes.engine.sites import attention_pattern, embedding, head_output, residual, resolve
 from probes.engine.texts import tokenizer_of
 from tasks import Batch, InputError

@@ -32,7 +32,7 @@ from mechclust.models.config import config_of
 from mechclust.models.pretrained import AnyModel, load_pretrained_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes import attach, embedding, resolve
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from tasks import InputError
 from tasks.errors import error_line
 from tasks.settings import Seed, check_settings

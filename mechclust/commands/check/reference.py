@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mechclust.commands.check.inputs import LENGTH, dtypes_of, example_generator, on_cpu, ordinary_ids, pad_id
-from probes.engine.hooks import device_of, evaluation_mode
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import evaluation_mode
 from tasks import Batch
 
 _States = Float[Tensor, "batch pos d"]

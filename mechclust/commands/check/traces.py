@@ -17,7 +17,8 @@ from mechclust.commands.check.inputs import CheckedModel, Values
 from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
 from probes import Probe, ProbeResult, Readout, Sum, all_tokens, run
-from probes.engine.hooks import modules_of, record
+from probes.engine.hooked_model import modules_of
+from probes.engine.recorder import record
 from probes.engine.sites import Sites
 from tasks import Batch
 

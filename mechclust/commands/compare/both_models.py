@@ -35,7 +35,7 @@ from mechclust.models.patching import can_be_patched, patching_points
 from mechclust.models.sizes import free_memory_bytes
 from mechclust.report.resources import GIB
 from probes import ProbeResult, RowStore
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from tasks import Batch, InputError
 from tasks.errors import error_line
 

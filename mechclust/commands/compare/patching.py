@@ -24,8 +24,8 @@ from mechclust.models.patching import (
     predicts_next_token,
 )
 from probes import ProbeResult
-from probes.engine.hooks import HookedModel
-from probes.store.files import package_versions
+from probes.engine.hooked_model import HookedModel
+from probes.store.versions import package_versions
 from tasks import Batch
 from tasks.batch import token_batches
 

@@ -13,7 +13,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.report.reading import Reading
 from mechclust.report.text import first_few
 from probes import HeadRoles, ProbeResult, run
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.engine.sites import head_name
 from probes.head_roles import HEAD_ROLES
 from tasks import Batch, InputError

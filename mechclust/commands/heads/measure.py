@@ -30,7 +30,7 @@ from mechclust.models.resolved import ResolvedModel
 from mechclust.report.folder import check_command, check_subject
 from mechclust.report.page import save_results
 from probes import HeadRoles, HookedModel, ProbeResult, run
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from tasks import Batch
 
 PARTS = "roles"  # folder of what was measured of each model

@@ -28,18 +28,12 @@ from mechclust.models.adapters import plain_model
 from mechclust.models.sketch import WeightSketch, sketched_weights, weight_sketch
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
-from probes.engine.hooks import device_of, evaluation_mode, forward
-from probes.engine.identity import settings_of
+from probes.engine.devices import device_of
+from probes.engine.fingerprint import identifying_settings
+from probes.engine.hooked_model import evaluation_mode, forward
 from probes.store.digest import digest_of
-from probes.store.files import (
-    file_name,
-    is_whole,
-    package_versions,
-    read_json,
-    read_safetensors,
-    write_json,
-    write_safetensors,
-)
+from probes.store.files import file_name, is_whole_file, read_json, read_safetensors, write_json, write_safetensors
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
@@ -93,7 +87,7 @@ class CheckpointJob:
     def done(self) -> bool:
         """Return whether all files are there, of which ``facts.json`` is written last."""
         facts = self.folder / "facts.json"
-        return facts.exists() and is_whole(facts) and bool(read_json(facts).get("key") == self.key)
+        return facts.exists() and is_whole_file(facts) and bool(read_json(facts).get("key") == self.key)
 
     @property
     def rows(self) -> RowStore:
@@ -157,7 +151,7 @@ class CheckpointJob:
             "key": self.key,
             "weights": sketch.digest,
             "shapes": sketch.shapes,
-            "config": json.loads(json.dumps(settings_of(plain_model(model).config), default=str)),
+            "config": json.loads(json.dumps(identifying_settings(plain_model(model).config), default=str)),
             "tokenizer": tokenizer and tokenizer_digest(tokenizer, self.inputs.prompts.prompts, self.config),
         }
         write_json(self.folder / "facts.json", facts)

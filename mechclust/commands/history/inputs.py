@@ -29,7 +29,7 @@ from mechclust.models.tokenizers import (
     tokenizer_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
-from probes.engine.identity import token_digests
+from probes.engine.examples_digest import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoding import EncodedCorpus, check_tokenizer

@@ -15,7 +15,8 @@ from mechclust.commands.settings import stamps_of
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sketch import WeightSketch, constant_sketch_values, weight_sketch
 from probes.store.digest import digest_of
-from probes.store.files import is_whole, package_versions, read_safetensors, write_safetensors
+from probes.store.files import is_whole_file, read_safetensors, write_safetensors
+from probes.store.versions import package_versions
 from tasks import InputError
 
 
@@ -75,4 +76,4 @@ class RandomCopy:
         return RandomWeights(WeightSketch(facts["weights"], facts["shapes"], tensors["values"]), tensors["constant"])
 
     def _header(self) -> dict[str, str]:
-        return read_safetensors(self.path)[1] if self.path.exists() and is_whole(self.path) else {}
+        return read_safetensors(self.path)[1] if self.path.exists() and is_whole_file(self.path) else {}

@@ -28,7 +28,8 @@ from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows
 from probes.engine.probe import Probe
 from probes.engine.sites import Sites
-from probes.store.files import file_name, package_versions
+from probes.store.files import file_name
+from probes.store.versions import package_versions
 
 Array: TypeAlias = Shaped[Tensor, "..."]
 _RBF_PROMPTS = 1000

@@ -20,7 +20,7 @@ from mechclust.models.adapters import digest_of_adapter, plain_model, set_adapte
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import ResolvedModel, absolute_path, resolve_model
 from mechclust.training.tuning import TuneConfig
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from probes.store.files import file_name
 from tasks._random import generator
 from tasks.text.instructions import Example, InstructionTask, TaskCollection

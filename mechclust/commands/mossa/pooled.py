@@ -21,7 +21,7 @@ from probes import NDims, NeighbourPurity, ProbeResult, Projection, RowStore, re
 from probes.engine.probe import Probe
 from probes.functional import neighbour_purity_chance
 from probes.functional.neighbour_purity import nearest_rows, purity_by_query
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch
 from tasks.text.instructions import InstructionTask
 

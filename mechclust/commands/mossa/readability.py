@@ -13,7 +13,7 @@ import torch
 from mechclust.commands.parts import MeasurementPart, part_path
 from probes import ProbeResult
 from probes.store.digest import digest_of
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import InputError
 
 INDICES = ("Flesch-Kincaid", "Coleman-Liau")

@@ -8,7 +8,7 @@ from typing import Any
 from mechclust.commands.mossa.models import ResidentBase
 from mechclust.models.adapters import plain_model
 from probes import last_token, residual
-from probes.engine.hooks import device_of
+from probes.engine.devices import device_of
 from probes.engine.sites import Sites
 
 READOUT = last_token()

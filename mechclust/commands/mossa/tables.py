@@ -13,7 +13,7 @@ from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap_interval, quantile_over_tasks
 from mechclust.report.text import with_ends
 from probes import ProbeResult
-from probes.rows.vllm_rows import site_called
+from probes.engine.sites import site_called
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes
 from mechclust.report.folder import check_command, check_subject
 from mechclust.report.page import save_results
 from probes import ProbeResult, TopicAttention, TopicEmbedding, residual
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from probes.engine.sites import Sites
 from probes.store.digest import digest_of
 from tasks import Corpus, CorpusStream, InputError, TopicModel

@@ -13,9 +13,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes import ProbeResult
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode, forward, record
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.recorder import record
 from probes.engine.sites import residual, resolve
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch, InputError, InstructionFollowing
 
 TASK = "task"

@@ -28,7 +28,7 @@ from mechclust.studies.clustering_heads.interpolation import loss_between, neuro
 from mechclust.studies.kept import measure_once
 from mechclust.training import Member, Snapshots, accuracy, train_ensemble
 from probes import HookedModel, ProbeResult
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from tasks import SparseModularAddition
 
 _ARMS = (SCRATCH, CURRICULUM)

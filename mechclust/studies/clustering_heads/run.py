@@ -42,7 +42,7 @@ from mechclust.studies.kept import kept_result, measure_once
 from mechclust.studies.trainings import Training
 from mechclust.training import Snapshots, accuracy, train_ensemble
 from probes import ClusteringHead, HookedModel, ProbeResult, run
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from tasks import Batch, SparseModularAddition
 
 _Networks = list[tuple[Arm, int]]  # arm and seed

@@ -12,7 +12,7 @@ from mechclust.studies.heads_in_models.heads import Heads
 from mechclust.studies.heads_in_models.together import Places, measured_probe, other_heads, site_of
 from probes import HookedModel, ProbeResult, interchange_together
 from probes.engine.sites import head_name
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch
 
 FOLLOWING = "alike for the thing asked"  # chosen by labels, which the other sets do not need

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, Readout, head_attribution, interchange, last_token, run
 from probes.checks.bench import Correct
-from probes.engine.hooks import device_of, evaluation_mode, forward
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import evaluation_mode, forward
 from tasks import Batch
 
 _OF_PROBE = ("within_ratio", "nearest_centroid", "p_holm", "within_ratio_chance")

@@ -50,7 +50,7 @@ from mechclust.studies.trainings import Training
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
 from probes.checks.bench import Correct
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from tasks import Batch, InputError, SparseModularAddition
 from tasks.instructions import VALIDATION_SUBSET
 

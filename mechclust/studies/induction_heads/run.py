@@ -19,8 +19,10 @@ from mechclust.studies.trainings import Training
 from mechclust.training import Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HeadRoles, HookedModel, ProbeResult
-from probes.engine.hooks import device_of, evaluation_mode, forward, record
-from probes.engine.identity import fingerprint
+from probes.engine.devices import device_of
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import evaluation_mode, forward
+from probes.engine.recorder import record
 from tasks import Batch, RepeatedTokens
 
 

@@ -40,9 +40,9 @@ from probes import (
     run,
     token_at,
 )
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from probes.functional import linear_cka
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch, SkillSuite
 
 

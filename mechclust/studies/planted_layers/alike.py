@@ -21,9 +21,9 @@ from mechclust.studies.planted_layers.rows import (
 )
 from mechclust.training.callbacks import accuracy
 from probes import ProbeResult, Readout
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.functional import n_dims
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch, InputError, SkillSuite
 
 CONTROL_VIEWS = (RESIDUAL, SAME_INPUT)

@@ -29,9 +29,9 @@ from mechclust.studies.planted_layers.rows import (
     stream_of,
 )
 from probes import ProbeResult, Readout, last_token
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from probes.functional import linear_cka, n_dims, rbf_cka, svcca
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
 ALL = "all"

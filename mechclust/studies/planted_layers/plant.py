@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from mechclust.models.blocks import find_blocks
-from probes.engine.hooks import HookedModel, device_of, evaluation_mode
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import HookedModel, evaluation_mode
 from tasks import InputError
 
 

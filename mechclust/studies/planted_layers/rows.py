@@ -11,7 +11,7 @@ from torch import Tensor
 from mechclust.models.patching import ActivationsByHook, patched_forward
 from mechclust.studies.planted_layers.plant import n_layers_of
 from probes import Readout
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from tasks import Batch
 
 RESIDUAL = "residual"

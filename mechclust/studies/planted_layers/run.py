@@ -37,7 +37,7 @@ from mechclust.studies.planted_layers.trios import (
 from mechclust.studies.planted_layers.tunings import ModelJob, tunings
 from mechclust.training import train
 from probes import HookedModel, Readout, last_token, token_at
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from tasks import Batch, SkillSuite
 from tasks.text.prompts import LabelledPrompts
 

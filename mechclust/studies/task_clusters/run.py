@@ -15,7 +15,7 @@ from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from tasks import Batch
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 

@@ -18,7 +18,7 @@ from mechclust.studies.topic_structure.optimum import minimiser, moments_of, val
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.training import WeightNorms
 from probes import ProbeResult
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import TopicDocuments
 
 _SEED_OFFSET_OF_OTHERS = 10**6  # added to the seed to draw other documents

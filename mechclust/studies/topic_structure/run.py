@@ -51,8 +51,9 @@ from mechclust.studies.trainings import Training
 from mechclust.training import Callback, ProbeCallback, train
 from mechclust.training.callbacks import training_loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
-from probes.engine.identity import fingerprint
-from probes.store.files import is_whole, package_versions
+from probes.engine.fingerprint import fingerprint
+from probes.store.files import is_whole_file
+from probes.store.versions import package_versions
 from tasks import Batch, TopicDocuments
 
 LOSS = "loss.safetensors"
@@ -83,7 +84,7 @@ def _is_complete(config: TopicStructureConfig, job: Job, out: Path) -> bool:
     """Return whether all results are there, and of the model that is kept, if one is."""
     loss = out / "results" / job.name / LOSS
     models = [model_path(out, job)] if keeps_model(config, job) else []
-    if not all(map(is_whole, [*results_of(config, job, out), loss, *models])):
+    if not all(map(is_whole_file, [*results_of(config, job, out), loss, *models])):
         return False
     measured = load_result(loss).metadata.get("model")
     return all(fingerprint(load_model(path)) == measured for path in models)
@@ -124,7 +125,7 @@ def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
 
 
 def _save_if_other(model: HookedModel, path: Path, arm: Arm) -> None:
-    if not is_whole(path) or fingerprint(load_model(path)) != fingerprint(model):
+    if not is_whole_file(path) or fingerprint(load_model(path)) != fingerprint(model):
         save_model(model, path, arm=arm.name)
 
 

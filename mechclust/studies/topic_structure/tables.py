@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes import ProbeResult
 from probes.functional.word_topics import WordTopics
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import InputError, TopicDocuments
 from tasks.settings import check_at_least
 from tasks.topic_documents import N_SPECIAL

@@ -24,7 +24,8 @@ from mechclust.training.tuning.config import TuneConfig
 from mechclust.training.tuning.errors import DivergedError
 from mechclust.training.tuning.lora import check_modules, train_lora
 from probes.store.digest import digest_of
-from probes.store.files import package_versions, read_json, write_atomic, write_errors, write_json
+from probes.store.files import read_json, write_atomic, write_errors, write_json
+from probes.store.versions import package_versions
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def tune_adapter(
         examples: see ``InstructionFormat.answered``.
         config: how to train.
         folder: gets the adapter as peft saves it, ``tuning.json`` and, until the end, ``checkpoints/``.
-        base: fingerprint of the model, ``probes.engine.identity.fingerprint``.
+        base: fingerprint of the model, ``probes.engine.fingerprint.fingerprint``.
         name: its name in errors.
         source: name or folder of the model, for the adapter's configuration.
         progress: show the Trainer's bar.

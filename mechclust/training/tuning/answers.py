@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from mechclust.models.instruction_format import FormattedExample
-from probes.engine.hooks import device_of, evaluation_mode
+from probes.engine.devices import device_of
+from probes.engine.hooked_model import evaluation_mode
 from tasks import InputError
 from tasks.batch import token_batches
 

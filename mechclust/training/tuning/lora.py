@@ -18,7 +18,7 @@ from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.weights import shared_copy
 from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
-from probes.engine.hooks import device_of
+from probes.engine.devices import device_of
 from probes.store.files import write_errors
 from tasks import InputError
 from tasks.errors import suggest

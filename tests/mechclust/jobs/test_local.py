@@ -17,7 +17,7 @@ import torch
 
 from mechclust.jobs import close_bars, each_result, map_jobs, mapping, progress_bar
 from mechclust.jobs.progress import PatientLock
-from probes.engine.hooks import check_device
+from probes.engine.devices import check_device
 from tasks import InputError
 
 ROOT = Path(__file__).parents[3]

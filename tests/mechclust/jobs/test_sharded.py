@@ -17,8 +17,8 @@ import torch
 from mechclust.jobs import Outcome, each_result, run_sharded, sharded
 from mechclust.models import ModelConfig, build_model
 from probes import CKA, NDims, NeighbourPurity, Probe, Rows, Sum, TaskClusterARI, last_token, residual, run
-from probes.store.files import package_versions
 from probes.store.locks import locked_folder
+from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import torch
 
 from mechclust.models import load_pretrained
 from probes import record
-from probes.engine.hooks import device_of
+from probes.engine.devices import device_of
 
 NAMES = ["hook_embed"]
 NAMES += [f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "attn.hook_pattern", "hook_resid_post")]

@@ -16,7 +16,7 @@ from mechclust.models import ModelConfig, build_model, model_for
 from mechclust.models.config import config_from_json, config_to_json
 from mechclust.models.weights import get_weights, initial_weights, set_weights
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
-from probes.engine.hooks import forward
+from probes.engine.hooked_model import forward
 from tasks import Batch, InputError
 
 SMALL = ModelConfig(d_vocab=11, n_ctx=6, n_layers=2, d_model=8, n_heads=2, init_std=0.3)

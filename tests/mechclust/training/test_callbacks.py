@@ -13,8 +13,8 @@ from mechclust.models import load_model, read_metadata
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, callbacks
 from mechclust.training.callbacks import load_steps, result_path
 from probes import NDims, ProbeResult, TaskClusterARI, load_result, run
-from probes.engine.hooks import forward
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
+from probes.engine.hooked_model import forward
 from tasks import Batch, InputError
 from tests.damage import WAYS
 

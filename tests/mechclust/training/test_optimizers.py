@@ -11,7 +11,7 @@ from mechclust.models import ModelConfig, build_model
 from mechclust.models.weights import get_weights
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from mechclust.training import TrainConfig, train
-from probes.engine.hooks import forward
+from probes.engine.hooked_model import forward
 from tasks import InputError, TopicDocuments
 
 TASK = TopicDocuments(n_topics=3, words_per_topic=4, lengths=(5, 9), n_documents=40, selected_share=0.4)

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from mechclust.models.weights import get_weights, trainable_weights
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, accuracy, loop, train
 from probes import NDims, TaskClusterARI
-from probes.engine.hooks import forward
+from probes.engine.hooked_model import forward
 from probes.store.files import read_safetensors, temporary_of, write_safetensors
 from probes.store.locks import locked_folder
 from tasks import InputError

@@ -25,7 +25,7 @@ from mechclust.studies.clustering_heads.sandbox.record import (
 )
 from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
 from mechclust.training.snapshots import Snapshots
-from probes.engine.hooks import HookedModel
+from probes.engine.hooked_model import HookedModel
 from tasks import InputError, SparseModularAddition
 
 _CLOUD_SEQUENCES = 400  # test sequences drawn as small dots behind the followed ones

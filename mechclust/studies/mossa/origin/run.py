@@ -23,9 +23,9 @@ from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig, train
 from mechclust.training.callbacks import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from probes.functional.svcca import mean_correlation, svcca_basis
-from probes.store.files import package_versions
+from probes.store.versions import package_versions
 from tasks import Batch
 
 _VARIANCE = 0.99  # share kept of each side, as published

@@ -18,7 +18,7 @@ from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig
 from mechclust.training.callbacks import accuracy
 from probes import CKA, load_result, run
-from probes.engine.identity import fingerprint
+from probes.engine.fingerprint import fingerprint
 from probes.functional import linear_cka
 from tasks import InputError, SkillSuite
 from tests.mechclust.studies.damaged import check_made_whole

@@ -11,7 +11,7 @@ import torch
 
 from mechclust.models.weights import get_weights
 from probes import TopicAttention, TopicEmbedding, attention_pattern, embedding, run
-from probes.engine.hooks import forward
+from probes.engine.hooked_model import forward
 from probes.engine.sites import resolve
 from tasks import Batch
 from tests.mechclust.studies.topic_structure.topic_models import TASK, D, built, shaken

@@ -18,7 +18,7 @@ from mechclust.studies.topic_structure.optimum import (
     population_moments,
     value_distance,
 )
-from probes.engine.hooks import forward
+from probes.engine.hooked_model import forward
 from tasks import InputError, TopicDocuments
 
 EXACT = TopicDocuments(

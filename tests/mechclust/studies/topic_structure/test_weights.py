@@ -12,7 +12,7 @@ from mechclust.models import load_model, save_model
 from mechclust.models.weights import get_weights
 from mechclust.studies.topic_structure.model import TopicTransformer
 from mechclust.training import TrainConfig, train
-from probes.engine.hooks import forward
+from probes.engine.hooked_model import forward
 from tasks import InputError
 from tests.mechclust.studies.topic_structure.topic_models import TASK, D, built, config, shaken
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probes import NDims, collect_rows, run, save_rows
-from probes.engine.identity import block_multipliers, fingerprint, settings_of, weight_digest
+from probes.engine.fingerprint import fingerprint, fingerprint_multipliers, identifying_settings, weight_fingerprint
 from tasks import Batch, InputError
 
 
@@ -94,10 +94,10 @@ def test_names_dtypes_and_shapes_count_and_where_it_lies_does_not() -> None:
 
 
 def digest(weight: torch.Tensor, **options: Any) -> int:
-    return int(weight_digest(weight, block_multipliers(weight.device), **options))
+    return int(weight_fingerprint(weight, fingerprint_multipliers(weight.device), **options))
 
 
-BLOCK_BYTES = 8 * len(block_multipliers(torch.device("cpu")))
+BLOCK_BYTES = 8 * len(fingerprint_multipliers(torch.device("cpu")))
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16, torch.int8])
@@ -308,7 +308,7 @@ def test_settings_that_change_no_hidden_state_are_left_out() -> None:
     """Fine-tuned models often number other tokens in their configuration than the model that they come from."""
     from transformers import RobertaConfig
 
-    plain = settings_of(RobertaConfig())
-    assert settings_of(RobertaConfig(bos_token_id=7, eos_token_id=8, sep_token_id=9)) == plain
-    assert settings_of(RobertaConfig(pad_token_id=5)) != plain  # from which positions are counted
-    assert settings_of(RobertaConfig(num_attention_heads=6)) != plain
+    plain = identifying_settings(RobertaConfig())
+    assert identifying_settings(RobertaConfig(bos_token_id=7, eos_token_id=8, sep_token_id=9)) == plain
+    assert identifying_settings(RobertaConfig(pad_token_id=5)) != plain  # from which positions are counted
+    assert identifying_settings(RobertaConfig(num_attention_heads=6)) != plain

@@ -1,19 +1,19 @@
-"""Digests of examples and models, to recognise them without keeping them."""
+"""Fingerprints of models, to recognise them without keeping them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import xxhash
-from jaxtyping import Int, Int64, Shaped, UInt8
+from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor, nn
 
-from probes.engine.hooks import HookedModel
-from probes.engine.state import hashed_indices
-from tasks import Batch, InputError
+from probes.engine.hooked_model import HookedModel
+from probes.store.digest import splitmix64
+from tasks import InputError
 
 _WORDS_PER_BLOCK = 2**13  # words of 8 bytes: 64 KiB
 _BLOCKS_ON_CPU = 16  # 1 MiB, which fits in a core's cache
@@ -43,65 +43,6 @@ _IDLE_SETTINGS = {
 _LENS_SETTINGS = ("n_heads", "d_head", "n_layers", "n_ctx", "act_fn", "eps", "normalization_type", "attention_dir")
 
 
-class ExamplesDigest:
-    """A digest of examples that does not depend on their order or their batches.
-
-    Attributes:
-        count: number of examples.
-    """
-
-    def __init__(self) -> None:
-        self._sum = torch.zeros((), dtype=torch.int64)
-        self.count = 0
-
-    def add(self, batch: Batch) -> None:
-        """Add the examples of a batch."""
-        self.add_digests(batch.index.to(batch.tokens.device), token_digests(batch))
-
-    def add_digests(self, index: Int[Tensor, "example"], tokens: Int64[Tensor, "example"]) -> None:
-        """Add examples by their index and ``token_digests``."""
-        self._sum += hashed_indices(hashed_indices(index) + tokens).sum().cpu()  # wraps around
-        self.count += len(index)
-
-    def merge(self, other: ExamplesDigest) -> None:
-        """Add the examples of another digest, none of which was added before."""
-        self._sum += other._sum
-        self.count += other.count
-
-    def state(self) -> list[int]:
-        """Return the whole state, as JSON."""
-        return [self.count, int(self._sum)]
-
-    @classmethod
-    def from_state(cls, state: Sequence[int]) -> ExamplesDigest:
-        """Return the digest with a state that ``state()`` returned."""
-        new = cls()
-        new.count, total = state
-        new._sum = torch.tensor(total, dtype=torch.int64)
-        return new
-
-    def record(self, models: Mapping[str, str]) -> dict[str, Any]:
-        """Return the digest and the models' fingerprints for a result's metadata.
-
-        Args:
-            models: fingerprints by name, ``""`` for a single one.
-        """
-        return {"examples": self.digest, "model": models.get("", dict(models))}
-
-    @property
-    def digest(self) -> str:
-        """Number of examples, and 16 hexadecimal digits."""
-        return f"{self.count}-{int(self._sum) % 2**64:016x}"
-
-
-def token_digests(batch: Batch) -> Int64[Tensor, "batch"]:
-    """Return a hash of each example's real tokens in their order, which does not depend on the padding."""
-    batch = batch.to(batch.tokens.device)
-    mask = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask.long()
-    by_position = hashed_indices(hashed_indices(batch.tokens) + mask.cumsum(dim=1))
-    return (by_position * mask).sum(dim=1)
-
-
 def fingerprint(model: HookedModel) -> str:
     """Return 32 hexadecimal digits that identify a model by all bytes of its weights and buffers, and by their use.
 
@@ -109,8 +50,8 @@ def fingerprint(model: HookedModel) -> str:
     and the activation function), without settings that change no number, such as names and versions. A tied weight
     counts once. Devices and hooks do not count. Hashes are not cached, so every change of a weight is noticed.
 
-    Cost: weights are read once, on the device on which they are (see ``weight_digest``), and 8 bytes of each come to
-    the host. One core hashes about 2 GB/s: a quarter of a second for GPT-2 in float32.
+    Cost: weights are read once, on the device on which they are (see ``weight_fingerprint``), and 8 bytes of each come
+    to the host. One core hashes about 2 GB/s: a quarter of a second for GPT-2 in float32.
 
     Raises:
         InputError: for a weight on the meta device that cannot be loaded.
@@ -119,19 +60,19 @@ def fingerprint(model: HookedModel) -> str:
     named = []
     for name, weight in _weights(model):
         if weight.device not in multipliers:
-            multipliers[weight.device] = block_multipliers(weight.device)
+            multipliers[weight.device] = fingerprint_multipliers(weight.device)
         header = f"{name} {weight.dtype} {list(weight.shape)}"
-        named.append((header, weight_digest(weight, multipliers[weight.device])))
+        named.append((header, weight_fingerprint(weight, multipliers[weight.device])))
     weights = sorted(f"{header} {int(digest)}".encode() for header, digest in named)
     return str(xxhash.xxh3_128(b"\n".join([*weights, *_adapters(model), _configuration(model)])).hexdigest())
 
 
-def block_multipliers(device: torch.device) -> Int64[Tensor, "block"]:
-    """Return the fixed odd multipliers of the words of a block, for ``weight_digest``."""
-    return hashed_indices(torch.arange(_WORDS_PER_BLOCK, device=device)) | 1
+def fingerprint_multipliers(device: torch.device) -> Int64[Tensor, "block"]:
+    """Return the fixed odd multipliers of the words of a block, for ``weight_fingerprint``."""
+    return splitmix64(torch.arange(_WORDS_PER_BLOCK, device=device)) | 1
 
 
-def weight_digest(
+def weight_fingerprint(
     weight: Shaped[Tensor, "..."], multipliers: Int64[Tensor, "block"], blocks_at_once: int | None = None
 ) -> Int64[Tensor, ""]:
     """Return an integer hash of a tensor's bytes, computed on its device and equal on every device.
@@ -144,7 +85,7 @@ def weight_digest(
 
     Args:
         weight: any dtype and strides.
-        multipliers: result of ``block_multipliers``, on the weight's device.
+        multipliers: result of ``fingerprint_multipliers``, on the weight's device.
         blocks_at_once: how many blocks are hashed together. The hash does not depend on it.
     """
     if blocks_at_once is None:
@@ -157,7 +98,7 @@ def weight_digest(
         sums.append(words.sum(dim=1))
     by_block = torch.cat(sums)
     places = torch.arange(len(by_block), device=weight.device)
-    return hashed_indices(by_block + hashed_indices(places)).sum()
+    return splitmix64(by_block + splitmix64(places)).sum()
 
 
 def _blocks(weight: Shaped[Tensor, "..."], at_once: int) -> Iterator[Int64[Tensor, "blocks block"]]:
@@ -262,7 +203,7 @@ def _configuration(model: HookedModel) -> bytes:
     for name in ("original_model", "body"):
         config = getattr(getattr(model, name, None), "config", None)
         if hasattr(config, "to_dict"):
-            settings = settings_of(config)
+            settings = identifying_settings(config)
             break
     else:
         cfg = getattr(model, "cfg", None)
@@ -270,7 +211,7 @@ def _configuration(model: HookedModel) -> bytes:
     return json.dumps(settings, sort_keys=True, default=str).encode()
 
 
-def settings_of(config: Any) -> dict[str, Any]:
+def identifying_settings(config: Any) -> dict[str, Any]:
     """Return the settings of a Hugging Face configuration that may change a hidden state."""
     settings = {}
     for name, value in config.to_dict().items():

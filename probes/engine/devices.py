@@ -1,0 +1,65 @@
+"""Devices: where a model is, where sums are taken, and errors for devices that are missing or too small."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from probes.engine.hooked_model import HookedModel
+from tasks import Batch, InputError
+
+
+def device_of(model: HookedModel) -> torch.device:
+    """Return the device for the model's tokens: where its first parameter that is not offloaded is.
+
+    If accelerate offloads all parameters, return the device on which it runs the model.
+    """
+    for parameter in model.parameters():
+        if not parameter.is_meta:
+            return parameter.device
+    for module in model.modules():
+        device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+        if device is not None:
+            return torch.device(device)
+    return torch.device("cpu")
+
+
+def check_device(name: str | torch.device) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        InputError: for such a device.
+    """
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise InputError(f"no device {name!r}; expected cpu, cuda, cuda:1 or mps") from None
+    is_there = True
+    if device.type == "cuda":
+        is_there = torch.cuda.is_available() and (device.index is None or device.index < torch.cuda.device_count())
+    elif device.type == "mps":
+        is_there = torch.backends.mps.is_available()
+    if not is_there:
+        raise InputError(f"device {str(name)!r} is not available on this machine; choose --device cpu")
+
+
+def sums_device(rows: Shaped[Tensor, "..."], device: str | torch.device | None) -> torch.device:
+    """Return the device for float64 sums: the given or the rows' device, but the CPU for MPS, which lacks float64."""
+    home = rows.device if device is None else torch.empty(0, device=device).device
+    return torch.device("cpu") if home.type == "mps" else home
+
+
+def device_memory_error(what: str, batch: Batch, size: int) -> InputError:
+    """Return the error that even parts of so many examples of a batch do not fit on its device."""
+    n, length = batch.tokens.shape
+    examples = "1 example" if n == 1 else f"{n} examples"
+    parts = f", nor for parts of {size}" if size < n else ""
+    fewer = size // 2
+    way = "shorter texts"
+    if fewer:
+        way = f"batches of at most {fewer} (tokens_per_batch={fewer * length} for texts and rows)"
+    return InputError(
+        f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} "
+        f"tokens{parts}; give {way}, or a device with more"
+    )

@@ -1,0 +1,72 @@
+"""Digests of examples, to recognise them without keeping them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Int, Int64
+from torch import Tensor
+
+from probes.store.digest import splitmix64
+from tasks import Batch
+
+
+class ExamplesDigest:
+    """A digest of examples that does not depend on their order or their batches.
+
+    Attributes:
+        count: number of examples.
+    """
+
+    def __init__(self) -> None:
+        self._sum = torch.zeros((), dtype=torch.int64)
+        self.count = 0
+
+    def add(self, batch: Batch) -> None:
+        """Add the examples of a batch."""
+        self.add_digests(batch.index.to(batch.tokens.device), token_digests(batch))
+
+    def add_digests(self, index: Int[Tensor, "example"], tokens: Int64[Tensor, "example"]) -> None:
+        """Add examples by their index and ``token_digests``."""
+        self._sum += splitmix64(splitmix64(index) + tokens).sum().cpu()  # wraps around
+        self.count += len(index)
+
+    def merge(self, other: ExamplesDigest) -> None:
+        """Add the examples of another digest, none of which was added before."""
+        self._sum += other._sum
+        self.count += other.count
+
+    def state(self) -> list[int]:
+        """Return the whole state, as JSON."""
+        return [self.count, int(self._sum)]
+
+    @classmethod
+    def from_state(cls, state: Sequence[int]) -> ExamplesDigest:
+        """Return the digest with a state that ``state()`` returned."""
+        new = cls()
+        new.count, total = state
+        new._sum = torch.tensor(total, dtype=torch.int64)
+        return new
+
+    def record(self, models: Mapping[str, str]) -> dict[str, Any]:
+        """Return the digest and the models' fingerprints for a result's metadata.
+
+        Args:
+            models: fingerprints by name, ``""`` for a single one.
+        """
+        return {"examples": self.digest, "model": models.get("", dict(models))}
+
+    @property
+    def digest(self) -> str:
+        """Number of examples, and 16 hexadecimal digits."""
+        return f"{self.count}-{int(self._sum) % 2**64:016x}"
+
+
+def token_digests(batch: Batch) -> Int64[Tensor, "batch"]:
+    """Return a hash of each example's real tokens in their order, which does not depend on the padding."""
+    batch = batch.to(batch.tokens.device)
+    mask = torch.ones_like(batch.tokens) if batch.attention_mask is None else batch.attention_mask.long()
+    by_position = splitmix64(splitmix64(batch.tokens) + mask.cumsum(dim=1))
+    return (by_position * mask).sum(dim=1)

@@ -1,0 +1,160 @@
+"""The examples that an unfinished row store holds, so that only the others are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64, Integer, Shaped
+from torch import Tensor
+
+from probes.engine.examples_digest import token_digests
+from probes.rows.row_store import read_store_header, write_store_header
+from probes.rows.shards import check_shard, read_shard_index, store_shards
+from probes.store.files import is_temporary
+from probes.store.index_set import IndexSet
+from tasks import Batch, InputError
+
+
+@dataclass
+class StoredExamples:
+    """The examples that a folder holds, and the examples given so far, which must be equal.
+
+    Attributes:
+        folder: folder of the store.
+        labels: names of the labels kept.
+        known: index, tokens and labels of the examples that the folder held at the start, by index, ascending.
+        seen: the examples given so far.
+        written: number of examples written since.
+    """
+
+    folder: Path
+    labels: Sequence[str]
+    known: dict[str, Integer[Tensor, "example"]]
+    seen: IndexSet = field(default_factory=IndexSet)
+    written: int = 0
+
+    @classmethod
+    def from_folder(cls, folder: Path, header: Mapping[str, Any]) -> StoredExamples:
+        """Read which examples a folder holds of these rows, without writing.
+
+        Raises:
+            InputError: for a folder that is not a row store, or holds other rows, and for a shard of which a file is
+                missing.
+        """
+        shards = _kept_shards(folder, header)
+        parts = [read_shard_index(shard) for shard in shards]
+        for shard in shards:
+            check_shard(shard)
+        labels = header["labels"]
+        if not parts:
+            return cls(folder, labels, {"index": torch.zeros(0, dtype=torch.int64)})
+        joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        order = torch.argsort(joined["index"])
+        return cls(folder, labels, {key: values[order] for key, values in joined.items()})
+
+    def __len__(self) -> int:
+        return len(self.known["index"])
+
+    def see(self, index: Integer[Tensor, "example"]) -> None:
+        """Note that these examples were given.
+
+        Raises:
+            InputError: for one that was given before.
+        """
+        self.seen.add(index, "give every example an index of its own")
+
+    def new(self, batch: Batch) -> Batch:
+        """Return the examples of a batch that are not there yet.
+
+        Raises:
+            InputError: for an example given twice, and one that is there with other tokens or labels.
+        """
+        self.see(batch.index)
+        index = batch.index.cpu()
+        held = self.known["index"]
+        is_held = torch.isin(index, held)
+        if not bool(is_held.any()):
+            return batch
+        places = torch.searchsorted(held, index[is_held])
+        self._check_same(batch.select(is_held.to(batch.index.device)), places)
+        return batch.select((~is_held).to(batch.index.device))
+
+    def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
+        """Refuse examples whose tokens or labels differ from the kept ones at ``places``."""
+        store = repr(str(self.folder))
+        example = _first_difference(token_digests(batch), self.known["tokens"][places])
+        if example is not None:
+            raise InputError(
+                f"example index {int(batch.index[example])} has different tokens in {store}; give the same prompts, or "
+                "a new folder"
+            )
+        for name in self.labels:
+            given = batch.label(name, per="example")
+            kept = self.known[f"labels/{name}"][places]
+            example = _first_difference(given, kept)
+            if example is not None:
+                raise InputError(
+                    f"example index {int(batch.index[example])} has {given[example].item()} as its label {name!r}, not "
+                    f"{kept[example].item()} as in {store}; give the same labels, or a new folder"
+                )
+
+    def finish(self, header: Mapping[str, Any], tokenization: Mapping[str, Any] | None) -> None:
+        """Mark the store as complete.
+
+        Args:
+            header: header of the store.
+            tokenization: how texts became tokens. ``None`` if no texts were given.
+
+        Raises:
+            InputError: for a folder that holds more examples than were given, and for no examples at all.
+        """
+        self._check_all_given()
+        write_store_header(self.folder, {**header, "examples": len(self.seen), "tokenization": tokenization})
+
+    def _check_all_given(self) -> None:
+        if not len(self.seen):
+            raise InputError("there are no examples to measure; give at least one non-empty batch")
+        missing = self.known["index"][~self.seen.holds(self.known["index"])]
+        if len(missing):
+            raise InputError(
+                f"{str(self.folder)!r} holds example index {int(missing[0])}, which is not in these batches "
+                f"({len(missing)} such); give all the examples it was started with, or a new folder"
+            )
+
+
+def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
+    """Return the shards that a folder holds of these rows. Refuse other folders and other rows."""
+    old = read_store_header(folder)
+    kept = store_shards(folder)
+    if old is None and kept:
+        raise InputError(
+            f"{str(folder)!r} has shards of rows but no rows.json, which says which model they are of; put it "
+            "back, delete the folder, or give a new one"
+        )
+    if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
+        raise InputError(f"{str(folder)!r} has files but is not a row store; give a new folder")
+    if old is None or not kept:  # no rows are kept yet, so none can be mixed
+        return kept
+    names = {
+        "sites": "other sites",
+        "readout": "another readout",
+        "labels": "other labels",
+        "dtype": f"dtype {old.get('dtype') or 'of the model'}",
+    }
+    for key, value in header.items():
+        if old.get(key) != value:
+            raise InputError(
+                f"{str(folder)!r} holds rows of {names.get(key, 'another model')}; "
+                "give a new folder, or delete this one"
+            )
+    return kept
+
+
+def _first_difference(one: Shaped[Tensor, "example"], other: Shaped[Tensor, "example"]) -> int | None:
+    """Return the first place at which two tensors differ."""
+    places = (one.cpu() != other).nonzero()
+    return int(places[0, 0]) if len(places) else None
