@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from mechclust.jobs.interrupts import telling_what_is_kept
+from mechclust.jobs.interrupts import interrupt_message
 from mechclust.report.folder import check_command, check_subject, record_command
 from mechclust.report.manifest import WAY_OUT
 from probes.store.files import remove_leftovers
@@ -127,7 +127,7 @@ def until_reported() -> Iterator[None]:
 @contextmanager
 def goes_on(out: Path) -> Iterator[None]:
     """Own the folder from measurement to report. An interruption reports the files that it left."""
-    with telling_what_is_kept(partial(_so_far, out)), until_reported():
+    with interrupt_message(partial(_so_far, out)), until_reported():
         yield
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Shaped
 
-from mechclust.evidence.bounds import Verdict
-from mechclust.evidence.finding import Finding, Part
+from mechclust.evidence.finding import Finding
 from mechclust.evidence.intervals import interval_over_seeds
+from mechclust.evidence.parts import Part
+from mechclust.evidence.verdict import Verdict
 
 MARKS: dict[Verdict, str] = {
     "holds": "✓",
@@ -34,7 +35,7 @@ def measured_number(x: float) -> str:
     return f"{x:.2g}" if 1e-9 < abs(x) < 5e-4 else f"{x:z.3f}"
 
 
-def with_interval(part: Part) -> str:
+def measured_text(part: Part) -> str:
     """Return a part's value with its 95% interval: ``0.937 (0.886 to 0.989)``. ``-`` without a value."""
     if part.measured is None:
         return "-"
@@ -142,7 +143,7 @@ def _finding_rows(finding: Finding) -> list[_Row]:
     for place, part in enumerate(finding.parts):
         about = (finding.id, finding.statement) if place == 0 else ("", "and")
         verdict = verdict_text(finding) if place == 0 else ""
-        rows.append((*about, with_interval(part), part.required, control_text(finding, place), verdict))
+        rows.append((*about, measured_text(part), part.required, control_text(finding, place), verdict))
     return rows
 
 
@@ -150,7 +151,7 @@ def control_text(finding: Finding, place: int) -> str:
     """Return the control's value of a part. The first part also has the control's name."""
     if finding.control is None:
         return "not measured" if place == 0 else ""
-    value = with_interval(finding.control.parts[place])
+    value = measured_text(finding.control.parts[place])
     return f"{finding.control.name}: {value}" if place == 0 else value
 
 

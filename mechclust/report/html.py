@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from mechclust.evidence.finding import Finding
-from mechclust.evidence.tables import measured_number, verdict_text, with_interval
+from mechclust.evidence.tables import measured_number, measured_text, verdict_text
 from mechclust.report.text import in_english, number_format, with_texts
 from tasks.text.visible import visible_text
 
@@ -128,7 +128,7 @@ def page_template(name: str, package: str = "mechclust.report") -> jinja2.Templa
     )
     environment.filters["number"] = _number_or_dash
     environment.filters["digits"] = _digits_or_dash
-    environment.filters["with_interval"] = with_interval
+    environment.filters["measured_text"] = measured_text
     environment.filters["verdict_text"] = verdict_text
     return environment.get_template(f"{name}.html.jinja")
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.evidence import EarlierRun, Finding, load_findings
-from mechclust.evidence.finding import SEEDS_ADDED
+from mechclust.evidence import EarlierVerdict, Finding, load_findings
 from mechclust.evidence.findings import FILE
+from mechclust.evidence.verdict import SEEDS_ADDED
 from mechclust.report.folder import differing_fields, read_record
 from mechclust.report.manifest import check_measured, read_manifest
 from probes.store.files import write_json
@@ -79,6 +79,6 @@ def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -
         change = f"{SEEDS_ADDED}: {', '.join(map(str, addition['seeds']))}"
         for place, finding in enumerate(marked):
             if finding.id in addition["seen"]:
-                earlier = EarlierRun(run, n_before, addition["seen"][finding.id], change)
+                earlier = EarlierVerdict(run, n_before, addition["seen"][finding.id], change)
                 marked[place] = replace(finding, history=(*finding.history, earlier))
     return marked

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mechclust.evidence.findings import FILE, Findings, findings_bytes, with_history
+from mechclust.evidence.findings import FILE, Findings, findings_bytes, findings_with_history
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack_folder, unpack_folder
 from mechclust.report.folder import check_command, check_writable, differing_fields, read_record, record_command
@@ -67,7 +67,7 @@ def record_run(
     _check_record(folder, study, run_folder)
     analysis = report_run(study, config, run_folder, print_figures=print_figures)
     contents = {
-        **_findings_files(with_history(analysis.findings, folder)),
+        **_findings_files(findings_with_history(analysis.findings, folder)),
         "config.json": json_bytes(_portable(read_record(run_folder, _WAY_OUT))),
         "command.txt": f"{command_of(study, _portable(to_json(config)))}\n".encode(),
     }
@@ -135,7 +135,7 @@ def judge_again(folder: str | Path) -> Findings:
         try:
             check_measured(Path(place))
             judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_record(folder, _WAY_OUT))
-            findings = with_history(judged, folder)
+            findings = findings_with_history(judged, folder)
         except InputError as error:
             why = str(error).replace(place, str(archive)).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error

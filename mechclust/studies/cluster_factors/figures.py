@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from mechclust.evidence.bounds import Bound, verdict_of
+from mechclust.evidence.bounds import Bound
 from mechclust.evidence.intervals import mean_interval
+from mechclust.evidence.verdict import verdict_of
 from mechclust.report.style import (
     BLUE,
     COLORS,

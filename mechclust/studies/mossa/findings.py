@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.evidence import Bound, Finding, check_part
-from mechclust.evidence.findings import TOO_SMALL, id_number
+from mechclust.evidence.findings import TOO_SMALL, finding_number
 from mechclust.evidence.tables import mean_text
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.findings import (
@@ -66,7 +66,7 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
         *_of_held_out_tasks(seeds, curves, not_tested),
         *_checks(config, seeds, not_tested),
     ]
-    return sorted(findings, key=id_number)
+    return sorted(findings, key=finding_number)
 
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from mechclust.evidence import (
     Bound,
     Control,
-    EarlierRun,
+    EarlierVerdict,
     Finding,
     Findings,
     Within,
@@ -21,7 +21,7 @@ from mechclust.evidence import (
     resampled_part,
     save_findings,
 )
-from mechclust.evidence.findings import with_history
+from mechclust.evidence.findings import findings_with_history
 from mechclust.evidence.intervals import mean_interval
 from mechclust.evidence.tables import markdown_table, mean_text, shown_on_pages, text_table
 from mechclust.report.html import findings_html
@@ -102,7 +102,7 @@ class TestFile:
 
 class TestHistory:
     ROW = {"finding": "T1", "run": "seeds 0 to 2", "seeds": 3, "verdict": "does not hold", "changed": "more steps"}
-    EARLIER = EarlierRun("seeds 0 to 2", 3, "does not hold", "more steps")
+    EARLIER = EarlierVerdict("seeds 0 to 2", 3, "does not hold", "more steps")
 
     def test_stands_beside_the_findings(self, tmp_path):
         save_findings([finding(), finding("T2")], tmp_path / "findings.json")
@@ -114,7 +114,7 @@ class TestHistory:
 
     def test_is_kept_once_in_the_findings(self, tmp_path):
         (tmp_path / "history.json").write_text(json.dumps([self.ROW]))
-        save_findings(with_history([finding()], tmp_path), tmp_path / "findings.json")
+        save_findings(findings_with_history([finding()], tmp_path), tmp_path / "findings.json")
         assert json.loads((tmp_path / "findings.json").read_text())[0]["history"][0]["run"] == "seeds 0 to 2"
         assert load_findings(tmp_path)[0].history == (self.EARLIER,)
 
@@ -122,7 +122,7 @@ class TestHistory:
     def test_that_is_none_is_refused(self, tmp_path, text):
         (tmp_path / "history.json").write_text(text)
         with pytest.raises(InputError, match=r"history\.json' is not a list of earlier verdicts.*; expected objects"):
-            with_history([finding()], tmp_path)
+            findings_with_history([finding()], tmp_path)
 
 
 class TestTables:
@@ -198,7 +198,7 @@ def test_a_mean_is_written_with_its_interval():
 
 class TestPage:
     def test_shows_values_controls_and_verdicts_and_folds_the_rest(self):
-        earlier = EarlierRun("seeds 0 to 2", 3, "does not hold", "more steps")
+        earlier = EarlierVerdict("seeds 0 to 2", 3, "does not hold", "more steps")
         page = findings_html([*FINDINGS, finding("T1", history=(earlier,))])
         table, checks = page.split("Worst value")
         assert 'class="verdict does-not-hold"' in table
