@@ -19,7 +19,14 @@ from mechclust.jobs.engine import Engine
 from mechclust.jobs.mapping import imap_jobs
 from mechclust.jobs.outcome import Outcome, first_error
 from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import Shard, ShardedBatches, check_shard_inputs, count_shards, shards_of, tokenizer_of_shards
+from mechclust.jobs.shards import (
+    Shard,
+    ShardedBatches,
+    check_shard_inputs,
+    count_shards,
+    shards_of,
+    tokenizer_of_shards,
+)
 from probes.engine.hooks import HookedModel, by_name
 from probes.engine.identity import fingerprint
 from probes.engine.probe import Probe, each_probe

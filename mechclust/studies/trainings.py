@@ -17,7 +17,7 @@ from mechclust.models.weights import initial_weights
 from mechclust.report.resources import check_work, size_text
 from mechclust.studies.kept import on_device
 from mechclust.training import TrainConfig, train
-from mechclust.training.loop import trained_names
+from mechclust.training.optimizer import parameter_groups
 from probes import HookedModel
 from tasks import InputError, Task
 
@@ -94,7 +94,7 @@ def check_trainings(trainings: Sequence[Training]) -> None:
             narrow = replace(training.model, d_vocab=1, n_ctx=1, d_model=1, n_heads=1, d_mlp=1)
             named = initial_weights(narrow)
             del named["unembed.b_U"]  # which stays 0
-            trained_names(named, training.config, "network")
+            parameter_groups(named, training.config, "network")
 
 
 def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes: bool) -> None:

@@ -15,7 +15,7 @@ from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, jobs,
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of, result_files
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.training import load_steps
+from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
 from tasks.instructions import VALIDATION_SUBSET
 
@@ -72,7 +72,7 @@ def _load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     folders = [out / "results" / Job(arm, seed).name for seed in config.seeds]
     measured = {}
     for name in [*probes_of(config, arm), "accuracy"]:
-        runs = [load_steps(folder, f"{VALIDATION_SUBSET}.{name}") for folder in folders]
+        runs = [load_results_by_step(folder, f"{VALIDATION_SUBSET}.{name}") for folder in folders]
         measured[name] = [[run[step] for step in steps] for run in runs]
     null_low = _curves(measured, "null_low")
     null_high = _curves(measured, "null_high")
