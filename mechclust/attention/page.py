@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from mechclust.web.scripts import ViewCode, template_text, with_kit
+from mechclust.web.scripts import ViewCode, script_text, with_kit
 
 # Make the browser enforce that an exported page loads no other resources.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -132,4 +132,4 @@ def _code(n_tokens: int) -> ViewCode:
 @lru_cache(maxsize=2)
 def _code_in(name: str) -> ViewCode:
     script = with_kit(_PACKAGE, "attention_draw.js", name)
-    return ViewCode("mechclustAttention", template_text(_PACKAGE, "attention.css"), script)
+    return ViewCode("mechclustAttention", script_text(_PACKAGE, "attention.css"), script)

@@ -13,10 +13,11 @@ from markupsafe import Markup
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.folder import check_command, machine_facts, record_command
-from mechclust.report.html import content_policy, page_template
+from mechclust.report.html import html_template
 from mechclust.report.manifest import add_files, replace_files
-from mechclust.report.pictures import print_files
+from mechclust.report.pictures import print_pictures
 from mechclust.report.text import table_as_csv
+from mechclust.web.scripts import content_policy
 from probes import ProbeResult
 from tasks import InputError
 
@@ -70,7 +71,7 @@ def write_report(
     )
     contents: dict[str, bytes] = {}
     for panel in analysis.panels:
-        pictures = print_files(panel) if print_figures else {".png": panel.png}
+        pictures = print_pictures(panel.figure) if print_figures else {".png": panel.png}
         contents |= {f"figures/{panel.name}{suffix}": picture for suffix, picture in pictures.items()}
     contents |= {f"results/{name}.safetensors": result.to_bytes() for name, result in (results or {}).items()}
     contents |= {f"{name}.csv": table_as_csv(table) for name, table in (tables or {}).items()}
@@ -126,7 +127,7 @@ def render_report(
     """
     first, *others = [Markup(panel._repr_html_()) for panel in analysis.panels] or [Markup()]
     captions = [_summary(panel.caption) for panel in analysis.panels]
-    return page_template("report").render(
+    return html_template("report").render(
         policy=content_policy(*analysis.views.values(), *analysis.folded.values()),
         title=title,
         source=source,

@@ -13,9 +13,7 @@ import numpy as np
 from cycler import cycler
 from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
-from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from probes.engine.plots import COLORS as COLORS
 from probes.engine.plots import GREY as GREY
@@ -312,13 +310,3 @@ def _apart(places: Sequence[float], gap: float) -> list[float]:
 def _inside(centre: float, n: int, gap: float) -> float:
     half = gap * (n - 1) / 2
     return min(max(centre, half), max(1 - half, half))
-
-
-def without_formulas(figure: Figure) -> Figure:
-    """Turn off formulas in a figure's texts, except those marked ``MATHTEXT`` and matplotlib's own numbers."""
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
-        words = text.get_text()
-        if is_math_text(words) and text.get_gid() != MATHTEXT and not words.startswith("$\\mathdefault{"):
-            text.set_parse_math(False)
-    return figure

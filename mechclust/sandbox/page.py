@@ -11,11 +11,11 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Float, Shaped
 
-from mechclust.report.html import content_policy, page_template
+from mechclust.report.html import html_template
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.sandbox.style import cluster_colors, curves_of, line_color, run_colors, token_colors
-from mechclust.web.scripts import template_text, with_kit
+from mechclust.web.scripts import content_policy, script_text, with_kit
 from probes.store.files import write_atomic
 from tasks import InputError
 
@@ -67,10 +67,10 @@ def render_sandbox(run: SandboxRun) -> str:
 
     script = f'<script>\n(() => {{\n"use strict";\n{with_kit(_PACKAGE, *_SCRIPTS)}\n}})();\n</script>'
     plotly = f"<script>{get_plotlyjs()}</script>"
-    return page_template("sandbox", _PACKAGE).render(
+    return html_template("sandbox", _PACKAGE).render(
         policy=content_policy(plotly, script, images="data: blob:"),
         title=run.title,
-        style=Markup(template_text(_PACKAGE, "sandbox.css")),
+        style=Markup(script_text(_PACKAGE, "sandbox.css")),
         script=Markup(script),
         plotly=Markup(plotly),
         data=htmlsafe_json_dumps(page_data(run), separators=(",", ":")),

@@ -14,7 +14,8 @@ from mechclust.models import ModelConfig, build_model
 from mechclust.models.config import AnyConfig
 from mechclust.models.sizes import free_memory_bytes
 from mechclust.models.weights import initial_weights
-from mechclust.report.resources import check_work, size_text
+from mechclust.report.resources import check_resources
+from mechclust.report.text import size_text
 from mechclust.studies.kept import on_device
 from mechclust.training import TrainConfig, train
 from mechclust.training.optimizer import parameter_groups
@@ -112,7 +113,7 @@ def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes:
     _check_memory(trainings, device, at_once)
     if not yes:
         seconds = training_seconds(trainings, device) / at_once
-        check_work(seconds, yes=yes, fewer="a smaller preset, or fewer steps or seeds")
+        check_resources(seconds, yes=yes, fewer="a smaller preset, or fewer steps or seeds")
 
 
 def training_seconds(trainings: Sequence[Training], device: str) -> float:

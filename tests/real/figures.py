@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report import Panel
-from mechclust.report.pictures import print_files
+from mechclust.report.pictures import print_pictures
 from mechclust.report.style import BLUE, GREY, RED, SOFT, direct_labels, layer_axis, seed_curve, styled, subplots
 from probes.store.files import write_atomic
 
@@ -40,5 +39,5 @@ def by_layer(reactions: Mapping[str, Any], path: Path) -> None:
     for axis, own in zip((left, right), labels.values(), strict=True):
         layer_axis(axis)
         direct_labels(axis, own)
-    for suffix, picture in print_files(Panel(path.stem, figure, "")).items():
+    for suffix, picture in print_pictures(figure).items():
         write_atomic(path.with_suffix(suffix), picture)

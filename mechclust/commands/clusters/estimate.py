@@ -12,7 +12,8 @@ from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.clusters.inputs import Inputs
 from mechclust.commands.cost import HALF_CLUSTERING_OVERHEAD_S, LABEL_WIDTH, Cost, relabelling_seconds
 from mechclust.report.folder import free_space, kept_bytes
-from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
+from mechclust.report.resources import matmul_speed
+from mechclust.report.text import GIB, duration_text, size_text
 from probes.functional.linear_decodability import ALPHAS
 from tasks import InputError
 

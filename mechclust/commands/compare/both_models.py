@@ -34,7 +34,7 @@ from mechclust.models.adapters import adapter_of, plain_model
 from mechclust.models.patching import stream_points
 from mechclust.models.same_input import can_write
 from mechclust.models.sizes import free_memory_bytes
-from mechclust.report.resources import GIB
+from mechclust.report.text import GIB
 from probes import ProbeResult, RowStore
 from probes.engine.hooks import HookedModel
 from tasks import Batch, InputError

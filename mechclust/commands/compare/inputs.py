@@ -26,7 +26,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_read_alike, encoder, n_leading, tokenization_of, what_is_wrong
 from mechclust.models.whole_weights import check_weights
 from mechclust.report.folder import check_command, free_space, kept_bytes
-from mechclust.report.resources import GIB
+from mechclust.report.text import GIB
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json

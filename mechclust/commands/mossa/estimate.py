@@ -15,7 +15,8 @@ from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
 from mechclust.report.folder import free_space, kept_bytes
-from mechclust.report.resources import GIB, matmul_speed, size_text
+from mechclust.report.resources import matmul_speed
+from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, adapter_at
 from tasks import InputError
 

@@ -23,7 +23,7 @@ from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.models.adapters import plain_model
 from mechclust.models.instructions import Answered
 from mechclust.report.folder import rows_errors
-from mechclust.report.resources import GIB
+from mechclust.report.text import GIB
 from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows
 from probes.engine.probe import Probe

@@ -16,7 +16,7 @@ import torch
 
 from mechclust.evidence import Bound, Control, Finding, mean_part, resampled_part
 from mechclust.report import Analysis, Panel, render_report, write_report
-from mechclust.report.html import png_bytes
+from mechclust.report.pictures import png_bytes
 from probes import ProbeResult, load_result
 from tasks import InputError
 
