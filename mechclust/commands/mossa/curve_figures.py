@@ -40,7 +40,8 @@ from mechclust.mossa.curve_statistics import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
 from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap_interval, quantile_over_tasks
-from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT, chance_band, direct_labels, outer_labels, subplots
+from mechclust.report.plots import chance_band, direct_labels, outer_labels, subplots
+from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT
 from mechclust.report.text import counted, figure_text
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.mossa.published import N_LAYERS, N_SEEN, Quartiles
 from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which, bootstrap_interval
-from mechclust.report.style import BLUE, PURPLE, RED, chance_band, layer_axis
+from mechclust.report.plots import chance_band, layer_axis
+from mechclust.report.style import BLUE, PURPLE, RED
 from tasks.text.instructions import MISC, flan2021_cluster
 
 Label: TypeAlias = tuple[float, str, str]

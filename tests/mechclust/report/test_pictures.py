@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from mechclust.report.pictures import pdf_bytes, print_pictures
-from mechclust.report.style import chance_band, subplots
+from mechclust.report.plots import chance_band, subplots
 
 
 def drawn(text: str = "layer") -> Figure:
