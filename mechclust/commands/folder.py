@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from mechclust.jobs.interrupts import interrupt_message
-from mechclust.report.folder import check_command, check_subject, record_command
+from mechclust.report.folder import check_folder, check_folder_subject, record_command
 from mechclust.report.manifest import WAY_OUT
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
@@ -89,11 +89,11 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         yield
         return
     out = Path(out)
-    check_command(out, command)
+    check_folder(out, command)
     with _owned(out):
         remove_leftovers(out, recursive=True)
-        check_command(out, command)  # another owner may just have ended
-        check_subject(out, subject or {})
+        check_folder(out, command)  # another owner may just have ended
+        check_folder_subject(out, subject or {})
         record_command(out, command)
         try:
             yield

@@ -12,10 +12,10 @@ from markupsafe import Markup
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.folder import check_command, machine_facts, record_command
+from mechclust.report.folder import check_folder, record_command, replace_files
 from mechclust.report.html import html_template
-from mechclust.report.manifest import add_files, replace_files
 from mechclust.report.pictures import print_pictures
+from mechclust.report.resources import machine_facts
 from mechclust.report.text import table_as_csv
 from mechclust.web.scripts import content_policy
 from probes import ProbeResult
@@ -65,7 +65,7 @@ def write_report(
             in its ``mechclust.json`` or were changed.
     """
     out = Path(out)
-    check_command(out, command)
+    check_folder(out, command)
     page = render_report(
         title=title, source=source, analysis=analysis, facts=machine_facts() if facts is None else facts, config=config
     )
@@ -88,24 +88,6 @@ def write_report(
             "another folder with --out"
         ) from error
     return out / "report.html"
-
-
-def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResult], subject: Mapping[str, str]) -> None:
-    """Write measurements into the folder ``out``, before anything is drawn of them.
-
-    Args:
-        out: the folder.
-        command: that reports there.
-        results: by name, for ``results/NAME.safetensors``.
-        subject: the measured inputs, by kind, such as ``{"model": "gpt2"}``. The folder remembers it.
-
-    Raises:
-        InputError: when ``out`` cannot be written, or holds the report of another command.
-    """
-    out = Path(out)
-    check_command(out, command)
-    record_command(out, command, subject)
-    add_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 
 def render_report(

@@ -1,14 +1,18 @@
-"""Measure the speed of a device, and refuse work beyond time and memory."""
+"""Name the machine, measure its speed, and refuse work beyond time and memory."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from functools import cache
+from typing import Any
 
 import torch
 
 from mechclust.models.sizes import free_memory_bytes
 from mechclust.report.text import duration_text, size_text
+from probes.store.files import package_versions
 from tasks import InputError
 
 _DAY_S = 24 * 3600
@@ -65,3 +69,13 @@ def check_resources(seconds: float, memory: float = 0.0, *, yes: bool, fewer: st
         excess = f"{size_text(memory)} of memory, more than the {size_text(free)} that are free"
     if excess:
         raise InputError(f"this takes about {excess}; give {fewer}, or --yes to begin anyway")
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return date, versions and machine, for reports."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
+        "versions": package_versions(),
+    }

@@ -280,7 +280,7 @@ class TestFolder:
         def full(*args):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("mechclust.report.manifest.write_atomic", full)
+        monkeypatch.setattr("mechclust.report.folder.write_atomic", full)
         with pytest.raises(InputError, match=r"^the report could not be written to '.*' \(No space left on device\)"):
             write_report(tmp_path, **self.ABOUT, analysis=Analysis())
 
