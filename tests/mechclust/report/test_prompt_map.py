@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from mechclust.attention.page import html_page as page_with_policy
+from mechclust.attention.page import attention_page as page_with_policy
 from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report
 from mechclust.report.prompt_map import _packed_plane, prompt_map
