@@ -10,9 +10,9 @@ import numpy as np
 
 from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.measurements import Measurements
+from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.curve_statistics import upper_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
-from mechclust.mossa.task_curves import bootstrap_interval
 from mechclust.report.reading import Reading
 from mechclust.report.text import counted, first_few, format_ranges, interval_text, join_words, layers_text
 from tasks.text.visible import quoted, shortened

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
-from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap_interval, quantile_over_tasks
+from mechclust.mossa.bootstrap import bootstrap_interval
+from mechclust.mossa.task_curves import TaskCurves, Which, quantile_over_tasks
 from mechclust.report.text import interval_text
 from probes import ProbeResult
 from probes.rows.vllm_rows import site_called

@@ -21,7 +21,7 @@ from mechclust.mossa.findings import (
     CurvePart,
     judged_over_seeds,
 )
-from mechclust.mossa.shuffled_curves import other_clusters
+from mechclust.mossa.shuffled_curves import shuffled_clusters
 from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by_seed
@@ -46,7 +46,7 @@ _C7 = CurveFinding(
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
     parts=(CurvePart("", _encoded_difference, Bound(">", 0)),),
-    control=CurveControl("other operations called encoded", other_clusters),
+    control=CurveControl("other operations called encoded", shuffled_clusters),
     shown="page",
 )
 
