@@ -89,7 +89,7 @@ def one_sequence(name: str, value: Any) -> Integer[Tensor, "pos"] | Bool[Tensor,
     return row
 
 
-def checked_labels(labels: Labels | None, n: int) -> tuple[str | None, ...]:
+def token_labels(labels: Labels | None, n: int) -> tuple[str | None, ...]:
     """Return labels as strings, one for each of ``n`` positions. Empty without labels."""
     if labels is None:
         return ()

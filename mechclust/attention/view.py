@@ -17,11 +17,11 @@ from mechclust.attention.heads import ChosenHead, HeadChoice, choose_heads, head
 from mechclust.attention.inputs import (
     Labels,
     check_ids_of_models,
-    checked_labels,
     decode,
     encode_for_all,
     one_sequence,
     real_positions,
+    token_labels,
 )
 from mechclust.attention.page import (
     MAX_TOKENS,
@@ -239,7 +239,7 @@ def attention_view(
     ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)
     mask = real_positions(attention_mask, ids)
     strings = _strings(models, ids, str_tokens)
-    all_labels = checked_labels(labels, len(ids))
+    all_labels = token_labels(labels, len(ids))
     batch = Batch(ids[None], attention_mask=mask[None])
     role_of = heads_with_roles(roles, layers, heads)
     chosen = choose_heads(models, layers, list(role_of) or heads, partial(_n_heads, batch=batch))
@@ -317,7 +317,7 @@ def attention_view_from_patterns(
         tuple(map(str, names)),
         causal,
         tuple(map(str, by_model)) if isinstance(patterns, Mapping) else (),
-        checked_labels(labels, len(str_tokens)),
+        token_labels(labels, len(str_tokens)),
         tuple(None if value is None else float(value) for value in values or ()),
     )
     size = len(view.page().encode())

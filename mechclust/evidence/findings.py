@@ -110,9 +110,9 @@ def _measured(part: Part) -> dict[str, float | None]:
     return {"measured": part.measured, "low": low, "high": high}
 
 
-def untested_findings(findings: Sequence[Finding], reason: str = TOO_SMALL) -> list[Finding]:
-    """Return findings as not tested. Those that have a reason keep it."""
-    return [replace(finding, not_tested=finding.not_tested or reason) for finding in findings]
+def untested_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings as not tested, because the study is too small. Those that have a reason keep it."""
+    return [replace(finding, not_tested=finding.not_tested or TOO_SMALL) for finding in findings]
 
 
 def finding_number(finding: Finding) -> int:

@@ -143,11 +143,11 @@ def _finding_rows(finding: Finding) -> list[_Row]:
     for place, part in enumerate(finding.parts):
         about = (finding.id, finding.statement) if place == 0 else ("", "and")
         verdict = verdict_text(finding) if place == 0 else ""
-        rows.append((*about, measured_text(part), part.required, control_text(finding, place), verdict))
+        rows.append((*about, measured_text(part), part.required, _control_text(finding, place), verdict))
     return rows
 
 
-def control_text(finding: Finding, place: int) -> str:
+def _control_text(finding: Finding, place: int) -> str:
     """Return the control's value of a part. The first part also has the control's name."""
     if finding.control is None:
         return "not measured" if place == 0 else ""

@@ -29,7 +29,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(kw_only=True, eq=False)
-class LocalWorker(Worker):
+class _LocalWorker(Worker):
     """A process and the pipe to it. One process a worker, so that one that is killed costs no other's job."""
 
     process: SpawnProcess
@@ -39,7 +39,7 @@ class LocalWorker(Worker):
 
 # Not joblib or an executor. When this process is killed, joblib's workers go on with their jobs. When one worker of a
 # ProcessPoolExecutor is killed, the jobs of all are lost, and no reason is given.
-class LocalPool(WorkerPool[LocalWorker]):
+class LocalPool(WorkerPool[_LocalWorker]):
     """At most so many processes, with one torch thread each."""
 
     def __init__(self, fn: Callable[..., Any], setup: Callable[[], Any] | None, workers: int) -> None:
@@ -53,7 +53,7 @@ class LocalPool(WorkerPool[LocalWorker]):
         """Return the number of workers."""
         return self.workers
 
-    def start(self) -> LocalWorker:
+    def start(self) -> _LocalWorker:
         """Begin another process, with a free line of the terminal for its bar."""
         line = min(set(range(1, self.workers + 1)) - self.lines)
         self.lines.add(line)
@@ -62,21 +62,21 @@ class LocalPool(WorkerPool[LocalWorker]):
         with _interrupts_blocked():
             process.start()
         worker_end.close()
-        return LocalWorker(process=process, pipe=driver_end, line=line)
+        return _LocalWorker(process=process, pipe=driver_end, line=line)
 
-    def send(self, worker: LocalWorker, job: Any) -> None:
+    def send(self, worker: _LocalWorker, job: Any) -> None:
         """Give a ready worker another job."""
         with suppress(OSError):
             worker.pipe.send_bytes(pickle.dumps(job, protocol=5))
 
     def wait(
-        self, workers: Sequence[LocalWorker], seconds: float | None
-    ) -> list[tuple[LocalWorker, WorkerReply | WorkerLost]]:
+        self, workers: Sequence[_LocalWorker], seconds: float | None
+    ) -> list[tuple[_LocalWorker, WorkerReply | WorkerLost]]:
         """Wait for events, and return at most one per worker."""
         readable = wait([worker.pipe for worker in workers], seconds)
         return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in readable]
 
-    def end(self, workers: Sequence[LocalWorker]) -> None:
+    def end(self, workers: Sequence[_LocalWorker]) -> None:
         """Kill workers, even during a job."""
         for worker in workers:
             worker.process.kill()
@@ -100,7 +100,7 @@ def _name(function: Callable[..., Any]) -> str:
     return repr(getattr(function, "__qualname__", None) or str(function)[:80])
 
 
-def _receive_from(worker: LocalWorker) -> WorkerReply | WorkerLost:
+def _receive_from(worker: _LocalWorker) -> WorkerReply | WorkerLost:
     try:
         reply = worker.pipe.recv_bytes()
     except (EOFError, OSError):

@@ -8,7 +8,7 @@ that a finding is judged by. The models tuned on one task alone, which the paper
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -116,8 +116,12 @@ class CurveFinding:
     condition: str = ""
 
 
+def _tuned_as_base(curves: TaskCurves) -> TaskCurves:
+    return replace(curves, base=curves.tuned)
+
+
 _SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
-_TUNED = CurveControl("the tuned model in place of the base", shuffled.tuned_as_base, random=False)
+_TUNED = CurveControl("the tuned model in place of the base", _tuned_as_base, random=False)
 _LAYERS = CurveControl("layers in one random order", shuffled.permuted_layers)
 _HELD_OUT = CurveControl("random seen tasks called held out", shuffled.shuffled_held_out)
 _EXCHANGED = CurveControl(

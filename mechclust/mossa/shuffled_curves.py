@@ -37,11 +37,6 @@ def shuffled_controls(curves: TaskCurves) -> TaskCurves:
     return replace(curves, tuned=tuned, null=np.where(half, curves.tuned, others))
 
 
-def tuned_as_base(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with the tuned model in place of the base."""
-    return replace(curves, base=curves.tuned)
-
-
 def permuted_layers(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the layers in one random order for all tasks and measures."""
     order = np.random.default_rng(0).permutation(curves.n_layers)

@@ -200,7 +200,7 @@ def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResul
     out = Path(out)
     check_folder(out, command)
     record_command(out, command, subject)
-    add_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
+    write_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 
 def free_space(out: Path) -> int:
@@ -261,7 +261,7 @@ def _leads_into(path: Path, root: Path) -> bool:
         return False
 
 
-def add_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
+def write_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
     """Write files in order, and list them in the manifest.
 
     The manifest is written first, with the old and the new digest of each, so that a process killed in between leaves
@@ -301,7 +301,7 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WA
             _remove_empty(folder, (folder / name).parent)
     kept = {name: digests for name, digests in manifest.files.items() if name in contents}
     write_manifest(folder, replace(manifest, files=kept))
-    add_files(folder, contents, way_out)
+    write_files(folder, contents, way_out)
 
 
 def _remove_empty(folder: Path, below: Path) -> None:

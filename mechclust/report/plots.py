@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from mechclust.report.style import CHANCE, SOFT
 from probes.engine.plots import chance_band as chance_band
 
+_MAX_COLUMNS = 5  # of a single row of panels
+
 
 def subplots(
     n: int,
@@ -55,28 +57,24 @@ def subplot_rows(
     *,
     size: tuple[float, float],
     x_axis: Callable[[Axes], None],
-    ylim: tuple[float, float] = (-0.05, 1.05),
-    columns: int = 5,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a row of titled panels for each label of the y axis. A single row is broken into lines.
+    """Return titled panels of measures from 0 to 1, a row for each label of the y axis. A single row is broken up.
 
     Args:
         titles: of the panels in a row.
         ylabels: of the rows.
         size: width and height of one panel, in inches.
         x_axis: names the x axis of a panel, such as ``layer_axis`` or ``step_axis``.
-        ylim: limits of the y axis, which all panels share.
-        columns: of a single row.
 
     Example:
-        >>> figure, axes = subplot_rows(["a", "b", "c"], ["ARI"], size=(3, 2), x_axis=layer_axis, columns=2)
+        >>> figure, axes = subplot_rows(["a", "b"], ["ARI", "CKA"], size=(3, 2), x_axis=layer_axis)
         >>> [axis.get_ylabel() for axis in axes], [axis.get_xlabel() for axis in axes]
-        (['ARI', '', ''], ['', 'layer', 'layer'])
+        (['ARI', '', 'CKA', ''], ['', '', 'layer', 'layer'])
     """
-    columns = len(titles) if len(ylabels) > 1 else min(columns, len(titles))
+    columns = len(titles) if len(ylabels) > 1 else min(_MAX_COLUMNS, len(titles))
     figure, axes = subplots(len(titles) * len(ylabels), columns, size=size, sharex=True, sharey=True)
     for axis in axes:
-        axis.set_ylim(ylim)
+        axis.set_ylim(-0.05, 1.05)
         x_axis(axis)
     for axis, title in zip(axes, titles, strict=False):
         axis.set_title(title)

@@ -14,13 +14,13 @@ from mechclust.evidence.findings import FILE, Findings, findings_bytes, findings
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack_folder, unpack_folder
 from mechclust.report.folder import (
-    add_files,
     check_files,
     check_folder,
     check_measured_files,
     check_writable,
     record_command,
     replace_files,
+    write_files,
 )
 from mechclust.report.manifest import MANIFEST, read_manifest
 from mechclust.report.run_record import read_run_record, record_differences
@@ -143,7 +143,7 @@ def judge_again(folder: str | Path) -> Findings:
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
     check_findings(findings)
     record_command(folder, _COMMAND)
-    add_files(folder, _findings_files(findings), _JUDGE_COPY)
+    write_files(folder, _findings_files(findings), _JUDGE_COPY)
     return findings
 
 

@@ -100,7 +100,7 @@ def training_arguments(
         warmup_steps=config.warmup,
         weight_decay=config.weight_decay,
         max_grad_norm=config.clip,
-        **matmul_precision(config, device, dtype),
+        **training_precision(config, device, dtype),
         logging_steps=every,
         logging_nan_inf_filter=False,
         save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
@@ -117,7 +117,7 @@ def training_arguments(
     return arguments
 
 
-def matmul_precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
+def training_precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
     """Return the format in which matrices are multiplied, as ``TrainingArguments`` takes it.
 
     In float16 small gradients of the activations would be 0, so the Trainer scales the loss. The adapter's weights are

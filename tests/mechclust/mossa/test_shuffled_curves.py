@@ -79,12 +79,6 @@ def test_a_cluster_has_the_covariates_of_another():
     assert by_cluster != {cluster: {value} for cluster, value in of_cluster.items()}
 
 
-def test_tuned_takes_the_place_of_the_base():
-    changed = shuffled.tuned_as_base(CURVES)
-    assert np.array_equal(changed.base, CURVES.tuned)
-    assert np.array_equal(changed.tuned, CURVES.tuned)
-
-
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_every_seed_is_shuffled_alike(change):
     """Of a second seed, whose curves are the first's with 10 added, the same tasks and layers change places."""

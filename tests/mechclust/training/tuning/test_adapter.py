@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from mechclust.models.instructions import Answered
 from mechclust.training.tuning import TuneConfig, adapter_at, tune_adapter
 from mechclust.training.tuning.adapter import adapter_digest
-from mechclust.training.tuning.answer_trainer import matmul_precision, training_arguments
+from mechclust.training.tuning.answer_trainer import training_arguments, training_precision
 from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, MODULES, examples, language_model, settings
 
@@ -128,7 +128,7 @@ def test_bfloat16_products(tmp_path: Path) -> None:
     ],
 )
 def test_float16_on_a_gpu_has_its_loss_scaled(dtype, device, bf16, expected) -> None:
-    assert matmul_precision(settings(bf16=bf16), torch.device(device), dtype) == expected
+    assert training_precision(settings(bf16=bf16), torch.device(device), dtype) == expected
 
 
 def test_the_format_of_the_weights_is_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +137,9 @@ def test_the_format_of_the_weights_is_what_counts(tmp_path: Path, monkeypatch: p
 
     def noted(config: Any, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
         asked.append((device.type, dtype))
-        return matmul_precision(config, device, dtype)
+        return training_precision(config, device, dtype)
 
-    monkeypatch.setattr("mechclust.training.tuning.answer_trainer.matmul_precision", noted)
+    monkeypatch.setattr("mechclust.training.tuning.answer_trainer.training_precision", noted)
     config = settings(modules=MODULES["llama"], steps=1)
     tune_adapter(language_model("llama").half(), examples(), config, tmp_path / "a", base="b")
     assert asked == [("cpu", torch.float16)]
