@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from mechclust.jobs.interrupts import interrupt_message
-from mechclust.report.folder import check_folder, check_folder_subject, record_command
+from mechclust.report.folder import check_folder, check_folder_subject, claim_folder
 from mechclust.report.manifest import WAY_OUT
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
@@ -94,13 +94,13 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         remove_leftovers(out, recursive=True)
         check_folder(out, command)  # another owner may just have ended
         check_folder_subject(out, subject or {})
-        record_command(out, command)
+        claim_folder(out, command)
         try:
             yield
         finally:
             if out.is_dir():  # it may have been removed meanwhile, and its files are now this command's
                 with suppress(InputError):
-                    record_command(out, command)
+                    claim_folder(out, command)
 
 
 @contextmanager

@@ -125,8 +125,8 @@ def check_folder_subject(out: Path, subject: Mapping[str, str]) -> None:
             raise InputError(f"{str(out)!r} holds what was measured of {what}; {WAY_OUT}")
 
 
-def record_command(out: Path, command: str, subject: Mapping[str, str] | None = None) -> None:
-    """Record in the manifest of the folder ``out`` that this command writes there.
+def claim_folder(out: Path, command: str, subject: Mapping[str, str] | None = None) -> None:
+    """Claim the folder ``out`` for a command, in its manifest.
 
     Args:
         out: the folder.
@@ -199,7 +199,7 @@ def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResul
     """
     out = Path(out)
     check_folder(out, command)
-    record_command(out, command, subject)
+    claim_folder(out, command, subject)
     write_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.folder import check_folder, record_command, replace_files
+from mechclust.report.folder import check_folder, claim_folder, replace_files
 from mechclust.report.html import html_template
 from mechclust.report.pictures import print_pictures
 from mechclust.report.resources import machine_facts
@@ -80,7 +80,7 @@ def write_report(
         contents["findings.csv"] = table_as_csv(Findings(analysis.findings).to_dataframe())
     contents["report.html"] = page.encode(errors="backslashreplace")
     try:
-        record_command(out, command)
+        claim_folder(out, command)
         replace_files(out, contents)
     except OSError as error:
         raise InputError(

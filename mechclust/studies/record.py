@@ -18,7 +18,7 @@ from mechclust.report.folder import (
     check_folder,
     check_measured_files,
     check_writable,
-    record_command,
+    claim_folder,
     replace_files,
     write_files,
 )
@@ -80,7 +80,7 @@ def record_run(
         contents[f"figures/{name}.png"] = pictures[name].png
     if (run_folder / "results").is_dir():
         contents[_RESULTS] = pack_folder(run_folder / "results", study.unrecorded)
-    record_command(folder, _COMMAND)
+    claim_folder(folder, _COMMAND)
     replace_files(folder, contents, _WAY_OUT)
     return analysis
 
@@ -142,7 +142,7 @@ def judge_again(folder: str | Path) -> Findings:
             why = str(error).replace(place, str(archive)).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
     check_findings(findings)
-    record_command(folder, _COMMAND)
+    claim_folder(folder, _COMMAND)
     write_files(folder, _findings_files(findings), _JUDGE_COPY)
     return findings
 

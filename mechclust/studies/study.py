@@ -19,10 +19,10 @@ from mechclust.report.folder import (
     check_folder,
     check_measured_files,
     check_writable,
+    claim_folder,
     forget_measured_files,
     list_measured_files,
     open_folder,
-    record_command,
 )
 from mechclust.report.html import table_html
 from mechclust.report.manifest import read_manifest
@@ -303,7 +303,7 @@ def run_study(
             run_job = partial(_run_job, study.run_job, config, there)
             map_jobs(run_job, list(stage), workers, engine=engine, timeout=timeout, folder=there)
         measure_further(study.trained_models, config, there, further, workers=workers, engine=engine, timeout=timeout)
-        record_command(out, f"run {study.name}")
+        claim_folder(out, f"run {study.name}")
         list_measured_files(out)
         try:
             return report_run(study, config, out, print_figures=print_figures)

@@ -17,7 +17,7 @@ from mechclust.cli import main
 from mechclust.evidence import Bound, Finding, load_findings, mean_part, save_findings
 from mechclust.models import load_model, save_model
 from mechclust.models.checkpoint import read_metadata
-from mechclust.report.folder import check_folder, open_folder, record_command
+from mechclust.report.folder import check_folder, claim_folder, open_folder
 from mechclust.report.run_record import read_run_record
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble
@@ -93,7 +93,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]}):
         pass
     (folder / "report").mkdir()
-    record_command(folder / "report", "compare")
+    claim_folder(folder / "report", "compare")
     save_findings([FINDING, FINDING], folder / "findings.json")
     for read in KINDS.values():
         read(folder)

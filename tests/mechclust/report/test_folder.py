@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.commands.folder import own_folder
-from mechclust.report.folder import check_folder, open_folder, record_command
+from mechclust.report.folder import check_folder, claim_folder, open_folder
 from mechclust.report.run_record import read_run_record
 from probes.store.files import temporary_of, write_json
 from probes.store.locks import locked_folder
@@ -90,7 +90,7 @@ def test_records_that_are_none(tmp_path: Path, text: str) -> None:
 
 
 def test_a_changed_record_of_a_report(tmp_path: Path) -> None:
-    record_command(tmp_path, "compare")
+    claim_folder(tmp_path, "compare")
     path = tmp_path / "mechclust.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "command": "topics"}))
     with pytest.raises(InputError) as refused:
