@@ -2,7 +2,7 @@
 
 from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.families import family_notes
-from mechclust.evidence.finding import Control, Finding, judge
+from mechclust.evidence.finding import Control, Finding
 from mechclust.evidence.findings import Findings, load_findings, save_findings
 from mechclust.evidence.parts import (
     Part,
@@ -26,7 +26,6 @@ __all__ = [
     "Within",
     "check_part",
     "family_notes",
-    "judge",
     "load_findings",
     "mean_part",
     "paired_share_part",

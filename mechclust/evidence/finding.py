@@ -97,8 +97,20 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict of the parts and of the control. ``judge`` lists the words."""
-        return judge(self)
+        """Return the verdict of the parts and of the control.
+
+        Returns:
+            ``"holds"`` if every part holds, and the control does not (nor if it is undecided, or was not measured).
+            ``"not specific"`` if every part holds, and the control does too. ``"does not hold"`` if a part does not
+            hold. ``"not tested"`` if ``not_tested`` is set, or a part has no value or a single one. ``"undecided"``
+            otherwise.
+        """
+        if self.not_tested:
+            return "not tested"
+        verdict = joint_verdict(part.verdict for part in self.parts)
+        if verdict == "holds" and self.control is not None and self.control.verdict == "holds":
+            return "not specific"
+        return verdict
 
     @property
     def exploratory(self) -> bool:
@@ -138,19 +150,3 @@ class Finding:
                 texts.append(f"{what} is undefined in {undefined} of {len(part.values)} {self.unit}")
         texts.append(self.note)
         return [text for text in texts if text]
-
-
-def judge(finding: Finding) -> Verdict:
-    """Return the verdict on a finding, which is ``"not specific"`` if the finding holds for its control as well.
-
-    Returns:
-        ``"holds"`` if every part holds, and the control does not (nor if it is undecided, or was not measured).
-        ``"not specific"`` if every part holds, and the control does too. ``"does not hold"`` if a part does not hold.
-        ``"not tested"`` if ``not_tested`` is set, or a part has no value or a single one. ``"undecided"`` otherwise.
-    """
-    if finding.not_tested:
-        return "not tested"
-    verdict = joint_verdict(part.verdict for part in finding.parts)
-    if verdict == "holds" and finding.control is not None and finding.control.verdict == "holds":
-        return "not specific"
-    return verdict
