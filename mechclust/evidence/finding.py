@@ -10,7 +10,7 @@ from mechclust.evidence.intervals import (
     Interval,
 )
 from mechclust.evidence.parts import Part
-from mechclust.evidence.verdict import SEEDS_ADDED, EarlierVerdict, Verdict, joint_verdict
+from mechclust.evidence.verdict import MARKS, SEEDS_ADDED, EarlierVerdict, Verdict, joint_verdict
 from tasks import InputError
 from tasks.text.visible import quoted
 
@@ -111,6 +111,14 @@ class Finding:
         if verdict == "holds" and self.control is not None and self.control.verdict == "holds":
             return "not specific"
         return verdict
+
+    @property
+    def verdict_text(self) -> str:
+        """Return the verdict with its mark: ``✓ holds``, ``✓ holds (exploratory)``, ``– not tested: one seed``."""
+        text = f"{MARKS[self.verdict]} {self.verdict}"
+        if self.verdict == "not tested":
+            return f"{text}: {self.why_not}"
+        return f"{text} (exploratory)" if self.exploratory else text
 
     @property
     def exploratory(self) -> bool:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.finding import Control, Finding, Kind, Shown
 from mechclust.evidence.parts import Method, Part
-from mechclust.evidence.tables import MARKS, notebook_table, shown_on_pages, text_table
-from mechclust.evidence.verdict import VERDICTS, EarlierVerdict, Verdict
+from mechclust.evidence.tables import notebook_table, shown_on_pages, text_table
+from mechclust.evidence.verdict import MARKS, VERDICTS, EarlierVerdict, Verdict
 from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 

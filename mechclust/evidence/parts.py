@@ -61,6 +61,17 @@ class Part:
         return self.bound.worst(self.values) if self.method == "worst" else float(np.mean(self.values))
 
     @property
+    def measured_text(self) -> str:
+        """Return the value with its 95% interval: ``0.937 (0.886 to 0.989)``. ``-`` without a value."""
+        if self.measured is None:
+            return "-"
+        number = measured_number(self.measured)
+        if self.interval is None:
+            return number
+        low, high = self.interval
+        return f"{number} ({measured_number(low)} to {measured_number(high)})"
+
+    @property
     def verdict(self) -> Verdict:
         """Judge the interval by the bound. For a check, judge the worst value. Undefined values violate every bound.
 
@@ -149,3 +160,13 @@ def check_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], 
 
 def _numbers(values: Sequence[float] | Shaped[np.ndarray, "unit"]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
+
+
+def measured_number(x: float) -> str:
+    """Return a number with three decimals, or two digits if three decimals would show a small one as zero.
+
+    Example:
+        >>> measured_number(1.2345), measured_number(-0.00047), measured_number(-1e-17)
+        ('1.234', '-0.00047', '0.000')
+    """
+    return f"{x:.2g}" if 1e-9 < abs(x) < 5e-4 else f"{x:z.3f}"

@@ -13,6 +13,13 @@ from mechclust.evidence.intervals import Interval
 
 Verdict = Literal["holds", "not specific", "does not hold", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+MARKS: dict[Verdict, str] = {
+    "holds": "✓",
+    "not specific": "≈",
+    "does not hold": "✗",
+    "undecided": "?",
+    "not tested": "–",
+}
 SEEDS_ADDED = "seeds added"  # ``EarlierVerdict.changed`` if it is this run with fewer seeds
 
 

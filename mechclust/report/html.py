@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from mechclust.evidence.finding import Finding
-from mechclust.evidence.tables import measured_number, measured_text, verdict_text
+from mechclust.evidence.parts import measured_number
 from mechclust.report.text import in_english, map_texts
 from tasks.text.visible import visible_text
 
@@ -85,8 +85,6 @@ def html_template(name: str, package: str = "mechclust.report") -> jinja2.Templa
     )
     environment.filters["number"] = _number_or_dash
     environment.filters["digits"] = _digits_or_dash
-    environment.filters["measured_text"] = measured_text
-    environment.filters["verdict_text"] = verdict_text
     return environment.get_template(f"{name}.html.jinja")
 
 

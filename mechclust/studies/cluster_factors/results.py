@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.evidence.tables import UNKNOWN, mean_text
+from mechclust.evidence.intervals import UNKNOWN, mean_with_interval
 from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, jobs, measured_steps
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of, result_files
 from mechclust.studies.kept import check_there
@@ -106,6 +106,6 @@ def table_of(results: Results, measure: Literal["ari", "ami"]) -> pd.DataFrame:
     rows = []
     for name, arm in results.items():
         curves = arm.ari if measure == "ari" else arm.ami
-        cells = {curve: mean_text(index[:, -1, -1]) for curve, index in curves.items()}
-        rows.append({"arm": name, **cells, _LINEAR: mean_text(arm.linear[:, -1, -1], share=True)})
+        cells = {curve: mean_with_interval(index[:, -1, -1]) for curve, index in curves.items()}
+        rows.append({"arm": name, **cells, _LINEAR: mean_with_interval(arm.linear[:, -1, -1], share=True)})
     return pd.DataFrame(rows, columns=["arm", *CURVES, _LINEAR]).fillna(UNKNOWN)

@@ -12,7 +12,7 @@ import numpy as np
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.findings import TOO_SMALL, finding_number
-from mechclust.evidence.tables import mean_text
+from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.findings import (
     CURVE_FINDINGS,
@@ -72,9 +72,9 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
 def boundary_note(curves: Sequence[TaskCurves]) -> str:
     """Return the ends of the layer groups, in layers: means over seeds and their intervals."""
     ends, has_transition = boundaries_by_seed(curves)
-    parts = [f"last shared layer {mean_text(ends[:, 0], decimals=1)}"]
+    parts = [f"last shared layer {mean_with_interval(ends[:, 0], decimals=1)}"]
     if has_transition.any():
-        parts.append(f"last layer of the transition {mean_text(ends[has_transition, 1], decimals=1)}")
+        parts.append(f"last layer of the transition {mean_with_interval(ends[has_transition, 1], decimals=1)}")
     count = int(has_transition.sum())
     return f"{', '.join(parts)}, of {curves[0].n_layers}; {count} of {len(ends)} seeds have a transition"
 

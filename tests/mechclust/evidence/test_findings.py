@@ -22,8 +22,8 @@ from mechclust.evidence import (
     save_findings,
 )
 from mechclust.evidence.findings import findings_with_history
-from mechclust.evidence.intervals import mean_interval
-from mechclust.evidence.tables import markdown_table, mean_text, shown_on_pages, text_table
+from mechclust.evidence.intervals import mean_interval, mean_with_interval
+from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.report.html import findings_html
 from tasks import InputError
 
@@ -188,12 +188,14 @@ class TestTables:
 
 def test_a_mean_is_written_with_its_interval():
     values = [0.5, 0.7, 0.9]
-    assert mean_text(values) == "0.70 (0.20 to 1.20)"  # Student's t with 2 degrees of freedom: 4.303 * 0.2 / sqrt(3)
-    assert mean_text(values, decimals=1) == "0.7 (0.2 to 1.2)"
-    low, high = map(float, mean_text(values, share=True)[6:-1].split(" to "))
+    assert (
+        mean_with_interval(values) == "0.70 (0.20 to 1.20)"
+    )  # Student's t with 2 degrees of freedom: 4.303 * 0.2 / sqrt(3)
+    assert mean_with_interval(values, decimals=1) == "0.7 (0.2 to 1.2)"
+    low, high = map(float, mean_with_interval(values, share=True)[6:-1].split(" to "))
     assert 0 < low < 0.7 < high < 1
-    assert mean_text([0.5, math.nan]) == mean_text([]) == "–"
-    assert mean_text([0.5]) == "0.50"
+    assert mean_with_interval([0.5, math.nan]) == mean_with_interval([]) == "–"
+    assert mean_with_interval([0.5]) == "0.50"
 
 
 class TestPage:
