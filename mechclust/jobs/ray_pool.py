@@ -105,9 +105,8 @@ class RayPool(WorkerPool[_RayWorker]):
             "flush": _FLUSH_TERMINAL_S if terminal else _FLUSH_FILE_S,
         }
         work = cloudpickle.dumps((self.fn, self.setup))
-        self.work = ray.put(
-            (cloudpickle.dumps((_begin_work, _do_job)), work)
-        )  # the first is opened once versions agree
+        functions = cloudpickle.dumps((_begin_work, _do_job))  # opened once versions agree
+        self.work = ray.put((functions, work))
         self.kind = ray.remote(ray_worker.MechclustWorker).options(
             num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
         )

@@ -188,9 +188,8 @@ class TestTables:
 
 def test_a_mean_is_written_with_its_interval():
     values = [0.5, 0.7, 0.9]
-    assert (
-        mean_with_interval(values) == "0.70 (0.20 to 1.20)"
-    )  # Student's t with 2 degrees of freedom: 4.303 * 0.2 / sqrt(3)
+    # Student's t with 2 degrees of freedom: 4.303 * 0.2 / sqrt(3)
+    assert mean_with_interval(values) == "0.70 (0.20 to 1.20)"
     assert mean_with_interval(values, decimals=1) == "0.7 (0.2 to 1.2)"
     low, high = map(float, mean_with_interval(values, share=True)[6:-1].split(" to "))
     assert 0 < low < 0.7 < high < 1
