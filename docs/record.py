@@ -24,7 +24,7 @@ from pathlib import Path
 import pandas as pd
 
 from mechclust.evidence import Findings, family_notes, load_findings
-from mechclust.evidence.tables import markdown_table, shown_on_pages, verdict_text, with_interval
+from mechclust.evidence.tables import markdown_table, shown_on_pages
 from probes.head_roles import HEAD_ROLES
 
 _ROOT = Path(__file__).parents[1]
@@ -74,7 +74,7 @@ def _headlines() -> str:
         study = folder.name.removesuffix("-paper")
         for finding in load_findings(folder):
             if finding.shown == "headline":
-                values = (with_interval(finding.parts[0]), verdict_text(finding))
+                values = (finding.parts[0].measured_text, finding.verdict_text)
                 link = f"[{study}](studies/{study}.md)"
                 rows.append(_row(link, f"{finding.id}: {finding.statement}", *values))
     return "\n".join(rows)

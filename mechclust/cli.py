@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
+import re
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from typing import Any
 
 import tyro
 
-from mechclust.cli_settings import SETTINGS, nearest_options, verifying
-from mechclust.command_table import ABOUT, COMMANDS, READERS, UNVERIFIED
+from mechclust.cli_settings import SETTINGS
+from mechclust.command_table import ABOUT, COMMANDS, NO_VERIFY, READERS, UNVERIFIED
 from mechclust.jobs import close_bars, one_interrupt
+from probes.store.files import VERIFY
 from tasks import InputError
 from tasks.errors import suggest
 from tasks.text.visible import quoted, shortened, visible_text
@@ -36,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _bad_input(f"no command {argv[0]!r}{suggest(argv[0], COMMANDS)}")
     parser = _parser(argv)  # before one_interrupt, because Ctrl-C during imports does not interrupt a command
     try:
-        with one_interrupt(), verifying(argv, READERS) as argv:
+        with one_interrupt(), _verifying(argv) as argv:
             return _run(parser, argv)
     except InputError as error:
         return _bad_input(str(error))
@@ -54,6 +57,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a defect of ours
         reason = visible_text(error.strerror or str(error))
         return _bad_input(f"cannot use {quoted(error.filename, _MAX_ERROR)} ({reason}); give another")
+
+
+@contextmanager
+def _verifying(argv: list[str]) -> Iterator[list[str]]:
+    """Give the arguments without ``--no-verify``, an option of the commands that read our files."""
+    if NO_VERIFY not in argv or argv[0] not in READERS:
+        yield argv
+        return
+    before = os.environ.get(VERIFY)
+    os.environ[VERIFY] = "0"  # the environment reaches worker processes too
+    try:
+        yield [word for word in argv if word != NO_VERIFY]
+    finally:
+        os.environ.pop(VERIFY)
+        os.environ.update({} if before is None else {VERIFY: before})
 
 
 def _bad_input(sentence: str) -> int:
@@ -114,8 +132,39 @@ def _suggest_options(parser: tyro.extras.SubcommandApp, argv: Sequence[str]) -> 
     help_text = io.StringIO()
     with suppress(SystemExit), redirect_stdout(help_text):
         _run(parser, [argv[0], "--suite", "--help"] if _is_suite(argv) else [argv[0], "--help"])
-    for word, option in nearest_options(argv[1:], help_text.getvalue()).items():
+    for word, option in _nearest_options(argv[1:], help_text.getvalue()).items():
         print(f"mechclust: no option {quoted(word)}; did you mean {option!r}?", file=sys.stderr)
+
+
+def _nearest_options(words: Sequence[str], help_text: str) -> dict[str, str]:
+    """Return the words that are not options of a command, each with the nearest option.
+
+    Args:
+        words: of the command line.
+        help_text: the command's help.
+
+    Example:
+        >>> _nearest_options(["--nperm", "9", "--seed=3"], "--n-permutations INT, --n-init INT, --seed INT")
+        {'--nperm': '--n-permutations'}
+        >>> _nearest_options(["--tuning.step", "9"], "--tuning.steps INT, --tuning.seed INT.")
+        {'--tuning.step': '--tuning.steps'}
+    """
+    known = {_letters(option): option for option in re.findall(r"--[a-z](?:[a-z0-9.-]*[a-z0-9])?", help_text)}
+    nearest: dict[str, str] = {}
+    for word in words:
+        name = word.partition("=")[0]
+        letters = _letters(name)
+        if not name.startswith("--") or name == "--" or letters in known:
+            continue
+        longer = sorted((option for option in known if option.startswith(letters)), key=len)
+        similar = longer or difflib.get_close_matches(letters, known, n=1)
+        if similar:
+            nearest[name] = known[similar[0]]
+    return nearest
+
+
+def _letters(option: str) -> str:
+    return option.replace("-", "").replace("_", "").lower()
 
 
 if __name__ == "__main__":

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import os
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache, partial
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -15,8 +10,6 @@ import tyro
 from docstring_parser import parse
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from mechclust.command_table import NO_VERIFY
-from probes.store.files import VERIFY
 from tasks.text.visible import visible_text
 
 _NO_DEFAULT_SHOWN = tyro.conf.arg(help_behavior_hint="")  # in place of "(default: None)"
@@ -65,37 +58,6 @@ PRESET_SETTINGS = ConstructorRegistry()
 PRESET_SETTINGS.struct_rule(partial(_plain_settings, none_given=False))
 
 
-def nearest_options(words: Sequence[str], help_text: str) -> dict[str, str]:
-    """Return the words that are not options of a command, each with the nearest option.
-
-    Args:
-        words: of the command line.
-        help_text: the command's help.
-
-    Example:
-        >>> nearest_options(["--nperm", "9", "--seed=3"], "--n-permutations INT, --n-init INT, --seed INT")
-        {'--nperm': '--n-permutations'}
-        >>> nearest_options(["--tuning.step", "9"], "--tuning.steps INT, --tuning.seed INT.")
-        {'--tuning.step': '--tuning.steps'}
-    """
-    known = {_letters(option): option for option in re.findall(r"--[a-z](?:[a-z0-9.-]*[a-z0-9])?", help_text)}
-    nearest: dict[str, str] = {}
-    for word in words:
-        name = word.partition("=")[0]
-        letters = _letters(name)
-        if not name.startswith("--") or name == "--" or letters in known:
-            continue
-        longer = sorted((option for option in known if option.startswith(letters)), key=len)
-        similar = longer or difflib.get_close_matches(letters, known, n=1)
-        if similar:
-            nearest[name] = known[similar[0]]
-    return nearest
-
-
-def _letters(option: str) -> str:
-    return option.replace("-", "").replace("_", "").lower()
-
-
 def option_paths(config: Any, prefix: str = "") -> list[str]:
     """Return field names of a configuration, nested ones by dots."""
     paths = []
@@ -104,18 +66,3 @@ def option_paths(config: Any, prefix: str = "") -> list[str]:
         name = f"{prefix}{field.name}"
         paths += option_paths(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
     return paths
-
-
-@contextmanager
-def verifying(argv: list[str], readers: Sequence[str]) -> Iterator[list[str]]:
-    """Give the arguments without ``--no-verify``, an option of the commands that read our files."""
-    if NO_VERIFY not in argv or argv[0] not in readers:
-        yield argv
-        return
-    before = os.environ.get(VERIFY)
-    os.environ[VERIFY] = "0"  # the environment reaches worker processes too
-    try:
-        yield [word for word in argv if word != NO_VERIFY]
-    finally:
-        os.environ.pop(VERIFY)
-        os.environ.update({} if before is None else {VERIFY: before})

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.result import MeasuredResult
 from mechclust.evidence import Finding
-from mechclust.evidence.finding import Part
+from mechclust.evidence.parts import Part
 from mechclust.report.reading import Reading
 from mechclust.report.style import styled
 from probes import ProbeResult

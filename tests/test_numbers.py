@@ -224,9 +224,9 @@ def heads(folder: Path) -> None:
 def sandbox(folder: Path) -> None:
     """What the page of the heads' smoke run draws."""
     from mechclust.commands.sandbox import open_sandbox
-    from mechclust.sandbox.page import page_data
+    from mechclust.sandbox.page import _page_data
 
-    data = page_data(open_sandbox(Path(heads_run().name) / "run", seed=201))
+    data = _page_data(open_sandbox(Path(heads_run().name) / "run", seed=201))
     (folder / "run").mkdir()
     kept = {k: data[k] for k in ("epochs", "arrays", "lines", "reach", "curves", "map")}
     kept["curves"] = {k: kept["curves"][k] for k in ("epochs", "panels")}

@@ -36,7 +36,7 @@ DOORS = (
 SETTINGS = ("Config", "Ray", "Preprocess")  # and tasks, whose repr says how to make them again
 RECORDS = {
     "Bound",
-    "EarlierRun",
+    "EarlierVerdict",
     "Example",
     "LayerGroups",
     "Reading",

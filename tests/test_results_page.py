@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.evidence import load_findings
-from mechclust.evidence.bounds import VERDICTS
+from mechclust.evidence.verdict import VERDICTS
 from mechclust.studies import list_studies
 
 ROOT = Path(__file__).parents[1]

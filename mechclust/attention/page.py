@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from functools import lru_cache
 from html import escape
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from mechclust.web.scripts import ViewCode, template_text, with_kit
+from mechclust.web.scripts import ViewCode, base64_numbers, script_text, with_kit
 
 # Make the browser enforce that an exported page loads no other resources.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -29,7 +27,7 @@ _LEAST_KEPT = 8  # keys of each query
 _KEPT_BYTES = 1_500_000  # of the weights of all heads, if that is not fewer keys
 
 
-def html_fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
+def attention_fragment(data: Mapping[str, Any], text: str, *, include_js: bool) -> str:
     """Return HTML for a view. Without JavaScript it shows the view as text."""
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a token close the script element
 
@@ -44,7 +42,7 @@ const data = {htmlsafe_json_dumps(data, separators=(",", ":"))};
 """
 
 
-def html_page(title: str, body: str) -> str:
+def attention_page(title: str, body: str) -> str:
     """Return a self-contained HTML page that works from a file, without a network."""
     return f"""<!doctype html>
 <html lang="en">
@@ -70,7 +68,7 @@ def packed_pattern(patterns: Float[Tensor, "head query key"], causal: bool) -> s
     if causal:
         queries, keys = torch.tril_indices(integers.shape[1], integers.shape[2])
         integers = integers[:, queries, keys]
-    return _base64(integers.numpy().astype("<i2"))
+    return base64_numbers(integers.numpy(), "<i2")
 
 
 def packed_tiles(models: Float[Tensor, "model head query key"]) -> dict[str, Any]:
@@ -84,11 +82,11 @@ def packed_tiles(models: Float[Tensor, "model head query key"]) -> dict[str, Any
     tiles: dict[str, Any] = {"block": block, "kept": kept, "blocks": [], "keys": [], "weights": []}
     for patterns in models:
         blocks = [_strongest_by_block(pattern, block) for pattern in patterns]
-        tiles["blocks"].append(_base64((torch.stack(blocks) * _BLOCK_STEPS).round().numpy().astype("i1")))
+        tiles["blocks"].append(base64_numbers((torch.stack(blocks) * _BLOCK_STEPS).round().numpy(), "i1"))
         keys = torch.stack([pattern.abs().topk(kept).indices for pattern in patterns])
-        tiles["keys"].append(_base64(keys.numpy().astype("<u2")))
+        tiles["keys"].append(base64_numbers(keys.numpy(), "<u2"))
         weights = (patterns.gather(2, keys) * STEPS).round()
-        tiles["weights"].append(_base64(weights.numpy().astype("<i2")))
+        tiles["weights"].append(base64_numbers(weights.numpy(), "<i2"))
     return tiles
 
 
@@ -105,23 +103,13 @@ def _n_kept(n_patterns: int, n_tokens: int) -> int:
     return min(n_tokens, max(_LEAST_KEPT, room))
 
 
-def _base64(numbers: Shaped[np.ndarray, "..."]) -> str:
-    return base64.b64encode(numbers.tobytes()).decode()
-
-
-def least_bytes(n_patterns: int, n_tokens: int) -> int:
+def least_page_bytes(n_patterns: int, n_tokens: int) -> int:
     """Return a lower bound of the size of a page with so many patterns."""
     if n_tokens > MAX_WHOLE_TOKENS:
         of_each = n_tokens * _n_kept(n_patterns, n_tokens) * 16 // 3
     else:
         of_each = n_tokens * (n_tokens + 1) * 8 // 6
     return len(_code(n_tokens).html.encode()) + n_patterns * of_each
-
-
-def visible_token(text: str, space: str = "·") -> str:
-    r"""Return a text with visible whitespace and control characters: ``" a\n"`` becomes ``"·a\\n"``."""
-    visible = [c if c.isprintable() else c.encode("unicode_escape").decode() for c in text]
-    return "".join(visible).replace(" ", space)
 
 
 def _code(n_tokens: int) -> ViewCode:
@@ -132,4 +120,4 @@ def _code(n_tokens: int) -> ViewCode:
 @lru_cache(maxsize=2)
 def _code_in(name: str) -> ViewCode:
     script = with_kit(_PACKAGE, "attention_draw.js", name)
-    return ViewCode("mechclustAttention", template_text(_PACKAGE, "attention.css"), script)
+    return ViewCode("mechclustAttention", script_text(_PACKAGE, "attention.css"), script)

@@ -13,21 +13,26 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from mechclust.attention import page as attention_page
+from mechclust.attention.heads import ChosenHead, HeadChoice, choose_heads, heads_with_roles
 from mechclust.attention.inputs import (
-    ChosenHead,
-    HeadChoice,
     Labels,
     check_ids_of_models,
-    checked_labels,
-    choose_heads,
     decode,
     encode_for_all,
-    heads_with_roles,
     one_sequence,
     real_positions,
+    token_labels,
 )
-from mechclust.attention.page import visible_token
+from mechclust.attention.page import (
+    MAX_TOKENS,
+    MAX_WHOLE_TOKENS,
+    STEPS,
+    attention_fragment,
+    attention_page,
+    least_page_bytes,
+    packed_pattern,
+    packed_tiles,
+)
 from probes import HookedModel, ProbeResult, attention, record, resolve
 from probes.engine.attention import Attention
 from probes.engine.devices import device_of
@@ -86,22 +91,22 @@ class AttentionView:
         values = ["" if value is None else f"{value:.3g}" for value in self.values or [None] * len(self.names)]
         data = {
             "causal": self.causal,
-            "heads": [{"name": visible_token(n), "value": value} for n, value in zip(self.names, values, strict=True)],
-            "labels": [label if label is None else visible_token(label, space=" ") for label in self.labels],
-            "models": [visible_token(name, space=" ") for name in self.models],
+            "heads": [{"name": _visible_token(n), "value": value} for n, value in zip(self.names, values, strict=True)],
+            "labels": [label if label is None else _visible_token(label, space=" ") for label in self.labels],
+            "models": [_visible_token(name, space=" ") for name in self.models],
             "roles": list(self.roles),
-            "steps": attention_page.STEPS,
-            "tokens": [visible_token(token) for token in self.str_tokens],
+            "steps": STEPS,
+            "tokens": [_visible_token(token) for token in self.str_tokens],
         }
-        if len(self.str_tokens) > attention_page.MAX_WHOLE_TOKENS:
-            data["tiles"] = attention_page.packed_tiles(self._each_model)
+        if len(self.str_tokens) > MAX_WHOLE_TOKENS:
+            data["tiles"] = packed_tiles(self._each_model)
         else:
-            data["weights"] = [attention_page.packed_pattern(patterns, self.causal) for patterns in self._each_model]
-        return attention_page.html_fragment(data, str(self), include_js=include_js)
+            data["weights"] = [packed_pattern(patterns, self.causal) for patterns in self._each_model]
+        return attention_fragment(data, str(self), include_js=include_js)
 
     def page(self, title: str = "Attention patterns") -> str:
         """Return a self-contained HTML page that works from a file, without a network."""
-        return attention_page.html_page(title, self.fragment())
+        return attention_page(title, self.fragment())
 
     def save(self, path: str | Path, title: str = "Attention patterns") -> None:
         """Write ``page(title)`` to ``path``, atomically."""
@@ -133,9 +138,9 @@ class AttentionView:
             patterns = self.patterns[self.models.index(model)]
         else:
             patterns = self.patterns
-        names = [visible_token(name) for name in self.names]
+        names = [_visible_token(name) for name in self.names]
         return attention_heads(
-            patterns.float().cpu(), [visible_token(t) for t in self.str_tokens], names, mask_upper_tri=self.causal
+            patterns.float().cpu(), [_visible_token(t) for t in self.str_tokens], names, mask_upper_tri=self.causal
         )
 
     @property
@@ -155,13 +160,15 @@ class AttentionView:
 
     def __str__(self) -> str:
         """List the tokens that the last token attends to most, one line per head."""
-        shown = [f"{visible_token(token)} ({i})" for i, token in enumerate(self.str_tokens)]
+        shown = [f"{_visible_token(token)} ({i})" for i, token in enumerate(self.str_tokens)]
         lines = [self.summary, f"The last token, {shown[-1]}, attends most to:"]
         for model, patterns in zip(self.models or ("",), self._each_model, strict=True):
             for name, pattern in list(zip(self.names, patterns, strict=True))[:_MAX_HEADS_LISTED]:
                 keys = pattern[-1].abs().topk(min(3, len(shown))).indices.tolist()
                 strongest = [f"{shown[k]} {pattern[-1, k]:.3f}" for k in keys]
-                lines.append("  " + "  ".join([*filter(None, [visible_token(model), visible_token(name)]), *strongest]))
+                lines.append(
+                    "  " + "  ".join([*filter(None, [_visible_token(model), _visible_token(name)]), *strongest])
+                )
             if len(patterns) > _MAX_HEADS_LISTED:
                 lines.append(f"  ... and {len(patterns) - _MAX_HEADS_LISTED} more")
         return "\n".join(lines)
@@ -232,7 +239,7 @@ def attention_view(
     ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)
     mask = real_positions(attention_mask, ids)
     strings = _strings(models, ids, str_tokens)
-    all_labels = checked_labels(labels, len(ids))
+    all_labels = token_labels(labels, len(ids))
     batch = Batch(ids[None], attention_mask=mask[None])
     role_of = heads_with_roles(roles, layers, heads)
     chosen = choose_heads(models, layers, list(role_of) or heads, partial(_n_heads, batch=batch))
@@ -310,7 +317,7 @@ def attention_view_from_patterns(
         tuple(map(str, names)),
         causal,
         tuple(map(str, by_model)) if isinstance(patterns, Mapping) else (),
-        checked_labels(labels, len(str_tokens)),
+        token_labels(labels, len(str_tokens)),
         tuple(None if value is None else float(value) for value in values or ()),
     )
     size = len(view.page().encode())
@@ -412,9 +419,9 @@ def _count(n: int, noun: str) -> str:
 
 def _check_least_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int) -> None:
     """Refuse a view that is too large before its page is made."""
-    if n_tokens > attention_page.MAX_TOKENS:
-        raise InputError(f"there are {n_tokens} tokens; give at most {attention_page.MAX_TOKENS}")
-    least = attention_page.least_bytes(n_models * n_heads, n_tokens)
+    if n_tokens > MAX_TOKENS:
+        raise InputError(f"there are {n_tokens} tokens; give at most {MAX_TOKENS}")
+    least = least_page_bytes(n_models * n_heads, n_tokens)
     if least > max_bytes:
         raise _too_large(n_models, n_heads, n_tokens, max_bytes, f"at least {_in_bytes(least)}")
 
@@ -429,3 +436,9 @@ def _too_large(n_models: int, n_heads: int, n_tokens: int, max_bytes: int, size:
 
 def _in_bytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def _visible_token(text: str, space: str = "·") -> str:
+    r"""Return a text with visible whitespace and control characters: ``" a\n"`` becomes ``"·a\\n"``."""
+    visible = [c if c.isprintable() else c.encode("unicode_escape").decode() for c in text]
+    return "".join(visible).replace(" ", space)

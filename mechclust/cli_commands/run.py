@@ -14,7 +14,7 @@ from mechclust.cli_commands.printing import show_findings
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.settings import EngineSettings
-from mechclust.jobs.interrupts import telling_what_is_kept
+from mechclust.jobs.interrupts import interrupt_message
 from mechclust.studies import Study, get_study, list_studies, run_study
 from tasks import InputError
 from tasks.errors import did_you_mean
@@ -105,7 +105,7 @@ def run_study_command(name: str, argv: list[str]) -> None:
         raise InputError(f"{name} has no option {unknown[0]!r}{where}{did_you_mean(unknown[0], known)}")
     again = f"mechclust run {name} {shlex.join(argv)}".strip()
     parsed.check()
-    with telling_what_is_kept(lambda: f"; everything measured so far is in {parsed.out}; to resume: {again}"):
+    with interrupt_message(lambda: f"; everything measured so far is in {parsed.out}; to resume: {again}"):
         analysis = run_study(
             study,
             parsed.config,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from mechclust.commands.settings import EngineSettings, ModelSettings
 from mechclust.models.sizes import Sizes
-from mechclust.report.resources import check_work, duration_text, size_text
+from mechclust.report.resources import check_resources
+from mechclust.report.text import duration_text, size_text
 
 _OPERATIONS_PER_S = 2e9  # multiplications and additions in float64, by one thread of a CPU
 _K_MEANS_ITERATIONS = 20
@@ -63,7 +64,7 @@ class Cost:
             print("; ".join(parts), file=sys.stderr)
         if settings.engine == "ray" and settings.workers is None:
             fewer = f"--workers, {fewer}"
-        check_work(seconds, self.memory * settings.at_once, yes=settings.yes, fewer=fewer)
+        check_resources(seconds, self.memory * settings.at_once, yes=settings.yes, fewer=fewer)
 
 
 def forward_seconds(settings: ModelSettings, sizes: Sizes, positions: float) -> float:

@@ -13,8 +13,8 @@ from typing import Any
 
 import xxhash
 
-from mechclust.jobs.interrupts import telling_what_is_kept
-from mechclust.report.folder import check_command, check_subject, record_command
+from mechclust.jobs.interrupts import interrupt_message
+from mechclust.report.folder import check_folder, check_folder_subject, claim_folder
 from mechclust.report.manifest import WAY_OUT
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
@@ -89,18 +89,18 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         yield
         return
     out = Path(out)
-    check_command(out, command)
+    check_folder(out, command)
     with _owned(out):
         remove_leftovers(out, recursive=True)
-        check_command(out, command)  # another owner may just have ended
-        check_subject(out, subject or {})
-        record_command(out, command)
+        check_folder(out, command)  # another owner may just have ended
+        check_folder_subject(out, subject or {})
+        claim_folder(out, command)
         try:
             yield
         finally:
             if out.is_dir():  # it may have been removed meanwhile, and its files are now this command's
                 with suppress(InputError):
-                    record_command(out, command)
+                    claim_folder(out, command)
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def until_reported() -> Iterator[None]:
 @contextmanager
 def goes_on(out: Path) -> Iterator[None]:
     """Own the folder from measurement to report. An interruption reports the files that it left."""
-    with telling_what_is_kept(partial(_so_far, out)), until_reported():
+    with interrupt_message(partial(_so_far, out)), until_reported():
         yield
 
 

@@ -18,7 +18,7 @@ from mechclust.models.resolved import resolve_model
 from mechclust.models.tokenizers import tokenize_prompts, tokenizer_and_sizes
 from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
-from mechclust.report.html import png_bytes
+from mechclust.report.pictures import png_bytes
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.frames import change_shares, choose_frames
 from mechclust.sandbox.planes import PlaneName

@@ -19,7 +19,6 @@ from mechclust.models.load_plain import AttentionKind
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes
-from mechclust.report.folder import rows_errors
 from probes import Readout, RowStore, save_rows
 from probes.engine.texts import tokenizer_of
 from probes.store.files import file_name
@@ -284,3 +283,31 @@ def _load(checkpoint: Checkpoint, settings: ModelSettings, attention: AttentionK
         if plain is not None:
             weights = ResolvedModel(plain)
     return settings.load(weights, "prompts", **options)
+
+
+@contextmanager
+def rows_errors(fewer: str) -> Iterator[None]:
+    """Replace an error's advice for Python by the command line's option.
+
+    Args:
+        fewer: the option that gives fewer prompts, such as ``"--max-rows"``.
+    """
+    words = {
+        "call save_rows with the same arguments": "run the same command again",
+        "give fewer prompts or layers, dtype=torch.bfloat16, or another folder": (
+            f"give fewer prompts ({fewer}), --dtype bfloat16, or another folder with --out"
+        ),
+        "give fewer prompts or layers, or another folder": (
+            f"give fewer prompts ({fewer}), or another folder with --out"
+        ),
+        "give a new folder": "give another folder with --out",
+        "give another folder": "give another folder with --out",
+    }
+    try:
+        yield
+    except InputError as error:
+        message = str(error)
+        for python, command in words.items():
+            if python in message and command not in message:
+                raise InputError(message.replace(python, command)) from error
+        raise

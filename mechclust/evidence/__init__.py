@@ -1,26 +1,24 @@
 """Findings: statements judged by their values and by the values of a control."""
 
-from mechclust.evidence.bounds import Bound, Verdict, Within
+from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.families import family_notes
-from mechclust.evidence.finding import (
-    Control,
-    EarlierRun,
-    Finding,
+from mechclust.evidence.finding import Control, Finding
+from mechclust.evidence.findings import Findings, load_findings, save_findings
+from mechclust.evidence.parts import (
     Part,
     check_part,
-    judge,
     mean_part,
     paired_share_part,
     prediction_part,
     resampled_part,
     share_part,
 )
-from mechclust.evidence.findings import Findings, load_findings, save_findings
+from mechclust.evidence.verdict import EarlierVerdict, Verdict
 
 __all__ = [
     "Bound",
     "Control",
-    "EarlierRun",
+    "EarlierVerdict",
     "Finding",
     "Findings",
     "Part",
@@ -28,7 +26,6 @@ __all__ = [
     "Within",
     "check_part",
     "family_notes",
-    "judge",
     "load_findings",
     "mean_part",
     "paired_share_part",

@@ -1,19 +1,13 @@
-"""Bounds that a measured value must satisfy, and the verdict on whether it does."""
+"""Bounds that a measured value must satisfy."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
-
-from mechclust.evidence.intervals import Interval
-
-Verdict = Literal["holds", "not specific", "does not hold", "undecided", "not tested"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 _RELATIONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
@@ -73,45 +67,3 @@ class Within:
             return math.nan
         distances = np.abs(np.asarray(values) - (self.low + self.high) / 2)
         return float(values[int(np.argmax(distances))])
-
-
-def verdict_of(bound: Bound | Within, interval: Interval | None) -> Verdict:
-    """Return the verdict of an interval: all of it satisfies the bound, none of it does, or it straddles an end.
-
-    Without an interval the verdict is undecided.
-
-    Example:
-        >>> bound = Bound(">=", 0.5)
-        >>> verdict_of(bound, (0.6, 0.9)), verdict_of(bound, (0.1, 0.4)), verdict_of(bound, (0.4, 0.9))
-        ('holds', 'does not hold', 'undecided')
-        >>> verdict_of(Within(0.2, 0.6), (0.1, 0.7))
-        'undecided'
-    """
-    if interval is None or not np.isfinite(interval).all():
-        return "undecided"
-    low, high = interval
-    if bound.met(low) and bound.met(high):
-        return "holds"
-    if isinstance(bound, Within):
-        apart = high < bound.low or low > bound.high
-    else:
-        apart = not bound.met(low) and not bound.met(high)
-    return "does not hold" if apart else "undecided"
-
-
-def joint_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict of a finding whose parts have these verdicts.
-
-    It holds if all parts do, and does not hold if one does not. Otherwise it is not tested if a part is not tested, and
-    undecided in all other cases.
-
-    Example:
-        >>> joint_verdict(["holds", "undecided"]), joint_verdict(["does not hold", "undecided"])
-        ('undecided', 'does not hold')
-    """
-    distinct = set(verdicts)
-    if "does not hold" in distinct:
-        return "does not hold"
-    if not distinct or "not tested" in distinct:
-        return "not tested"
-    return "holds" if distinct == {"holds"} else "undecided"

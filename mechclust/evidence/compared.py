@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from mechclust.evidence.bounds import Bound, Within
-from mechclust.evidence.finding import Control, Finding, Part, mean_part, share_part
+from mechclust.evidence.finding import Control, Finding
+from mechclust.evidence.parts import Part, mean_part, share_part
 
 _Units = Sequence[float] | Shaped[np.ndarray, "_"]  # values and control may have different units
 _Curve = Float[np.ndarray, "unit step"]
@@ -54,7 +55,7 @@ def compared(
     return Finding(id=id, statement=statement, parts=parts, control=Control(control, control_parts), **details)
 
 
-def beyond_untrained(
+def compared_with_untrained(
     id: str, statement: str, bounds: Mapping[str, Bound | Within], curves: Sequence[_Curve], **details: Any
 ) -> Finding:
     """Return a finding about the last checkpoint whose control are the networks at the first, before training.

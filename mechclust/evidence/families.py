@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from mechclust.evidence.bounds import Bound, Within
-from mechclust.evidence.finding import Finding, Part
+from mechclust.evidence.finding import Finding
 from mechclust.evidence.intervals import share_trials
+from mechclust.evidence.parts import Part
 from probes.functional.holm import holm
 
 _LEVEL = 0.05
@@ -23,7 +24,7 @@ def family_notes(findings: Sequence[Finding]) -> list[str]:
     held = [finding.id for finding in tested if finding.verdict == "holds"]
     if len(tested) < 2 or not held:
         return []
-    corrected = holm([p_value(finding) for finding in tested])
+    corrected = holm([_p_value(finding) for finding in tested])
     adjusted = dict(zip((finding.id for finding in tested), corrected, strict=True))
     lost = [id for id in held if adjusted[id] > _LEVEL]
     kept = f"{', '.join(held)} still hold{'s' if len(held) == 1 else ''}"
@@ -31,7 +32,7 @@ def family_notes(findings: Sequence[Finding]) -> list[str]:
     return [f"Headline findings: {', '.join(adjusted)}. With Holm's correction over them, {what}."]
 
 
-def p_value(finding: Finding) -> float:
+def _p_value(finding: Finding) -> float:
     """Return the p-value of the hypothesis that the finding's value lies at its bound or beyond.
 
     It is two-sided, as the interval is: below .05 if the interval satisfies the bound. It is 1 if there is no interval

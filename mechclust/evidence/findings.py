@@ -9,9 +9,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from mechclust.evidence.bounds import VERDICTS, Bound, Verdict, Within
-from mechclust.evidence.finding import Control, EarlierRun, Finding, Kind, Method, Part, Shown
-from mechclust.evidence.tables import MARKS, notebook_table, shown_on_pages, text_table
+from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.finding import Control, Finding, Kind, Shown
+from mechclust.evidence.parts import Method, Part
+from mechclust.evidence.tables import notebook_table, shown_on_pages, text_table
+from mechclust.evidence.verdict import MARKS, VERDICTS, EarlierVerdict, Verdict
 from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
 
@@ -108,12 +110,12 @@ def _measured(part: Part) -> dict[str, float | None]:
     return {"measured": part.measured, "low": low, "high": high}
 
 
-def untested_findings(findings: Sequence[Finding], reason: str = TOO_SMALL) -> list[Finding]:
-    """Return findings as not tested. Those that have a reason keep it."""
-    return [replace(finding, not_tested=finding.not_tested or reason) for finding in findings]
+def untested_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings as not tested, because the study is too small. Those that have a reason keep it."""
+    return [replace(finding, not_tested=finding.not_tested or TOO_SMALL) for finding in findings]
 
 
-def id_number(finding: Finding) -> int:
+def finding_number(finding: Finding) -> int:
     """Return the number in a finding's id, such as 12 for ``"T12"``, to sort by."""
     return int(finding.id[1:])
 
@@ -172,11 +174,11 @@ def load_findings(path: str | Path) -> Findings:
     except (InputError, TypeError, KeyError, ValueError, AttributeError) as error:
         why = "is not a list of findings" + ("" if isinstance(error, InputError) else f" ({error})")
     else:
-        return with_history(findings, path.parent)
+        return findings_with_history(findings, path.parent)
     raise InputError(f"{str(path)!r} {why}; delete it, and mechclust report writes it again")
 
 
-def with_history(findings: Sequence[Finding], folder: str | Path) -> Findings:
+def findings_with_history(findings: Sequence[Finding], folder: str | Path) -> Findings:
     """Return the findings with the earlier runs that ``history.json`` in a folder lists.
 
     The file is a list of objects ``{"finding": "T1", "run": ..., "seeds": 3, "verdict": ..., "changed": ...}``, the
@@ -234,9 +236,9 @@ def _bound(text: str) -> Bound | Within:
     return Bound(first, float(others[0]))
 
 
-def _earlier_run(record: Mapping[str, Any]) -> EarlierRun:
+def _earlier_run(record: Mapping[str, Any]) -> EarlierVerdict:
     _check_word(record["verdict"], VERDICTS)
-    return EarlierRun(**{name: value for name, value in record.items() if name != "finding"})
+    return EarlierVerdict(**{name: value for name, value in record.items() if name != "finding"})
 
 
 def _check_word(word: str, known: Sequence[str]) -> None:

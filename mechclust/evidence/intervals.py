@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+from jaxtyping import Shaped
 
 from tasks import InputError
 
 Interval = tuple[float, float]
 FEWEST_RATIO_UNITS = 8
+UNKNOWN = "–"  # in place of a number
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
@@ -202,3 +204,28 @@ def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval 
     half = _t_quantile(n - 1) * math.sqrt((n - 1) * float(np.var(ratios)))
     ratio = float(np.sum(parts) / np.sum(wholes))
     return ratio - half, ratio + half
+
+
+def mean_with_interval(
+    values: Sequence[float] | Shaped[np.ndarray, "unit"], *, share: bool = False, decimals: int = 2
+) -> str:
+    """Return a mean with its 95% interval as text, for tables. ``–`` for no values, or if one is not finite.
+
+    Args:
+        values: one for each unit, such as a seed.
+        share: whether they are shares, whose interval is Wilson's.
+        decimals: decimals of each number.
+
+    Example:
+        >>> mean_with_interval([0.5, 0.7, 0.9]), mean_with_interval([0.5])
+        ('0.70 (0.20 to 1.20)', '0.50')
+    """
+    numbers = np.asarray(values, dtype=float)
+    if not len(numbers) or not np.isfinite(numbers).all():
+        return UNKNOWN
+    mean = f"{numbers.mean():z.{decimals}f}"
+    interval = interval_over_seeds(numbers.tolist(), share=share)
+    if interval is None:
+        return mean
+    low, high = interval
+    return f"{mean} ({low:z.{decimals}f} to {high:z.{decimals}f})"

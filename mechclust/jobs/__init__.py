@@ -2,7 +2,7 @@
 
 from mechclust.jobs.engine import Engine, Ray
 from mechclust.jobs.interrupts import one_interrupt
-from mechclust.jobs.mapping import each_result, map_jobs
+from mechclust.jobs.mapping import imap_jobs, map_jobs
 from mechclust.jobs.outcome import Outcome
 from mechclust.jobs.progress import close_bars, progress_bar
 from mechclust.jobs.sharded import run_sharded, save_rows_sharded
@@ -12,7 +12,7 @@ __all__ = [
     "Outcome",
     "Ray",
     "close_bars",
-    "each_result",
+    "imap_jobs",
     "map_jobs",
     "one_interrupt",
     "progress_bar",

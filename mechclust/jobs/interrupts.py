@@ -86,7 +86,7 @@ def one_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def telling_what_is_kept(kept: Callable[[], str]) -> Iterator[None]:
+def interrupt_message(kept: Callable[[], str]) -> Iterator[None]:
     """Give an interrupt that leaves the block a message that says which files are kept, and how to go on."""
     try:
         yield

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from mechclust.jobs.outcome import call_pickled, load_function, pickled_outcome, unpickled_outcome
-from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
-from mechclust.jobs.progress import PatientLock, place_bars
+from mechclust.jobs.outcome import pickled_outcome, setup_outcome, unpickled_outcome
+from mechclust.jobs.pool import Worker, WorkerLost, WorkerPool, WorkerReply
+from mechclust.jobs.progress import BarLock, place_bars
 from probes.store.locks import wait_for_locks
 from tasks import InputError
 from tasks.errors import error_line
@@ -29,7 +29,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(kw_only=True, eq=False)
-class LocalWorker(Worker):
+class _LocalWorker(Worker):
     """A process and the pipe to it. One process a worker, so that one that is killed costs no other's job."""
 
     process: SpawnProcess
@@ -39,13 +39,13 @@ class LocalWorker(Worker):
 
 # Not joblib or an executor. When this process is killed, joblib's workers go on with their jobs. When one worker of a
 # ProcessPoolExecutor is killed, the jobs of all are lost, and no reason is given.
-class LocalPool(WorkerPool[LocalWorker]):
+class LocalPool(WorkerPool[_LocalWorker]):
     """At most so many processes, with one torch thread each."""
 
     def __init__(self, fn: Callable[..., Any], setup: Callable[[], Any] | None, workers: int) -> None:
         self.work = _pickled(fn, setup)
         self.workers = workers
-        self.lock = PatientLock(_CONTEXT.RLock())
+        self.lock = BarLock(_CONTEXT.RLock())
         self.lines: set[int] = set()
         tqdm.set_lock(self.lock)
 
@@ -53,7 +53,7 @@ class LocalPool(WorkerPool[LocalWorker]):
         """Return the number of workers."""
         return self.workers
 
-    def start(self) -> LocalWorker:
+    def start(self) -> _LocalWorker:
         """Begin another process, with a free line of the terminal for its bar."""
         line = min(set(range(1, self.workers + 1)) - self.lines)
         self.lines.add(line)
@@ -62,21 +62,21 @@ class LocalPool(WorkerPool[LocalWorker]):
         with _interrupts_blocked():
             process.start()
         worker_end.close()
-        return LocalWorker(process=process, pipe=driver_end, line=line)
+        return _LocalWorker(process=process, pipe=driver_end, line=line)
 
-    def send(self, worker: LocalWorker, job: Any) -> None:
+    def send(self, worker: _LocalWorker, job: Any) -> None:
         """Give a ready worker another job."""
         with suppress(OSError):
             worker.pipe.send_bytes(pickle.dumps(job, protocol=5))
 
     def wait(
-        self, workers: Sequence[LocalWorker], seconds: float | None
-    ) -> list[tuple[LocalWorker, Reply | WorkerLost]]:
+        self, workers: Sequence[_LocalWorker], seconds: float | None
+    ) -> list[tuple[_LocalWorker, WorkerReply | WorkerLost]]:
         """Wait for events, and return at most one per worker."""
         readable = wait([worker.pipe for worker in workers], seconds)
         return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in readable]
 
-    def end(self, workers: Sequence[LocalWorker]) -> None:
+    def end(self, workers: Sequence[_LocalWorker]) -> None:
         """Kill workers, even during a job."""
         for worker in workers:
             worker.process.kill()
@@ -100,13 +100,13 @@ def _name(function: Callable[..., Any]) -> str:
     return repr(getattr(function, "__qualname__", None) or str(function)[:80])
 
 
-def _receive_from(worker: LocalWorker) -> Reply | WorkerLost:
+def _receive_from(worker: _LocalWorker) -> WorkerReply | WorkerLost:
     try:
         reply = worker.pipe.recv_bytes()
     except (EOFError, OSError):
         worker.process.join()
     else:
-        return Reply(*unpickled_outcome(reply))
+        return WorkerReply(*unpickled_outcome(reply))
     code = worker.process.exitcode or 0
     if code == -signal.SIGKILL:
         return WorkerLost(f"killed by signal {-code}, often for too little memory")
@@ -130,7 +130,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
+def _serve(pipe: Connection, work: bytes, lock: BarLock, line: int) -> None:
     """Do one job after another, in a worker's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -141,10 +141,10 @@ def _serve(pipe: Connection, work: bytes, lock: PatientLock, line: int) -> None:
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
     functions: list[Callable[..., Any]] = []
-    pipe.send_bytes(pickled_outcome(load_function, work, functions))
+    pipe.send_bytes(setup_outcome(work, functions))
     while True:
         job = jobs.get()
-        pipe.send_bytes(pickled_outcome(call_pickled, functions[0], job))
+        pipe.send_bytes(pickled_outcome(functions[0], job))
 
 
 def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:

@@ -15,8 +15,8 @@ import torch
 
 from mechclust.jobs.engine import Engine, Ray
 from mechclust.jobs.local import LocalPool
-from mechclust.jobs.outcome import Outcome, error_naming_job, first_of
-from mechclust.jobs.pool import Rules, each_outcome
+from mechclust.jobs.outcome import Outcome, error_naming_job, first_error
+from mechclust.jobs.pool import PoolRules, each_outcome
 from mechclust.jobs.progress import progress_bar
 from tasks import InputError
 
@@ -69,7 +69,7 @@ def map_jobs(
         [3, 4]
     """
     outcomes: list[Outcome[_Out]] = []
-    results = each_result(fn, jobs, workers, engine=engine, timeout=timeout, folder=folder, name=name)
+    results = imap_jobs(fn, jobs, workers, engine=engine, timeout=timeout, folder=folder, name=name)
     bar = progress_bar(total=len(jobs), desc=progress, unit="job", disable=progress is None or not jobs)
     with closing(results), closing(bar):
         for outcome in results:
@@ -78,11 +78,11 @@ def map_jobs(
     outcomes.sort(key=attrgetter("position"))
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if errors:
-        raise first_of(errors)
+        raise first_error(errors)
     return [outcome.value for outcome in outcomes]  # type: ignore[misc] # without an error it is what fn returned
 
 
-def each_result(
+def imap_jobs(
     fn: Callable[..., _Out],
     jobs: Iterable[_Job],
     workers: int | None = None,
@@ -119,21 +119,21 @@ def each_result(
         InputError: see ``map_jobs``.
 
     Example:
-        >>> from mechclust.jobs import each_result
-        >>> [outcome.value for outcome in each_result(abs, [3, -4], workers=1)]
+        >>> from mechclust.jobs import imap_jobs
+        >>> [outcome.value for outcome in imap_jobs(abs, [3, -4], workers=1)]
         [3, 4]
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers is {workers}; expected at least 1")
     if timeout is not None and not timeout > 0:
         raise InputError(f"the timeout of a job is {timeout}; expected more than 0 seconds")
-    rules = Rules(
+    rules = PoolRules(
         ahead=1 if setup is None else 2, retries=LOCAL_RETRIES, timeout=timeout, name=partial(_name, name), lead=lead
     )
     if engine == "ray":
         engine = Ray()
     if isinstance(engine, Ray):
-        from mechclust.jobs.cluster import RayPool
+        from mechclust.jobs.ray_pool import RayPool
 
         drawn = iter(jobs)
         first = list(islice(drawn, 1))
@@ -153,7 +153,7 @@ def each_result(
 
 
 def _in_this_process(
-    fn: Callable[..., _Out], setup: Callable[[], Any] | None, jobs: Iterable[Any], rules: Rules
+    fn: Callable[..., _Out], setup: Callable[[], Any] | None, jobs: Iterable[Any], rules: PoolRules
 ) -> Generator[Outcome[_Out], None, None]:
     """Run jobs with one thread as in a worker, so that the number of workers changes no bit."""
     if setup is not None:

@@ -29,23 +29,24 @@ class Outcome(Generic[_Out]):
     error: Exception | None = None
 
 
-def pickled_outcome(fn: Callable[..., Any], *args: Any, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-    """Call ``fn``, and return its value or its error, pickled for ``unpickled_outcome``."""
+def pickled_outcome(fn: Callable[[Any], Any], job: bytes, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
+    """Call ``fn`` with a pickled job, and return its value or its error, pickled for ``unpickled_outcome``."""
     try:
-        return dumps((fn(*args), None))
+        return dumps((fn(pickle.loads(job)), None))
     except BaseException as error:
         return dumps((None, _portable(error, dumps)))
 
 
-def load_function(work: bytes, functions: list[Callable[..., Any]]) -> None:
-    """Append the function that a worker calls for each job, with the return value of its ``setup``, if it has one."""
-    fn, setup = pickle.loads(work)
-    functions.append(fn if setup is None else partial(fn, setup()))
+def setup_outcome(
+    work: bytes, functions: list[Callable[..., Any]], dumps: Callable[[Any], bytes] = pickle.dumps
+) -> bytes:
+    """Append the function that a worker calls for each job, with the value of its ``setup``, and return the outcome."""
 
+    def append(fn_and_setup: tuple[Callable[..., Any], Callable[[], Any] | None]) -> None:
+        fn, setup = fn_and_setup
+        functions.append(fn if setup is None else partial(fn, setup()))
 
-def call_pickled(fn: Callable[..., Any], job: bytes) -> Any:
-    """Call a worker's function with a pickled job."""
-    return fn(pickle.loads(job))
+    return pickled_outcome(append, work, dumps)
 
 
 def unpickled_outcome(reply: bytes) -> tuple[Any, Exception | None]:
@@ -81,7 +82,7 @@ def error_naming_job(error: Exception, job: str) -> Exception:
     return error
 
 
-def first_of(errors: Sequence[Exception]) -> Exception:
+def first_error(errors: Sequence[Exception]) -> Exception:
     """Return the first error, with the number of the others added."""
     first = errors[0]
     n_others = len(errors) - 1

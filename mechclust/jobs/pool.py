@@ -16,7 +16,7 @@ from tasks import InputError
 
 
 @dataclass(eq=False)
-class Item:
+class PoolJob:
     """A job on its way."""
 
     position: int
@@ -28,7 +28,7 @@ class Item:
 class Worker:
     """A process that does one job after another. Jobs sent to it are in ``items``, and it works on the first."""
 
-    items: deque[Item] = field(default_factory=deque)
+    items: deque[PoolJob] = field(default_factory=deque)
     ready: bool = False
     since: float = 0.0
 
@@ -39,7 +39,7 @@ _LONGEST_WAIT_S = 3600.0  # waiting for pipes takes no more than some weeks
 
 
 @dataclass(frozen=True)
-class Reply:
+class WorkerReply:
     """A worker is ready (its first reply), or done with the first of its jobs."""
 
     value: Any
@@ -73,7 +73,7 @@ class WorkerPool(ABC, Generic[W]):
         """Give a ready worker another job. If its process has ended, ``wait`` reports it."""
 
     @abstractmethod
-    def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, Reply | WorkerLost]]:
+    def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, WorkerReply | WorkerLost]]:
         """Wait for events, and return at most one per worker, or none when the seconds are over."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class WorkerPool(ABC, Generic[W]):
 
 
 @dataclass
-class Rules:
+class PoolRules:
     """Settings of a run.
 
     Args:
@@ -103,7 +103,7 @@ class Rules:
     lead: int | None = None
 
 
-def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Generator[Outcome, None, None]:
+def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: PoolRules) -> Generator[Outcome, None, None]:
     """Run the jobs, drawn as they are needed, and yield each job's outcome once, as it arrives.
 
     The returned generator is started and the pool open. Closing or dropping it releases the pool's resources.
@@ -113,7 +113,7 @@ def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Gene
     return outcomes
 
 
-def _each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Generator[Outcome, None, None]:
+def _each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: PoolRules) -> Generator[Outcome, None, None]:
     run = _Run(pool, jobs, rules)
     broken = True
     try:
@@ -135,12 +135,12 @@ def _each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> Gen
 class _Run(Generic[W]):
     """The jobs of a run: those that wait, those that workers have, and the outcomes."""
 
-    def __init__(self, pool: WorkerPool[W], jobs: Iterable[Any], rules: Rules) -> None:
+    def __init__(self, pool: WorkerPool[W], jobs: Iterable[Any], rules: PoolRules) -> None:
         self.pool = pool
         self.rules = rules
-        self.jobs = (Item(position, job) for position, job in enumerate(jobs))
+        self.jobs = (PoolJob(position, job) for position, job in enumerate(jobs))
         self.drawn = 0
-        self.waiting: deque[Item] = deque()
+        self.waiting: deque[PoolJob] = deque()
         self.workers: list[W] = []
         self.outcomes: list[Outcome] = []
         self.lost_early = 0  # workers in succession that were lost before they were ready
@@ -187,7 +187,7 @@ class _Run(Generic[W]):
             self.drawn += 1
             self.waiting.append(item)
 
-    def _send(self, worker: W, item: Item) -> None:
+    def _send(self, worker: W, item: PoolJob) -> None:
         if not worker.items:
             worker.since = time.monotonic()
         worker.items.append(item)
@@ -208,13 +208,13 @@ class _Run(Generic[W]):
             took = f"took longer than {self.rules.timeout:g} s and was stopped"
             self._fail(item, f"{took}; give more time (timeout, --job-timeout), or leave it out")
 
-    def _reply(self, worker: W, event: Reply) -> None:
+    def _reply(self, worker: W, event: WorkerReply) -> None:
         item = worker.items.popleft()
         worker.since = time.monotonic()
         error = event.error and error_naming_job(event.error, self._name(item))
         self.outcomes.append(Outcome(item.position, event.value, error))
 
-    def _ready(self, worker: W, event: Reply) -> None:
+    def _ready(self, worker: W, event: WorkerReply) -> None:
         if event.error is not None:
             raise event.error
         worker.ready = True
@@ -241,7 +241,7 @@ class _Run(Generic[W]):
             else:
                 self.waiting.appendleft(item)
 
-    def _remove(self, worker: W) -> Item | None:
+    def _remove(self, worker: W) -> PoolJob | None:
         """End a worker, and return the job that it was at. Jobs that it has not begun wait for another worker."""
         self.pool.end([worker])
         self.workers.remove(worker)
@@ -249,10 +249,10 @@ class _Run(Generic[W]):
         self.waiting.extendleft(reversed(worker.items))
         return item
 
-    def _fail(self, item: Item, text: str) -> None:
+    def _fail(self, item: PoolJob, text: str) -> None:
         self.outcomes.append(Outcome(item.position, None, InputError(f"{self._name(item)} {text}")))
 
-    def _name(self, item: Item) -> str:
+    def _name(self, item: PoolJob) -> str:
         return f"job {self.rules.name(item.position, item.job)}"
 
     def _seconds_left(self) -> float | None:

@@ -40,7 +40,7 @@ def close_bars() -> None:
         bar.close()
 
 
-class PatientLock:
+class BarLock:
     """tqdm's lock between processes, which delays bars only briefly if a worker is killed while it holds the lock."""
 
     def __init__(self, lock: Any) -> None:

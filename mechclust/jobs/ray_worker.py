@@ -25,7 +25,7 @@ class MechclustWorker:
         """Look at this node. Mechclust is imported after this, with the driver's environment."""
         os.environ.update(facts["environment"])
         answer: dict[str, Any] = {"node": ray.util.get_node_ip_address(), "process": os.getpid(), "refused": None}
-        versions = installed_versions(facts["versions"])
+        versions = versions_on_node(facts["versions"])
         if versions != facts["versions"]:
             return {**answer, "refused": "versions", "versions": versions}
         if facts["token"] is not None and not _appears(facts["token"]):
@@ -45,7 +45,7 @@ class MechclustWorker:
         return self.do(self.fn, job)  # type: ignore[no-any-return]
 
 
-def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+def versions_on_node(packages: Iterable[str]) -> dict[str, str]:
     """Return the installed version of each package, or ``"missing"``. For ``"python"``, its first two numbers."""
     versions = {}
     for package in packages:

@@ -14,19 +14,19 @@ import torch
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
-from mechclust.jobs.batches import (
+from mechclust.jobs.batches import batches_digest
+from mechclust.jobs.engine import Engine
+from mechclust.jobs.mapping import imap_jobs
+from mechclust.jobs.outcome import Outcome, first_error
+from mechclust.jobs.progress import progress_bar
+from mechclust.jobs.shards import (
     Shard,
     ShardedBatches,
-    batches_digest,
-    check_sharded_inputs,
+    check_shard_inputs,
     count_shards,
-    reading_of,
     shards_of,
+    tokenizer_of_shards,
 )
-from mechclust.jobs.engine import Engine
-from mechclust.jobs.mapping import each_result
-from mechclust.jobs.outcome import Outcome, first_of
-from mechclust.jobs.progress import progress_bar
 from probes.engine.batches import count_given
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, HookedModels, models_by_name
@@ -154,16 +154,16 @@ def run_sharded(
         >>> result.metadata["examples"][:2]
         '20'
     """
-    check_sharded_inputs(batches, shard_examples=shard_examples)
+    check_shard_inputs(batches, shard_examples=shard_examples)
     several = probes_as_list(probes)
-    reading = reading_of(tokenizer, bos)
+    reading = tokenizer_of_shards(tokenizer, bos)
     shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
     total = _Total(several)
     folder = None if out is None else Path(out).absolute()
     with nullcontext() if folder is None else _folder_of_shards(folder, several):
         measure = partial(_measure, [probe.clone() for probe in several], folder)
         setup = partial(_Worker.from_function, load)
-        outcomes = each_result(
+        outcomes = imap_jobs(
             measure, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder, lead=_MAX_SHARDS_AHEAD
         )
         bar = progress_bar(total=count_shards(batches), desc="measuring", unit="shard", disable=not progress)
@@ -235,21 +235,19 @@ def save_rows_sharded(
         ...     len(store), store.sites
         (20, ['hook_embed', 'blocks.0.hook_resid_post'])
     """
-    check_sharded_inputs(batches, shard_rows=shard_rows)
+    check_shard_inputs(batches, shard_rows=shard_rows)
     keeping = Keeping(at, readout, labels, dtype)
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
-    reading = reading_of(tokenizer, bos)
+    reading = tokenizer_of_shards(tokenizer, bos)
     shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
     n_examples = None if count_shards(batches) else count_given(batches)
     setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
     with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
         store = _Store(StoredExamples.from_folder(folder, keeping.settings))
-        outcomes = each_result(
-            _measure_rows, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder
-        )
+        outcomes = imap_jobs(_measure_rows, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder)
         bar = progress_bar(total=count_shards(batches), desc="saving rows", unit="shard", disable=not progress)
         with closing(outcomes), closing(bar):
             store.add_all(outcomes, bar)
@@ -349,7 +347,7 @@ def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
             ready = early.pop(position)
             if ready.error is not None:
                 rest = [*early.values(), *outcomes] if kept else []
-                raise first_of([ready.error, *(other.error for other in rest if other.error is not None)])
+                raise first_error([ready.error, *(other.error for other in rest if other.error is not None)])
             yield ready.value
             position += 1
 
@@ -478,7 +476,7 @@ class _Store:
                 self._add(cast(_SavedRows, outcome.value))
             bar.update()
         if errors:
-            raise first_of([errors[position] for position in sorted(errors)])
+            raise first_error([errors[position] for position in sorted(errors)])
 
     def _add(self, saved: _SavedRows) -> None:
         if not self.header:

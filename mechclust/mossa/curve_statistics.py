@@ -18,13 +18,13 @@ from mechclust.mossa.published import GROUPS, N_LAYERS
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which, defined_mean, quantile_over_tasks
 
 
-def early_layers(curves: TaskCurves) -> slice:
+def _early_layers(curves: TaskCurves) -> slice:
     """Return the second eighth of the layers: layers 5 to 8 of 32."""
     start = curves.n_layers // 8
     return slice(start, max(curves.n_layers // 4, start + 1))
 
 
-def middle_layers(curves: TaskCurves) -> slice:
+def _middle_layers(curves: TaskCurves) -> slice:
     """Return the second quarter of the layers: layers 9 to 16 of 32."""
     return slice(curves.n_layers // 4, curves.n_layers // 2)
 
@@ -32,9 +32,9 @@ def middle_layers(curves: TaskCurves) -> slice:
 # ---- the untuned model ----
 
 
-def fall_with_depth(curves: TaskCurves) -> Numbers:
+def base_depth_correlation(curves: TaskCurves) -> Numbers:
     """Return Spearman's correlation of base's median with depth. -1: it falls from layer to layer."""
-    return with_depth(curves.median("base"))
+    return _depth_correlation(curves.median("base"))
 
 
 def median_fall(curves: TaskCurves) -> Numbers:
@@ -44,15 +44,15 @@ def median_fall(curves: TaskCurves) -> Numbers:
     return defined_mean(median[..., :part]) - defined_mean(median[..., -part:])
 
 
-def range_growth(curves: TaskCurves) -> Numbers:
+def spread_growth(curves: TaskCurves) -> Numbers:
     """Return base's interquartile range over tasks, mean of the upper half - twice the first layer's."""
     spread = curves.spread("base")
     return defined_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
 
 
-def widening_with_depth(curves: TaskCurves) -> Numbers:
+def spread_depth_correlation(curves: TaskCurves) -> Numbers:
     """Return Spearman's correlation of base's interquartile range over tasks with depth."""
-    return with_depth(curves.spread("base"))
+    return _depth_correlation(curves.spread("base"))
 
 
 # ---- tuned against untuned ----
@@ -80,13 +80,13 @@ def least_upper_gap(curves: TaskCurves) -> Numbers:
 
 def early_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the second eighth of the layers."""
-    return defined_mean(curves.gap[..., early_layers(curves)])
+    return defined_mean(curves.gap[..., _early_layers(curves)])
 
 
-def middle_narrowing(curves: TaskCurves) -> Numbers:
+def middle_spread_ratio(curves: TaskCurves) -> Numbers:
     """Return tuned's interquartile range, mean of the second quarter of the layers, over the second eighth's."""
     spread = curves.spread("tuned")
-    return _ratio(defined_mean(spread[..., middle_layers(curves)]), defined_mean(spread[..., early_layers(curves)]))
+    return _ratio(defined_mean(spread[..., _middle_layers(curves)]), defined_mean(spread[..., _early_layers(curves)]))
 
 
 def relative_spread(curves: TaskCurves) -> Numbers:
@@ -120,18 +120,12 @@ def transition_end_distance(curves: TaskCurves) -> Numbers:
     return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
 
 
-def all_groups(curves: TaskCurves) -> Numbers:
-    """Return 1 if some layers are shared, some in transition and some refine, else 0."""
-    shared, end = group_boundaries_of(curves)
-    return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
-
-
 # ---- held-out tasks ----
 
 
 def smaller_gap(curves: TaskCurves) -> Numbers:
     """Return the mean over the second quarter of the layers of the seen tasks' gap - the held-out tasks' gap."""
-    band = middle_layers(curves)
+    band = _middle_layers(curves)
     return defined_mean(curves.seen.gap[..., band]) - defined_mean(curves.unseen.gap[..., band])
 
 
@@ -145,7 +139,7 @@ def wider_spread(curves: TaskCurves) -> Numbers:
 # ---- upper and lower references ----
 
 
-def way_to_ceiling(curves: TaskCurves) -> Numbers:
+def ceiling_share(curves: TaskCurves) -> Numbers:
     """Return (tuned - base) / (ceiling - base), upper half. NaN if the ceiling is less than .01 above base.
 
     Give ``curves.with_ceiling``, because in many draws from all tasks none has a ceiling.
@@ -157,7 +151,7 @@ def way_to_ceiling(curves: TaskCurves) -> Numbers:
     return np.where(way >= 0.01, _ratio(tuned - base, way), np.nan)
 
 
-def above_null(curves: TaskCurves) -> Numbers:
+def null_gap(curves: TaskCurves) -> Numbers:
     """Return tuned's similarity to the task's control - to others' controls, upper half's mean, median over tasks."""
     difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
     return quantile_over_tasks(difference[..., None], 0.5)[..., 0]
@@ -218,11 +212,11 @@ def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -
     return np.where(known, values - defined_mean(values)[..., None], 0.0)
 
 
-def with_depth(values: Float[np.ndarray, "... layer"]) -> Numbers:
+def _depth_correlation(values: Float[np.ndarray, "... layer"]) -> Numbers:
     """Return Spearman's correlation with depth, over the layers with a value. NaN for a flat curve.
 
     Example:
-        >>> with_depth(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
+        >>> _depth_correlation(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
         [-1.0, nan]
     """
     from scipy.stats import rankdata

@@ -8,7 +8,7 @@ that a finding is judged by. The models tuned on one task alone, which the paper
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,30 +18,31 @@ from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampl
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.intervals import Interval
 from mechclust.mossa import shuffled_curves as shuffled
+from mechclust.mossa.bootstrap import MOST_UNDEFINED, Statistic, bootstrap_ends
 from mechclust.mossa.curve_statistics import (
-    above_null,
-    all_groups,
     band_correlation,
+    base_depth_correlation,
+    ceiling_share,
     early_gap,
-    fall_with_depth,
     last_gap,
     late_gap,
     least_upper_gap,
     median_fall,
-    middle_narrowing,
-    range_growth,
+    middle_spread_ratio,
+    null_gap,
     relative_spread,
     shared_end_distance,
     smaller_gap,
+    spread_depth_correlation,
+    spread_growth,
     transition_end_distance,
     unseen_upper_gap,
     upper_gap,
-    way_to_ceiling,
-    widening_with_depth,
     wider_spread,
 )
+from mechclust.mossa.layer_groups import all_groups
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.mossa.task_curves import LEAST_TASKS, MOST_UNDEFINED, Statistic, TaskCurves, central_interval
+from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.text import join_words
 
 _PAPER = "Zhao, Ziser & Cohen"
@@ -115,21 +116,25 @@ class CurveFinding:
     condition: str = ""
 
 
+def _tuned_as_base(curves: TaskCurves) -> TaskCurves:
+    return replace(curves, base=curves.tuned)
+
+
 _SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
-_TUNED = CurveControl("the tuned model in place of the base", shuffled.tuned_as_base, random=False)
+_TUNED = CurveControl("the tuned model in place of the base", _tuned_as_base, random=False)
 _LAYERS = CurveControl("layers in one random order", shuffled.permuted_layers)
-_HELD_OUT = CurveControl("random seen tasks called held out", shuffled.seen_called_held_out)
+_HELD_OUT = CurveControl("random seen tasks called held out", shuffled.shuffled_held_out)
 _EXCHANGED = CurveControl(
-    "single-task models of other tasks for a random half of the tasks", shuffled.exchanged_controls
+    "single-task models of other tasks for a random half of the tasks", shuffled.shuffled_controls
 )
-OTHER_TASKS = CurveControl("covariates of other tasks", shuffled.other_covariates)
+OTHER_TASKS = CurveControl("covariates of other tasks", shuffled.shuffled_covariates)
 
 _FINDINGS = (
     CurveFinding(
         id="C2",
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
-            CurvePart("Spearman with depth", fall_with_depth, Bound("<", -0.8)),
+            CurvePart("Spearman with depth", base_depth_correlation, Bound("<", -0.8)),
             CurvePart("first quarter of the layers - last", median_fall, Bound(">=", 0.2)),
         ),
         control=_TUNED,
@@ -141,8 +146,8 @@ _FINDINGS = (
         id="C3",
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
-            CurvePart("Spearman with depth", widening_with_depth, Bound(">", 0.5)),
-            CurvePart("upper half - 2 x first layer", range_growth, Bound(">=", 0)),
+            CurvePart("Spearman with depth", spread_depth_correlation, Bound(">", 0.5)),
+            CurvePart("upper half - 2 x first layer", spread_growth, Bound(">=", 0)),
         ),
         control=_TUNED,
         paper=0.88,
@@ -175,7 +180,7 @@ _FINDINGS = (
         statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
         "ranges over tasks)",
         parts=(
-            CurvePart("second quarter / second eighth", middle_narrowing, Bound("<", 0.5)),
+            CurvePart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
             CurvePart("upper half / that of the base", relative_spread, Bound("<", 0.5)),
         ),
         control=_SWAPPED,
@@ -225,7 +230,7 @@ _FINDINGS = (
         id="C13",
         statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
         "(difference)",
-        parts=(CurvePart("", above_null, Bound(">", 0)),),
+        parts=(CurvePart("", null_gap, Bound(">", 0)),),
         control=_EXCHANGED,
         source="ours",
     ),
@@ -233,7 +238,7 @@ _FINDINGS = (
         id="C14",
         statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
         "upper half",
-        parts=(CurvePart("", way_to_ceiling, Bound(">=", 0.5)),),
+        parts=(CurvePart("", ceiling_share, Bound(">=", 0.5)),),
         control=_SWAPPED,
         source="ours",
     ),
@@ -432,7 +437,7 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
 
 
 def _interval(over_draws: Float[np.ndarray, "draw"]) -> Interval | None:
-    low, high = central_interval(over_draws)
+    low, high = bootstrap_ends(over_draws)
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
-from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, TaskCurves, central_interval
+from mechclust.mossa.bootstrap import bootstrap_ends
+from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, Numbers, TaskCurves
 from mechclust.report.text import format_ranges
 from tasks import InputError
 
@@ -304,7 +305,7 @@ def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tup
     """
     farther = curves.gap < -MARGIN
     if not curves.few:
-        _, high = central_interval(curves.resampled(draws, seed).gap)
+        _, high = bootstrap_ends(curves.resampled(draws, seed).gap)
         farther &= high < 0
     return tuple(int(layer) for layer in np.flatnonzero(farther) + 1)
 
@@ -354,5 +355,11 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
 
 def _whole(layers: Int[np.ndarray, "draw"]) -> tuple[int, int]:
     """Return the central 95% of layers, rounded outwards."""
-    low, high = central_interval(layers)
+    low, high = bootstrap_ends(layers)
     return math.floor(low), math.ceil(high)
+
+
+def all_groups(curves: TaskCurves) -> Numbers:
+    """Return 1 if some layers are shared, some in transition and some refine, else 0."""
+    shared, end = group_boundaries_of(curves)
+    return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)

@@ -22,7 +22,7 @@ DATA_SIZE = "number of training examples"
 
 
 @dataclass(frozen=True)
-class Quartiles:
+class PublishedQuartiles:
     """Over tasks, by layer from 1."""
 
     low: tuple[float, ...]
@@ -59,8 +59,8 @@ class _Correlation:
 
 
 # Figure 2: tasks that the model was tuned on. CKA with their controls.
-SEEN: Mapping[str, Quartiles] = {
-    "base": Quartiles(
+SEEN: Mapping[str, PublishedQuartiles] = {
+    "base": PublishedQuartiles(
         low=(
             _NO, _NO, .980, .969, .964, .954, .913, .863, .832, .749, .707, .665, .601, .583, .509, .547, .497,
             .439, .428, .423, .400, .402, .377, .370, .370, .377, .375, .383, .393, .398, .420, .301,
@@ -74,7 +74,7 @@ SEEN: Mapping[str, Quartiles] = {
             .835, .815, .807, .782, .774, .776, .764, .761, .774, .779, .772, .777, .792, .769, .738,
         ),
     ),
-    "tuned": Quartiles(
+    "tuned": PublishedQuartiles(
         low=(
             _NO, _NO, .956, .904, .904, .829, .824, .835, .873, .924, .942, .944, .949, .941, .942, .924, .921,
             .922, .921, .911, .901, .914, .889, .888, .891, .898, .894, .896, .889, .889, .891, .889,
@@ -91,8 +91,8 @@ SEEN: Mapping[str, Quartiles] = {
 }  # fmt: skip
 
 # Figure 7: the seven tasks that were left out.
-HELD_OUT: Mapping[str, Quartiles] = {
-    "base": Quartiles(
+HELD_OUT: Mapping[str, PublishedQuartiles] = {
+    "base": PublishedQuartiles(
         low=(
             _NO, _NO, _NO, _NO, .974, .970, .947, .934, .908, .874, .856, .845, .710, .555, .436, .391, .309, .239,
             .179, .154, .134, .128, .124, .121, .116, .114, .116, .117, .195, .117, .118, .077,
@@ -106,7 +106,7 @@ HELD_OUT: Mapping[str, Quartiles] = {
             .695, .684, .655, .659, .663, .652, .648, .660, .667, .693, .722, .700, .737, .630,
         ),
     ),
-    "tuned": Quartiles(
+    "tuned": PublishedQuartiles(
         low=(
             _NO, _NO, .981, .951, .941, .933, .904, .869, .825, .773, .786, .750, .711, .611, .507, .444, .395,
             .373, .336, .327, .327, .318, .336, .335, .333, .332, .335, .339, .337, .337, .350, .258,

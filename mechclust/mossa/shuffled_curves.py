@@ -29,17 +29,12 @@ def swapped_curves(curves: TaskCurves) -> TaskCurves:
     return replace(curves, base=base, tuned=tuned)
 
 
-def exchanged_controls(curves: TaskCurves) -> TaskCurves:
+def shuffled_controls(curves: TaskCurves) -> TaskCurves:
     """Return the curves with a task's control and others' controls exchanged for a random half of the tasks."""
     half = _half(curves)[:, None]
     others = curves.values("null")
     tuned = np.where(half, others, curves.tuned)
     return replace(curves, tuned=tuned, null=np.where(half, curves.tuned, others))
-
-
-def tuned_as_base(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with the tuned model in place of the base."""
-    return replace(curves, base=curves.tuned)
 
 
 def permuted_layers(curves: TaskCurves) -> TaskCurves:
@@ -55,7 +50,7 @@ def permuted_layers(curves: TaskCurves) -> TaskCurves:
     )
 
 
-def seen_called_held_out(curves: TaskCurves) -> TaskCurves:
+def shuffled_held_out(curves: TaskCurves) -> TaskCurves:
     """Return the seen tasks, with as many at random called held out as there are held-out ones.
 
     One is drawn for each held-out task, from its cluster if a seen task is left there.
@@ -64,7 +59,7 @@ def seen_called_held_out(curves: TaskCurves) -> TaskCurves:
         >>> curves = np.zeros((5, 1))
         >>> held_out = np.array([True, False, False, True, False])
         >>> clusters = ("x", "x", "x", None, "y")
-        >>> changed = seen_called_held_out(
+        >>> changed = shuffled_held_out(
         ...     TaskCurves(tuple("abcde"), ("1",), curves, curves, None, None, held_out, clusters)
         ... )
         >>> changed.tasks, int(changed.held_out.sum()), bool(changed.held_out[:2].any())
@@ -80,7 +75,7 @@ def seen_called_held_out(curves: TaskCurves) -> TaskCurves:
     return replace(seen, held_out=held_out)
 
 
-def other_covariates(curves: TaskCurves) -> TaskCurves:
+def shuffled_covariates(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the covariates of other tasks, of seen ones for seen ones."""
     rng = np.random.default_rng(0)
     order = np.arange(len(curves.tasks))
@@ -91,7 +86,7 @@ def other_covariates(curves: TaskCurves) -> TaskCurves:
     return replace(curves, covariates=covariates)
 
 
-def other_clusters(curves: TaskCurves) -> TaskCurves:
+def shuffled_clusters(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the covariates of other clusters, each taken from a cluster's first task.
 
     Example:
@@ -99,7 +94,7 @@ def other_clusters(curves: TaskCurves) -> TaskCurves:
         >>> none = np.zeros(4, dtype=bool)
         >>> covariates = {"new": np.array([0, 0, 1, 1])}
         >>> tasks = TaskCurves(tuple("abcd"), ("1",), curves, curves, None, None, none, tuple("xxyy"), {}, covariates)
-        >>> other_clusters(tasks).covariates["new"].tolist()
+        >>> shuffled_clusters(tasks).covariates["new"].tolist()
         [1, 1, 0, 0]
     """
     rng = np.random.default_rng(0)

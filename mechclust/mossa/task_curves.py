@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
-from numpy.typing import ArrayLike
 
 from tasks import InputError
 
@@ -17,8 +16,9 @@ ByTaskAndLayer: TypeAlias = Float[np.ndarray, "... task layer"]
 ByLayer: TypeAlias = Float[np.ndarray, "... layer"]
 Numbers: TypeAlias = Float[np.ndarray, "..."] | np.floating[Any]
 Which = Literal["base", "tuned", "ceiling", "null"]
-_LEVEL = (0.025, 0.975)
-MOST_UNDEFINED = 0.05  # share of draws: an interval is not given where more of them are undefined
+LEAST_TASKS = 6
+"""Smallest number of tasks with an interval over tasks. For fewer, a median has no distribution-free 95% interval, and
+resampling covers too little (two tasks: 50%, three: 75%)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,63 +242,3 @@ def defined_mean(values: Float[np.ndarray, "... n"]) -> Float[np.ndarray, "..."]
     count = known.sum(axis=-1)
     total = np.where(known, values, 0.0).sum(axis=-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-Statistic = Callable[[TaskCurves], Any]
-LEAST_TASKS = 6
-"""Smallest number of tasks with an interval over tasks. For fewer, a median has no distribution-free 95% interval, and
-resampling covers too little (two tasks: 50%, three: 75%)."""
-
-
-def bootstrap_interval(
-    curves: TaskCurves, statistic: Statistic, draws: int = 1000, seed: int = 0
-) -> tuple[Any, tuple[Any, Any]]:
-    """Return a statistic of the curves with its 95% bootstrap interval over tasks (percentiles).
-
-    The interval shows the dependence on which tasks were measured. It ignores the randomness of tuning (seeds, order of
-    the data) and the similarity of tasks in one cluster. As many seen and held-out tasks are drawn as there are.
-
-    Args:
-        curves: to resample.
-        statistic: of curves, such as ``last_gap``, or ``lambda c: c.median("tuned")`` with a number for each layer.
-            It is given all draws at once, as a leading axis.
-        draws: how many.
-        seed: for the draws.
-
-    Returns:
-        The statistic, and the ends of its interval: numbers, or arrays if the statistic is an array. NaN for fewer than
-        ``LEAST_TASKS`` seen or held-out tasks (a group without tasks aside), and if the statistic is undefined in more
-        than 5% of the draws.
-
-    Example:
-        >>> values = np.linspace(0.1, 0.9, 7)[:, None]
-        >>> curves = TaskCurves(tuple("abcdefg"), ("1",), values, values, None, None, np.zeros(7, bool), (None,) * 7)
-        >>> value, (low, high) = bootstrap_interval(curves, lambda c: c.median("base")[..., 0])
-        >>> float(value), float(low) < 0.5 < float(high)
-        (0.5, True)
-    """
-    value = np.asarray(statistic(curves), dtype=float)
-    if curves.few:
-        ends = (np.full(value.shape, np.nan),) * 2
-    else:
-        ends = central_interval(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))
-    if value.ndim:
-        return value, ends
-    return float(value), (float(ends[0]), float(ends[1]))
-
-
-def central_interval(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    """Return the ends of the central 95% of the first axis, or NaN where more than 5% of it is NaN.
-
-    Example:
-        >>> low, high = central_interval(np.arange(1001.0))
-        >>> float(low), float(high)
-        (25.0, 975.0)
-    """
-    values = np.asarray(drawn, dtype=float)
-    flat = values.reshape(len(values), -1)
-    missing = np.isnan(flat).mean(axis=0) > MOST_UNDEFINED
-    columns = flat.T[:, :, None]  # [place draw 1]
-    low, high = (np.where(missing, np.nan, quantile_over_tasks(columns, share)[:, 0]) for share in _LEVEL)
-    shape = values.shape[1:]
-    return low.reshape(shape), high.reshape(shape)

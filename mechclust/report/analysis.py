@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mechclust.evidence import Finding, Findings
-from mechclust.report.html import escaped_text, findings_html, list_html, picture_html, png_bytes, table_html
+from mechclust.report.html import escaped_text, findings_html, list_html, picture_html, table_html
+from mechclust.report.pictures import png_bytes
 from mechclust.report.reading import Reading, readings_table
 from tasks.text.visible import quoted
 

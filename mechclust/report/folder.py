@@ -1,37 +1,42 @@
-"""Check and own the folder of a run or report, and record the run in it."""
+"""Check and own the folder of a run or report, and write its files. No file of another owner is replaced or deleted."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-import platform
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.report.manifest import (
-    MANIFEST,
-    WAY_OUT,
-    check_files,
-    check_links,
-    holds_files,
-    may_hold_ours,
-    read_manifest,
-    write_manifest,
+import xxhash
+
+from mechclust.report.manifest import MANIFEST, WAY_OUT, read_manifest, write_manifest
+from mechclust.report.resources import machine_facts
+from mechclust.report.run_record import read_run_record, record_differences
+from probes import ProbeResult
+from probes.engine.result import result_place, saved_result_place
+from probes.store.files import (
+    DamagedError,
+    files_are_verified,
+    is_whole_file,
+    remove_leftovers,
+    write_atomic,
+    write_errors,
+    write_json,
 )
-from probes.store.files import DamagedError, read_json, remove_leftovers, write_json
-from probes.store.versions import package_versions
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least
 _PAGES = ("findings.json", "findings.csv", "report.html")  # which a report may write
 # Subjects that a digest tells apart.
 _UNNAMED = {"texts": "other texts", "corpus": "another corpus or none", "weights": "other weights of this model"}
+_OTHER = "is not what this run measured; delete it and run the study again with the same --out"
+_WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
 def check_writable(out: Path, way: str = "choose another folder with --out") -> None:
@@ -55,7 +60,7 @@ def check_writable(out: Path, way: str = "choose another folder with --out") -> 
     raise InputError(f"cannot write to {str(out.absolute())!r} ({why}); {way}")
 
 
-def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
+def check_folder(out: Path, command: str, way_out: str = WAY_OUT) -> None:
     """Refuse a folder that cannot be written, or in which a file is not this command's. No file is changed.
 
     A folder with files belongs to a command if its manifest says so, or if it is the command's run. Otherwise only
@@ -73,16 +78,37 @@ def check_command(out: Path, command: str, way_out: str = WAY_OUT) -> None:
     check_writable(out)
     manifest = read_manifest(out, way_out)
     owner = manifest.command or _run_in(out, way_out)
-    if not owner and may_hold_ours(out):
+    if not owner and _may_hold_ours(out):
         raise InputError(f"{str(out)!r} holds files that no {MANIFEST} lists; {way_out}")
     if owner not in ("", command):
         raise InputError(f"{str(out)!r} holds a report of mechclust {owner}; {way_out}")
-    check_links(out, way_out)
-    figures = ["figures"] if not manifest.files and holds_files(out / "figures") else []
+    _check_links(out, way_out)
+    figures = ["figures"] if not manifest.files and _holds_files(out / "figures") else []
     check_files(out, [*manifest.files, *_PAGES, *figures], way_out)
 
 
-def check_subject(out: Path, subject: Mapping[str, str]) -> None:
+def _run_in(out: Path, way_out: str) -> str:
+    """Return the command whose run a folder is, or an empty string."""
+    try:
+        return f"run {read_run_record(out, way_out)['study']}"
+    except DamagedError:
+        raise
+    except InputError:
+        return ""
+
+
+def _may_hold_ours(folder: Path) -> bool:
+    """Return whether a folder has a file of a type that mechclust writes, or a folder with files in it."""
+    entries = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
+    return any(_holds_files(path) or path.suffix in _WRITTEN_KINDS or path.name == "command.txt" for path in entries)
+
+
+def _holds_files(folder: Path) -> bool:
+    """Return whether a folder has a visible file at any depth outside hidden folders. False for a file."""
+    return any(_visible_files(folder))
+
+
+def check_folder_subject(out: Path, subject: Mapping[str, str]) -> None:
     """Refuse a folder in which something else was measured.
 
     Args:
@@ -99,8 +125,8 @@ def check_subject(out: Path, subject: Mapping[str, str]) -> None:
             raise InputError(f"{str(out)!r} holds what was measured of {what}; {WAY_OUT}")
 
 
-def record_command(out: Path, command: str, subject: Mapping[str, str] | None = None) -> None:
-    """Record in the manifest of the folder ``out`` that this command writes there.
+def claim_folder(out: Path, command: str, subject: Mapping[str, str] | None = None) -> None:
+    """Claim the folder ``out`` for a command, in its manifest.
 
     Args:
         out: the folder.
@@ -111,70 +137,6 @@ def record_command(out: Path, command: str, subject: Mapping[str, str] | None = 
     recorded = replace(manifest, command=command, subject={**manifest.subject, **(subject or {})})
     if recorded != manifest:
         write_manifest(out, recorded)
-
-
-def _run_in(out: Path, way_out: str) -> str:
-    """Return the command whose run a folder is, or an empty string."""
-    try:
-        return f"run {read_record(out, way_out)['study']}"
-    except DamagedError:
-        raise
-    except InputError:
-        return ""
-
-
-def free_space(out: Path) -> int:
-    """Return the bytes that are free where ``out`` is, or would be made."""
-    return shutil.disk_usage(_there(out)).free
-
-
-def kept_bytes(rows: Path) -> int:
-    """Return the bytes of the hidden states that are kept in a folder already."""
-    return sum(path.stat().st_size for path in rows.rglob("*.safetensors"))
-
-
-def _there(out: Path) -> Path:
-    """Return a folder, or the nearest existing one above it."""
-    out = out.absolute()
-    return next(path for path in (out, *out.parents) if path.exists())
-
-
-@contextmanager
-def rows_errors(fewer: str) -> Iterator[None]:
-    """Replace an error's advice for Python by the command line's option.
-
-    Args:
-        fewer: the option that gives fewer prompts, such as ``"--max-rows"``.
-    """
-    words = {
-        "call save_rows with the same arguments": "run the same command again",
-        "give fewer prompts or layers, dtype=torch.bfloat16, or another folder": (
-            f"give fewer prompts ({fewer}), --dtype bfloat16, or another folder with --out"
-        ),
-        "give fewer prompts or layers, or another folder": (
-            f"give fewer prompts ({fewer}), or another folder with --out"
-        ),
-        "give a new folder": "give another folder with --out",
-        "give another folder": "give another folder with --out",
-    }
-    try:
-        yield
-    except InputError as error:
-        message = str(error)
-        for python, command in words.items():
-            if python in message and command not in message:
-                raise InputError(message.replace(python, command)) from error
-        raise
-
-
-def machine_facts() -> dict[str, Any]:
-    """Return date, versions and machine, for reports."""
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
-        "versions": package_versions(),
-    }
 
 
 @contextmanager
@@ -195,12 +157,12 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
                 f"{str(out)!r} has {lost[0]}/ but no config.json, which says which run they are from; put config.json "
                 "back, or choose another folder with --out"
             )
-        check_command(out, f"run {study}")
+        check_folder(out, f"run {study}")
         _begin(out, study, config)
-    held = read_record(out, "choose another folder with --out")
+    held = read_run_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"
     if not different and held["config"] != config:
-        name, (old, new) = next(differing_fields(held["config"], config), ("", ("", "")))
+        name, (old, new) = next(record_differences(held["config"], config), ("", ("", "")))
         different = f"{name} = {old!r}, not {new!r}" if name else "other fields"
         if name == "seeds":
             different += "; seeds can only be added after these"
@@ -209,7 +171,7 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
             "or the same settings to continue"
         )
-    check_command(out, f"run {study}")
+    check_folder(out, f"run {study}")
     remove_leftovers(out, recursive=True)
     try:
         yield
@@ -223,37 +185,181 @@ def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
     write_json(out / "config.json", {"study": study, "config": config, "machine": machine_facts()})
 
 
-def read_record(out: Path, way_out: str) -> dict[str, Any]:
-    """Return the ``config.json`` of a run's folder: ``study``, ``config`` and ``machine``.
+def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResult], subject: Mapping[str, str]) -> None:
+    """Write measurements into the folder ``out``, before anything is drawn of them.
+
+    Args:
+        out: the folder.
+        command: that reports there.
+        results: by name, for ``results/NAME.safetensors``.
+        subject: the measured inputs, by kind, such as ``{"model": "gpt2"}``. The folder remembers it.
 
     Raises:
-        InputError: when it holds no run, or a changed record of it, with the way out.
+        InputError: when ``out`` cannot be written, or holds the report of another command.
     """
-    path = out / "config.json"
+    out = Path(out)
+    check_folder(out, command)
+    claim_folder(out, command, subject)
+    write_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
+
+
+def free_space(out: Path) -> int:
+    """Return the bytes that are free where ``out`` is, or would be made."""
+    return shutil.disk_usage(_there(out)).free
+
+
+def folder_bytes(rows: Path) -> int:
+    """Return the bytes of the hidden states that are kept in a folder already."""
+    return sum(path.stat().st_size for path in rows.rglob("*.safetensors"))
+
+
+def _there(out: Path) -> Path:
+    """Return a folder, or the nearest existing one above it."""
+    out = out.absolute()
+    return next(path for path in (out, *out.parents) if path.exists())
+
+
+def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> None:
+    """Refuse a folder in which a file that would be replaced or deleted is not ours. Cost: reading these files once.
+
+    Args:
+        folder: may be missing.
+        names: paths in the folder.
+        way_out: advice that ends the message of an error.
+
+    Raises:
+        InputError: for a file that the manifest does not list, that was changed, or that lies outside of the folder.
+    """
+    files = read_manifest(folder, way_out).files
+    root = Path(os.path.realpath(folder))  # resolve() fails on links in a circle
+    for name in names:
+        path = folder / name
+        if not _leads_into(path, root):
+            raise InputError(f"{str(path)!r} lies outside of {str(folder)!r}; {way_out}")
+        if path.exists() and _digest_of(path) not in files.get(name, []):
+            why = f"is not what {MANIFEST} says was written" if name in files else f"is not listed in {MANIFEST}"
+            raise InputError(f"{str(path)!r} {why}; move it away, or {way_out}")
+
+
+def _check_links(folder: Path, way_out: str = WAY_OUT) -> None:
+    """Refuse a folder with a link that leads out of it or in a circle, because files behind the link are not ours.
+
+    Raises:
+        InputError: naming the link.
+    """
+    root = Path(os.path.realpath(folder))  # resolve() fails on links in a circle
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place) / name for name in (*folders, *files)):
+            if path.is_symlink() and not _leads_into(path, root):
+                raise InputError(f"{str(path)!r} is a link out of the folder; remove it, or {way_out}")
+
+
+def _leads_into(path: Path, root: Path) -> bool:
     try:
-        record = read_json(path)
-        if isinstance(record["study"], str) and all(isinstance(record[key], dict) for key in ("config", "machine")):
-            return dict(record)
-    except DamagedError:
-        why = "was changed or is damaged (its checksum does not match)"
-        raise DamagedError(f"{str(path)!r} {why}; {way_out}") from None
-    except (InputError, KeyError, TypeError):
-        pass
-    raise InputError(f"{str(out)!r} holds no run (no readable config.json); {way_out}")
+        return path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError):  # links in a circle
+        return False
 
 
-def differing_fields(
-    held: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield the fields that differ, nested ones by dots, with both values.
+def write_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
+    """Write files in order, and list them in the manifest.
 
-    Example:
-        >>> dict(differing_fields({"seed": 0, "training": {"lr": 0.1}}, {"seed": 0, "training": {"lr": 0.2}}))
-        {'training.lr': (0.1, 0.2)}
+    The manifest is written first, with the old and the new digest of each, so that a process killed in between leaves
+    no file that is not listed.
+
+    Args:
+        folder: the folder.
+        contents: by path in the folder.
+        way_out: advice that ends the message of an error.
+
+    Raises:
+        InputError: as ``check_files``, before any file is written. Also if a file cannot be written.
     """
-    for name, new in wanted.items():
-        old = held.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            yield from differing_fields(old, new, f"{prefix}{name}.")
-        elif old != new:
-            yield f"{prefix}{name}", (old, new)
+    check_files(folder, contents, way_out)
+    manifest = read_manifest(folder, way_out)
+    written = {name: [xxhash.xxh3_128_hexdigest(content)] for name, content in contents.items()}
+    before = {name: [_digest_of(folder / name)] for name in contents if (folder / name).exists()}
+    either = {name: list(dict.fromkeys([*before.get(name, []), *digest])) for name, digest in written.items()}
+    write_manifest(folder, replace(manifest, files={**manifest.files, **either}))
+    for name, content in contents.items():
+        write_atomic(folder / name, content)
+    if either != written:
+        write_manifest(folder, replace(manifest, files={**manifest.files, **written}))
+
+
+def replace_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
+    """Write files, and delete all others that the manifest lists.
+
+    Raises:
+        InputError: as ``check_files``, before any file is written or deleted. Also if a file cannot be.
+    """
+    manifest = read_manifest(folder, way_out)
+    check_files(folder, {*manifest.files, *contents}, way_out)
+    for name in sorted(set(manifest.files) - set(contents)):
+        with write_errors(folder / name):
+            (folder / name).unlink(missing_ok=True)
+            _remove_empty(folder, (folder / name).parent)
+    kept = {name: digests for name, digests in manifest.files.items() if name in contents}
+    write_manifest(folder, replace(manifest, files=kept))
+    write_files(folder, contents, way_out)
+
+
+def _remove_empty(folder: Path, below: Path) -> None:
+    """Remove folders below ``folder`` in which a deleted file was the last one."""
+    while below != folder and below.is_dir() and not any(below.iterdir()):
+        below.rmdir()
+        below = below.parent
+
+
+def list_measured_files(folder: Path) -> None:
+    """List the measurements of a finished run in its manifest."""
+    write_manifest(folder, replace(read_manifest(folder), measured=_measurements(folder)))
+
+
+def forget_measured_files(folder: Path) -> None:
+    """Remove the measurements from the manifest of a run that goes on: until it is finished they may change."""
+    manifest = read_manifest(folder)
+    if manifest.measured:
+        write_manifest(folder, replace(manifest, measured={}))
+
+
+def check_measured_files(folder: Path) -> None:
+    """Refuse a run in which a file of ``results/`` was replaced, such as by one of another seed, step or split.
+
+    Every file says where it belongs. In a finished run their content is known too, unless checksums are not compared.
+    Missing or damaged files are left to the code that reads them.
+
+    Raises:
+        InputError: naming the first file that is not as the run wrote it.
+    """
+    for path in sorted(_visible_files(folder / "results")):
+        if path.suffix == ".safetensors" and saved_result_place(path) not in ("", result_place(path)):
+            raise InputError(f"{str(path)!r} holds {saved_result_place(path)!r}, which {_OTHER}")
+    measured = read_manifest(folder).measured
+    if not (measured and files_are_verified()):
+        return
+    for name, digest in _measurements(folder).items():
+        path = folder / name
+        if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole_file(path)):
+            raise InputError(f"{str(path)!r} {_OTHER}")
+
+
+def _measurements(folder: Path) -> dict[str, str]:
+    """Return the digest of each file in ``results/``, by its path in the folder."""
+    files = sorted(path for path in _visible_files(folder / "results") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _digest_of(path) for path in files}
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without hidden files and files in hidden folders, which are never ours."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place) / name for name in names if not name.startswith("."))
+
+
+def _digest_of(path: Path) -> str:
+    """Return the digest of a file, or an empty string if it is no file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

@@ -12,11 +12,12 @@ from markupsafe import Markup
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.folder import check_command, machine_facts, record_command
-from mechclust.report.html import content_policy, page_template
-from mechclust.report.manifest import add_files, replace_files
-from mechclust.report.pictures import print_files
+from mechclust.report.folder import check_folder, claim_folder, replace_files
+from mechclust.report.html import html_template
+from mechclust.report.pictures import print_pictures
+from mechclust.report.resources import machine_facts
 from mechclust.report.text import table_as_csv
+from mechclust.web.scripts import content_policy
 from probes import ProbeResult
 from tasks import InputError
 
@@ -64,13 +65,13 @@ def write_report(
             in its ``mechclust.json`` or were changed.
     """
     out = Path(out)
-    check_command(out, command)
+    check_folder(out, command)
     page = render_report(
         title=title, source=source, analysis=analysis, facts=machine_facts() if facts is None else facts, config=config
     )
     contents: dict[str, bytes] = {}
     for panel in analysis.panels:
-        pictures = print_files(panel) if print_figures else {".png": panel.png}
+        pictures = print_pictures(panel.figure) if print_figures else {".png": panel.png}
         contents |= {f"figures/{panel.name}{suffix}": picture for suffix, picture in pictures.items()}
     contents |= {f"results/{name}.safetensors": result.to_bytes() for name, result in (results or {}).items()}
     contents |= {f"{name}.csv": table_as_csv(table) for name, table in (tables or {}).items()}
@@ -79,7 +80,7 @@ def write_report(
         contents["findings.csv"] = table_as_csv(Findings(analysis.findings).to_dataframe())
     contents["report.html"] = page.encode(errors="backslashreplace")
     try:
-        record_command(out, command)
+        claim_folder(out, command)
         replace_files(out, contents)
     except OSError as error:
         raise InputError(
@@ -87,24 +88,6 @@ def write_report(
             "another folder with --out"
         ) from error
     return out / "report.html"
-
-
-def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResult], subject: Mapping[str, str]) -> None:
-    """Write measurements into the folder ``out``, before anything is drawn of them.
-
-    Args:
-        out: the folder.
-        command: that reports there.
-        results: by name, for ``results/NAME.safetensors``.
-        subject: the measured inputs, by kind, such as ``{"model": "gpt2"}``. The folder remembers it.
-
-    Raises:
-        InputError: when ``out`` cannot be written, or holds the report of another command.
-    """
-    out = Path(out)
-    check_command(out, command)
-    record_command(out, command, subject)
-    add_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 
 def render_report(
@@ -126,7 +109,7 @@ def render_report(
     """
     first, *others = [Markup(panel._repr_html_()) for panel in analysis.panels] or [Markup()]
     captions = [_summary(panel.caption) for panel in analysis.panels]
-    return page_template("report").render(
+    return html_template("report").render(
         policy=content_policy(*analysis.views.values(), *analysis.folded.values()),
         title=title,
         source=source,

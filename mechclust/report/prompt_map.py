@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,11 +13,11 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
-from mechclust.web.scripts import ViewCode, template_text, with_kit
+from mechclust.report.text import shortened_text, without_surrogates
+from mechclust.web.scripts import ViewCode, base64_numbers, script_text, with_kit
 from tasks import InputError
 
 _PACKAGE = "mechclust.report"
-MAX_CHARACTERS = 300  # of a prompt on the page
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
 _STEPS = 30_000  # half a frame's width as an integer. ``_EDGE`` marks points outside
 _EDGE = 32_767
@@ -81,7 +80,7 @@ def prompt_map(
                 "name": without_surrogates(name),
                 "layers": numbers[name],
                 "start": first[name],
-                "xy": [packed_plane(layer) for layer in xy],
+                "xy": [_packed_plane(layer) for layer in xy],
                 "spot": [bool((layer == layer[0]).all()) for layer in xy],
                 "variance": shares.get(name),
             }
@@ -92,24 +91,14 @@ def prompt_map(
         "models": models,
         "shared": len(set(map(tuple, numbers.values()))) == 1,
         "colours": [
-            {"name": without_surrogates(name), **label_classes(values)} for name, values in _varied(colours).items()
+            {"name": without_surrogates(name), **prompt_classes(values)} for name, values in _varied(colours).items()
         ],
         "clusters": None if clusters is None else _colour_slots(clusters),
     }
     return _fragment(data, len(texts), sum(map(len, numbers.values())))
 
 
-def shortened_text(text: str) -> str:
-    """Return a text as the page shows it: cut, with an ellipsis, if it is long."""
-    return without_surrogates(text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…")
-
-
-def without_surrogates(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which no page can hold."""
-    return str(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-
-
-def packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
+def _packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
     """Return a plane in base64 of 16-bit integers, x and y in turn.
 
     30,000 is half the frame's width. 32,767 marks an axis of a prompt outside the frame. It is drawn at the frame's
@@ -232,7 +221,7 @@ def _varied(colours: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     return varied or dict([next(iter(colours.items()))])
 
 
-def label_classes(values: Sequence[str]) -> dict[str, Any]:
+def prompt_classes(values: Sequence[str]) -> dict[str, Any]:
     """Return a label's classes and the class of each prompt.
 
     Numbers come in ascending order, other values with the most frequent first.
@@ -286,11 +275,6 @@ def _colour_slots(clusters: Integer[np.ndarray, "layer example"]) -> dict[str, A
     return {"names": names, "codes": codes}
 
 
-def base64_numbers(values: Any, dtype: str) -> str:
-    """Return numbers in base64, as the scripts read them."""
-    return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()
-
-
 def _names(names: Any) -> str:
     return " and ".join(map(repr, names)) or "none"
 
@@ -311,10 +295,5 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 
 @lru_cache(maxsize=1)
 def _code() -> ViewCode:
-    script = points_script() + template_text(_PACKAGE, "prompt_map.js")
-    return ViewCode("mechclustPromptMap", template_text(_PACKAGE, "prompt_map.css"), script)
-
-
-def points_script() -> str:
-    """Return the script that draws points and texts, to be put before another script."""
-    return with_kit(_PACKAGE, "points.js")
+    script = with_kit(_PACKAGE, "points.js", "prompt_map.js")
+    return ViewCode("mechclustPromptMap", script_text(_PACKAGE, "prompt_map.css"), script)

@@ -1,16 +1,20 @@
-"""Measure the speed of a device, and write bytes and seconds in words."""
+"""Name the machine, measure its speed, and refuse work beyond time and memory."""
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from functools import cache
+from typing import Any
 
 import torch
 
 from mechclust.models.sizes import free_memory_bytes
+from mechclust.report.text import duration_text, size_text
+from probes.store.versions import package_versions
 from tasks import InputError
 
-GIB = 2**30
 _DAY_S = 24 * 3600
 _TIMED_S = 0.05  # for which the matrix product is repeated
 
@@ -38,34 +42,7 @@ def matmul_speed(device: str, dtype: torch.dtype, width: int, rows: int) -> floa
     return 2.0 * products * rows * width * width / elapsed
 
 
-def size_text(n: float) -> str:
-    """Return a number of bytes in words.
-
-    Example:
-        >>> size_text(3 * 2**30), size_text(2000)
-        ('3 GiB', '1.95 KiB')
-    """
-    for unit, size in (("GiB", GIB), ("MiB", 2**20)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}"
-    return f"{n / 1024:.3g} KiB"
-
-
-def duration_text(seconds: float) -> str:
-    """Return seconds in words.
-
-    Example:
-        >>> duration_text(0.2), duration_text(60), duration_text(600), duration_text(9000)
-        ('a second', '60 s', '10 min', '2.5 h')
-    """
-    if seconds < 1:
-        return "a second"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def check_work(seconds: float, memory: float = 0.0, *, yes: bool, fewer: str) -> None:
+def check_resources(seconds: float, memory: float = 0.0, *, yes: bool, fewer: str) -> None:
     """Refuse work that takes more than a day or more memory than is free, unless that was agreed to.
 
     Args:
@@ -78,7 +55,7 @@ def check_work(seconds: float, memory: float = 0.0, *, yes: bool, fewer: str) ->
         InputError: with the estimate.
 
     Example:
-        >>> check_work(360_000, yes=False, fewer="fewer prompts")
+        >>> check_resources(360_000, yes=False, fewer="fewer prompts")
         Traceback (most recent call last):
         tasks.errors.InputError: this takes about 100.0 h, more than a day; give fewer prompts, or --yes to begin anyway
     """
@@ -92,3 +69,13 @@ def check_work(seconds: float, memory: float = 0.0, *, yes: bool, fewer: str) ->
         excess = f"{size_text(memory)} of memory, more than the {size_text(free)} that are free"
     if excess:
         raise InputError(f"this takes about {excess}; give {fewer}, or --yes to begin anyway")
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return date, versions and machine, for reports."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
+        "versions": package_versions(),
+    }

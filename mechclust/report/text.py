@@ -12,33 +12,24 @@ from tasks.text.visible import shortened, visible_text
 if TYPE_CHECKING:
     import pandas as pd
 
+GIB = 2**30
+MAX_CHARACTERS = 300  # of a prompt on a page
 _HOOKS = ("site", "base_site", "hook")  # columns that name the hook beside a layer's number
 LAYERS = "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post."
 _ANSWERS = {True: "yes", False: "no"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full-width ones too
 
 
-def number_format(number: str) -> Callable[[float], str]:
-    """Return a function that writes a number in a format such as ``".3f"``, and zero without a sign.
-
-    Example:
-        >>> number_format(".2f")(-0.001)
-        '0.00'
-    """
-    return f"{{:z{number}}}".format
-
-
-def with_ends(value: float, ends: Sequence[float], number: str) -> str:
+def interval_text(value: float, ends: Sequence[float], number: str) -> str:
     """Return a number with the ends of its interval in brackets, if it has one.
 
     Example:
-        >>> with_ends(0.62, (0.5, 0.71), ".2f"), with_ends(0.62, (float("nan"), float("nan")), ".2f")
+        >>> interval_text(0.62, (0.5, 0.71), ".2f"), interval_text(0.62, (float("nan"), float("nan")), ".2f")
         ('0.62 (0.50 to 0.71)', '0.62')
     """
     low, high = ends
-    in_number = number_format(number)
-    interval = f" ({in_number(low)} to {in_number(high)})" if low == low and high == high else ""
-    return f"{in_number(value)}{interval}"
+    interval = f" ({low:z{number}} to {high:z{number}})" if low == low and high == high else ""
+    return f"{value:z{number}}{interval}"
 
 
 def short_name(model: str) -> str:
@@ -72,9 +63,9 @@ def table_text(table: pd.DataFrame, number: str) -> str:
         table: with final column names.
         number: format of floats, such as ``".3f"``.
     """
-    hooks = {name: with_texts(table[[name]], _short_hook)[name] for name in _HOOKS if name in table}
-    shown = with_texts(in_english(table.assign(**hooks)), shortened)
-    return str(shown.to_string(index=False, float_format=number_format(number), na_rep="-"))
+    hooks = {name: map_texts(table[[name]], _short_hook)[name] for name in _HOOKS if name in table}
+    shown = map_texts(in_english(table.assign(**hooks)), shortened)
+    return str(shown.to_string(index=False, float_format=f"{{:z{number}}}".format, na_rep="-"))
 
 
 def in_english(table: pd.DataFrame) -> pd.DataFrame:
@@ -107,7 +98,7 @@ def table_as_csv(table: pd.DataFrame) -> bytes:
         >>> table_as_csv(pd.DataFrame({"task": ["=1+2", "sort"], "x": [-1.5, 2.0]}))
         b"task,x\n'=1+2,-1.5\nsort,2.0\n"
     """
-    text: str = with_texts(table, _no_formula).to_csv(index=False, lineterminator="\n")
+    text: str = map_texts(table, _no_formula).to_csv(index=False, lineterminator="\n")
     return text.encode()
 
 
@@ -115,7 +106,7 @@ def _no_formula(text: str) -> str:
     return f"'{visible_text(text)}" if text.startswith(_FORMULA) else visible_text(text)
 
 
-def with_texts(table: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+def map_texts(table: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
     """Return a table with ``change`` applied to every text in it, column names included."""
     import pandas as pd
 
@@ -208,3 +199,40 @@ def format_span(numbers: Iterable[int]) -> str:
     """
     ordered = sorted(numbers)
     return str(ordered[0]) if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
+
+
+def shortened_text(text: str) -> str:
+    """Return a text as the page shows it: cut, with an ellipsis, if it is long."""
+    return without_surrogates(text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…")
+
+
+def without_surrogates(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which no page can hold."""
+    return str(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def size_text(n: float) -> str:
+    """Return a number of bytes in words.
+
+    Example:
+        >>> size_text(3 * 2**30), size_text(2000)
+        ('3 GiB', '1.95 KiB')
+    """
+    for unit, size in (("GiB", GIB), ("MiB", 2**20)):
+        if n >= size:
+            return f"{n / size:.3g} {unit}"
+    return f"{n / 1024:.3g} KiB"
+
+
+def duration_text(seconds: float) -> str:
+    """Return seconds in words.
+
+    Example:
+        >>> duration_text(0.2), duration_text(60), duration_text(600), duration_text(9000)
+        ('a second', '60 s', '10 min', '2.5 h')
+    """
+    if seconds < 1:
+        return "a second"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -34,7 +34,7 @@ def map_grid(half_height: float, cells: tuple[int, int] = GRID) -> Float[np.ndar
 
 
 @torch.no_grad()
-def answers_at(
+def class_map_answers(
     model: HookedModel, site: str, points: Float[np.ndarray, "point d"], examples: Examples, *, pooled: bool
 ) -> Float[np.ndarray, "point answer"]:
     """Return the probabilities of the answers if these points replace a site that no attention follows.

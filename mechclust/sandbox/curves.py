@@ -11,6 +11,18 @@ from numpy.typing import ArrayLike
 
 from tasks import InputError
 
+_NAMES = {
+    "train_loss": "train",
+    "test_loss": "test",
+    "train_accuracy": "train",
+    "test_accuracy": "test",
+    "within_ratio": "within / total",
+    "followed_loss": "sequences followed",
+    "followed_accuracy": "sequences followed",
+    "smallest_norm": "min |ξ|",
+    "margin": "margin",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Curves:
@@ -90,3 +102,15 @@ def _series(name: str, values: ArrayLike, n: int) -> Float[np.ndarray, "epoch"]:
     if array.shape != (n,):
         raise InputError(f"{name} has shape {array.shape} for {n} epochs; expected one number per epoch")
     return array
+
+
+def shown_curves(curves: Curves, names: Sequence[str]) -> dict[str, list[float]]:
+    """Return the measured curves of a panel by their displayed name."""
+    shown: dict[str, list[float]] = {}
+    for name in names:
+        values = getattr(curves, name)
+        if name == "gradient_norms":
+            shown.update({group: series.tolist() for group, series in values.items()})
+        elif values is not None:
+            shown[_NAMES[name]] = values.tolist()
+    return shown

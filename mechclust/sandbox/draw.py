@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,32 +9,28 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.report.text import figure_text
-from mechclust.sandbox.labels import place_labels
-from mechclust.sandbox.legend import Key, legend_of
-from mechclust.sandbox.panels import SandboxPanel
-from mechclust.sandbox.run import SandboxRun
-from mechclust.sandbox.style import (
+from mechclust.sandbox.colors import (
     INK,
     MARK,
     MUTED,
     PALE,
     SPIKE,
-    curves_of,
     line_color,
     run_colors,
     sequence_colors,
     token_colors,
 )
+from mechclust.sandbox.curves import shown_curves
+from mechclust.sandbox.labels import place_labels
+from mechclust.sandbox.panels import SandboxPanel
+from mechclust.sandbox.run import SandboxRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _WIDE = 1.35  # panels of points are this many times as wide as high
 _HIGH = 120.0  # points from the bottom to the top of a panel, about
 _LETTER = (4.2, 7.5)  # width of a letter of a label and height of a line, in points
-_SHAPES = {"circle": "o", "square": "s", "dot": ".", "arrow": r"$\rightarrow$", "spike": "v", "hollow": "v"}
-_LEGEND_LINE = 110  # letters of a legend's line
 
 
 def wipe_axis(axis: Axes) -> None:
@@ -54,39 +49,6 @@ def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> 
     for side in axis.spines.values():
         side.set_color("#dfe4ea")
     {"plane": _plane, "heat": _heat, "curves": _curves}[panel.kind](axis, panel, run, frame)
-
-
-def draw_legend(figure: Figure, run: SandboxRun, panels: Sequence[SandboxPanel]) -> None:
-    """Draw the legend under the panels."""
-    keys = legend_of(run, panels)
-    handles: list[Any] = [_handle(key) for key in keys]
-    texts = [figure_text(key.text, 60) for key in keys]
-    if not keys:
-        return
-    from matplotlib.legend_handler import HandlerTuple
-
-    across = max(1, min(len(keys), int(_LEGEND_LINE * len(panels) ** 0.5 / 3 / (max(map(len, texts)) + 4))))
-    width = max(len(key.colors) for key in keys)
-    figure.legend(
-        handles,
-        texts,
-        loc="outside lower center",
-        ncols=across,
-        fontsize=7,
-        frameon=False,
-        labelcolor=INK,
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
-        handlelength=max(1.2, 0.9 * width),
-    )
-
-
-def _handle(key: Key) -> tuple[Any, ...]:
-    from matplotlib.lines import Line2D
-
-    look: dict[str, Any] = {"marker": _SHAPES[key.shape], "ls": "", "ms": 10 if key.shape == "arrow" else 6}
-    return tuple(Line2D([], [], mfc=color, mec=key.edge, mew=0.6, **look) for color in key.colors) or (
-        Line2D([], [], ls=""),
-    )
 
 
 def _plane(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
@@ -231,7 +193,7 @@ def _shades() -> Any:
 
 
 def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
-    curves = curves_of(run.curves, panel.curves)
+    curves = shown_curves(run.curves, panel.curves)
     if not curves:
         axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=MUTED, fontsize=9, transform=axis.transAxes)
         axis.set(xticks=[], yticks=[])

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from mechclust.sandbox.run import FollowedSequences
+from mechclust.sandbox.sequences import FollowedSequences
 from probes.engine.readout import Readout
 from tasks import Batch, InputError
 from tasks.settings import check_at_least

@@ -1,15 +1,14 @@
-"""The sandbox as a still figure and as a film, drawn by matplotlib."""
+"""The sandbox as a still figure, drawn by matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.report.text import figure_text
-from mechclust.sandbox.draw import draw_legend, draw_panel, wipe_axis
-from mechclust.sandbox.film import check_film, write_film
+from mechclust.sandbox.draw import draw_panel, wipe_axis
+from mechclust.sandbox.legend import draw_legend
 from mechclust.sandbox.panels import Grid, SandboxPanel, panel_grid
 from mechclust.sandbox.run import SandboxRun
 from tasks import InputError
@@ -38,8 +37,8 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
         >>> sandbox_figure(run, 244, ["xi", "class_map", "loss"]).savefig("epoch-244.png")  # doctest: +SKIP
     """
     frame = run.frame(epoch)
-    figure, axes, title = _layout(run, panel_grid(panels, run.panels))
-    _draw(title, axes, run, frame)
+    figure, draw = figure_of_panels(run, panel_grid(panels, run.panels))
+    draw(frame)
     return figure
 
 
@@ -85,51 +84,8 @@ def sandbox_strip(
     return figure
 
 
-def sandbox_film(
-    run: SandboxRun,
-    path: str | Path,
-    *,
-    panels: Iterable[str] | Grid | None = None,
-    fps: int = 12,
-    epochs: Sequence[int] | None = None,
-    dpi: int = 80,
-) -> Path:
-    """Write a film of any panels of the sandbox, one frame per epoch.
-
-    With all panels, a frame takes about a second. With fewer, less.
-
-    Args:
-        run: a run from ``record_sandbox`` or ``sandbox_run``.
-        path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
-        panels: names of panels, rows of names, or ``None`` for all.
-        fps: frames per second.
-        epochs: some of ``run.epochs``. ``None``: all.
-        dpi: dots per inch. A panel is about 3.1 by 2.35 inches.
-
-    Returns:
-        The path. The file holds the whole film or, after an error, its previous content.
-
-    Raises:
-        InputError: for an unknown file ending, a missing ffmpeg, fewer than two epochs, or one that was not kept.
-
-    Example:
-        >>> sandbox_film(run, "run.gif", panels=["xi", "class_map", "loss"])  # doctest: +SKIP
-        PosixPath('run.gif')
-    """
-    path = Path(path)
-    check_film(path, fps)
-    rows = panel_grid(panels, run.panels)
-    frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
-    if len(frames) < 2:
-        raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
-    figure, axes, title = _layout(run, rows)
-    return write_film(figure, path, partial(_draw, title, axes, run), frames, fps=fps, dpi=dpi)
-
-
-def _layout(
-    run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]
-) -> tuple[Figure, list[tuple[SandboxPanel, Axes]], Text]:
-    """Return an empty figure, its axes by panel, and its title, which ``_draw`` writes."""
+def figure_of_panels(run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]) -> tuple[Figure, Callable[[int], None]]:
+    """Return a figure of rows of panels, and the function that draws a frame of the run on it."""
     from matplotlib.figure import Figure
 
     across = max(map(len, rows))
@@ -139,7 +95,8 @@ def _layout(
     for i, row in enumerate(rows):
         axes += [(panel, figure.add_subplot(grid[i, j])) for j, panel in enumerate(row)]
     draw_legend(figure, run, [panel for panel, _ in axes])
-    return figure, axes, figure.suptitle("", fontsize=11, ha="center")
+    title = figure.suptitle("", fontsize=11, ha="center")
+    return figure, partial(_draw, title, axes, run)
 
 
 def _draw(title: Text, axes: Sequence[tuple[SandboxPanel, Axes]], run: SandboxRun, frame: int) -> None:

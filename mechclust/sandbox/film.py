@@ -1,14 +1,17 @@
-"""Write a film of a figure that is redrawn for every frame."""
+"""The sandbox as a film: a figure that is redrawn for every frame."""
 
 from __future__ import annotations
 
 import io
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechclust.sandbox.figure import figure_of_panels
+from mechclust.sandbox.panels import Grid, panel_grid
+from mechclust.sandbox.run import SandboxRun
 from tasks import InputError
 from tasks.settings import check_at_least
 
@@ -22,7 +25,7 @@ _H264: dict[str, Any] = {
 }
 
 
-def check_film(path: Path, fps: int) -> None:
+def _check_film(path: Path, fps: int) -> None:
     """Refuse a file ending that no film has, or less than one frame per second.
 
     Raises:
@@ -63,7 +66,7 @@ def write_film(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     path = Path(path)
-    check_film(path, fps)
+    _check_film(path, fps)
     writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_H264)
     options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": _ffmpeg()}
     FigureCanvasAgg(figure)
@@ -97,3 +100,44 @@ def _ffmpeg() -> str:
         raise InputError(
             "an .mp4 needs ffmpeg, and there is none: pip install 'mechclust[film]', or give a name that ends in .gif"
         ) from None
+
+
+def sandbox_film(
+    run: SandboxRun,
+    path: str | Path,
+    *,
+    panels: Iterable[str] | Grid | None = None,
+    fps: int = 12,
+    epochs: Sequence[int] | None = None,
+    dpi: int = 80,
+) -> Path:
+    """Write a film of any panels of the sandbox, one frame per epoch.
+
+    With all panels, a frame takes about a second. With fewer, less.
+
+    Args:
+        run: a run from ``record_sandbox`` or ``sandbox_run``.
+        path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
+        panels: names of panels, rows of names, or ``None`` for all.
+        fps: frames per second.
+        epochs: some of ``run.epochs``. ``None``: all.
+        dpi: dots per inch. A panel is about 3.1 by 2.35 inches.
+
+    Returns:
+        The path. The file holds the whole film or, after an error, its previous content.
+
+    Raises:
+        InputError: for an unknown file ending, a missing ffmpeg, fewer than two epochs, or one that was not kept.
+
+    Example:
+        >>> sandbox_film(run, "run.gif", panels=["xi", "class_map", "loss"])  # doctest: +SKIP
+        PosixPath('run.gif')
+    """
+    path = Path(path)
+    _check_film(path, fps)
+    rows = panel_grid(panels, run.panels)
+    frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
+    if len(frames) < 2:
+        raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
+    figure, draw = figure_of_panels(run, rows)
+    return write_film(figure, path, draw, frames, fps=fps, dpi=dpi)

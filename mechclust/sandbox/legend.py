@@ -1,13 +1,13 @@
-"""Explain the colours and shapes of a sandbox."""
+"""Explain the colours and shapes of a sandbox, and draw them as a legend."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from mechclust.sandbox.panels import SandboxPanel
-from mechclust.sandbox.run import SandboxRun
-from mechclust.sandbox.style import (
+from mechclust.report.text import figure_text
+from mechclust.sandbox.colors import (
     INK,
     MARK,
     PALE,
@@ -17,12 +17,19 @@ from mechclust.sandbox.style import (
     run_colors,
     token_colors,
 )
+from mechclust.sandbox.panels import SandboxPanel
+from mechclust.sandbox.run import SandboxRun
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MAX_KEYS = 24  # of answers or clusters
+_SHAPES = {"circle": "o", "square": "s", "dot": ".", "arrow": r"$\rightarrow$", "spike": "v", "hollow": "v"}
+_LEGEND_LINE = 110  # letters of a legend's line
 
 
 @dataclass(frozen=True)
-class Key:
+class LegendKey:
     """One entry of a legend.
 
     Attributes:
@@ -40,7 +47,7 @@ class Key:
     titles: tuple[str, ...] = ()
 
 
-def legend_of(run: SandboxRun, panels: Sequence[SandboxPanel]) -> list[Key]:
+def legend_of(run: SandboxRun, panels: Sequence[SandboxPanel]) -> list[LegendKey]:
     """Return the keys for the panels of a run, in order."""
     kinds = {panel.of for panel in panels if panel.kind == "plane"}
     backgrounds = {panel.background for panel in panels}
@@ -48,36 +55,36 @@ def legend_of(run: SandboxRun, panels: Sequence[SandboxPanel]) -> list[Key]:
     keys = _class_keys(run, mapped)
     unused = run.answers[run.n_right :]
     if unused and mapped:
-        keys.append(Key(f"{', '.join(unused)}: never the right answer", "square", (UNUSED,)))
+        keys.append(LegendKey(f"{', '.join(unused)}: never the right answer", "square", (UNUSED,)))
     if run.support and {"position", "pair"} & kinds:
-        keys.append(Key("position of the support", "circle", (INK,), INK))
-        keys.append(Key("other position", "square", (PALE,), INK))
+        keys.append(LegendKey("position of the support", "circle", (INK,), INK))
+        keys.append(LegendKey("other position", "square", (PALE,), INK))
     if "pair" in kinds:
         shades = token_colors(run.n_digits)
         names = tuple(run.sequences.token_names[: run.n_digits])
-        keys.append(Key(f"token {' '.join(names)}", "circle", tuple(shades), INK, names))
+        keys.append(LegendKey(f"token {' '.join(names)}", "circle", tuple(shades), INK, names))
     if "cloud" in backgrounds:
-        keys.append(Key("other test sequences", "dot", tuple(run_colors(run)[: run.n_right])))
+        keys.append(LegendKey("other test sequences", "dot", tuple(run_colors(run)[: run.n_right])))
     if any(panel.arrow for panel in panels):
-        keys.append(Key("query", "arrow", (MARK,)))
+        keys.append(LegendKey("query", "arrow", (MARK,)))
     if any(panel.name in ("loss", "spikes") for panel in panels):
         if run.curves.spikes:
-            keys.append(Key("loss spike", "spike", (SPIKE,)))
+            keys.append(LegendKey("loss spike", "spike", (SPIKE,)))
         if run.curves.small_spikes:
-            keys.append(Key("rise of the loss below the floor of spikes", "hollow", ("#ffffff",), SPIKE))
+            keys.append(LegendKey("rise of the loss below the floor of spikes", "hollow", ("#ffffff",), SPIKE))
     return keys
 
 
-def _class_keys(run: SandboxRun, mapped: bool) -> list[Key]:
+def _class_keys(run: SandboxRun, mapped: bool) -> list[LegendKey]:
     """Return a key for each answer with its clusters' shades, or for each cluster if clusters have no answers."""
     sequences = run.sequences
     shades = cluster_colors(run)
     names = sequences.cluster_names
     if sequences.cluster_answers is None:
-        keys = [Key(name, "circle", (shade,)) for name, shade in zip(names, shades, strict=True)]
+        keys = [LegendKey(name, "circle", (shade,)) for name, shade in zip(names, shades, strict=True)]
         if mapped:
             right = zip(run.answers[: run.n_right], run_colors(run), strict=False)
-            keys += [Key(f"answer {name}", "square", (color,)) for name, color in right]
+            keys += [LegendKey(f"answer {name}", "square", (color,)) for name, color in right]
     else:
         keys = []
         for answer, text in enumerate(run.answers[: run.n_right]):
@@ -85,6 +92,39 @@ def _class_keys(run: SandboxRun, mapped: bool) -> list[Key]:
             if clusters:
                 colors = tuple(shades[c] for c in clusters)
                 titles = tuple(names[c] for c in clusters)
-                keys.append(Key(f"answer {text}", "circle", colors, titles=titles))
+                keys.append(LegendKey(f"answer {text}", "circle", colors, titles=titles))
     more = len(keys) - _MAX_KEYS
-    return keys if more <= 0 else [*keys[:_MAX_KEYS], Key(f"and {more} more", "dot", ())]
+    return keys if more <= 0 else [*keys[:_MAX_KEYS], LegendKey(f"and {more} more", "dot", ())]
+
+
+def draw_legend(figure: Figure, run: SandboxRun, panels: Sequence[SandboxPanel]) -> None:
+    """Draw the legend under the panels."""
+    keys = legend_of(run, panels)
+    handles: list[Any] = [_handle(key) for key in keys]
+    texts = [figure_text(key.text, 60) for key in keys]
+    if not keys:
+        return
+    from matplotlib.legend_handler import HandlerTuple
+
+    across = max(1, min(len(keys), int(_LEGEND_LINE * len(panels) ** 0.5 / 3 / (max(map(len, texts)) + 4))))
+    width = max(len(key.colors) for key in keys)
+    figure.legend(
+        handles,
+        texts,
+        loc="outside lower center",
+        ncols=across,
+        fontsize=7,
+        frameon=False,
+        labelcolor=INK,
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        handlelength=max(1.2, 0.9 * width),
+    )
+
+
+def _handle(key: LegendKey) -> tuple[Any, ...]:
+    from matplotlib.lines import Line2D
+
+    look: dict[str, Any] = {"marker": _SHAPES[key.shape], "ls": "", "ms": 10 if key.shape == "arrow" else 6}
+    return tuple(Line2D([], [], mfc=color, mec=key.edge, mew=0.6, **look) for color in key.colors) or (
+        Line2D([], [], ls=""),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Float, Shaped
 
-from mechclust.report.html import content_policy, page_template
+from mechclust.report.html import html_template
+from mechclust.sandbox.colors import cluster_colors, line_color, run_colors, token_colors
+from mechclust.sandbox.curves import shown_curves
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
-from mechclust.sandbox.style import cluster_colors, curves_of, line_color, run_colors, token_colors
-from mechclust.web.scripts import template_text, with_kit
+from mechclust.web.scripts import base64_numbers, content_policy, script_text, with_kit
 from probes.store.files import write_atomic
 from tasks import InputError
 
@@ -67,17 +67,17 @@ def render_sandbox(run: SandboxRun) -> str:
 
     script = f'<script>\n(() => {{\n"use strict";\n{with_kit(_PACKAGE, *_SCRIPTS)}\n}})();\n</script>'
     plotly = f"<script>{get_plotlyjs()}</script>"
-    return page_template("sandbox", _PACKAGE).render(
+    return html_template("sandbox", _PACKAGE).render(
         policy=content_policy(plotly, script, images="data: blob:"),
         title=run.title,
-        style=Markup(template_text(_PACKAGE, "sandbox.css")),
+        style=Markup(script_text(_PACKAGE, "sandbox.css")),
         script=Markup(script),
         plotly=Markup(plotly),
-        data=htmlsafe_json_dumps(page_data(run), separators=(",", ":")),
+        data=htmlsafe_json_dumps(_page_data(run), separators=(",", ":")),
     )
 
 
-def page_data(run: SandboxRun) -> dict[str, Any]:
+def _page_data(run: SandboxRun) -> dict[str, Any]:
     """Return the data of the page's script, as JSON with arrays in base64."""
     sequences = run.sequences
     return {
@@ -138,7 +138,7 @@ def _curves(run: SandboxRun) -> dict[str, Any]:
     panels: dict[str, list[dict[str, Any]]] = {}
     for panel in run.panels.values():
         if panel.kind == "curves":
-            curves = enumerate(curves_of(run.curves, panel.curves).items())
+            curves = enumerate(shown_curves(run.curves, panel.curves).items())
             panels[panel.name] = [
                 {"name": name, "color": line_color(i), "values": _finite(series)} for i, (name, series) in curves
             ]
@@ -150,10 +150,6 @@ def _curves(run: SandboxRun) -> dict[str, Any]:
     }
 
 
-def _text(array: Shaped[np.ndarray, "..."]) -> str:
-    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-
-
 def _packed(values: Shaped[np.ndarray, "frame ..."]) -> dict[str, Any]:
     """Return values as 16-bit integers, each frame with its scale: half of float32's bytes, finer than a screen."""
     flat = values.reshape(len(values), -1).astype(np.float64)
@@ -162,7 +158,7 @@ def _packed(values: Shaped[np.ndarray, "frame ..."]) -> dict[str, Any]:
     scale[scale == 0] = 1
     with np.errstate(invalid="ignore"):
         integers = np.where(finite, np.round(flat / scale[:, None]), _GAP)
-    return {"size": flat.shape[1], "scale": _text(scale.astype("<f4")), "data": _text(integers.astype("<i2"))}
+    return {"size": flat.shape[1], "scale": base64_numbers(scale, "<f4"), "data": base64_numbers(integers, "<i2")}
 
 
 def _plane(points: Float[np.ndarray, "frame point 2"]) -> dict[str, Any]:
@@ -171,7 +167,7 @@ def _plane(points: Float[np.ndarray, "frame point 2"]) -> dict[str, Any]:
 
 
 def _bytes(values: Shaped[np.ndarray, "frame n"]) -> dict[str, Any]:
-    return {"size": values.shape[1], "data": _text(values.astype(np.uint8))}
+    return {"size": values.shape[1], "data": base64_numbers(values, "u1")}
 
 
 def _map(run: SandboxRun, shades: int) -> Float[np.ndarray, "frame cell"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from numpy.typing import ArrayLike
 
 from tasks import InputError
@@ -88,3 +88,9 @@ def _orthonormal(directions: Float[np.ndarray, "..."], d: int) -> Float[np.ndarr
     if not (np.isfinite(corner).all() and np.abs(np.diag(corner)).min() > 1e-9 * np.abs(corner).max()):
         raise InputError("the plane's two directions lie along one line; give two that do not")
     return np.asarray(basis.T * np.sign(np.diag(corner))[:, None])
+
+
+def largest_coordinate(points: Shaped[np.ndarray, "frame ..."]) -> float:
+    """Return the largest coordinate without outlier frames, with a margin."""
+    furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
+    return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0

@@ -13,15 +13,14 @@ from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mechclust.sandbox.class_map import GRID, answers_at, map_grid
+from mechclust.sandbox.class_map import GRID, class_map_answers, map_grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.panels import SandboxPanel
+from mechclust.sandbox.panels import SandboxPanel, curve_panels, place_panel, probability_panel
 from mechclust.sandbox.places import Place, find_places
-from mechclust.sandbox.planes import Plane, PlaneName, fit_plane
-from mechclust.sandbox.run import SandboxRun, largest_coordinate
-from mechclust.sandbox.views import curve_panels, panel_of, probability_panel
+from mechclust.sandbox.planes import Plane, PlaneName, fit_plane, largest_coordinate
+from mechclust.sandbox.run import SandboxRun
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.readout import Readout, last_token
@@ -180,7 +179,7 @@ class SandboxRecorder:
         variance: Frame = {}
         panels: dict[str, SandboxPanel] = {}
         for place in self.places:
-            panels[place.name] = panel_of(place, self.examples, flat=raw[place.name].shape[-1] <= 2)
+            panels[place.name] = place_panel(place, self.examples, flat=raw[place.name].shape[-1] <= 2)
             values[place.name] = raw[place.name]
             plane = fitted.get(place.name)
             if plane is not None:
@@ -298,7 +297,9 @@ def _with_map(
     for step, model in models:
         if step in run.epochs:
             mean = recorder._frames[step][place.name].mean(axis=0)
-            maps[step] = answers_at(model, place.site, plane.lift(cells, mean), examples, pooled=recorder._pooled)
+            maps[step] = class_map_answers(
+                model, place.site, plane.lift(cells, mean), examples, pooled=recorder._pooled
+            )
     over = np.stack([maps[step] for step in run.epochs]).reshape(len(run.epochs), GRID[1], GRID[0], -1)
     panel = replace(
         run.panels[place.name],

@@ -11,33 +11,11 @@ from jaxtyping import Float, Int, Shaped
 
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.panels import SandboxPanel
+from mechclust.sandbox.planes import largest_coordinate
+from mechclust.sandbox.sequences import FollowedSequences
 from tasks import InputError
 
 Lines = list[list[tuple[int, float, Float[np.ndarray, "_ 2"]]]]
-
-
-@dataclass(frozen=True, eq=False)
-class FollowedSequences:
-    """Sequences followed through training.
-
-    Attributes:
-        tokens: indices into ``token_names``, or -1 at padding.
-        token_names: readable names of the tokens.
-        answers: the right answer, as an index into ``SandboxRun.answers``. ``None`` if unknown.
-        clusters: the cluster of equivalent sequences, as an index into ``cluster_names``.
-        cluster_names: readable names of the clusters.
-        cluster_answers: the answer of each cluster, whose colour its sequences share in shades. ``None`` if each
-            cluster has another colour.
-        notes: a readable note on each sequence, or empty.
-    """
-
-    tokens: Int[np.ndarray, "sequence pos"]
-    token_names: Sequence[str]
-    answers: Int[np.ndarray, "sequence"] | None
-    clusters: Int[np.ndarray, "sequence"]
-    cluster_names: Sequence[str]
-    cluster_answers: Sequence[int] | None
-    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +115,3 @@ class SandboxRun:
 
     def __repr__(self) -> str:
         return f"SandboxRun({self.title!r}, {self.unit}s {self.epochs[0]}-{self.epochs[-1]}, {self.kept})"
-
-
-def largest_coordinate(points: Shaped[np.ndarray, "frame ..."]) -> float:
-    """Return the largest coordinate without outlier frames, with a margin."""
-    furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
-    return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0

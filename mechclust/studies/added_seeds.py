@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.evidence import EarlierRun, Finding, load_findings
-from mechclust.evidence.finding import SEEDS_ADDED
+from mechclust.evidence import EarlierVerdict, Finding, load_findings
 from mechclust.evidence.findings import FILE
-from mechclust.report.folder import differing_fields, read_record
-from mechclust.report.manifest import check_measured, read_manifest
+from mechclust.evidence.verdict import SEEDS_ADDED
+from mechclust.report.folder import check_measured_files
+from mechclust.report.manifest import read_manifest
+from mechclust.report.run_record import read_run_record, record_differences
 from probes.store.files import write_json
 from tasks import InputError
 from tasks.settings import to_json
@@ -35,15 +36,15 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
     """
     if not (out / "config.json").exists():
         return
-    record = read_record(out, "choose another folder with --out")
+    record = read_run_record(out, "choose another folder with --out")
     held = record["config"]
     wanted = to_json(config)
-    if record["study"] != study or list(dict(differing_fields(held, wanted))) != ["seeds"]:
+    if record["study"] != study or list(dict(record_differences(held, wanted))) != ["seeds"]:
         return
     n_held = len(held["seeds"])
     if wanted["seeds"][:n_held] != held["seeds"]:
         return
-    check_measured(out)
+    check_measured_files(out)
     fewer = replace(config, seeds=config.seeds[:n_held])
     jobs = jobs_of(config)
     changed = [job for job in jobs_of(fewer) if job not in jobs]
@@ -79,6 +80,6 @@ def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -
         change = f"{SEEDS_ADDED}: {', '.join(map(str, addition['seeds']))}"
         for place, finding in enumerate(marked):
             if finding.id in addition["seen"]:
-                earlier = EarlierRun(run, n_before, addition["seen"][finding.id], change)
+                earlier = EarlierVerdict(run, n_before, addition["seen"][finding.id], change)
                 marked[place] = replace(finding, history=(*finding.history, earlier))
     return marked

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from mechclust.jobs import each_result, progress_bar
+from mechclust.jobs import imap_jobs, progress_bar
 from mechclust.report.trial import try_probes
 from probes import HookedModel, RegisteredProbe, find_probe, run
 from probes.engine.result import load_result
@@ -106,7 +106,7 @@ def measure_further(
     if not names:
         return
     measure = partial(_measure, trained_models, config, out, probes)
-    outcomes = each_result(measure, range(len(names)), folder=out, name=names.__getitem__, **on)
+    outcomes = imap_jobs(measure, range(len(names)), folder=out, name=names.__getitem__, **on)
     bar = progress_bar(desc="further probes", unit="model", total=len(names))
     with closing(outcomes), closing(bar):
         for outcome in outcomes:

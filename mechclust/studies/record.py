@@ -10,18 +10,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from mechclust.evidence.findings import FILE, Findings, findings_bytes, with_history
+from mechclust.evidence.findings import FILE, Findings, findings_bytes, findings_with_history
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack_folder, unpack_folder
-from mechclust.report.folder import check_command, check_writable, differing_fields, read_record, record_command
-from mechclust.report.manifest import (
-    MANIFEST,
-    add_files,
+from mechclust.report.folder import (
     check_files,
-    check_measured,
-    read_manifest,
+    check_folder,
+    check_measured_files,
+    check_writable,
+    claim_folder,
     replace_files,
+    write_files,
 )
+from mechclust.report.manifest import MANIFEST, read_manifest
+from mechclust.report.run_record import read_run_record, record_differences
 from mechclust.report.text import table_as_csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
@@ -67,8 +69,8 @@ def record_run(
     _check_record(folder, study, run_folder)
     analysis = report_run(study, config, run_folder, print_figures=print_figures)
     contents = {
-        **_findings_files(with_history(analysis.findings, folder)),
-        "config.json": json_bytes(_portable(read_record(run_folder, _WAY_OUT))),
+        **_findings_files(findings_with_history(analysis.findings, folder)),
+        "config.json": json_bytes(_portable(read_run_record(run_folder, _WAY_OUT))),
         "command.txt": f"{command_of(study, _portable(to_json(config)))}\n".encode(),
     }
     pictures = {panel.name: panel for panel in analysis.panels}
@@ -78,7 +80,7 @@ def record_run(
         contents[f"figures/{name}.png"] = pictures[name].png
     if (run_folder / "results").is_dir():
         contents[_RESULTS] = pack_folder(run_folder / "results", study.unrecorded)
-    record_command(folder, _COMMAND)
+    claim_folder(folder, _COMMAND)
     replace_files(folder, contents, _WAY_OUT)
     return analysis
 
@@ -96,12 +98,12 @@ def _check_record(folder: Path, study: Study, run_folder: Path) -> None:
     if any((folder / name).exists() for name in ("models", "results", "report.html")):
         raise InputError(f"{str(folder)!r} is the folder of a run; {_WAY_OUT}")
     kept = any((folder / name).exists() for name in ("config.json", FILE))
-    held = read_record(folder, _WAY_OUT)["study"] if kept else study.name
+    held = read_run_record(folder, _WAY_OUT)["study"] if kept else study.name
     if held != study.name:
         raise InputError(f"{str(folder)!r} holds the results of {held}, not of {study.name}; {_WAY_OUT}")
     if kept and not read_manifest(folder, _WAY_OUT).command:
         raise InputError(f"{str(folder)!r} holds files that no {MANIFEST} lists; {_WAY_OUT}")
-    check_command(folder, _COMMAND, _WAY_OUT)
+    check_folder(folder, _COMMAND, _WAY_OUT)
 
 
 def is_record(folder: str | Path) -> bool:
@@ -133,15 +135,15 @@ def judge_again(folder: str | Path) -> Findings:
     with tempfile.TemporaryDirectory() as place:
         unpack_folder(archive, Path(place))
         try:
-            check_measured(Path(place))
-            judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_record(folder, _WAY_OUT))
-            findings = with_history(judged, folder)
+            check_measured_files(Path(place))
+            judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_run_record(folder, _WAY_OUT))
+            findings = findings_with_history(judged, folder)
         except InputError as error:
             why = str(error).replace(place, str(archive)).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
     check_findings(findings)
-    record_command(folder, _COMMAND)
-    add_files(folder, _findings_files(findings), _JUDGE_COPY)
+    claim_folder(folder, _COMMAND)
+    write_files(folder, _findings_files(findings), _JUDGE_COPY)
     return findings
 
 
@@ -152,7 +154,7 @@ def command_of(study: Study, config: Mapping[str, Any]) -> str:
         study: the study.
         config: settings as in ``config.json``.
     """
-    changes = {name: dict(differing_fields(to_json(preset), config)) for name, preset in study.presets.items()}
+    changes = {name: dict(record_differences(to_json(preset), config)) for name, preset in study.presets.items()}
     n_changes = {name: len(changed) for name, changed in changes.items()}
     preset = min(n_changes, key=n_changes.__getitem__)
     options: list[str] = []

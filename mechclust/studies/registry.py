@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from mechclust.report.folder import read_record
+from mechclust.report.run_record import read_run_record
 from mechclust.studies.study import Study
 from probes.engine.registry import entry_point_package, load_entry_point
 from tasks import InputError
@@ -77,7 +77,7 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
     Raises:
         InputError: if the folder holds no run.
     """
-    record = read_record(Path(out), "give the --out folder of a run")
+    record = read_run_record(Path(out), "give the --out folder of a run")
     study = get_study(record["study"])
     return study, from_json(next(iter(study.presets.values())), record["config"])
 

@@ -15,10 +15,19 @@ from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.huggingface import find_checkpoint
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.folder import check_command, check_writable, open_folder, read_record, record_command
+from mechclust.report.folder import (
+    check_folder,
+    check_measured_files,
+    check_writable,
+    claim_folder,
+    forget_measured_files,
+    list_measured_files,
+    open_folder,
+)
 from mechclust.report.html import table_html
-from mechclust.report.manifest import check_measured, forget_measured, read_manifest, record_measured
+from mechclust.report.manifest import read_manifest
 from mechclust.report.page import write_report
+from mechclust.report.run_record import read_run_record
 from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
 from mechclust.studies.extra_probes import (
     TrainedModel,
@@ -287,15 +296,15 @@ def run_study(
         held.enter_context(locked_folder(out, way="give another folder with --out"))
         add_seeds(study.name, study.jobs, config, out)
         held.enter_context(open_folder(out, study.name, to_json(config)))
-        check_measured(out)
-        forget_measured(out)
+        check_measured_files(out)
+        forget_measured_files(out)
         there = out.absolute()  # remote workers have another working directory
         for _, stage in groupby(jobs, study.stage):
             run_job = partial(_run_job, study.run_job, config, there)
             map_jobs(run_job, list(stage), workers, engine=engine, timeout=timeout, folder=there)
         measure_further(study.trained_models, config, there, further, workers=workers, engine=engine, timeout=timeout)
-        record_command(out, f"run {study.name}")
-        record_measured(out)
+        claim_folder(out, f"run {study.name}")
+        list_measured_files(out)
         try:
             return report_run(study, config, out, print_figures=print_figures)
         except Exception as error:  # of somebody else's code
@@ -327,11 +336,11 @@ def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = Fa
     from mechclust.report.style import styled  # loads matplotlib
 
     check_writable(out, "make the folder writable, or report on a copy of it")
-    record = read_record(out, "give the --out folder of a run")
-    check_command(out, f"run {study.name}", "report on a copy of the folder")
+    record = read_run_record(out, "give the --out folder of a run")
+    check_folder(out, f"run {study.name}", "report on a copy of the folder")
     if (out / "results").exists() and not read_manifest(out).measured:
         raise InputError(f"the run in {str(out)!r} is not finished; start the study again with the same --out")
-    check_measured(out)
+    check_measured_files(out)
     with styled():
         analysis = analyse_run(study, config, out)
     analysis = replace(

@@ -14,10 +14,11 @@ from mechclust.models import ModelConfig, build_model
 from mechclust.models.config import AnyConfig
 from mechclust.models.sizes import free_memory_bytes
 from mechclust.models.weights import initial_weights
-from mechclust.report.resources import check_work, size_text
+from mechclust.report.resources import check_resources
+from mechclust.report.text import size_text
 from mechclust.studies.kept import on_device
 from mechclust.training import TrainConfig, train
-from mechclust.training.loop import trained_names
+from mechclust.training.optimizer import parameter_groups
 from probes import HookedModel
 from tasks import InputError, Task
 
@@ -94,7 +95,7 @@ def check_trainings(trainings: Sequence[Training]) -> None:
             narrow = replace(training.model, d_vocab=1, n_ctx=1, d_model=1, n_heads=1, d_mlp=1)
             named = initial_weights(narrow)
             del named["unembed.b_U"]  # which stays 0
-            trained_names(named, training.config, "network")
+            parameter_groups(named, training.config, "network")
 
 
 def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes: bool) -> None:
@@ -112,7 +113,7 @@ def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes:
     _check_memory(trainings, device, at_once)
     if not yes:
         seconds = training_seconds(trainings, device) / at_once
-        check_work(seconds, yes=yes, fewer="a smaller preset, or fewer steps or seeds")
+        check_resources(seconds, yes=yes, fewer="a smaller preset, or fewer steps or seeds")
 
 
 def training_seconds(trainings: Sequence[Training], device: str) -> float:

@@ -4,10 +4,9 @@ from mechclust.training.callbacks import (
     AccuracyCallback,
     Callback,
     CheckpointCallback,
-    KeepsFiles,
+    FileCallback,
     ProbeCallback,
     accuracy,
-    load_steps,
 )
 from mechclust.training.config import TrainConfig
 from mechclust.training.ensemble import train_ensemble
@@ -16,13 +15,14 @@ from mechclust.training.low_rank import LowRank
 from mechclust.training.member import Member
 from mechclust.training.norms import WeightNorms
 from mechclust.training.probe_hook import ProbeHook
+from mechclust.training.results import load_results_by_step
 from mechclust.training.snapshots import Snapshots
 
 __all__ = [
     "AccuracyCallback",
     "Callback",
     "CheckpointCallback",
-    "KeepsFiles",
+    "FileCallback",
     "LowRank",
     "Member",
     "ProbeCallback",
@@ -31,7 +31,7 @@ __all__ = [
     "TrainConfig",
     "WeightNorms",
     "accuracy",
-    "load_steps",
+    "load_results_by_step",
     "train",
     "train_ensemble",
 ]

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from mechclust.models.config import config_of, config_to_json
 from mechclust.models.saved_model import load_model, read_metadata, save_model
 from mechclust.models.weights import get_weights
+from mechclust.training.results import result_path, result_paths
 from probes import Probe, ProbeResult, load_result, run
 from probes.engine.batches import readable_batch
 from probes.engine.devices import device_of
@@ -40,7 +39,7 @@ class Callback(Protocol):
 
 
 @runtime_checkable
-class KeepsFiles(Callback, Protocol):
+class FileCallback(Callback, Protocol):
     """A callback whose files outlive an interruption. ``train`` asks it before starting or resuming.
 
     If a file of an earlier step is lost, it is called again at every checkpoint up to that step. It recreates missing
@@ -266,20 +265,9 @@ class CheckpointCallback:
 
 def _saved_results(out: Path, name: str) -> Iterator[tuple[Path, ProbeResult]]:
     """Yield the undamaged results called ``name`` of a folder, of all steps."""
-    for _, path in _steps(out, name):
+    for _, path in result_paths(out, name):
         if is_whole_file(path):
             yield path, load_result(path)
-
-
-def _steps(out: Path, name: str) -> list[tuple[int, Path]]:
-    """Return the steps and files called ``name``, in order."""
-    pattern = re.compile(rf"step-(\d+)\.{re.escape(name)}\.safetensors")
-    steps = []
-    for path in Path(out).glob("step-*"):
-        match = pattern.fullmatch(path.name)
-        if match:
-            steps.append((int(match[1]), path))
-    return sorted(steps)
 
 
 def _digest(batches: Sequence[Batch]) -> str:
@@ -314,21 +302,6 @@ def _check_model(path: Path, model: HookedModel) -> None:
 
 def _short(digest: str) -> str:
     return digest[:12]
-
-
-def result_path(out: Path, step: int, name: str) -> Path:
-    """Return the path of a checkpoint's measurement."""
-    return out / f"step-{step:06d}.{name}.safetensors"
-
-
-def load_steps(out: Path, name: str) -> dict[int, ProbeResult]:
-    """Return the saved results called ``name``, by step."""
-    return {step: load_result(path) for step, path in _steps(out, name)}
-
-
-def training_loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:
-    """Return the losses that ``train`` returned as a result with the axis step."""
-    return ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})
 
 
 def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[float, int]:

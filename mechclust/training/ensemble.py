@@ -13,15 +13,23 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from mechclust.jobs import progress_bar
 from mechclust.models.config import AnyConfig, ModelConfig, config_to_json
 from mechclust.training.config import TrainConfig
-from mechclust.training.loop import WAIT, lost_error, step_bar
+from mechclust.training.loop import WAIT
 from mechclust.training.low_rank import LowRank
-from mechclust.training.member import Member, width_of
-from mechclust.training.snapshots import Segment, Snapshots, backend_of, check_run, lost_files, snapshot_steps
+from mechclust.training.member import Member, member_width
+from mechclust.training.snapshots import (
+    SnapshotFile,
+    Snapshots,
+    check_snapshots,
+    lost_snapshots,
+    snapshot_steps,
+    snapshots_backend,
+)
 from mechclust.training.stack import Backend, Stack
 from mechclust.training.stack_data import StackData
-from mechclust.training.state import load_state, save_state
+from mechclust.training.state import check_state_files, load_state, save_state
 from probes.engine.devices import check_device
 from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
@@ -164,10 +172,8 @@ def _resume(path: Path, stack: Stack, run: dict[str, Any], header: Mapping[str, 
         saved = load_state(path, stack.optimizer, run)
         stack.load(saved.weights)
         start = saved.step
-    check_run(path.parent, header)
-    lost = lost_files(path.parent, start, config.save_every)
-    if lost:
-        raise lost_error(path, start, lost)
+    check_snapshots(path.parent, header)
+    check_state_files(path, start, lost_snapshots(path.parent, start, config.save_every))
     return start
 
 
@@ -176,24 +182,25 @@ def _chosen_backend(backend: Backend, out: Path, start: int, config: TrainConfig
     if backend != "auto":
         return backend
     if start:
-        return backend_of(out)
+        return snapshots_backend(out)
     size = config.steps * (1 + n_members * config.batch_size / 2000)
     return "compiled" if size >= _WORTH_COMPILING else "vmap"
 
 
 def _segments(
     stack: Stack, data: StackData, config: TrainConfig, snapshots_at: set[int], steps: range, progress: bool, name: str
-) -> Iterator[Segment]:
+) -> Iterator[SnapshotFile]:
     """Train the given steps, and yield the segment since the last save, at each save and at the end.
 
     The stack then holds the weights of that step.
     """
     ahead = max(1, _READ_AHEAD // config.batch_size)
-    segment = Segment(steps.start)
-    for step in step_bar(steps.start, steps.stop, progress, name):
+    segment = SnapshotFile(steps.start)
+    bar = progress_bar(steps, disable=not progress, desc=name, unit="step", initial=steps.start, total=steps.stop)
+    for step in bar:
         if step > steps.start and step % config.save_every == 0:
             yield segment
-            segment = Segment(step)
+            segment = SnapshotFile(step)
         if step in snapshots_at:
             segment.keep(step, stack.snapshot())
         place = (step - steps.start) % ahead
@@ -205,7 +212,7 @@ def _segments(
     yield segment
 
 
-def _warn_of_divergence(segment: Segment, name: str) -> None:
+def _warn_of_divergence(segment: SnapshotFile, name: str) -> None:
     """Name the first member whose loss is not finite, and how many others there are."""
     lost = ~torch.stack(segment.losses).isfinite().cpu()
     diverged = lost.any(dim=0).nonzero().flatten().tolist()
@@ -237,10 +244,10 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
             raise InputError(
                 f"member {i} is a {member.model}, member 0 a {first.model}; only seeds and d_mlp may differ"
             )
-        if low_rank is not None and width_of(member.model) != width_of(first.model):
+        if low_rank is not None and member_width(member.model) != member_width(first.model):
             raise InputError(
-                f"member {i} has a d_mlp of {width_of(member.model)}, member 0 of {width_of(first.model)}; expected "
-                "one width with low_rank"
+                f"member {i} has a d_mlp of {member_width(member.model)}, member 0 of {member_width(first.model)}; "
+                "expected one width with low_rank"
             )
         if not transformers and not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")
@@ -254,7 +261,7 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
 def _alike(config: AnyConfig) -> AnyConfig:
     """Return the configuration without the fields that may differ between members."""
     same = config.with_seed(0)
-    return replace(same, d_mlp=1) if width_of(same) else same  # type: ignore[type-var]  # a dataclass with that field
+    return replace(same, d_mlp=1) if member_width(same) else same  # type: ignore[type-var]  # a dataclass with that field
 
 
 def _epoch(member: Member, config: TrainConfig) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -11,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.jobs import progress_bar
 from mechclust.models.config import check_config_fits_task, config_of, config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable_weights
-from mechclust.training.callbacks import Callback, CheckpointCallback, KeepsFiles, ProbeCallback
+from mechclust.training.callbacks import Callback, CheckpointCallback, FileCallback, ProbeCallback
 from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of
-from mechclust.training.state import load_state, save_state
-from mechclust.training.tuning.errors import DivergedError
+from mechclust.training.errors import DivergedError
+from mechclust.training.optimizer import make_optimizer, parameter_groups
+from mechclust.training.state import check_state_files, load_state, save_state
 from probes.engine.devices import device_of
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, forward
@@ -125,7 +125,10 @@ class _Training:
         start = self._resume(lacking)
         config = self.config
         checkpoints = set(config.checkpoint_steps)
-        for step in step_bar(start, config.steps, progress, name):
+        steps = progress_bar(
+            range(start, config.steps), disable=not progress, desc=name, unit="step", initial=start, total=config.steps
+        )
+        for step in steps:
             # Also before callbacks write, so that after a kill the resumed weights are the measured ones to the bit.
             if step != start and (step % config.save_every == 0 or lacking.get(step)):
                 self._save(step)
@@ -183,7 +186,7 @@ class _Training:
         checkpoints = self.config.checkpoint_steps
         for callback in self.callbacks:
             _check_steps(callback, checkpoints)
-        keeping = [callback for callback in self.callbacks if isinstance(callback, KeepsFiles)]
+        keeping = [callback for callback in self.callbacks if isinstance(callback, FileCallback)]
         lacking: dict[int, list[Path]] = {}
         for step in checkpoints:
             lacking[step] = []
@@ -200,9 +203,8 @@ class _Training:
         if self.path is None or not self.path.exists():
             return 0
         saved = load_state(self.path, self.optimizer, self.record, get_weights(self.model))
-        lost = list(chain.from_iterable(paths for step, paths in lacking.items() if step < saved.step))
-        if lost:
-            raise lost_error(self.path, saved.step, lost)
+        lost = chain.from_iterable(paths for step, paths in lacking.items() if step < saved.step)
+        check_state_files(self.path, saved.step, list(lost))
         set_weights(self.model, saved.weights)
         self.losses[: saved.step] = saved.losses
         self.record = saved.run  # with the weights that it began from
@@ -240,65 +242,11 @@ def _check_steps(callback: Callback, checkpoints: Sequence[int]) -> None:
         )
 
 
-def lost_error(state: Path, step: int, lost: Sequence[Path]) -> InputError:
-    """Return the error that files of earlier steps than the saved state's are lost."""
-    more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return InputError(
-        f"{str(state)!r} is of step {step}, but {str(lost[0])!r}{more} of earlier steps cannot be read; "
-        "delete the state to train again"
-    )
-
-
 def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
     """Return the parameters that are trained, in groups of one share of the learning rate each."""
     named = trainable_weights(model)
-    shares = trained_names(named, config, type(model).__name__)
+    shares = parameter_groups(named, config, type(model).__name__)
     return [{"params": [named[name] for name in names], "share": share} for share, names in shares.items()]
-
-
-def trained_names(named: Mapping[str, Shaped[Tensor, "..."]], config: TrainConfig, kind: str) -> dict[float, list[str]]:
-    """Return the names of the parameters that are trained, by their share of the learning rate.
-
-    Args:
-        named: the parameters, as ``trainable_weights`` names them.
-        config: the frozen parameters, and how the rate falls from block to block.
-        kind: the class of the model, for errors.
-
-    Raises:
-        InputError: if a frozen parameter does not exist, or none is left to train.
-    """
-    frozen: set[str] = set()
-    for part in config.freeze:
-        names = {name for name in named if f"{name}.".startswith(f"{part}.")}
-        if not names:
-            raise InputError(
-                f"freeze has {part!r}, which is not a parameter or part of the model (there are {', '.join(named)})"
-            )
-        frozen |= names
-    last_block = max((_block_of(name, default=-1) for name in named), default=-1)
-    groups: dict[int, list[str]] = {}
-    for name in named:
-        if name not in frozen:
-            block = _block_of(name, default=-1 if name.startswith(("embed.", "pos_embed.")) else last_block)
-            depth = last_block - block if config.layer_decay < 1 else 0
-            groups.setdefault(depth, []).append(name)
-    if not groups:
-        raise InputError(f"this {kind} has nothing to train; let some parameters require gradients")
-    return {config.layer_decay**depth: names for depth, names in groups.items()}
-
-
-def _block_of(name: str, default: int) -> int:
-    match = re.match(r"blocks\.(\d+)\.", name)
-    return int(match[1]) if match else default
-
-
-def make_optimizer(parameters: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
-    """Return PyTorch's own optimiser with the settings of ``config``."""
-    decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
-    if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, **decay)
-    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, betas=config.betas, **decay)
 
 
 def _loss_of(model: Any, task: Any) -> Callable[[Batch], Float[Tensor, ""]]:
@@ -321,9 +269,3 @@ def _loss(model: Any, task: Task, batch: Batch) -> Float[Tensor, ""]:
     causal = getattr(config_of(model), "attention", None) == "causal"
     logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
     return task.loss(logits, batch)
-
-
-def step_bar(start: int, steps: int, progress: bool, name: str) -> Any:
-    """Return the steps still to do, with a progress bar if ``progress``."""
-    options = {"desc": name, "unit": "step", "initial": start, "total": steps}
-    return progress_bar(range(start, steps), disable=not progress, **options)

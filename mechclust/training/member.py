@@ -57,6 +57,6 @@ class Member:
         return f"Member({self.task.name}, seed {self.model.seed}, rate {self.rate:g})"
 
 
-def width_of(config: AnyConfig) -> int:
+def member_width(config: AnyConfig) -> int:
     """Return the number of neurons of each feed-forward layer, or 0 if the configuration has no such width."""
     return config.d_feedforward if isinstance(config, ModelConfig) else getattr(config, "d_mlp", 0)

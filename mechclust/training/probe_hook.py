@@ -12,6 +12,7 @@ from mechclust.models.adapters import merged_copy
 from mechclust.models.pretrained import AnyModel, load_pretrained
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import tokenize_prompts
+from mechclust.training.results import result_path
 from probes import ProbeResult, run
 from probes.engine.batches import Batches
 from probes.engine.probe import Probe, probes_as_list
@@ -109,8 +110,8 @@ class ProbeHook:
         numbers: dict[str, float] = {}
         for result in results:
             if self.out is not None:
-                result.save(self.out / f"step-{step:06d}.{result.probe}.safetensors")
-            numbers |= result_scalars(result)
+                result.save(result_path(self.out, step, result.probe))
+            numbers |= _result_scalars(result)
         if self.log is not None:
             self.log({**numbers, "step": step})
         return numbers
@@ -129,7 +130,7 @@ class ProbeHook:
         return self._prompts
 
 
-def result_scalars(result: ProbeResult) -> dict[str, float]:
+def _result_scalars(result: ProbeResult) -> dict[str, float]:
     """Return a result's numbers by name, for loggers: measures by site and label, without heads, examples and NaN.
 
     A label is part of the name if there are several.
@@ -137,7 +138,7 @@ def result_scalars(result: ProbeResult) -> dict[str, float]:
     Example:
         >>> import torch
         >>> values, axes = {"d": torch.tensor([1.0, 2.0])}, {"d": ("label",)}
-        >>> result_scalars(ProbeResult("Depth", values, axes, {"label": ["a", "b"]}))
+        >>> _result_scalars(ProbeResult("Depth", values, axes, {"label": ["a", "b"]}))
         {'Depth/d/a': 1.0, 'Depth/d/b': 2.0}
     """
     numbers = {}

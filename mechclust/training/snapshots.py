@@ -18,7 +18,7 @@ from torch import Tensor
 from mechclust.models.build import build_model
 from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import get_weights, set_weights
-from mechclust.training.member import width_of
+from mechclust.training.member import member_width
 from probes.engine.hooked_model import HookedModel
 from probes.store.files import DamagedError, check_safetensors, write_safetensors
 from tasks import InputError, Task
@@ -35,7 +35,6 @@ class Snapshots:
     Files are read when they are needed. One file holds the snapshots of some steps, each weight as
     ``[snapshot member ...]``. A file's checksum is verified the first time that part of it is needed, which costs
     reading all of it once.
-    ...]``. A file's checksum is verified the first time that part of it is needed, which costs reading all of it once.
 
     Args:
         folder: the ``out`` of ``train_ensemble``.
@@ -56,7 +55,7 @@ class Snapshots:
         if not self._files:
             raise InputError(f"{str(folder)!r} holds no snapshots; give the folder of an ensemble's training")
         self._first, self._header = next(iter(self._files.values()))
-        check_run(self.folder, self._header)
+        check_snapshots(self.folder, self._header)
         n_steps = int(self._header["steps"])
         self.steps: list[int] = snapshot_steps(n_steps, int(self._header["every"]))
         self.epochs: list[int] = [step // int(self._header["epoch_steps"]) for step in self.steps]
@@ -157,7 +156,7 @@ class Snapshots:
 
         Their last axes are the parameters' axes. Others may come before them.
         """
-        if len({width_of(config) for config in self.configs}) == 1:
+        if len({member_width(config) for config in self.configs}) == 1:
             return weights
         like = get_weights(build_model(self.configs[member]))
         ends: dict[str, Any] = {name: (..., *map(slice, values.shape)) for name, values in like.items()}
@@ -178,13 +177,13 @@ def snapshot_steps(steps: int, every: int) -> list[int]:
     return sorted({*range(0, steps, every), steps})
 
 
-def backend_of(folder: Path) -> Any:
+def snapshots_backend(folder: Path) -> Any:
     """Return the backend of the snapshots in a folder where training was interrupted."""
     _, header = next(iter(_files(folder).values()))
     return header["backend"]
 
 
-def lost_files(folder: Path, step: int, every: int) -> list[Path]:
+def lost_snapshots(folder: Path, step: int, every: int) -> list[Path]:
     """Return the missing files before ``step``, at one file per ``every`` steps, and read all others.
 
     Raises:
@@ -201,7 +200,7 @@ def _file_of(folder: Path, start: int) -> Path:
     return folder / f"snapshots-{start:08d}.safetensors"
 
 
-def check_run(folder: Path, header: Mapping[str, str]) -> None:
+def check_snapshots(folder: Path, header: Mapping[str, str]) -> None:
     """Refuse files of another run, which would be taken for this one's."""
     for path, saved in _files(folder).values():
         if any(saved.get(key) != header.get(key) for key in ("members", "training", "steps", "every")):
@@ -209,7 +208,7 @@ def check_run(folder: Path, header: Mapping[str, str]) -> None:
             raise InputError(f"{str(path)!r} is from a run with other settings; remove it, or choose another folder")
 
 
-class Segment:
+class SnapshotFile:
     """The snapshots and losses between two saves, which make one file."""
 
     def __init__(self, start: int) -> None:

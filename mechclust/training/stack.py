@@ -19,9 +19,9 @@ from mechclust.models.config import ModelConfig
 from mechclust.models.weights import get_weights, set_weights, trainable_weights
 from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of, has_dropout
-from mechclust.training.loop import make_optimizer, trained_names
 from mechclust.training.low_rank import LowRank
-from mechclust.training.member import Member, width_of
+from mechclust.training.member import Member, member_width
+from mechclust.training.optimizer import make_optimizer, parameter_groups
 from mechclust.training.stack_data import ANSWERS
 from tasks import InputError
 
@@ -60,12 +60,12 @@ class Stack:
     ) -> None:
         models = [_initial_model(member) for member in members]
         parameters = [trainable_weights(model) for model in models]
-        widths = [width_of(member.model) for member in members]
+        widths = [member_width(member.model) for member in members]
         seeds = [member.model.seed for member in members]
         widest = widths.index(max(widths))
         stacked = _stacked(parameters, parameters[widest], device)
         if low_rank is None:
-            names_by_share = trained_names(parameters[0], config, type(models[0]).__name__)
+            names_by_share = parameter_groups(parameters[0], config, type(models[0]).__name__)
             trained = set(chain.from_iterable(names_by_share.values()))
             self.weights = {name: values.requires_grad_() for name, values in stacked.items() if name in trained}
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -98,6 +98,20 @@ def task_of_state(path: Path) -> Task:
     if header.get("format") != _FORMAT:
         raise InputError(f"{str(path)!r} is not a training state; give the folder that `train` was given as `out`")
     return Task.from_config(json.loads(header["run"])["task"])
+
+
+def check_state_files(state: Path, step: int, lost: Sequence[Path]) -> None:
+    """Refuse a saved state if files of earlier steps are lost.
+
+    Raises:
+        InputError: naming the first of them.
+    """
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise InputError(
+            f"{str(state)!r} is of step {step}, but {str(lost[0])!r}{more} of earlier steps cannot be read; "
+            "delete the state to train again"
+        )
 
 
 def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bool) -> None:

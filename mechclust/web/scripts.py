@@ -1,11 +1,18 @@
-"""Read the styles and scripts of interactive views, and put them on a page."""
+"""Read the styles and scripts of interactive views, and put them and their data on a page."""
 
 from __future__ import annotations
 
+import base64
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+_SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,37 @@ class ViewCode:
 
 
 @lru_cache
-def template_text(package: str, name: str) -> str:
+def script_text(package: str, name: str) -> str:
     """Return a style or script of a package's ``templates``."""
     return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
 def with_kit(package: str, *names: str) -> str:
     """Return the kit that all views draw with, and after it these scripts of a package, in this order."""
-    return template_text("mechclust.web", "kit.js") + "".join(template_text(package, name) for name in names)
+    return script_text("mechclust.web", "kit.js") + "".join(script_text(package, name) for name in names)
+
+
+def content_policy(*fragments: str, images: str = "data:") -> str:
+    """Return a Content-Security-Policy that lets a page run only these fragments' scripts, and load no other resources.
+
+    Args:
+        fragments: HTML of ours whose scripts may run.
+        images: allowed sources of pictures.
+    """
+    scripts = dict.fromkeys(_SCRIPT.findall("\n".join(fragments)))
+    hashes = [base64.b64encode(sha256(_as_read(script)).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src {images}; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _as_read(script: str) -> bytes:
+    """Return a script as a browser reads it from the page."""
+    return script.replace("\r\n", "\n").replace("\r", "\n").encode(errors="backslashreplace")
+
+
+def base64_numbers(values: Any, dtype: str) -> str:
+    """Return numbers in base64, as the scripts read them."""
+    return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()

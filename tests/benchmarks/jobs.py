@@ -14,7 +14,7 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
 from mechclust import ModelConfig, Ray, build_model, run_sharded
-from mechclust.jobs import each_result
+from mechclust.jobs import imap_jobs
 from probes import CKA, NDims, Probe, run
 from tasks import Batch
 from tests.benchmarks.driver import busy, most_workers
@@ -58,7 +58,7 @@ def job_ms(engine: str) -> float:
     """Milliseconds per job that does nothing, of two workers, once these are there."""
 
     def per_job(engine: Any) -> float:
-        return _per_step([time.perf_counter() for _ in each_result(abs, range(_JOBS), 2, engine=engine)])
+        return _per_step([time.perf_counter() for _ in imap_jobs(abs, range(_JOBS), 2, engine=engine)])
 
     return _on(engine, per_job)
 

@@ -22,7 +22,7 @@ from mechclust.studies.registry import get_study, registered_studies
 
 RECORDED = Path(__file__).parents[1] / "data" / "settings.json"
 PLAIN = bool | int | float | str | tuple | None
-LATER = ("mechclust.jobs.cluster", "mechclust.jobs.ray_worker", "mechclust.__main__")  # import Ray, or run
+LATER = ("mechclust.jobs.ray_pool", "mechclust.jobs.ray_worker", "mechclust.__main__")  # import Ray, or run
 
 
 def modules() -> Iterator[ModuleType]:

@@ -17,7 +17,8 @@ from mechclust.cli import main
 from mechclust.evidence import Bound, Finding, load_findings, mean_part, save_findings
 from mechclust.models import load_model, save_model
 from mechclust.models.saved_model import read_metadata
-from mechclust.report.folder import check_command, open_folder, read_record, record_command
+from mechclust.report.folder import check_folder, claim_folder, open_folder
+from mechclust.report.run_record import read_run_record
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble
 from probes import CKA, ProbeResult, RowStore, attach, load_result, residual, save_rows
@@ -53,7 +54,7 @@ def read_snapshots(folder: Path) -> None:
 
 
 def command_there(folder: Path) -> None:
-    check_command(folder / "report", "compare")
+    check_folder(folder / "report", "compare")
 
 
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -67,7 +68,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "rows/shard-00000/shard.json": take_all,
     "rows/shard-00000/index.safetensors": take_all,
     "rows/shard-00000/hook_embed.safetensors": take_all,
-    "run/config.json": lambda folder: read_record(folder / "run", "give another folder with --out"),
+    "run/config.json": lambda folder: read_run_record(folder / "run", "give another folder with --out"),
     "report/mechclust.json": command_there,
     "findings.json": lambda folder: load_findings(folder / "findings.json"),
 }
@@ -92,7 +93,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]}):
         pass
     (folder / "report").mkdir()
-    record_command(folder / "report", "compare")
+    claim_folder(folder / "report", "compare")
     save_findings([FINDING, FINDING], folder / "findings.json")
     for read in KINDS.values():
         read(folder)

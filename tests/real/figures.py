@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report import Panel
-from mechclust.report.pictures import print_files
-from mechclust.report.style import BLUE, GREY, RED, SOFT, direct_labels, layer_axis, seed_curve, styled, subplots
+from mechclust.report.pictures import print_pictures
+from mechclust.report.plots import direct_labels, layer_axis, plot_seeds, subplots
+from mechclust.report.style import BLUE, GREY, RED, SOFT, styled
 from probes.store.files import write_atomic
 
 _CURVES = {
@@ -27,18 +27,18 @@ def by_layer(reactions: Mapping[str, Any], path: Path) -> None:
     labels: dict[str, list[tuple[float, str, str]]] = {"left": [], "right": []}
     for name, (colour, label) in _CURVES.items():
         rows = np.array(reactions["ari"][name])[:, 1:]
-        seed_curve(left, range(1, rows.shape[1] + 1), rows, color=colour, marker="o", ms=4)
+        plot_seeds(left, range(1, rows.shape[1] + 1), rows, color=colour, marker="o", ms=4)
         labels["left"].append((float(rows[:, -1].mean()), label, colour))
     left.axhline(reactions["chance"], color=SOFT, lw=1, ls=":")
     labels["left"].append((reactions["chance"], "chance, 97.5%", SOFT))
     left.set(title="clusters and reaction classes", ylabel="adjusted Rand index at [CLS]")
     for key, colour, label in (("cka", BLUE, "pretrained"), ("cka_untrained", GREY, "random weights")):
         rows = np.array(reactions[key])[:, 1:]
-        seed_curve(right, range(1, rows.shape[1] + 1), rows, color=colour, marker="o", ms=4)
+        plot_seeds(right, range(1, rows.shape[1] + 1), rows, color=colour, marker="o", ms=4)
         labels["right"].append((float(rows[:, -1].mean()), label, colour))
     right.set(title="likeness to the fine-tuned model", ylabel="debiased CKA at [CLS]", ylim=(-0.05, 1.02))
     for axis, own in zip((left, right), labels.values(), strict=True):
         layer_axis(axis)
         direct_labels(axis, own)
-    for suffix, picture in print_files(Panel(path.stem, figure, "")).items():
+    for suffix, picture in print_pictures(figure).items():
         write_atomic(path.with_suffix(suffix), picture)

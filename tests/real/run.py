@@ -26,7 +26,7 @@ from mechclust.cli import main as mechclust
 from mechclust.evidence import load_findings, save_findings
 from mechclust.evidence.tables import text_table
 from mechclust.jobs import map_jobs
-from mechclust.report.folder import machine_facts
+from mechclust.report.resources import machine_facts
 from mechclust.report.text import table_as_csv
 from probes import Readout, mean
 from probes.store.files import write_atomic, write_json

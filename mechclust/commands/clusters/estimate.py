@@ -11,8 +11,9 @@ import torch
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.clusters.inputs import Inputs
 from mechclust.commands.cost import HALF_CLUSTERING_OVERHEAD_S, LABEL_WIDTH, Cost, relabelling_seconds
-from mechclust.report.folder import free_space, kept_bytes
-from mechclust.report.resources import GIB, duration_text, matmul_speed, size_text
+from mechclust.report.folder import folder_bytes, free_space
+from mechclust.report.resources import matmul_speed
+from mechclust.report.text import GIB, duration_text, size_text
 from probes.functional.linear_decodability import ALPHAS
 from tasks import InputError
 
@@ -143,7 +144,7 @@ class Estimate:
         )
 
     def _check_disk(self, needed: int, out: Path, rows: Path) -> None:
-        to_write = max(0, needed - kept_bytes(rows)) + _REPORT_BYTES
+        to_write = max(0, needed - folder_bytes(rows)) + _REPORT_BYTES
         free = free_space(out)
         if to_write <= free:
             return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
+from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling

@@ -28,7 +28,7 @@ from mechclust.models.tokenizers import (
     tokenizer_and_sizes,
     tokenizer_notes,
 )
-from mechclust.report.chance import CHANCE_LEVEL
+from mechclust.report.p_values import CHANCE_LEVEL
 from mechclust.report.text import join_words
 from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings

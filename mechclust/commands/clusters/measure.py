@@ -22,13 +22,12 @@ from mechclust.commands.cost import Cost
 from mechclust.commands.folder import folder_or_temporary, own_folder
 from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, run_on_one, shard_rows
 from mechclust.commands.sampling import draw_prompts
-from mechclust.commands.saved_rows import Checkpoint, saved_rows
+from mechclust.commands.saved_rows import Checkpoint, rows_errors, saved_rows
 from mechclust.commands.units import NONE
 from mechclust.jobs import save_rows_sharded
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
-from mechclust.report.folder import check_command, rows_errors
-from mechclust.report.page import save_results
+from mechclust.report.folder import check_folder, save_results
 from probes import LinearDecodability, Probe, ProbeResult, RowStore, Selector, TaskClusterARI, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
@@ -68,7 +67,7 @@ def measure_clusters(
         >>> result.headline, result.to_dataframe(), result.features  # doctest: +SKIP
     """
     if out is not None:
-        check_command(Path(out), "clusters")
+        check_folder(Path(out), "clusters")
     resolved = config.resolve(model)
     inputs = read_inputs(resolved, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)

@@ -15,9 +15,9 @@ from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
 from mechclust.commands.units import TEMPLATE
 from mechclust.models.tokenizers import tokenization_in_words
-from mechclust.report.chance import CHANCE_LEVEL, least_permutations
+from mechclust.report.p_values import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import first_few, format_ranges, format_span, join_words, layers_text, with_ends
+from mechclust.report.text import first_few, format_ranges, format_span, interval_text, join_words, layers_text
 from tasks.text.visible import quoted, shortened
 
 _SHOWN = (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED)
@@ -237,7 +237,7 @@ def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
             random_weights += f", at most {highest} at layer {curve.untrained_best[1]}"
     return Reading(
         what,
-        f"{measure.name} {with_ends(curve.value, curve.interval, measure.number)}",
+        f"{measure.name} {interval_text(curve.value, curve.interval, measure.number)}",
         f"layer {curve.layer}",
         chance,
         random_weights,

@@ -14,7 +14,7 @@ from mechclust.commands.result import MeasuredResult
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name, with_ends
+from mechclust.report.text import interval_text, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,7 @@ class ClustersResult(Measurements, MeasuredResult):
         for name in _WITH_INTERVAL:
             if name in shown and f"{name}_low" in table:
                 values = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-                shown[name] = [with_ends(value, ends, ".3f") if value == value else None for value, *ends in values]
+                shown[name] = [interval_text(value, ends, ".3f") if value == value else None for value, *ends in values]
         return shown
 
     def panels(self) -> list[Panel]:

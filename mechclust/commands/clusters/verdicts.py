@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
+from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.text import format_ranges, layers_text
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of, plain_model
 from mechclust.models.patching import can_be_patched, patching_points
 from mechclust.models.sizes import free_memory_bytes
-from mechclust.report.resources import GIB
+from mechclust.report.text import GIB
 from probes import ProbeResult, RowStore
 from probes.engine.hooked_model import HookedModel
 from tasks import Batch, InputError

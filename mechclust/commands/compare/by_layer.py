@@ -18,7 +18,7 @@ from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.layers import layers_that_fit
 from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, remove_others
 from mechclust.commands.sampling import drawn_of_each
-from mechclust.report.resources import GIB
+from mechclust.report.text import GIB
 from probes import (
     CKA,
     RBFCKA,

@@ -31,8 +31,8 @@ from mechclust.models.tokenizers import (
     tokenizer_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
-from mechclust.report.folder import check_command, free_space, kept_bytes
-from mechclust.report.resources import GIB
+from mechclust.report.folder import check_folder, folder_bytes, free_space
+from mechclust.report.text import GIB
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
@@ -107,7 +107,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         InputError: for settings, prompts, clusters, tokenizers or controls that do not allow a comparison. Also if the
             rows would not fit in memory or on disk.
     """
-    check_command(out, "compare")
+    check_folder(out, "compare")
     prompts = config.read_prompts()
     config.check()
     places = _choose(prompts, config)
@@ -268,7 +268,7 @@ def _check_disk(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], out: Path) ->
         n_prompts = sum(map(len, inputs.batches_of(model.task)))
         total += n_prompts * sum(_widths(size)) * getattr(torch, model.dtype).itemsize
     free = free_space(out)
-    if total - kept_bytes(out / "rows") > free:
+    if total - folder_bytes(out / "rows") > free:
         n = sum(map(len, inputs.batches))
         tuned = _widths(sizes[inputs.checkpoints[1]])
         raise InputError(

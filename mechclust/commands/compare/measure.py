@@ -18,7 +18,7 @@ from mechclust.commands.folder import own_folder
 from mechclust.commands.saved_rows import saved_rows
 from mechclust.commands.units import NONE
 from mechclust.models.pretrained import AnyModel
-from mechclust.report.page import save_results
+from mechclust.report.folder import save_results
 
 
 def compare_models(

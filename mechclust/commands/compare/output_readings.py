@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.reading import Reading
-from mechclust.report.text import format_span, layers_text, with_ends
+from mechclust.report.text import format_span, interval_text, layers_text
 from probes import ProbeResult
 
 MATTERS = "Layers that matter to the output"
@@ -49,7 +49,7 @@ def output_readings(result: Measurements, changed: Bool[np.ndarray, "layer"]) ->
         yield _end(result, result.patching, "Last", verdict.last)
     after = after_last(result.patching)
     if _is_beyond(after, result.config.least_restored):
-        value = with_ends(after[""], (after["_low"], after["_high"]), ".2f")
+        value = interval_text(after[""], (after["_low"], after["_high"]), ".2f")
         yield Reading(f"Share left to the final norm and {UNEMBEDDING}", value, "after the last block")
     silent = changed & ~verdict.may_matter
     if silent.any():
@@ -88,7 +88,7 @@ def _end(result: Measurements, patching: ProbeResult, which: str, places: tuple[
     chance = float(patching["chance"][place, 0])
     return Reading(
         f"{which} layer that matters: share restored",
-        with_ends(restored, (low, high), ".2f"),
+        interval_text(restored, (low, high), ".2f"),
         where,
         chance=f"{chance:z.2f}" if np.isfinite(chance) else "",
         verdict=_CONTROLS,

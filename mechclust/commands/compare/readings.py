@@ -15,7 +15,7 @@ from mechclust.commands.compare.output_readings import how_patched, output_readi
 from mechclust.commands.compare.roles import role_readings
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
-from mechclust.report.text import LAYERS, first_few, format_ranges, format_span, join_words, layers_text, with_ends
+from mechclust.report.text import LAYERS, first_few, format_ranges, format_span, interval_text, join_words, layers_text
 from tasks.text.visible import shortened
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _standing_out(result: Measurements, tasks: pd.DataFrame) -> Iterator[Reading
 
 
 def _with_interval(row: pd.Series) -> str:
-    return f"{shortened(row.task)} {with_ends(row.change, (row.low, row.high), '.2f')}"
+    return f"{shortened(row.task)} {interval_text(row.change, (row.low, row.high), '.2f')}"
 
 
 def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:

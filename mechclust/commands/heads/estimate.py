@@ -9,7 +9,7 @@ from itertools import chain
 from mechclust.commands.cost import Cost
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.heads.inputs import Inputs
-from mechclust.report.resources import duration_text, size_text
+from mechclust.report.text import duration_text, size_text
 from probes.functional.permutation_test import enough_permutations
 from probes.head_roles import TESTED_ROLES
 from tasks import Batch

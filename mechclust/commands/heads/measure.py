@@ -27,8 +27,7 @@ from mechclust.commands.settings import stamps_of
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
-from mechclust.report.folder import check_command, check_subject
-from mechclust.report.page import save_results
+from mechclust.report.folder import check_folder, check_folder_subject, save_results
 from probes import HeadRoles, HookedModel, ProbeResult, run
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch
@@ -68,7 +67,7 @@ def measure_heads(
         >>> result.headline, result.by_role()  # doctest: +SKIP
     """
     if out is not None:
-        check_command(Path(out), "heads")
+        check_folder(Path(out), "heads")
         check_outside(out, config.corpus)
     resolved = config.resolve(model)
     config.check_shared(resolved)
@@ -92,7 +91,7 @@ def measure_heads(
         )
         if out is not None:
             weights = {"weights": trained.weights}
-            check_subject(folder, weights)
+            check_folder_subject(folder, weights)
             save_results(folder, "heads", result.results, {**subject, **weights})
     return result
 

@@ -16,19 +16,8 @@ from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.planes import evenly_spaced
 from mechclust.commands.history.readings import capitalised
 from mechclust.report.analysis import Panel
-from mechclust.report.style import (
-    BLUE,
-    CHANCE,
-    RED,
-    SOFT,
-    TEXT,
-    chance_band,
-    direct_labels,
-    layer_axis,
-    layer_shades,
-    styled,
-    subplots,
-)
+from mechclust.report.plots import chance_band, direct_labels, layer_axis, subplots
+from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
 from mechclust.report.text import figure_text
 
 MAX_CURVES = 8  # checkpoints in a figure of curves by layer

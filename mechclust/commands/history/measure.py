@@ -25,10 +25,10 @@ from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint, find_series
 from mechclust.commands.history.start import start_of
 from mechclust.commands.history.trial import check_probes
+from mechclust.commands.saved_rows import rows_errors
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.report.folder import check_command, rows_errors
-from mechclust.report.page import save_results
+from mechclust.report.folder import check_folder, save_results
 from probes import ProbeResult
 
 _Job = CheckpointJob | RandomCopy
@@ -67,7 +67,7 @@ def measure_history(
     """
     config.check()
     if out is not None:
-        check_command(Path(out), "history")
+        check_folder(Path(out), "history")
         check_outside(out, config.corpus)
     series = find_series(model, config)
     inputs = read_inputs(model, series, config, tokenizer)

@@ -14,9 +14,9 @@ from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
 from mechclust.commands.history.integrity import first_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.start import Origin
-from mechclust.report.chance import least_permutations
+from mechclust.report.p_values import least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import format_ranges, layers_text, with_ends
+from mechclust.report.text import format_ranges, interval_text, layers_text
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _change(result: Measurements, curve: Curve) -> Iterator[Reading]:
         verdict = "It rose." if change > 0 else "It fell."
     yield Reading(
         f"Change: {_SHORT_TITLES[curve.name]}",
-        f"{with_ends(change, interval, '.2f')} from {quoted(result.names[first])} to {quoted(result.names[last])}",
+        f"{interval_text(change, interval, '.2f')} from {quoted(result.names[first])} to {quoted(result.names[last])}",
         f"mean over {curve.place}s",
         verdict=verdict,
     )
@@ -192,7 +192,7 @@ def _means(result: Measurements, curve: Curve) -> Reading:
     measured = [i for i in result.right if np.isfinite(curve.value[i]).any()]
     means = []
     for i in (measured[0], measured[-1]):
-        means.append(f"{with_ends(*mean_over_layers(curve, i), '.2f')} at {quoted(result.names[i])}")
+        means.append(f"{interval_text(*mean_over_layers(curve, i), '.2f')} at {quoted(result.names[i])}")
     return Reading(capitalised(curve.title), ", ".join(means), f"mean over {curve.place}s")
 
 

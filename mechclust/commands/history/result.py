@@ -17,7 +17,7 @@ from mechclust.commands.result import MeasuredResult
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.html import table_html
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name, table_text, with_ends
+from mechclust.report.text import interval_text, short_name, table_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ class HistoryResult(Measurements, MeasuredResult):
             layer = int(np.nanargmax(curve.value[at]))
             value = curve.value[at, layer]
             ends = (curve.value_low[at, layer], curve.value_high[at, layer])
-        return with_ends(value, ends, ".3f")
+        return interval_text(value, ends, ".3f")
 
     def panels(self) -> list[Panel]:
         """Draw the figures, in the report's order."""

@@ -11,8 +11,9 @@ from jaxtyping import Float
 
 from mechclust.commands.history.measurements import Measurements, PatternBytes
 from mechclust.commands.history.planes import FixedPlanes, evenly_spaced
-from mechclust.report.prompt_map import base64_numbers, label_classes, points_script, shortened_text, without_surrogates
-from mechclust.web.scripts import template_text
+from mechclust.report.prompt_map import prompt_classes
+from mechclust.report.text import shortened_text, without_surrogates
+from mechclust.web.scripts import base64_numbers, script_text, with_kit
 from probes.engine.sites import head_name
 
 MAX_HALF_WIDTH = 4.0  # of a frame, in which the mean square distance from the middle is 1
@@ -34,10 +35,10 @@ def slider(result: Measurements) -> str | None:
         f"{len(planes.texts)} prompts at {len(result.names)} checkpoints belong here; they need JavaScript."
     )
     package = "mechclust.commands.history"
-    return f"""<style>{template_text(package, "history.css")}</style>
+    return f"""<style>{script_text(package, "history.css")}</style>
 <div id="{place}" class="history"><p>{without_script}</p></div>
 <script type="module">
-{points_script()}{template_text(package, "history.js")}
+{with_kit("mechclust.report", "points.js")}{script_text(package, "history.js")}
 show(document.getElementById("{place}"), {data});
 </script>
 """
@@ -57,7 +58,7 @@ def _data(result: Measurements, planes: FixedPlanes) -> dict[str, Any]:
         "texts": [shortened_text(text) for text in planes.texts],
         "places": list(planes.places),
         "labels": [
-            {"name": without_surrogates(name), **label_classes(values)} for name, values in planes.labels.items()
+            {"name": without_surrogates(name), **prompt_classes(values)} for name, values in planes.labels.items()
         ],
         "xy": [[_packed_plane(layer / reach) for layer in checkpoint] for checkpoint in planes.xy],
         "variance": [[_share(share) for share in checkpoint] for checkpoint in planes.variance.tolist()],

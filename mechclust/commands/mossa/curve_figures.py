@@ -36,11 +36,13 @@ from mechclust.commands.mossa.drawing import (
 )
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
+from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.curve_statistics import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
-from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap_interval, quantile_over_tasks
-from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT, chance_band, direct_labels, outer_labels, subplots
+from mechclust.mossa.task_curves import TaskCurves, Which, quantile_over_tasks
+from mechclust.report.plots import chance_band, direct_labels, outer_labels, subplots
+from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT
 from mechclust.report.text import counted, figure_text
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}

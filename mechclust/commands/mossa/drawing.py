@@ -11,9 +11,11 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.mossa.published import N_LAYERS, N_SEEN, Quartiles
-from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which, bootstrap_interval
-from mechclust.report.style import BLUE, PURPLE, RED, chance_band, layer_axis
+from mechclust.mossa.bootstrap import bootstrap_interval
+from mechclust.mossa.published import N_LAYERS, N_SEEN, PublishedQuartiles
+from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which
+from mechclust.report.plots import chance_band, layer_axis
+from mechclust.report.style import BLUE, PURPLE, RED
 from tasks.text.instructions import MISC, flan2021_cluster
 
 Label: TypeAlias = tuple[float, str, str]
@@ -153,7 +155,7 @@ def draw_medians(axis: Axes, curves: TaskCurves, seed: int, *, each: bool = Fals
     return labels
 
 
-def draw_published(axis: Axes, published: Mapping[str, Quartiles]) -> None:
+def draw_published(axis: Axes, published: Mapping[str, PublishedQuartiles]) -> None:
     """Draw the paper's medians, dashed, and quartiles, dotted."""
     x = layer_numbers(N_LAYERS)
     for which, quartiles in published.items():

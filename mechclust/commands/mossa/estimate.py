@@ -14,9 +14,10 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
-from mechclust.report.folder import free_space, kept_bytes
-from mechclust.report.resources import GIB, matmul_speed, size_text
-from mechclust.training.tuning import TuneConfig, tuned_at
+from mechclust.report.folder import folder_bytes, free_space
+from mechclust.report.resources import matmul_speed
+from mechclust.report.text import GIB, size_text
+from mechclust.training.tuning import TuneConfig, adapter_at
 from tasks import InputError
 
 _OPERATIONS_PER_TRAINED_TOKEN = 4  # per weight: forward, and back to the activations
@@ -91,9 +92,9 @@ class Plan:
         Finished adapters need no more room, and those that were begun and kept hidden states need less.
         """
         folders = [out / "adapters" / name for name in self.steps]
-        begun = [folder for folder in folders if tuned_at(folder) is None]
-        adapters = sum(max(0, self.adapter - kept_bytes(folder)) for folder in begun)
-        return max(0, self.rows - kept_bytes(out / "rows")) + adapters + _REPORT_BYTES
+        begun = [folder for folder in folders if adapter_at(folder) is None]
+        adapters = sum(max(0, self.adapter - folder_bytes(folder)) for folder in begun)
+        return max(0, self.rows - folder_bytes(out / "rows")) + adapters + _REPORT_BYTES
 
     def check(self, config: MossaConfig, out: Path) -> None:
         """Refuse what does not fit on the disk or the device.

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding
-from mechclust.evidence.findings import id_number
+from mechclust.evidence.findings import finding_number
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.curve_statistics import gain_correlation
 from mechclust.mossa.findings import (
@@ -82,7 +82,7 @@ def findings_of(
         _of_purity(_seen_curves(curves, purity), purity_chance, judge),
         _forms(curves, biased, n, d),
     ]
-    return sorted(findings, key=id_number)
+    return sorted(findings, key=finding_number)
 
 
 # ---- findings ----

@@ -20,10 +20,10 @@ from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
 from mechclust.commands.mossa.pooled import measure_pooled
 from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
+from mechclust.commands.saved_rows import rows_errors
 from mechclust.models.adapters import plain_model
 from mechclust.models.instruction_format import FormattedExample
-from mechclust.report.folder import rows_errors
-from mechclust.report.resources import GIB
+from mechclust.report.text import GIB
 from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows
 from probes.engine.probe import Probe

@@ -23,17 +23,8 @@ from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.mossa.published import DIMS
 from mechclust.mossa.task_curves import quantile_over_tasks
-from mechclust.report.style import (
-    BLUE,
-    COLORS,
-    GREY,
-    ORANGE,
-    SOFT,
-    category_style,
-    direct_labels,
-    frame_only,
-    subplots,
-)
+from mechclust.report.plots import bare_axis, direct_labels, subplots
+from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, SOFT, category_style
 from mechclust.report.text import figure_text
 from mechclust.training.tuning import Tuned
 
@@ -210,7 +201,7 @@ def picture_figure(result: Measurements) -> Figure:
             color, marker = category_style(code)
             x, y = xy[codes == code].T
             axis.scatter(x, y, s=13, lw=0, marker=marker, color=color, alpha=0.8, label=_cluster_name(result, code))
-        frame_only(axis)
+        bare_axis(axis)
         if role == next(iter(pictures)):
             axis.set_title(f"layer {projection.layers[site]}", fontsize=11)
         if place == 0:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.jobs import progress_bar
-from mechclust.jobs.mapping import each_result
-from mechclust.jobs.outcome import first_of
+from mechclust.jobs.mapping import imap_jobs
+from mechclust.jobs.outcome import first_error
 from mechclust.models.adapters import digest_of_adapter, plain_model, set_adapter
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import ResolvedModel, absolute_path, resolve_model
@@ -189,7 +189,7 @@ def run_on_base(
         title: title of the progress bar, or ``None`` for none.
         unit: unit of the progress bar.
     """
-    outcomes = each_result(
+    outcomes = imap_jobs(
         run,
         jobs,
         setup=partial(ResidentBase, absolute_path(base), config.portable, out.absolute()),
@@ -209,7 +209,7 @@ def run_on_base(
                 errors.append(outcome.error)
             bar.update()
     if errors:
-        raise first_of(errors)
+        raise first_error(errors)
     return [values[place] for place in range(len(jobs))]
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.measurements import Measurements
+from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.curve_statistics import upper_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
-from mechclust.mossa.task_curves import bootstrap_interval
 from mechclust.report.reading import Reading
-from mechclust.report.text import counted, first_few, format_ranges, join_words, layers_text, with_ends
+from mechclust.report.text import counted, first_few, format_ranges, interval_text, join_words, layers_text
 from tasks.text.visible import quoted, shortened
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _tasks(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
         ends = dict(zip(result.tasks, result.gain_ends(len(known)), strict=True))
         for which, place in (("most", 0), ("least", -1)):
             row = known.iloc[place]
-            gain = with_ends(row["gain"], ends[row["task"]], ".2f")
+            gain = interval_text(row["gain"], ends[row["task"]], ".2f")
             gain += "" if np.isfinite(ends[row["task"]]).all() else " (no interval)"
             value = f"{shortened(row['task'])} {gain}, largest at layer {row['at_layer']}"
             yield Reading(f"Seen task that gains {which}", value, _UPPER)

@@ -17,8 +17,7 @@ from mechclust.commands.mossa.readability import kept_readability
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.train import Trained, train_adapters
 from mechclust.models.resolved import absolute_path
-from mechclust.report.folder import check_command
-from mechclust.report.page import save_results
+from mechclust.report.folder import check_folder, save_results
 from mechclust.report.text import join_words
 from probes import ProbeResult
 from probes.store.files import file_name
@@ -52,7 +51,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         >>> result.headline, result.groups, result.curves().seen.gap  # doctest: +SKIP
     """
     out = Path(out)
-    check_command(out, "mossa")
+    check_folder(out, "mossa")
     check_outside(out, [config.tasks])
     inputs = read_inputs(str(base), config)
     plan = Plan.from_inputs(inputs, config)

@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
-from mechclust.mossa.task_curves import TaskCurves, Which, bootstrap_interval, quantile_over_tasks
-from mechclust.report.text import with_ends
+from mechclust.mossa.bootstrap import bootstrap_interval
+from mechclust.mossa.task_curves import TaskCurves, Which, quantile_over_tasks
+from mechclust.report.text import interval_text
 from probes import ProbeResult
 from probes.engine.sites import site_called
 
@@ -73,7 +74,7 @@ def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> di
 
 def _shown_tasks(table: pd.DataFrame) -> pd.DataFrame:
     values = table[["gain", "gain_low", "gain_high"]].itertuples(index=False)
-    gains = [with_ends(gain, ends, ".3f") if gain == gain else None for gain, *ends in values]
+    gains = [interval_text(gain, ends, ".3f") if gain == gain else None for gain, *ends in values]
     hidden = ["gain_low", "gain_high", "ceiling_last", "null_last"]
     return table.assign(gain=gains).drop(columns=hidden, errors="ignore")
 

@@ -12,19 +12,8 @@ from matplotlib.figure import Figure
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
 from mechclust.commands.topics.tables import MAX_HEADS, first_measured
 from mechclust.report.analysis import Panel
-from mechclust.report.style import (
-    BLUE,
-    CHANCE,
-    RED,
-    SOFT,
-    TEXT,
-    chance_band,
-    direct_labels,
-    layer_axis,
-    layer_shades,
-    styled,
-    subplots,
-)
+from mechclust.report.plots import chance_band, direct_labels, layer_axis, subplots
+from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,8 +24,7 @@ from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes
-from mechclust.report.folder import check_command, check_subject
-from mechclust.report.page import save_results
+from mechclust.report.folder import check_folder, check_folder_subject, save_results
 from probes import ProbeResult, TopicAttention, TopicEmbedding, residual
 from probes.engine.fingerprint import fingerprint
 from probes.engine.sites import Sites
@@ -76,7 +75,7 @@ def measure_topics(
     resolved = config.resolve(model)
     config.check_shared(resolved)
     if out is not None:
-        check_command(Path(out), "topics")
+        check_folder(Path(out), "topics")
         check_outside(out, config.corpus)
     corpus = CorpusStream(config.corpus, config.split, config.min_words, text_field=config.text_field).read()
     check_enough_for_topics(len(corpus), config.n_topics)
@@ -88,7 +87,7 @@ def measure_topics(
         result = _measured(resolved, corpus, _Call(config, None if out is None else Path(out), tokenizer, progress))
         if out is not None:
             weights = _weights(result.trained)
-            check_subject(Path(out), weights)
+            check_folder_subject(Path(out), weights)
             save_results(out, "topics", result.results, {**subject, **weights})
     return result
 
@@ -146,7 +145,7 @@ def _measured(model: ResolvedModel, corpus: Corpus, call: _Call) -> TopicsResult
     measures = []
     with call.reader(model) as reader:
         if call.out is not None and reader.hooked is not None:  # before there is anything to lose
-            check_subject(call.out, {"weights": fingerprint(reader.hooked)})
+            check_folder_subject(call.out, {"weights": fingerprint(reader.hooked)})
         topics, variants, encoded = _read(model.title, corpus, counts, reader, call)
         tokenization = tokenization_of(reader.tokenizer, bos=config.bos)
         if reader.hooked is not None:

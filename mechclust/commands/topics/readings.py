@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from mechclust.commands.topics.tables import first_measured
 from mechclust.commands.topics.variants import variant_title
-from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
+from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import join_words, number_format, with_ends
+from mechclust.report.text import interval_text, join_words
 from probes.engine.sites import head_name
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _TITLES = {
     "cosine, difference": "Cosine of token embeddings, same - different topic",
     "dot, difference": "Dot product of token embeddings, same - different topic",
 }
-_number = number_format(".3g")
 
 
 def headline(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -> str:
@@ -140,7 +139,7 @@ def _heads(tested: pd.DataFrame, n_permutations: int, highest_ends: tuple[float,
     chance = _span(best.null_low, best.null_high)
     yield Reading(
         "Highest ratio of a head",
-        with_ends(best.ratio, highest_ends, ".3g"),
+        interval_text(best.ratio, highest_ends, ".3g"),
         f"{head_name(best.layer, best['head'])}, {title}",
         chance,
     )
@@ -162,9 +161,9 @@ def _span_with_ends(table: pd.DataFrame) -> str:
     span = _span(table["value"].min(), table["value"].max())
     if "value_low" not in table or table["value_low"].isna().any():
         return span
-    return f"{span} ({_number(table['value_low'].min())} to {_number(table['value_high'].max())})"
+    return f"{span} ({table['value_low'].min():z.3g} to {table['value_high'].max():z.3g})"
 
 
 def _span(low: float, high: float) -> str:
-    ends: Sequence[str] = sorted({_number(low), _number(high)}, key=float)
+    ends: Sequence[str] = sorted({f"{low:z.3g}", f"{high:z.3g}"}, key=float)
     return " to ".join(ends)

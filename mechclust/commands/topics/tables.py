@@ -10,7 +10,7 @@ import numpy as np
 
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.variants import Variant
-from mechclust.report.text import number_format, with_ends
+from mechclust.report.text import interval_text
 from probes import ProbeResult
 from probes.engine.sites import head_name
 from probes.functional.topic_embedding import SIMILARITIES
@@ -140,11 +140,10 @@ def shown_measures(table: pd.DataFrame, *, with_intervals: bool = False) -> pd.D
         table: as ``TopicsResult.by_measure``.
         with_intervals: also over documents, which a terminal has no room for.
     """
-    number = number_format(".3g")
     chance = []
     for row in table.itertuples():
         known = row.null_low == row.null_low
-        chance.append(f"{number(row.null_low)} to {number(row.null_high)}" if known else None)
+        chance.append(f"{row.null_low:z.3g} to {row.null_high:z.3g}" if known else None)
     table = table.assign(
         threshold=table["threshold"].map("{:g}".format),
         overlap=table["overlap"].map({True: "with", False: "without"}),
@@ -164,7 +163,7 @@ def shown_measures(table: pd.DataFrame, *, with_intervals: bool = False) -> pd.D
 def _with_intervals(table: pd.DataFrame, name: str, number: str) -> list[str | None]:
     """Return the numbers of a column as texts with their intervals, ``None`` for a missing one."""
     values = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-    return [with_ends(value, ends, number) if value == value else None for value, *ends in values]
+    return [interval_text(value, ends, number) if value == value else None for value, *ends in values]
 
 
 def topic_table(topics: TopicModel) -> pd.DataFrame:

@@ -14,24 +14,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
-from mechclust.evidence.bounds import Bound, verdict_of
+from mechclust.evidence.bounds import Bound
 from mechclust.evidence.intervals import mean_interval
-from mechclust.report.style import (
-    BLUE,
-    COLORS,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    RED,
+from mechclust.evidence.verdict import verdict_of
+from mechclust.report.plots import (
     direct_labels,
     layer_axis,
-    layer_curve,
-    layer_shades,
-    log_steps,
-    panel_rows,
-    seed_curve,
-    widest_chance,
+    plot_layers,
+    plot_seeds,
+    plot_widest_chance,
+    step_axis,
+    subplot_rows,
 )
+from mechclust.report.style import BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, layer_shades
 from mechclust.studies.cluster_factors.config import OVERLAPS, PRIVATE, ClusterFactorsConfig, overlap_arm
 from mechclust.studies.cluster_factors.results import ArmResults, Results
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, PROMPT, RANDOM
@@ -109,7 +104,7 @@ def phase_diagram_figure(config: ClusterFactorsConfig, results: Results) -> Figu
     where = {"x": "at x", "instruction": "end of instruction", "mean": "mean of prompt"}
     titles = [f"step {step}" for step in steps[drawn]]
     ylabels = [f"layer\n{name}" for name in where.values()]
-    figure, axes = panel_rows(titles, ylabels, size=(2.05, 2.15), x_axis=_overlap_axis)
+    figure, axes = subplot_rows(titles, ylabels, size=(2.05, 2.15), x_axis=_overlap_axis)
     for axis, (position, checkpoint) in zip(axes, product(where, drawn), strict=True):
         for x, overlap in enumerate(overlaps):
             _phase_column(axis, x, results[overlap_arm(overlap)], position, checkpoint, config.clear)
@@ -153,7 +148,7 @@ def _phase_legend(figure: Figure) -> None:
 def by_layer_figure(results: Results) -> Figure:
     """Draw ARI at x by layer at the end, against task, output and x, one panel per arm."""
     curves = {"x task": ("task", BLUE), "x output": ("output", RED), "x input": ("x", GREEN)}
-    figure, axes = panel_rows(_arm_titles(results), ["ARI at the end; accuracy"], size=(3.2, 2.7), x_axis=layer_axis)
+    figure, axes = subplot_rows(_arm_titles(results), ["ARI at the end; accuracy"], size=(3.2, 2.7), x_axis=layer_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
         labels = _curves(axis, arm, curves, ["x task"])
         linear = arm.linear[:, -1].mean(axis=0)
@@ -166,7 +161,7 @@ def within_the_other_figure(results: Results) -> Figure:
     """Draw ARI at x by layer at the end: task within outputs and output within tasks, for arms that have both."""
     curves = {"x task|output": ("task within output", BLUE), "x output|task": ("output within task", RED)}
     results = {name: arm for name, arm in results.items() if curves.keys() <= arm.ari.keys()}
-    figure, axes = panel_rows(_arm_titles(results), ["ARI at the end"], size=(3.2, 2.7), x_axis=layer_axis)
+    figure, axes = subplot_rows(_arm_titles(results), ["ARI at the end"], size=(3.2, 2.7), x_axis=layer_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
         direct_labels(axis, _curves(axis, arm, curves, list(curves)), _LABEL_SIZE)
     return figure
@@ -175,8 +170,8 @@ def within_the_other_figure(results: Results) -> Figure:
 def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, _Look], chance: Sequence[str]) -> list[_Label]:
     """Draw curves at the end with the wider chance band of some and of all seeds, and return the labels."""
     null = np.concatenate([arm.null[curve][:, -1] for curve in chance])
-    labels = [widest_chance(axis, range(null.shape[1]), null)]
-    return labels + [layer_curve(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
+    labels = [plot_widest_chance(axis, range(null.shape[1]), null)]
+    return labels + [plot_layers(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
 
 
 # ---- over training ----
@@ -186,7 +181,7 @@ def over_training_figure(results: Results, arms: Sequence[str]) -> Figure:
     """Draw task-ARI over training, one line per layer: above at x, below at the end of the instruction."""
     arms = [arm for arm in arms if arm in results]
     rows = {"x task": "task-ARI, at x", "instruction task": "task-ARI, end of the instruction"}
-    figure, axes = panel_rows(_arm_titles(arms), list(rows.values()), size=(3.2, 2.7), x_axis=log_steps)
+    figure, axes = subplot_rows(_arm_titles(arms), list(rows.values()), size=(3.2, 2.7), x_axis=step_axis)
     for axis, (curve, arm) in zip(axes, product(rows, arms), strict=True):
         _layers_over_training(axis, results[arm], curve)
     return figure
@@ -195,7 +190,7 @@ def over_training_figure(results: Results, arms: Sequence[str]) -> Figure:
 def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
     """Draw a curve of each layer, with its 95% interval at the end right of it."""
     null = einops.rearrange(arm.null[curve], "seed step layer end -> (seed layer) step end")
-    labels: list[tuple[float, str, object]] = [widest_chance(axis, arm.steps, null)]
+    labels: list[tuple[float, str, object]] = [plot_widest_chance(axis, arm.steps, null)]
     layers = einops.rearrange(arm.ari[curve], "seed step layer -> layer seed step")
     for k, (values, color) in enumerate(zip(layers, layer_shades(len(layers)), strict=True)):
         axis.plot(arm.steps, values.mean(axis=0), color=color, marker=".", ms=3)
@@ -208,9 +203,9 @@ def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
 
 def accuracy_figure(results: Results) -> Figure:
     """Draw validation accuracy over training, one panel per arm."""
-    figure, axes = panel_rows(_arm_titles(results), ["validation accuracy"], size=(2.6, 2.0), x_axis=log_steps)
+    figure, axes = subplot_rows(_arm_titles(results), ["validation accuracy"], size=(2.6, 2.0), x_axis=step_axis)
     for axis, arm in zip(axes, results.values(), strict=True):
-        seed_curve(axis, arm.steps, arm.accuracy, color=BLUE, marker=".")
+        plot_seeds(axis, arm.steps, arm.accuracy, color=BLUE, marker=".")
     return figure
 
 
@@ -222,10 +217,10 @@ def swaps_figure(results: Results) -> Figure:
     curves = {TASK_MEANS: ("tasks' means", BLUE), RANDOM: ("random", COLORS[7]), HALVES: ("halves of a task", ORANGE)}
     where = {"instruction_end": "end of the instruction", "input": "at x", PROMPT: "whole prompt"}
     ylabels = [f"{name}\nshare" for name in where.values()]
-    figure, axes = panel_rows(_arm_titles(results), ylabels, size=(2.3, 2.3), x_axis=layer_axis)
+    figure, axes = subplot_rows(_arm_titles(results), ylabels, size=(2.3, 2.3), x_axis=layer_axis)
     for n, (axis, (position, arm)) in enumerate(zip(axes, product(where, results.values()), strict=True), 1):
         became = arm.became[:, POSITIONS.index(position)]
-        labels = [layer_curve(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
+        labels = [plot_layers(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
         if n % len(results) == 0:
             direct_labels(axis, labels, _LABEL_SIZE)
     return figure

@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, EarlierRun, Finding, check_part
-from mechclust.evidence.compared import beyond_untrained, compared
-from mechclust.evidence.findings import TOO_SMALL, id_number
+from mechclust.evidence import Bound, EarlierVerdict, Finding, check_part
+from mechclust.evidence.compared import compared, compared_with_untrained
+from mechclust.evidence.findings import TOO_SMALL, finding_number
 from mechclust.report.growth import spearman_correlation
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -53,7 +53,7 @@ _Seeds = Float[np.ndarray, "seed"]
 _Curve = Float[np.ndarray, "seed step"]
 
 _finding = partial(compared, source="ours", shown="table")  # of values and a control's values, by seed
-_beyond_untrained = partial(beyond_untrained, source="ours", shown="table")  # of the end and the start of curves
+_beyond_untrained = partial(compared_with_untrained, source="ours", shown="table")  # of the end and the start of curves
 
 
 def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
@@ -69,7 +69,7 @@ def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]
         _bag_of_symbols(config, arms[PRIVATE]),
     ]
     findings = [replace(finding, not_tested=_not_tested(config, finding.id)) for finding in findings]
-    return sorted(findings, key=id_number)
+    return sorted(findings, key=finding_number)
 
 
 def _without_seeds(arm: ArmResults) -> ArmResults:
@@ -95,8 +95,8 @@ def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
     return ""
 
 
-def _earlier(changed: str) -> tuple[EarlierRun, ...]:
-    return (EarlierRun("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, "holds", changed),)
+def _earlier(changed: str) -> tuple[EarlierVerdict, ...]:
+    return (EarlierVerdict("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, "holds", changed),)
 
 
 def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.evidence.tables import UNKNOWN, mean_text
+from mechclust.evidence.intervals import UNKNOWN, mean_with_interval
 from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, jobs, measured_steps
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of, result_files
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.training import load_steps
+from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
 from tasks.instructions import VALIDATION_SUBSET
 
@@ -72,7 +72,7 @@ def _load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     folders = [out / "results" / Job(arm, seed).name for seed in config.seeds]
     measured = {}
     for name in [*probes_of(config, arm), "accuracy"]:
-        runs = [load_steps(folder, f"{VALIDATION_SUBSET}.{name}") for folder in folders]
+        runs = [load_results_by_step(folder, f"{VALIDATION_SUBSET}.{name}") for folder in folders]
         measured[name] = [[run[step] for step in steps] for run in runs]
     null_low = _curves(measured, "null_low")
     null_high = _curves(measured, "null_high")
@@ -106,6 +106,6 @@ def table_of(results: Results, measure: Literal["ari", "ami"]) -> pd.DataFrame:
     rows = []
     for name, arm in results.items():
         curves = arm.ari if measure == "ari" else arm.ami
-        cells = {curve: mean_text(index[:, -1, -1]) for curve, index in curves.items()}
-        rows.append({"arm": name, **cells, _LINEAR: mean_text(arm.linear[:, -1, -1], share=True)})
+        cells = {curve: mean_with_interval(index[:, -1, -1]) for curve, index in curves.items()}
+        rows.append({"arm": name, **cells, _LINEAR: mean_with_interval(arm.linear[:, -1, -1], share=True)})
     return pd.DataFrame(rows, columns=["arm", *CURVES, _LINEAR]).fillna(UNKNOWN)

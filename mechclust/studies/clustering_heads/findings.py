@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import attrgetter
 
-from mechclust.evidence import EarlierRun, Finding, Verdict
+from mechclust.evidence import EarlierVerdict, Finding, Verdict
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.clustering_heads.claims import joined_notes
@@ -106,8 +106,8 @@ def _described(finding: Finding, *, tested: bool) -> Finding:
     )
 
 
-def _history(id: str) -> tuple[EarlierRun, ...]:
+def _history(id: str) -> tuple[EarlierVerdict, ...]:
     if id not in _EARLIER:
         return ()
     verdict, seeds, changed = _EARLIER[id]
-    return (EarlierRun(_RUN, seeds, verdict, changed),)
+    return (EarlierVerdict(_RUN, seeds, verdict, changed),)

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mechclust.report.style import BLUE, GREY, ORANGE, RED, layer_axis, seed_curve, subplots
+from mechclust.report.plots import layer_axis, plot_seeds, subplots
+from mechclust.report.style import BLUE, GREY, ORANGE, RED
 from mechclust.studies.heads_in_models.config import (
     OFF,
     PRETRAINED,
@@ -132,7 +133,7 @@ def _cluster_curves(axis: Axes, models: HeadsByModel) -> None:
     for (subject, style), (i, (label, color)) in product(((TRAINED, "-"), (UNTRAINED, ":")), enumerate(labels)):
         curves = [heads.clusters[:, i] for heads in models[subject] if heads.clusters is not None]
         values = np.stack(curves)
-        seed_curve(axis, np.arange(values.shape[1]), values, color=color, ls=style, label=f"{label}, {subject}")
+        plot_seeds(axis, np.arange(values.shape[1]), values, color=color, ls=style, label=f"{label}, {subject}")
     axis.set(title="residual stream at x: clusters", ylabel="adjusted Rand index", ylim=(-0.1, 1.05))
     axis.legend(frameon=False, fontsize=8)
     layer_axis(axis)
@@ -205,7 +206,7 @@ def _draw_discovered(axis: Axes, config: HeadsInModelsConfig, models: HeadsByMod
     ):
         subjects = [prompt_subject(kind, order) for order in ORDERS]
         ends = [[_agreements(heads, name_of, config.together) for heads in models[subject]] for subject in subjects]
-        seed_curve(axis, sizes, np.mean(ends, axis=0), color=color, ls=style, marker="o", ms=3, label=label)
+        plot_seeds(axis, sizes, np.mean(ends, axis=0), color=color, ls=style, marker="o", ms=3, label=label)
     axis.axhline(0, color=GREY, ls=":", lw=1)
     axis.set_xscale("log")
     axis.set_xticks(sizes, [str(n) for n in sizes])

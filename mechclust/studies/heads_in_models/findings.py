@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from mechclust.evidence import Bound, EarlierRun, Finding, Verdict, check_part, mean_part
+from mechclust.evidence import Bound, EarlierVerdict, Finding, Verdict, check_part, mean_part
 from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import untested_findings
 from mechclust.studies.heads_in_models.config import (
@@ -111,12 +111,12 @@ def _place(finding: Finding) -> tuple[int, int]:
     return "AWIK".index(finding.id[0]), int(finding.id[1:])
 
 
-def _history(id: str) -> tuple[EarlierRun, ...]:
+def _history(id: str) -> tuple[EarlierVerdict, ...]:
     if id[0] in "WK":
         return ()
     fresh = "30 fresh seeds, because A3, A4 and I6 were undecided; the bounds are the same"
     verdict: Verdict = "undecided" if id in _UNDECIDED_BEFORE else "holds"
-    return (EarlierRun("2026-11-25, seeds 100 to 109", 10, verdict, fresh),)
+    return (EarlierVerdict("2026-11-25, seeds 100 to 109", 10, verdict, fresh),)
 
 
 # ---- networks that add ----

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREEN, GREY, RED, direct_labels, seed_curve, subplots
+from mechclust.report.plots import direct_labels, plot_seeds, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, RED
 from mechclust.studies.induction_heads.findings import INDUCTION_SCORE
 from mechclust.studies.induction_heads.results import RunResults, half_step
 
@@ -27,7 +28,7 @@ def over_training_figure(two: Sequence[RunResults], one: Sequence[RunResults]) -
     labels: dict[int, list[tuple[float, str, str]]] = {0: [], 1: []}
     for axis, name, color, of_runs in curves:
         values = np.stack(of_runs)
-        seed_curve(axis, steps, values, color=color)
+        plot_seeds(axis, steps, values, color=color)
         labels[int(axis is right)].append((float(values[:, -1].mean()), name, color))
     formed = INDUCTION_SCORE.met(float(np.mean([run.top_induction[-1] for run in two])))
     half_way = float(np.mean([half_step(run.steps, run.top_induction) for run in two]))

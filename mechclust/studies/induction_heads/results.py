@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from mechclust.studies.induction_heads.config import ONE, TWO, InductionHeadsConfig, results_of
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
-from mechclust.training import load_steps
+from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
 
 
@@ -56,7 +56,7 @@ def load_results(config: InductionHeadsConfig, out: Path, job: Job) -> RunResult
     """
     check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name
-    roles = load_steps(folder, "test.roles")
+    roles = load_results_by_step(folder, "test.roles")
     steps = np.array(list(roles))
     loss = load_result(folder / "loss.safetensors")["loss"].numpy()
     ablations = load_result(folder / "ablations.safetensors")

@@ -16,21 +16,8 @@ from matplotlib.patches import Patch
 from mechclust.evidence.intervals import mean_interval
 from mechclust.mossa.layer_groups import MARGIN
 from mechclust.mossa.task_curves import Which
-from mechclust.report.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    RED,
-    SOFT,
-    category_style,
-    direct_labels,
-    frame_only,
-    layer_axis,
-    outer_labels,
-    subplots,
-)
+from mechclust.report.plots import bare_axis, direct_labels, layer_axis, outer_labels, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT, category_style
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
@@ -307,7 +294,7 @@ def projection_figure(pictures: Mapping[str, ProbeResult], names: Sequence[str])
             color, marker = category_style(number)
             x, y = points[classes == number].T
             axis.scatter(x, y, s=12, lw=0, color=color, marker=marker, label=name)
-        frame_only(axis)
+        bare_axis(axis)
         axis.set(xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[model])
         axis.label_outer()
     handles, labels = axes[0].get_legend_handles_labels()

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.evidence import Bound, Finding, check_part
-from mechclust.evidence.findings import TOO_SMALL, id_number
-from mechclust.evidence.tables import mean_text
+from mechclust.evidence.findings import TOO_SMALL, finding_number
+from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.findings import (
     CURVE_FINDINGS,
@@ -21,7 +21,7 @@ from mechclust.mossa.findings import (
     CurvePart,
     judged_over_seeds,
 )
-from mechclust.mossa.shuffled_curves import other_clusters
+from mechclust.mossa.shuffled_curves import shuffled_clusters
 from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by_seed
@@ -46,7 +46,7 @@ _C7 = CurveFinding(
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
     parts=(CurvePart("", _encoded_difference, Bound(">", 0)),),
-    control=CurveControl("other operations called encoded", other_clusters),
+    control=CurveControl("other operations called encoded", shuffled_clusters),
     shown="page",
 )
 
@@ -66,15 +66,15 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
         *_of_held_out_tasks(seeds, curves, not_tested),
         *_checks(config, seeds, not_tested),
     ]
-    return sorted(findings, key=id_number)
+    return sorted(findings, key=finding_number)
 
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:
     """Return the ends of the layer groups, in layers: means over seeds and their intervals."""
     ends, has_transition = boundaries_by_seed(curves)
-    parts = [f"last shared layer {mean_text(ends[:, 0], decimals=1)}"]
+    parts = [f"last shared layer {mean_with_interval(ends[:, 0], decimals=1)}"]
     if has_transition.any():
-        parts.append(f"last layer of the transition {mean_text(ends[has_transition, 1], decimals=1)}")
+        parts.append(f"last layer of the transition {mean_with_interval(ends[has_transition, 1], decimals=1)}")
     count = int(has_transition.sum())
     return f"{', '.join(parts)}, of {curves[0].n_layers}; {count} of {len(ends)} seeds have a transition"
 

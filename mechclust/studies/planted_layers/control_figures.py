@@ -9,7 +9,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import COLORS, GREY, layer_axis, seed_curve, subplots
+from mechclust.report.plots import layer_axis, plot_seeds, subplots
+from mechclust.report.style import COLORS, GREY
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.figures import shade_layers
 from mechclust.studies.planted_layers.measure import ALL, FEW
@@ -63,7 +64,7 @@ def _draw_gain(axis: Axes, readings: Sequence[TrioReading]) -> None:
     for measure, color in _MEASURE_COLORS.items():
         values = np.stack([reading.gain[curve_place(RESIDUAL, measure)] for reading in readings])
         if np.isfinite(values).all():
-            seed_curve(axis, layers, values, color=color, marker=".", label=measure)
+            plot_seeds(axis, layers, values, color=color, marker=".", label=measure)
     trio = readings[0].trio
     title = f"{trio.column}, {trio.truth[0]}-{trio.truth[1]}" if trio.column == SAME else trio.column
     axis.set_title(title, fontsize=9)

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import interval_over_seeds
-from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT, layer_axis, seed_curve, subplots
+from mechclust.report.plots import layer_axis, plot_seeds, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT
 from mechclust.studies.planted_layers.config import (
     NONE,
     Pair,
@@ -95,7 +96,7 @@ def _draw_plant(axis: Axes, runs: Sequence[SeedResults], pair: Pair) -> None:
         row = Row(view, DEBIASED)
         values = np.stack([run.curve(pair, row) for run in runs])
         if np.isfinite(values).all():
-            seed_curve(axis, layers, values, color=_VIEW_COLORS[view], marker=".", label=view)
+            plot_seeds(axis, layers, values, color=_VIEW_COLORS[view], marker=".", label=view)
         bars = np.stack([run.threshold(pair, row) for run in runs])
         axis.plot(layers, bars.mean(axis=0), color=_VIEW_COLORS[view], ls=":", lw=1)
     axis.set_title(f"{pair.column}, layers {pair.truth[0]}-{pair.truth[1]}", fontsize=10)

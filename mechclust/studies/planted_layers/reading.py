@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.evidence.tables import mean_text
+from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.layer_groups import crossovers, group_boundaries
 from mechclust.mossa.task_curves import quantile_over_tasks
 from mechclust.studies.kept import load_there
@@ -245,7 +245,7 @@ def reading_table(
         chance = reading_chance(readings, name)
         has_chance = has_chance or math.isfinite(chance)
         for prompts in PROMPTS:
-            cells = [mean_text(scores[:, *curve_place(*row, prompts)], share=name in _SHARES) for row in rows]
+            cells = [mean_with_interval(scores[:, *curve_place(*row, prompts)], share=name in _SHARES) for row in rows]
             table[column if prompts == ALL else f"{column}, few prompts"] = [*cells, f"{chance:.2f}"]
     return table if has_chance else table[:-1]
 
@@ -257,9 +257,11 @@ def accuracy_table(runs: Sequence[SeedReadings]) -> pd.DataFrame:
     skills = list(runs[0].chance)
     rows = []
     for name in runs[0].accuracy:
-        cells = [mean_text(np.array([run.accuracy[name][skill] for run in runs]), share=True) for skill in skills]
+        cells = [
+            mean_with_interval(np.array([run.accuracy[name][skill] for run in runs]), share=True) for skill in skills
+        ]
         rows.append([name, *cells])
-    chances = [mean_text(np.array([run.chance[skill] for run in runs])) for skill in skills]
+    chances = [mean_with_interval(np.array([run.chance[skill] for run in runs])) for skill in skills]
     rows.append(["chance: without the skill", *chances])
     return pd.DataFrame(rows, columns=["model", *skills])
 

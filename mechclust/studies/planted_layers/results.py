@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence.tables import mean_text
+from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.task_curves import ByLayer
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.config import (
@@ -210,7 +210,7 @@ def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.Data
         if not runs[0].of(column):
             continue
         values = scores_by_row(config, runs, column, name, prompts)
-        cells[head] = {row: mean_text(seeds, share=name in SHARES) for row, seeds in values.items()}
+        cells[head] = {row: mean_with_interval(seeds, share=name in SHARES) for row, seeds in values.items()}
         chance = chance_of(column, name, runs[0])
         if column == main and math.isfinite(chance):
             cells[head][_CHANCE_ROW] = f"{chance:.2f}"
@@ -228,7 +228,7 @@ def loss_table(runs: Sequence[SeedResults]) -> pd.DataFrame:
     for pair in runs[0].pairs:
         if pair.column in (TRAINED, ALL, RATES) and pair.name in runs[0].losses:
             base, tuned = np.array([run.losses[pair.name] for run in runs]).T
-            rows.append([pair.name, mean_text(base), mean_text(tuned)])
+            rows.append([pair.name, mean_with_interval(base), mean_with_interval(tuned)])
     return pd.DataFrame(rows, columns=["pair", "base", "trained"])
 
 

@@ -10,22 +10,16 @@ import einops
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.style import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    RED,
-    category_style,
+from mechclust.report.plots import (
+    bare_axis,
     direct_labels,
-    frame_only,
-    layer_shades,
-    log_steps,
     plain_ticks,
-    seed_curve,
+    plot_seeds,
+    plot_widest_chance,
+    step_axis,
     subplots,
-    widest_chance,
 )
+from mechclust.report.style import BLUE, GREEN, ORANGE, PURPLE, RED, category_style, layer_shades
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.results import RunResults
 from probes import ProbeResult
@@ -44,12 +38,12 @@ def ari_over_training_figure(runs: Sequence[RunResults]) -> Figure:
     null = np.concatenate([einops.rearrange(run.null, "checkpoint site end -> site checkpoint end") for run in runs])
     titles = {TRAIN_SUBSET: "training subset", VALIDATION_SUBSET: "validation"}
     for axis, (split, title) in zip(axes, titles.items(), strict=True):
-        labels: list[tuple[float, str, Any]] = [widest_chance(axis, steps, null)]
+        labels: list[tuple[float, str, Any]] = [plot_widest_chance(axis, steps, null)]
         curves = einops.rearrange([run.ari[split] for run in runs], "seed checkpoint site -> site seed checkpoint")
         for name, color, values in zip(_names(len(curves)), layer_shades(len(curves)), curves, strict=True):
-            seed_curve(axis, steps, values, color=color, marker=".", ls="--" if name == "FN" else "-")
+            plot_seeds(axis, steps, values, color=color, marker=".", ls="--" if name == "FN" else "-")
             labels.append((float(values[:, -1].mean()), "final norm" if name == "FN" else f"layer {name}", color))
-        log_steps(axis)
+        step_axis(axis)
         axis.set(title=title, ylim=(-0.05, 1.02), xlim=(0, steps[-1] * 1.05))
         direct_labels(axis, labels)
     axes[0].set_ylabel("adjusted Rand index, clusters against task")
@@ -69,7 +63,7 @@ def ari_by_layer_figure(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
     for axis, (arm, runs) in zip(axes, arms.items(), strict=True):
         names = _names(runs[0].output_ari.shape[1])
         x = np.arange(len(names))
-        labels = [widest_chance(axis, x, np.stack([run.null[-1] for run in runs]))]
+        labels = [plot_widest_chance(axis, x, np.stack([run.null[-1] for run in runs]))]
         for label, color, values in (
             ("task", BLUE, np.stack([run.ari[VALIDATION_SUBSET][-1] for run in runs])),
             ("output", RED, np.stack([run.output_ari[-1] for run in runs])),
@@ -99,7 +93,7 @@ def projections_figure(results: Mapping[int, ProbeResult]) -> Figure:
         for code in np.unique(classes).tolist():
             color, marker = category_style(code)
             axis.scatter(x[classes == code], y[classes == code], s=5, lw=0, color=color, marker=marker)
-        frame_only(axis)
+        bare_axis(axis)
         axis.set(xlabel=f"layer {result.layers[site]}", ylabel=f"step {step}")
         axis.label_outer()
     return figure
@@ -115,7 +109,7 @@ def accuracy_and_loss_figure(runs: Mapping[Job, RunResults]) -> Figure:
         left.plot(run.steps, run.accuracy, marker=".", label=None if job.arm in labelled else job.arm, **style)
         right.plot(np.arange(len(run.loss)), run.loss, **style)
         labelled.add(job.arm)
-    log_steps(left)
+    step_axis(left)
     left.set(ylabel="validation accuracy", ylim=(-0.02, 1.02), xlim=(0, None))
     right.set(xlabel="training step", ylabel="training loss (nats per token)", yscale="log")
     plain_ticks(right)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
 from mechclust.evidence.finding import Shown
-from mechclust.evidence.findings import id_number, untested_findings
+from mechclust.evidence.findings import finding_number, untested_findings
 from mechclust.report.growth import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of
@@ -42,7 +42,7 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
     ]
     if not config.test_findings:
         findings = untested_findings(findings)
-    return sorted(findings, key=id_number)
+    return sorted(findings, key=finding_number)
 
 
 # ---- the top layer ----

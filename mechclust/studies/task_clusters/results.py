@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from mechclust.studies.kept import check_there
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, results_of
-from mechclust.training import load_steps
+from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
@@ -49,11 +49,11 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
     """
     check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name
-    by_split = {split: load_steps(folder, f"{split}.ari") for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
+    by_split = {split: load_results_by_step(folder, f"{split}.ari") for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
     validation = by_split[VALIDATION_SUBSET]
     null = [_stack(validation, end, "task") for end in ("null_low", "null_high", "null_mean")]
-    tsne = load_steps(folder, f"{VALIDATION_SUBSET}.ari-tsne")
-    accuracy = load_steps(folder, f"{VALIDATION_SUBSET}.accuracy")
+    tsne = load_results_by_step(folder, f"{VALIDATION_SUBSET}.ari-tsne")
+    accuracy = load_results_by_step(folder, f"{VALIDATION_SUBSET}.accuracy")
     return RunResults(
         steps=np.array(list(validation)),
         ari={split: _stack(by_step, "ari", "task") for split, by_step in by_split.items()},

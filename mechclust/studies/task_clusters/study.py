@@ -16,7 +16,7 @@ from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, tas
 from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load_results
 from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models, trainings
-from mechclust.training import TrainConfig, load_steps
+from mechclust.training import TrainConfig, load_results_by_step
 from tasks import InstructionFollowing
 from tasks.instructions import VALIDATION_SUBSET
 
@@ -69,7 +69,7 @@ def panels(config: TaskClustersConfig, results: Results) -> list[Panel]:
 
     arms = by_arm(config, results.runs)
     first = next(iter(results.runs))
-    pictures = load_steps(results.out / "results" / first.name, f"{VALIDATION_SUBSET}.projection")
+    pictures = load_results_by_step(results.out / "results" / first.name, f"{VALIDATION_SUBSET}.projection")
     drawn = {
         "ari_over_training": figures.ari_over_training_figure(arms["private"]),
         "ari_by_layer": figures.ari_by_layer_figure(arms),

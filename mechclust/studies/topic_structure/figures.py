@@ -8,18 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.style import (
-    BLUE,
-    GREY,
-    MATHTEXT,
-    RED,
-    SOFT,
-    direct_labels,
-    layer_shades,
-    log_steps,
-    seed_curve,
-    subplots,
-)
+from mechclust.report.plots import direct_labels, plot_seeds, step_axis, subplots
+from mechclust.report.style import BLUE, GREY, MATHTEXT, RED, SOFT, layer_shades
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm
 from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig
@@ -62,10 +52,10 @@ def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns) -> Fi
             growth = growth_of(trained, RIGHT)
             assert trained[0].effects is not None
             steps = [int(step) for step in trained[0].effects.coords["step"]]
-            seed_curve(axis, steps, growth, color=color)
+            plot_seeds(axis, steps, growth, color=color)
             labels.append((float(growth[:, -1].mean()), row, color))
         axis.axhline(LEAST_GROWTH, color=GREY, lw=1.2, ls=":")
-        log_steps(axis)
+        step_axis(axis)
         axis.set(title=loss, xlim=(0, config.everything_steps))
         direct_labels(axis, labels)
     axes[0].set_ylabel("growth of separation (standard deviations)")

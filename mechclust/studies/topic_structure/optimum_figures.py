@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREY, RED, layer_shades, log_steps, seed_curve, subplots
+from mechclust.report.plots import plot_seeds, step_axis, subplots
+from mechclust.report.style import BLUE, GREY, RED, layer_shades
 from mechclust.studies.topic_structure.arms import DECAYED
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, ways_of
@@ -31,7 +32,7 @@ def _from_closed_form(axis: Axes, config: TopicStructureConfig, minimisers: Sequ
     limits = minimisers[0]["population"].tolist()
     for place, color in enumerate(layer_shades(len(limits))):
         label = f"{config.optimum_lengths[place]:,} words"
-        seed_curve(axis, documents, distances[:, place], color=color, marker=".", label=label)
+        plot_seeds(axis, documents, distances[:, place], color=color, marker=".", label=label)
         axis.axhline(limits[place], color=color, ls=":", lw=1)
     start = distances[:, 0, 0].mean()
     axis.plot(documents, start * (documents / documents[0]) ** -0.5, color=GREY, lw=1, ls="--")
@@ -45,8 +46,8 @@ def _over_training(axis: Axes, runs: Sequence[TrainedRun]) -> None:
     steps = [int(step) for step in runs[0].way.coords["step"]]
     curves = ways_of(runs)
     for name, (color, label) in _WAYS.items():
-        seed_curve(axis, steps, curves[name], color=color, marker=".", label=label)
-    log_steps(axis)
+        plot_seeds(axis, steps, curves[name], color=color, marker=".", label=label)
+    step_axis(axis)
     axis.set(yscale="log", xlim=(0, None))
     axis.set_title("trained network: distance from")
     axis.legend(frameon=False)

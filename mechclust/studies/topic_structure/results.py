@@ -25,7 +25,7 @@ from mechclust.studies.topic_structure.arms import (
 )
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.stages import TwoStages, two_stages
-from mechclust.training import load_steps
+from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
 
 _ATTENTION_WEIGHTS = ("W_K", "W_Q")
@@ -116,7 +116,7 @@ def _load_run(folder: Path, width: int) -> TrainedRun:
         start=load_result(folder / "blocks-start.safetensors"),
         end=load_result(folder / "blocks.safetensors"),
         changes=_curves(folder, "change"),
-        attention=load_steps(folder, "dev.attention"),
+        attention=load_results_by_step(folder, "dev.attention"),
         width=width,
         norms=_curves(folder, "norm"),
         words=_load_if_there(folder / "words.safetensors"),

@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from mechclust.models.adapters import adapter_of
 from mechclust.models.huggingface import ADAPTER
 from mechclust.models.instruction_format import FormattedExample
-from mechclust.training.tuning.answers import check_examples_fit
-from mechclust.training.tuning.checkpoints import newest_whole
+from mechclust.training.errors import DivergedError
+from mechclust.training.tuning.answers import check_answers_fit
+from mechclust.training.tuning.checkpoints import newest_checkpoint
 from mechclust.training.tuning.config import TuneConfig
-from mechclust.training.tuning.errors import DivergedError
 from mechclust.training.tuning.lora import check_modules, train_lora
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_atomic, write_errors, write_json
@@ -99,7 +99,7 @@ def tune_adapter(
     if not examples:
         raise InputError(f"{name} has no examples to train on; give some, or leave it out")
     subject = {"config": asdict(config), "base": base, "data": _digest(examples)}
-    finished = tuned_at(folder, subject, name)
+    finished = adapter_at(folder, subject, name)
     if finished is not None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
         return finished
@@ -117,7 +117,7 @@ def tune_adapter(
         "losses": [(int(log["step"]), float(log["loss"])) for log in logs if "loss" in log],
         "examples": len(examples),
         "seconds": seconds,
-        "weights": digest_of_weights(folder),
+        "weights": adapter_digest(folder),
         "versions": package_versions() | {package: version(package) for package in _PACKAGES},
     }
     write_json(folder / _RECORD, {**_as_json(subject), **record})
@@ -125,7 +125,7 @@ def tune_adapter(
     return _tuned(folder, {**subject, **record})
 
 
-def tuned_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
+def adapter_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
     """Return the finished adapter in a folder, or ``None`` if it is missing or damaged.
 
     Raises:
@@ -145,7 +145,7 @@ def tuned_at(folder: str | Path, subject: dict[str, Any] | None = None, name: st
     return _tuned(folder, record) if record is not None and _is_undamaged(folder, record) else None
 
 
-def digest_of_weights(folder: str | Path) -> str:
+def adapter_digest(folder: str | Path) -> str:
     """Return a digest that identifies an adapter's weights."""
     weights = load_file(Path(folder) / _WEIGHTS)
     return digest_of(chain.from_iterable(sorted(weights.items())))
@@ -161,7 +161,7 @@ def _check(model: PreTrainedModel, examples: Sequence[FormattedExample], config:
         raise InputError(
             f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or train for more"
         )
-    check_examples_fit(model, examples, name)
+    check_answers_fit(model, examples, name)
     check_modules(model, config.modules)
 
 
@@ -187,11 +187,11 @@ def _train(
     """Train to the last step, and return its checkpoint and the seconds that it took."""
     steps = config.steps_for(len(examples))
     seconds = 0.0
-    last = newest_whole(checkpoints)
+    last = newest_checkpoint(checkpoints)
     if last is None or last[0] < steps:  # Hugging Face's Trainer, resumed at its end, may take one step more
         resume = None if last is None else last[1]
         seconds = train_lora(model, examples, config, checkpoints, name, source, resume, progress)
-        last = newest_whole(checkpoints)
+        last = newest_checkpoint(checkpoints)
     if last is None or last[0] != steps:
         raise RuntimeError(f"Hugging Face's Trainer left no checkpoint of step {steps} of {name}")
     _, checkpoint = last
@@ -238,7 +238,7 @@ def _is_undamaged(folder: Path, record: dict[str, Any]) -> bool:
         settings = record["config"]
         saved = (config["peft_type"], config["r"], config["lora_alpha"], sorted(config["target_modules"]))
         wanted = ("LORA", settings["rank"], settings["alpha"], sorted(settings["modules"]))
-        return bool(saved == wanted and digest_of_weights(folder) == record["weights"])
+        return bool(saved == wanted and adapter_digest(folder) == record["weights"])
     except Exception:  # a damaged file may raise anything
         return False
 

@@ -54,9 +54,9 @@ def score_answers(
         Float64 and bool, in the examples' order.
 
     Raises:
-        InputError: for examples that the model cannot read, see ``check_examples_fit``, or longer than a batch.
+        InputError: for examples that the model cannot read, see ``check_answers_fit``, or longer than a batch.
     """
-    check_examples_fit(model, examples, "the answers")
+    check_answers_fit(model, examples, "the answers")
     loss = torch.full((len(examples),), torch.nan, dtype=torch.float64)
     exact = torch.zeros(len(examples), dtype=torch.bool)
     device = device_of(model)
@@ -85,7 +85,7 @@ def _name_of(row: int) -> str:
     return f"example {row + 1}"
 
 
-def check_examples_fit(model: PreTrainedModel, examples: Sequence[FormattedExample], name: str) -> None:
+def check_answers_fit(model: PreTrainedModel, examples: Sequence[FormattedExample], name: str) -> None:
     """Refuse examples with more tokens than a model has positions, and tokens of another model.
 
     Raises:

@@ -21,7 +21,7 @@ _NUMBERED = re.compile(r"checkpoint-(\d+)")
 _FULL_DISK_BYTES = 2**20  # with less space a disk counts as full
 
 
-def newest_whole(folder: Path) -> tuple[int, Path] | None:
+def newest_checkpoint(folder: Path) -> tuple[int, Path] | None:
     """Return step and path of the last whole checkpoint in a Trainer's folder, and remove incomplete ones."""
     checkpoints: dict[int, Path] = {}
     for path in folder.glob("checkpoint-*") if folder.exists() else ():
@@ -46,7 +46,7 @@ def _digests(path: Path) -> dict[str, str]:
     return {file.name: digest_of([file.read_bytes()]) for file in files}
 
 
-def mark_whole(checkpoint: Path) -> None:
+def mark_checkpoint(checkpoint: Path) -> None:
     """Mark a checkpoint as whole, once it is."""
     write_json(checkpoint / _MARK, _digests(checkpoint))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,7 +63,7 @@ def train_lora(
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
     with quiet_transformers(), _borrowed(model), _seeded(config.seed):
-        from mechclust.training.tuning.trainer import AnswerTrainer, MarkWhole, StepBar
+        from mechclust.training.tuning.answer_trainer import AnswerTrainer, training_arguments
 
         arguments = training_arguments(config, len(examples), checkpoints, device, model.dtype)
         wrapped = _with_adapter(peft, model, config)
@@ -75,8 +74,8 @@ def train_lora(
             arguments,
             data_collator=answer_collator(model),
             train_dataset=list(examples),
-            callbacks=[MarkWhole(), StepBar(name)] if progress else [MarkWhole()],
             name=name,
+            progress=progress,
         )
         outcome = trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return float(outcome.metrics["train_runtime"])
@@ -98,57 +97,6 @@ def _with_adapter(peft: Any, model: PreTrainedModel, config: TuneConfig) -> Any:
             f"peft cannot put an adapter beside {', '.join(config.modules)} of {type(model).__name__} "
             f"({' '.join(str(error).split())[:200]}); name linear layers with --tuning.modules"
         ) from error
-
-
-def training_arguments(
-    config: TuneConfig, n_examples: int, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
-) -> Any:
-    """Return Hugging Face's ``TrainingArguments`` for one model on one device. Several adapters are several jobs."""
-    from transformers import TrainingArguments
-
-    if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
-    steps = config.steps_for(n_examples)
-    every = max(1, steps // 100)  # a logged loss is a mean over these
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=config.batch_size,
-        gradient_accumulation_steps=config.accumulation,
-        max_steps=steps,
-        learning_rate=config.lr,
-        lr_scheduler_type="cosine",
-        warmup_steps=config.warmup,
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.clip,
-        **matmul_precision(config, device, dtype),
-        logging_steps=every,
-        logging_nan_inf_filter=False,
-        save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
-        save_total_limit=2,
-        seed=config.seed,
-        data_seed=config.seed,
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        use_cpu=device.type == "cpu",
-        dataloader_pin_memory=device.type == "cuda",
-    )
-    arguments._n_gpu = min(1, arguments.n_gpu)
-    return arguments
-
-
-def matmul_precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
-    """Return the format in which matrices are multiplied, as ``TrainingArguments`` takes it.
-
-    In float16 small gradients of the activations would be 0, so the Trainer scales the loss. The adapter's weights are
-    float32 (peft).
-
-    Args:
-        config: how to train.
-        device: where.
-        dtype: of the base's weights.
-    """
-    return {"bf16": config.bf16, "fp16": not config.bf16 and device.type == "cuda" and dtype == torch.float16}
 
 
 def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:

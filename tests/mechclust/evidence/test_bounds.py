@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.evidence.bounds import Bound, Within, joint_verdict, verdict_of
+from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.intervals import mean_interval
+from mechclust.evidence.verdict import joint_verdict, verdict_of
 
 
 class TestBound:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mechclust.evidence import Bound, mean_part, share_part
-from mechclust.evidence.compared import beyond_untrained, compared
+from mechclust.evidence.compared import compared, compared_with_untrained
 
 BOUNDS = {"accuracy": Bound(">=", 0.8), "ARI": Bound("<=", 0.3)}
 ACCURACY = np.array([[0.1, 0.5, 0.9], [0.2, 0.6, 1.0]])
@@ -27,7 +27,7 @@ def test_the_control_is_judged_as_the_finding():
 
 
 def test_untrained_networks_are_the_first_checkpoint():
-    finding = beyond_untrained("X1", "read", BOUNDS, [ACCURACY, ARI], source="ours", shown="headline")
+    finding = compared_with_untrained("X1", "read", BOUNDS, [ACCURACY, ARI], source="ours", shown="headline")
     assert [part.values for part in finding.parts] == [(0.9, 1.0), (0.2, 0.1)]
     assert finding.control.name == "untrained networks"
     assert [part.values for part in finding.control.parts] == [(0.1, 0.2), (0.0, 0.1)]

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from mechclust.evidence import Bound, Finding, Within, check_part, family_notes, mean_part, resampled_part, share_part
-from mechclust.evidence.families import p_value
+from mechclust.evidence.families import _p_value
 from probes.functional.holm import holm
 
 ABOVE = Bound(">", 0)
@@ -43,44 +43,44 @@ class TestHolm:
 class TestPValue:
     def test_of_a_skewed_interval_is_that_of_the_end_nearer_to_the_bound(self):
         skewed = made("A", resampled_part("", [0.1], (0.01, 0.5), ABOVE))
-        assert (skewed.verdict, p_value(skewed) < 0.05) == ("holds", True)
+        assert (skewed.verdict, _p_value(skewed) < 0.05) == ("holds", True)
         wide = made("A", resampled_part("", [0.1], (-0.01, 0.11), ABOVE))
-        assert (wide.verdict, p_value(wide) > 0.05) == ("undecided", True)
+        assert (wide.verdict, _p_value(wide) > 0.05) == ("undecided", True)
 
     def test_is_that_of_the_t_test(self):
         values = np.random.default_rng(1).normal(1, 1, 6).tolist()
-        assert p_value(of_mean("A", values)) == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
-        assert p_value(of_mean("A", values, Bound("<", 0))) == 1.0
-        assert p_value(of_mean("A", values[:1])) == 1.0
+        assert _p_value(of_mean("A", values)) == pytest.approx(stats.ttest_1samp(values, 0).pvalue)
+        assert _p_value(of_mean("A", values, Bound("<", 0))) == 1.0
+        assert _p_value(of_mean("A", values[:1])) == 1.0
 
     def test_of_a_share_agrees_with_its_interval(self):
         for k in range(1, 40):
             share = made("A", share_part("", [1.0] * k + [0.0] * (40 - k), Bound(">", 0.3)))
-            assert (p_value(share) < 0.05) == (share.verdict == "holds")
+            assert (_p_value(share) < 0.05) == (share.verdict == "holds")
 
     def test_of_shares_of_many_examples_agrees_with_its_interval(self):
         rng = np.random.default_rng(0)
         for _ in range(200):
             share = made("A", share_part("", rng.beta(8, 3, 5), Bound(">", 0.55)))
-            assert (p_value(share) < 0.05) == (share.verdict == "holds")
+            assert (_p_value(share) < 0.05) == (share.verdict == "holds")
 
     def test_of_a_given_interval_is_normal(self):
-        assert p_value(made("A", resampled_part("", [1.96], (0.0, 3.92), ABOVE))) == pytest.approx(0.05, abs=1e-4)
+        assert _p_value(made("A", resampled_part("", [1.96], (0.0, 3.92), ABOVE))) == pytest.approx(0.05, abs=1e-4)
 
     def test_of_parts_is_the_largest(self):
         strong, weak = [1.0, 1.01, 1.02], [1.0, 2.0, 3.0]
         both = made("A", mean_part("a", strong, ABOVE), mean_part("b", weak, ABOVE))
-        assert p_value(both) == pytest.approx(stats.ttest_1samp(weak, 0).pvalue)
+        assert _p_value(both) == pytest.approx(stats.ttest_1samp(weak, 0).pvalue)
 
     def test_of_a_range_is_that_of_the_nearer_end(self):
         values = [0.5, 0.55, 0.58, 0.52]
         within = of_mean("A", values, Within(0.1, 0.7))
-        assert p_value(within) == pytest.approx(stats.ttest_1samp(values, 0.7).pvalue)
-        assert p_value(of_mean("A", values, Within(0.6, 0.7))) == 1.0
+        assert _p_value(within) == pytest.approx(stats.ttest_1samp(values, 0.7).pvalue)
+        assert _p_value(of_mean("A", values, Within(0.6, 0.7))) == 1.0
 
     def test_of_equal_values_is_nothing(self):
-        assert p_value(of_mean("A", [1.0, 1.0])) == 0.0
-        assert p_value(of_mean("A", [1.0, 1.0], Bound(">=", 1))) == 1.0
+        assert _p_value(of_mean("A", [1.0, 1.0])) == 0.0
+        assert _p_value(of_mean("A", [1.0, 1.0], Bound(">=", 1))) == 1.0
 
 
 class TestNotes:
@@ -92,7 +92,7 @@ class TestNotes:
         assert [c.verdict for c in findings] == ["holds", "undecided", "undecided"]
         findings[1] = of_mean("B", [1.0, 1.5, 2.2])
         assert findings[1].verdict == "holds"
-        assert p_value(findings[1]) * 2 > 0.05
+        assert _p_value(findings[1]) * 2 > 0.05
         assert family_notes(findings) == [
             "Headline findings: A, B, C. With Holm's correction over them, B would be undecided."
         ]

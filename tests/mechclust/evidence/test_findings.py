@@ -11,7 +11,7 @@ import pytest
 from mechclust.evidence import (
     Bound,
     Control,
-    EarlierRun,
+    EarlierVerdict,
     Finding,
     Findings,
     Within,
@@ -21,9 +21,9 @@ from mechclust.evidence import (
     resampled_part,
     save_findings,
 )
-from mechclust.evidence.findings import with_history
-from mechclust.evidence.intervals import mean_interval
-from mechclust.evidence.tables import markdown_table, mean_text, shown_on_pages, text_table
+from mechclust.evidence.findings import findings_with_history
+from mechclust.evidence.intervals import mean_interval, mean_with_interval
+from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
 from mechclust.report.html import findings_html
 from tasks import InputError
 
@@ -102,7 +102,7 @@ class TestFile:
 
 class TestHistory:
     ROW = {"finding": "T1", "run": "seeds 0 to 2", "seeds": 3, "verdict": "does not hold", "changed": "more steps"}
-    EARLIER = EarlierRun("seeds 0 to 2", 3, "does not hold", "more steps")
+    EARLIER = EarlierVerdict("seeds 0 to 2", 3, "does not hold", "more steps")
 
     def test_stands_beside_the_findings(self, tmp_path):
         save_findings([finding(), finding("T2")], tmp_path / "findings.json")
@@ -114,7 +114,7 @@ class TestHistory:
 
     def test_is_kept_once_in_the_findings(self, tmp_path):
         (tmp_path / "history.json").write_text(json.dumps([self.ROW]))
-        save_findings(with_history([finding()], tmp_path), tmp_path / "findings.json")
+        save_findings(findings_with_history([finding()], tmp_path), tmp_path / "findings.json")
         assert json.loads((tmp_path / "findings.json").read_text())[0]["history"][0]["run"] == "seeds 0 to 2"
         assert load_findings(tmp_path)[0].history == (self.EARLIER,)
 
@@ -122,7 +122,7 @@ class TestHistory:
     def test_that_is_none_is_refused(self, tmp_path, text):
         (tmp_path / "history.json").write_text(text)
         with pytest.raises(InputError, match=r"history\.json' is not a list of earlier verdicts.*; expected objects"):
-            with_history([finding()], tmp_path)
+            findings_with_history([finding()], tmp_path)
 
 
 class TestTables:
@@ -188,17 +188,18 @@ class TestTables:
 
 def test_a_mean_is_written_with_its_interval():
     values = [0.5, 0.7, 0.9]
-    assert mean_text(values) == "0.70 (0.20 to 1.20)"  # Student's t with 2 degrees of freedom: 4.303 * 0.2 / sqrt(3)
-    assert mean_text(values, decimals=1) == "0.7 (0.2 to 1.2)"
-    low, high = map(float, mean_text(values, share=True)[6:-1].split(" to "))
+    # Student's t with 2 degrees of freedom: 4.303 * 0.2 / sqrt(3)
+    assert mean_with_interval(values) == "0.70 (0.20 to 1.20)"
+    assert mean_with_interval(values, decimals=1) == "0.7 (0.2 to 1.2)"
+    low, high = map(float, mean_with_interval(values, share=True)[6:-1].split(" to "))
     assert 0 < low < 0.7 < high < 1
-    assert mean_text([0.5, math.nan]) == mean_text([]) == "–"
-    assert mean_text([0.5]) == "0.50"
+    assert mean_with_interval([0.5, math.nan]) == mean_with_interval([]) == "–"
+    assert mean_with_interval([0.5]) == "0.50"
 
 
 class TestPage:
     def test_shows_values_controls_and_verdicts_and_folds_the_rest(self):
-        earlier = EarlierRun("seeds 0 to 2", 3, "does not hold", "more steps")
+        earlier = EarlierVerdict("seeds 0 to 2", 3, "does not hold", "more steps")
         page = findings_html([*FINDINGS, finding("T1", history=(earlier,))])
         table, checks = page.split("Worst value")
         assert 'class="verdict does-not-hold"' in table

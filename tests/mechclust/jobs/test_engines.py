@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from mechclust.jobs import Ray, each_result, map_jobs, mapping
+from mechclust.jobs import Ray, imap_jobs, map_jobs, mapping
 from tasks import InputError
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -41,7 +41,7 @@ def test_values_threads_environment_and_a_job_that_raises(engine, monkeypatch):
     refuse = "next((_ for _ in ()).throw(__import__('tasks').InputError('this one')))"
     jobs += ["1 / 0", refuse, "__import__('sys').exit(3)", about]
     found = {}
-    for outcome in each_result(eval, jobs, 2, engine=engine, name=lambda job: job[:5]):
+    for outcome in imap_jobs(eval, jobs, 2, engine=engine, name=lambda job: job[:5]):
         assert outcome.position not in found
         found[outcome.position] = outcome
     assert sorted(found) == list(range(6))
@@ -65,7 +65,7 @@ def test_a_job_whose_worker_is_killed_is_run_again_and_given_up_in_the_end(engin
     told = f"open({str(log)!r}, 'a').write('slow ')"
     slow = f"({told}, __import__('time').sleep(0.6), 'slow')[2]"
     jobs = [slow, DIE, "'last'"]
-    found = {outcome.position: outcome for outcome in each_result(eval, jobs, 2, engine=engine)}
+    found = {outcome.position: outcome for outcome in imap_jobs(eval, jobs, 2, engine=engine)}
     assert [found[position].value for position in range(3)] == ["slow", None, "last"]
     assert log.read_text() == "slow "
     text = str(found[1].error)
@@ -81,7 +81,7 @@ def test_a_job_whose_worker_is_killed_is_run_again_and_given_up_in_the_end(engin
 def test_a_job_that_takes_too_long_is_stopped_and_named(engine):
     """The clock starts with the job, not when its worker is made."""
     jobs = ["__import__('time').sleep(500)", "'quick'"]
-    found = {o.position: o for o in each_result(eval, jobs, 2, engine=engine, timeout=5, name=lambda job: job[-6:])}
+    found = {o.position: o for o in imap_jobs(eval, jobs, 2, engine=engine, timeout=5, name=lambda job: job[-6:])}
     assert found[1].value == "quick"
     assert isinstance(found[0].error, InputError)
     assert str(found[0].error) == (
@@ -92,7 +92,7 @@ def test_a_job_that_takes_too_long_is_stopped_and_named(engine):
 @pytest.mark.parametrize("seconds", [3_000_000.0, float("inf")])
 def test_a_limit_of_months_is_no_limit(seconds):
     """Pipes are waited for at most some weeks."""
-    assert [outcome.value for outcome in each_result(eval, ["7"], 1, timeout=seconds)] == [7]
+    assert [outcome.value for outcome in imap_jobs(eval, ["7"], 1, timeout=seconds)] == [7]
 
 
 def test_the_error_that_is_raised_says_how_many_others_there_are():
@@ -127,7 +127,7 @@ def test_setup_is_called_once_a_worker_and_a_lost_workers_jobs_are_done_by_anoth
 
     called = f"open({str(calls)!r}, 'a').write(str({PROCESS}) + ' ')"
     make = f"(lambda called: lambda job: eval(job, {{'times': 10}}))({called})"
-    work = each_result(operator.call, jobs(), 2, engine=engine, setup=partial(eval, make))
+    work = imap_jobs(operator.call, jobs(), 2, engine=engine, setup=partial(eval, make))
     found, ahead = [], []
     with closing(work):
         for outcome in work:
@@ -143,12 +143,12 @@ def test_setup_is_called_once_a_worker_and_a_lost_workers_jobs_are_done_by_anoth
 
 def test_what_setup_raises_is_raised(engine):
     with pytest.raises(ZeroDivisionError):
-        list(each_result(operator.call, ["1", "2"], 2, engine=engine, setup=partial(eval, "1 / 0")))
+        list(imap_jobs(operator.call, ["1", "2"], 2, engine=engine, setup=partial(eval, "1 / 0")))
 
 
 def test_an_early_end_ends_the_workers(engine, tmp_path):
     note = f"open({str(tmp_path / 'process')!r}, 'w').write(str({PROCESS}))"
-    work = each_result(eval, ["1", f"({note}, __import__('time').sleep(500))"], 2, engine=engine)
+    work = imap_jobs(eval, ["1", f"({note}, __import__('time').sleep(500))"], 2, engine=engine)
     with closing(work):
         assert next(work).value == 1
         while not (tmp_path / "process").exists() or not (tmp_path / "process").read_text():

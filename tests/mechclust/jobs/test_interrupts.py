@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.jobs import one_interrupt
-from mechclust.jobs.interrupts import telling_what_is_kept
+from mechclust.jobs.interrupts import interrupt_message
 
 ROOT = Path(__file__).parents[3]
 
@@ -215,12 +215,12 @@ def test_an_error_that_was_made_of_an_interrupt_ends_the_command_as_one():
 
 
 def test_an_error_that_was_made_of_an_interrupt_says_what_is_kept():
-    with pytest.raises(KeyboardInterrupt, match="rows"), one_interrupt(), telling_what_is_kept(lambda: "rows"):
+    with pytest.raises(KeyboardInterrupt, match="rows"), one_interrupt(), interrupt_message(lambda: "rows"):
         fail_in_set_name()
 
 
 def test_an_error_without_an_interrupt_stays_what_it_is():
-    with pytest.raises(ValueError, match="a defect"), one_interrupt(), telling_what_is_kept(str):
+    with pytest.raises(ValueError, match="a defect"), one_interrupt(), interrupt_message(str):
         raise ValueError("a defect") from KeyError("another")
 
 

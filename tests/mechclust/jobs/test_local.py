@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechclust.jobs import close_bars, each_result, map_jobs, mapping, progress_bar
-from mechclust.jobs.progress import PatientLock
+from mechclust.jobs import close_bars, imap_jobs, map_jobs, mapping, progress_bar
+from mechclust.jobs.progress import BarLock
 from probes.engine.devices import check_device
 from tasks import InputError
 
@@ -192,7 +192,7 @@ def test_a_worker_that_is_lost_while_it_is_made_ready_is_told_in_the_end(monkeyp
     monkeypatch.setattr(mapping, "LOCAL_RETRIES", 1)
     setup = partial(eval, "__import__('os').kill(__import__('os').getpid(), 9)")
     with pytest.raises(InputError) as refused:
-        list(each_result(print, [1, 2], 2, setup=setup))
+        list(imap_jobs(print, [1, 2], 2, setup=setup))
     assert re.match(  # the other worker may be lost as well by then
         r"a worker was lost before its first job [23] times \(killed by signal 9, often for too little memory\); ",
         str(refused.value),
@@ -206,7 +206,7 @@ def test_workers_that_are_lost_while_they_are_made_ready_stop_no_other(monkeypat
     made = f"__import__('pathlib').Path({str(tmp_path / 'first')!r})"
     die = "__import__('os').kill(__import__('os').getpid(), 9)"
     setup = partial(eval, f"(__import__('time').sleep(1), {die}) if {made}.exists() else {made}.touch()")
-    outcomes = list(each_result(_sized, ["__import__('time').sleep(1)", "2", "3"], 2, setup=setup))
+    outcomes = list(imap_jobs(_sized, ["__import__('time').sleep(1)", "2", "3"], 2, setup=setup))
     assert [outcome.error for outcome in outcomes] == [None] * 3
     assert sorted(outcome.position for outcome in outcomes) == [0, 1, 2]
 
@@ -215,7 +215,7 @@ def test_workers_that_are_lost_while_they_are_made_ready_stop_no_other(monkeypat
 def test_large_jobs_and_large_results_pass_each_other():
     """More than a pipe holds, both ways at once, with a second job sent while the first is done."""
     big = "'" + "x" * 2_000_000 + "'"
-    results = each_result(_sized, [big] * 6, 2, setup=dict)
+    results = imap_jobs(_sized, [big] * 6, 2, setup=dict)
     assert [outcome.value for outcome in results] == ["x" * 2_000_000] * 6
 
 
@@ -234,7 +234,7 @@ def test_a_lock_whose_owner_was_killed_stops_nobody_for_long():
             return inner.acquire(timeout=0.01)
 
     inner = multiprocessing.get_context("spawn").RLock()
-    lock = PatientLock(Watched())
+    lock = BarLock(Watched())
     holder = threading.Thread(target=inner.acquire)
     holder.start()
     holder.join()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.jobs import Ray, each_result, map_jobs
+from mechclust.jobs import Ray, imap_jobs, map_jobs
 from tasks import InputError
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
@@ -53,7 +53,7 @@ def test_a_node_lost_in_the_middle_costs_time_only(nodes, tmp_path):
 
     thread = threading.Thread(target=lose)
     thread.start()
-    outcomes = list(each_result(eval, jobs, engine=Ray(nodes.address)))
+    outcomes = list(imap_jobs(eval, jobs, engine=Ray(nodes.address)))
     thread.join()
     assert sorted((outcome.position, outcome.value) for outcome in outcomes) == [(0, 0), (1, 1), (2, 2)]
 
@@ -74,7 +74,7 @@ def test_a_node_that_does_not_see_the_folder(nodes, tmp_path, monkeypatch):
     assert map_jobs(eval, [noting(run, "1")] * 3, 1, engine=Ray(nodes.address), folder=run) == [1, 1, 1]
     assert len(processes(run)) == 1  # workers says how many run at once
     assert len(list(run.iterdir())) == 1
-    each_result(eval, ["1"], 1, engine=Ray(nodes.address), folder=run).close()  # before the first result
+    imap_jobs(eval, ["1"], 1, engine=Ray(nodes.address), folder=run).close()  # before the first result
     with pytest.raises(TypeError):
         map_jobs(threading.Lock(), ["1"], 1, engine=Ray(nodes.address), folder=run)  # cannot be sent
     assert map_jobs(eval, [], engine=Ray(nodes.address), folder=run) == []
@@ -186,9 +186,9 @@ def interrupt(process, tmp_path, *, of_ray=False):
     ],
 )
 def test_no_such_cluster_is_told_at_once(address, text):
-    from mechclust.jobs import connection
+    from mechclust.jobs import ray_connection
 
-    connection.leave_ray()  # a connection that is there would be taken for another address too
+    ray_connection.leave_ray()  # a connection that is there would be taken for another address too
     with pytest.raises(InputError, match=text):
         map_jobs(abs, [1, 2], engine=Ray(address))
 
@@ -203,9 +203,9 @@ def test_what_no_node_has_is_told_unless_workers_are_waited_for(nodes, monkeypat
     with pytest.raises(InputError, match=r"^no node of the Ray cluster has 999 GPUs for a job \(at most \d+ GPUs?\); "):
         map_jobs(abs, [1, 2], engine=Ray(nodes.address, gpus_per_job=999))
 
-    from mechclust.jobs import cluster
+    from mechclust.jobs import ray_pool
 
-    monkeypatch.setattr(cluster, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(ray_pool, "_PATIENCE_S", 1.0)
     nodes.lose(nodes.second)
 
     said = []

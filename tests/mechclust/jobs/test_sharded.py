@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from mechclust.jobs import Outcome, each_result, run_sharded, sharded
+from mechclust.jobs import Outcome, imap_jobs, run_sharded, sharded
 from mechclust.models import ModelConfig, build_model
 from probes import CKA, NDims, NeighbourPurity, Probe, Rows, Sum, TaskClusterARI, last_token, residual, run
 from probes.store.locks import locked_folder
@@ -147,7 +147,7 @@ class TestEqualToRun:
             lacks={"": "say %r"},
         )
         (shard,) = sharded.shards_of(
-            [batch.select(slice(1, None))], 1, reading=sharded.reading_of(None, "model"), tokens_per_batch=1
+            [batch.select(slice(1, None))], 1, reading=sharded.tokenizer_of_shards(None, "model"), tokens_per_batch=1
         )
         (found,) = shard.batches({}, shard.reading({}))
         expected = batch.select(slice(1, None))
@@ -176,7 +176,7 @@ class TestEqualToRun:
 
 
 def one_worker_a_shard(seed: int, fn: Any, jobs: Any, *_: Any, setup: Any, **__: Any) -> Any:
-    """In place of ``each_result``: outcomes in a random order."""
+    """In place of ``imap_jobs``: outcomes in a random order."""
     outcomes = [Outcome(k, fn(setup(), job)) for k, job in enumerate(jobs)]
     random.Random(seed).shuffle(outcomes)
     yield from outcomes
@@ -187,11 +187,11 @@ class TestOrder:
         probe = CKA(label="task", form="moments")
         expected = run_sharded(one, WHOLE.split(10), probe, workers=1, shard_examples=10)
         for seed in range(3):
-            monkeypatch.setattr(sharded, "each_result", partial(one_worker_a_shard, seed))
+            monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, seed))
             assert same(run_sharded(one, WHOLE.split(10), probe, shard_examples=10), expected)
 
     def test_workers_whose_models_differ(self, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "each_result", partial(one_worker_a_shard, 0))
+        monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
         seeds = iter(range(9))
         with pytest.raises(InputError) as refused:
             run_sharded(lambda: seeded(next(seeds)), WHOLE.split(10), NDims(), shard_examples=10)
@@ -427,7 +427,7 @@ def test_no_shard_is_begun_far_behind_one_that_hangs() -> None:
             started.append(k)
             yield f"__import__('time').sleep({0 if k else 4})"
 
-    for outcome in each_result(eval, jobs(), 2, lead=4):
+    for outcome in imap_jobs(eval, jobs(), 2, lead=4):
         if outcome.position == 0:
             assert len(started) <= 16  # 8 until then, and those that were drawn at once after it
             break

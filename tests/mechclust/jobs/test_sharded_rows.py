@@ -68,7 +68,7 @@ class TestTheSame:
         assert same(saved(tmp_path / "s", [partial(function, k) for k in range(3)]), expected)
 
     def test_shards_in_any_order(self, tmp_path: Path, expected: RowStore, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "each_result", partial(one_worker_a_shard, 1))
+        monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 1))
         assert same(saved(tmp_path / "s"), expected)
 
 
@@ -155,14 +155,14 @@ class TestRefusals:
         assert same(RowStore(folder), expected)
 
     def test_an_example_of_two_shards(self, tmp_path: Path, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "each_result", partial(one_worker_a_shard, 0))
+        monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
         with pytest.raises(
             InputError, match=r"^example index \d+ was given twice; give every example an index of its own$"
         ):
             saved(tmp_path / "s", [WHOLE, WHOLE])
 
     def test_workers_whose_models_differ(self, tmp_path: Path, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "each_result", partial(one_worker_a_shard, 0))
+        monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
         seeds = iter(range(9))
         with pytest.raises(
             InputError, match=r"^load returned different models in two workers; make it return the same weights"

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mechclust.mossa.published import CORRELATIONS, HELD_OUT, N_LAYERS, SEEN, Quartiles
+from mechclust.mossa.published import CORRELATIONS, HELD_OUT, N_LAYERS, SEEN, PublishedQuartiles
 from mechclust.mossa.task_curves import TaskCurves
 
 _QUARTILE = 0.6745  # of a standard normal distribution
@@ -39,7 +39,7 @@ def published_curves(n_seen: int, n_held_out: int, seed: int = 0) -> TaskCurves:
     )  # fmt: skip
 
 
-def _at(published: Quartiles, place: np.ndarray) -> np.ndarray:
+def _at(published: PublishedQuartiles, place: np.ndarray) -> np.ndarray:
     table = np.array([published.low, published.median, published.high])
     known = np.isfinite(table).all(axis=0)
     layers = np.arange(1, N_LAYERS + 1)

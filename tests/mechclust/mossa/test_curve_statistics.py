@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 from mechclust.mossa import curve_statistics as of
-from mechclust.mossa.task_curves import bootstrap_interval
+from mechclust.mossa.bootstrap import bootstrap_interval
+from mechclust.mossa.layer_groups import all_groups
 from tests.mechclust.mossa.test_task_curves import curves
 
 DRAW = np.random.default_rng(4)
@@ -33,16 +34,16 @@ def spread(values):
 @pytest.mark.parametrize(
     ("statistic", "expected"),
     [
-        (of.fall_with_depth, stats.spearmanr(np.arange(16), BASE).statistic),
+        (of.base_depth_correlation, stats.spearmanr(np.arange(16), BASE).statistic),
         (of.median_fall, BASE[:4].mean() - BASE[-4:].mean()),
-        (of.range_growth, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
-        (of.widening_with_depth, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
+        (of.spread_growth, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
+        (of.spread_depth_correlation, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
         (of.last_gap, TUNED[-1] - BASE[-1]),
         (of.upper_gap, (TUNED - BASE)[8:].mean()),
         (of.late_gap, (TUNED - BASE)[5:].mean()),
         (of.least_upper_gap, (TUNED - BASE)[8:].min()),
         (of.early_gap, (TUNED - BASE)[2:4].mean()),
-        (of.middle_narrowing, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
+        (of.middle_spread_ratio, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
         (of.relative_spread, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
         (
             partial(of.gain_correlation, covariate="x"),
@@ -61,10 +62,10 @@ def spread(values):
             (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[8:].mean(),
         ),
         (
-            of.way_to_ceiling,
+            of.ceiling_share,
             (TUNED - BASE)[8:].mean() / (np.median(RANDOM.ceiling, axis=0) - BASE)[8:].mean(),
         ),
-        (of.above_null, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
+        (of.null_gap, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
         (
             of.wider_spread,
             spread(RANDOM.tuned[6:])[8:].mean() - spread(RANDOM.tuned[:6])[8:].mean(),
@@ -85,30 +86,29 @@ def test_many_draws_at_once_are_those_one_by_one():
     """Every statistic, also those of layer groups."""
     drawn = RANDOM.resampled(12)
     given = {"covariate": "x", "which": "tuned", "start": 0.0, "end": 0.25}
-    names = [
-        name
+    statistics = [
+        value
         for name, value in vars(of).items()
         if inspect.isfunction(value) and value.__module__ == of.__name__ and not name.startswith("_")
-        and name not in {"early_layers", "middle_layers", "correlation", "with_depth"}
+        and name != "correlation"
     ]  # fmt: skip
-    assert len(names) >= 16
-    for name in names:
-        statistic = getattr(of, name)
+    assert len(statistics) >= 16
+    for statistic in (*statistics, all_groups):
         options = {k: v for k, v in given.items() if k in inspect.signature(statistic).parameters}
         together = statistic(drawn, **options)
         for i in range(12):
             arrays = {k: getattr(drawn, k)[i] for k in ("base", "tuned", "ceiling", "null")}
             one = replace(drawn, **arrays, covariates={"x": drawn.covariates["x"][i]})
             alone = statistic(one, **options)
-            assert np.asarray(together[i]) == pytest.approx(np.asarray(alone), nan_ok=True), name
+            assert np.asarray(together[i]) == pytest.approx(np.asarray(alone), nan_ok=True), statistic
 
 
 class TestLayers:
     def test_bands_are_shares_of_the_depth(self):
         thirty_two, two = curves(np.zeros((1, 32))), curves(np.zeros((1, 2)))
-        assert [*range(1, 33)][of.early_layers(thirty_two)] == [5, 6, 7, 8]
-        assert [*range(1, 33)][of.middle_layers(thirty_two)] == [*range(9, 17)]
-        assert [1, 2][of.early_layers(two)] == [of.middle_layers(two).start + 1]
+        assert [*range(1, 33)][of._early_layers(thirty_two)] == [5, 6, 7, 8]
+        assert [*range(1, 33)][of._middle_layers(thirty_two)] == [*range(9, 17)]
+        assert [1, 2][of._early_layers(two)] == [of._middle_layers(two).start + 1]
 
     def test_distance_of_the_boundaries_from_the_papers(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (3, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (3, 1))
@@ -122,14 +122,14 @@ class TestLayers:
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (4, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (4, 1))
         to_the_top, apart = curves(base, tuned), tuned.copy()
         apart[:2, 3] -= 0.1  # tasks differ by .1 at the last layer, where refinement begins
-        assert [float(of.all_groups(c)) for c in (to_the_top, curves(base), curves(base, apart))] == [0.0, 0.0, 1.0]
+        assert [float(all_groups(c)) for c in (to_the_top, curves(base), curves(base, apart))] == [0.0, 0.0, 1.0]
 
 
 class TestUndefined:
     def test_a_task_without_numbers_changes_nothing(self):
         lost = np.full((1, 16), np.nan)
         more = curves(np.concatenate([RANDOM.base, lost]), np.concatenate([RANDOM.tuned, lost]))
-        for statistic in (of.fall_with_depth, of.upper_gap, of.relative_spread, of.early_gap):
+        for statistic in (of.base_depth_correlation, of.upper_gap, of.relative_spread, of.early_gap):
             assert statistic(more) == pytest.approx(float(statistic(RANDOM)))
 
     def test_correlations_need_three_tasks_and_variance(self):
@@ -140,13 +140,13 @@ class TestUndefined:
 
     def test_the_way_to_a_ceiling_that_is_no_further(self):
         found = curves(np.full((3, 2), 0.9), ceiling=np.full((3, 2), 0.905))
-        assert np.isnan(of.way_to_ceiling(found))
+        assert np.isnan(of.ceiling_share(found))
 
     def test_tasks_without_a_ceiling_are_left_out_of_it(self):
         ceiling = np.full((4, 2), np.nan)
         ceiling[:2] = 1.0
         base, tuned = np.array([[0.5] * 2] * 2 + [[0.0] * 2] * 2), np.array([[0.75] * 2] * 2 + [[0.0] * 2] * 2)
-        assert of.way_to_ceiling(curves(base, tuned, ceiling=ceiling)) == 0.5
+        assert of.ceiling_share(curves(base, tuned, ceiling=ceiling)) == 0.5
 
     def test_draws_of_tasks_that_have_a_ceiling_all_have_one(self):
         """Of draws from all tasks, some would have none."""
@@ -155,10 +155,10 @@ class TestUndefined:
         ceiling[there] = 1.0
         all_tasks = curves(np.full((12, 2), 0.5), np.linspace(0.6, 0.9, 12)[:, None] * [1, 1], ceiling=ceiling)
         few = replace(all_tasks, ceiling=np.where(np.arange(12)[:, None] == 4, ceiling, np.nan))
-        assert np.isnan(bootstrap_interval(few, of.way_to_ceiling)[1]).all()
+        assert np.isnan(bootstrap_interval(few, of.ceiling_share)[1]).all()
         own = all_tasks.with_ceiling
         assert own.tasks == tuple(f"t{i}" for i in there)
-        value, (low, high) = bootstrap_interval(own, of.way_to_ceiling)
+        value, (low, high) = bootstrap_interval(own, of.ceiling_share)
         at = 2 * (all_tasks.tuned[there, 0] - 0.5)
         assert value == pytest.approx(at[3])
         assert at[0] <= low < value < high <= at[-1]

@@ -26,17 +26,17 @@ CURVES = replace(
 )
 CHANGES = [
     shuffled.swapped_curves,
-    shuffled.exchanged_controls,
+    shuffled.shuffled_controls,
     shuffled.permuted_layers,
-    shuffled.seen_called_held_out,
-    shuffled.other_covariates,
-    shuffled.other_clusters,
+    shuffled.shuffled_held_out,
+    shuffled.shuffled_covariates,
+    shuffled.shuffled_clusters,
 ]
 
 
 @pytest.mark.parametrize(
     ("change", "one", "other"),
-    [(shuffled.swapped_curves, "base", "tuned"), (shuffled.exchanged_controls, "tuned", "null")],
+    [(shuffled.swapped_curves, "base", "tuned"), (shuffled.shuffled_controls, "tuned", "null")],
 )
 def test_two_curves_change_places_in_half_of_the_tasks(change, one, other):
     changed = change(CURVES)
@@ -56,15 +56,15 @@ def test_layers_of_all_curves_move_together():
 
 
 def test_as_many_seen_tasks_of_the_same_clusters_are_called_held_out():
-    changed = shuffled.seen_called_held_out(CURVES)
+    changed = shuffled.shuffled_held_out(CURVES)
     assert changed.tasks == CURVES.seen.tasks
     assert [changed.clusters[place] for place in np.flatnonzero(changed.held_out)] == ["x", "y", None]
     whole = replace(CURVES, held_out=np.arange(11) < 4)  # all of x, of which no seen task is left
-    assert shuffled.seen_called_held_out(whole).held_out.sum() == 4
+    assert shuffled.shuffled_held_out(whole).held_out.sum() == 4
 
 
 def test_covariates_are_those_of_other_tasks_seen_ones_for_seen_ones():
-    size = shuffled.other_covariates(CURVES).covariates["size"]
+    size = shuffled.shuffled_covariates(CURVES).covariates["size"]
     assert sorted(size[HELD_OUT]) == [0, 4, 9]
     assert sorted(size[~HELD_OUT]) == [1, 2, 3, 5, 6, 7, 8, 10]
     assert not np.array_equal(size, np.arange(11))
@@ -73,16 +73,10 @@ def test_covariates_are_those_of_other_tasks_seen_ones_for_seen_ones():
 def test_a_cluster_has_the_covariates_of_another():
     of_cluster = {"x": 1.0, "y": 2.0, None: 3.0}
     values = np.array([of_cluster[cluster] for cluster in CURVES.clusters])
-    given = shuffled.other_clusters(replace(CURVES, covariates={"size": values})).covariates["size"]
+    given = shuffled.shuffled_clusters(replace(CURVES, covariates={"size": values})).covariates["size"]
     by_cluster = {cluster: set(given[[c == cluster for c in CURVES.clusters]]) for cluster in of_cluster}
     assert sorted(value for (value,) in by_cluster.values()) == [1, 2, 3]
     assert by_cluster != {cluster: {value} for cluster, value in of_cluster.items()}
-
-
-def test_tuned_takes_the_place_of_the_base():
-    changed = shuffled.tuned_as_base(CURVES)
-    assert np.array_equal(changed.base, CURVES.tuned)
-    assert np.array_equal(changed.tuned, CURVES.tuned)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

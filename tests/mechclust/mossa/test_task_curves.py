@@ -7,14 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mechclust.mossa.bootstrap import bootstrap_ends, bootstrap_interval
 from mechclust.mossa.curve_statistics import last_gap
-from mechclust.mossa.task_curves import (
-    TaskCurves,
-    bootstrap_interval,
-    central_interval,
-    defined_mean,
-    quantile_over_tasks,
-)
+from mechclust.mossa.task_curves import TaskCurves, defined_mean, quantile_over_tasks
 from tasks import InputError
 
 
@@ -158,8 +153,8 @@ class TestBootstrap:
 
     def test_is_undefined_where_too_many_draws_are(self):
         draws = np.arange(100.0)
-        assert np.isfinite(central_interval(np.where(draws < 5, np.nan, draws))).all()
-        assert np.isnan(central_interval(np.where(draws < 6, np.nan, draws))).all()
+        assert np.isfinite(bootstrap_ends(np.where(draws < 5, np.nan, draws))).all()
+        assert np.isnan(bootstrap_ends(np.where(draws < 6, np.nan, draws))).all()
 
     def test_seeds_repeat(self):
         found = curves(np.random.default_rng(0).random((6, 2)))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from mechclust.commands.folder import own_folder
-from mechclust.report.folder import check_command, open_folder, read_record, record_command
+from mechclust.report.folder import check_folder, claim_folder, open_folder
+from mechclust.report.run_record import read_run_record
 from probes.store.files import temporary_of, write_json
 from probes.store.locks import locked_folder
 from tasks import InputError
@@ -38,7 +39,7 @@ def test_a_run_begins_without_leftovers(tmp_path: Path, leftover: Path) -> None:
 
 
 def test_a_command_begins_without_leftovers_when_the_folder_is_its_own(tmp_path: Path, leftover: Path) -> None:
-    check_command(tmp_path, "compare")
+    check_folder(tmp_path, "compare")
     with locked_folder(tmp_path), pytest.raises(InputError, match="is in use by another process"):
         own_folder(tmp_path, "compare").__enter__()
     assert leftover.exists()
@@ -53,13 +54,13 @@ def test_a_changed_record_of_a_run(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 2'))
     message = f"{str(path)!r} was changed or is damaged (its checksum does not match); "
     with pytest.raises(InputError) as refused:
-        read_record(tmp_path, WAY)
+        read_run_record(tmp_path, WAY)
     assert str(refused.value) == message + WAY
     with pytest.raises(InputError) as refused, open_folder(tmp_path, "toy", {"seed": 2}):
         pass
     assert str(refused.value) == message + "choose another folder with --out"
     with pytest.raises(InputError) as refused:
-        check_command(tmp_path, "compare")
+        check_folder(tmp_path, "compare")
     assert str(refused.value) == message + WAY
 
 
@@ -67,11 +68,11 @@ def test_a_changed_record_of_a_run(tmp_path: Path) -> None:
 def test_a_record_that_lacks_a_part(tmp_path: Path, lacking: str) -> None:
     with open_folder(tmp_path, "toy", {"seed": 1}):
         pass
-    record = read_record(tmp_path, WAY)
+    record = read_run_record(tmp_path, WAY)
     del record[lacking]
     write_json(tmp_path / "config.json", record)
     with pytest.raises(InputError) as refused:
-        read_record(tmp_path, WAY)
+        read_run_record(tmp_path, WAY)
     assert str(refused.value) == f"{str(tmp_path)!r} holds no run (no readable config.json); {WAY}"
 
 
@@ -79,21 +80,21 @@ def test_a_record_that_lacks_a_part(tmp_path: Path, lacking: str) -> None:
 def test_records_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match="holds no run"):
-        read_record(tmp_path, WAY)
+        read_run_record(tmp_path, WAY)
     (tmp_path / "mechclust.json").write_text(text)
     with pytest.raises(InputError) as refused:
-        check_command(tmp_path, "compare")
+        check_folder(tmp_path, "compare")
     assert str(refused.value) == (
         f"{str(tmp_path / 'mechclust.json')!r} is damaged (it is not what was written); delete it, or {WAY}"
     )
 
 
 def test_a_changed_record_of_a_report(tmp_path: Path) -> None:
-    record_command(tmp_path, "compare")
+    claim_folder(tmp_path, "compare")
     path = tmp_path / "mechclust.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "command": "topics"}))
     with pytest.raises(InputError) as refused:
-        check_command(tmp_path, "topics")
+        check_folder(tmp_path, "topics")
     assert str(refused.value) == f"{str(path)!r} is damaged (its checksum does not match); delete it, or {WAY}"
 
 
@@ -118,7 +119,7 @@ def test_a_folder_that_is_removed_under_a_run_says_again_what_it_holds(tmp_path)
 
     with pytest.raises(OSError, match="gone"):
         run()
-    assert read_record(out, WAY)["config"] == {"seed": 0}
+    assert read_run_record(out, WAY)["config"] == {"seed": 0}
     with open_folder(out, "toy", {"seed": 0}):
         shutil.rmtree(out)
     assert not out.exists()

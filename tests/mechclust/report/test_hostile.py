@@ -15,10 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.html import content_policy, png_bytes, table_html
+from mechclust.report.html import table_html
 from mechclust.report.page import render_report, write_report
-from mechclust.report.style import MATHTEXT, subplots
+from mechclust.report.pictures import png_bytes
+from mechclust.report.plots import subplots
+from mechclust.report.style import MATHTEXT
 from mechclust.report.text import figure_text, table_as_csv, table_text
+from mechclust.web.scripts import content_policy
 from tasks.text.visible import visible_text
 from tests.faults.hostile import HOSTILE
 

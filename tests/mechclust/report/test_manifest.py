@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mechclust.report import Analysis, Panel, write_report
-from mechclust.report.folder import check_command, open_folder
+from mechclust.report.folder import check_folder, open_folder
 from mechclust.report.manifest import read_manifest, write_manifest
 from probes import ProbeResult
 from probes.store.files import write_atomic
@@ -120,14 +120,14 @@ def test_a_link_to_itself_is_refused(tmp_path):
     page.unlink()
     page.symlink_to(page)
     with pytest.raises(InputError, match="is a link out of the folder"):
-        check_command(tmp_path / "out", "topics")
+        check_folder(tmp_path / "out", "topics")
 
 
 def test_a_damaged_manifest_names_the_way_out_of_its_caller(tmp_path):
     report(tmp_path)
     (tmp_path / "mechclust.json").write_text("{")
     with pytest.raises(InputError, match="or give another folder with --record"):
-        check_command(tmp_path, "topics", "give another folder with --record")
+        check_folder(tmp_path, "topics", "give another folder with --record")
 
 
 def test_the_folder_itself_may_be_a_link(tmp_path):
@@ -159,7 +159,7 @@ def test_a_report_that_was_interrupted_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         write_atomic(path, data)
 
-    monkeypatch.setattr("mechclust.report.manifest.write_atomic", stop)
+    monkeypatch.setattr("mechclust.report.folder.write_atomic", stop)
     with pytest.raises(KeyboardInterrupt):
         write_report(tmp_path, **{**ABOUT, "title": "Other"}, analysis=Analysis(panels=[panel("two")]))
     monkeypatch.undo()
@@ -184,7 +184,7 @@ class TestRuns:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
         with pytest.raises(InputError, match=r"is not listed in mechclust\.json"):
-            check_command(tmp_path, "run toy")
+            check_folder(tmp_path, "run toy")
         with pytest.raises(InputError), open_folder(tmp_path, "toy", {"seed": 0}):
             pass
         assert (tmp_path / name).read_text() == "mine"

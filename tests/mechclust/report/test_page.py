@@ -16,7 +16,7 @@ import torch
 
 from mechclust.evidence import Bound, Control, Finding, mean_part, resampled_part
 from mechclust.report import Analysis, Panel, render_report, write_report
-from mechclust.report.html import png_bytes
+from mechclust.report.pictures import png_bytes
 from probes import ProbeResult, load_result
 from tasks import InputError
 
@@ -280,7 +280,7 @@ class TestFolder:
         def full(*args):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("mechclust.report.manifest.write_atomic", full)
+        monkeypatch.setattr("mechclust.report.folder.write_atomic", full)
         with pytest.raises(InputError, match=r"^the report could not be written to '.*' \(No space left on device\)"):
             write_report(tmp_path, **self.ABOUT, analysis=Analysis())
 

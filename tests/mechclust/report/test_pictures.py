@@ -13,9 +13,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from mechclust.report import Panel
-from mechclust.report.pictures import pdf_bytes, print_files
-from mechclust.report.style import chance_band, subplots
+from mechclust.report.pictures import pdf_bytes, print_pictures
+from mechclust.report.plots import chance_band, subplots
 
 
 def drawn(text: str = "layer") -> Figure:
@@ -27,7 +26,7 @@ def drawn(text: str = "layer") -> Figure:
 
 
 def test_a_png_has_300_dots_per_inch_and_a_pdf_embeds_its_fonts() -> None:
-    files = print_files(Panel("one", drawn(), "what it shows"))
+    files = print_pictures(drawn())
     assert sorted(files) == [".pdf", ".png"]
     with Image.open(io.BytesIO(files[".png"])) as image:
         assert image.size == (900, 600)

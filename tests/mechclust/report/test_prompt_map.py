@@ -10,10 +10,12 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from mechclust.attention.page import html_page as page_with_policy
+from mechclust.attention.page import attention_page as page_with_policy
 from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report
-from mechclust.report.prompt_map import MAX_CHARACTERS, packed_plane, points_script, prompt_map
+from mechclust.report.prompt_map import _packed_plane, prompt_map
+from mechclust.report.text import MAX_CHARACTERS
+from mechclust.web.scripts import with_kit
 from tasks import InputError
 
 browser = pytest.mark.browser
@@ -67,19 +69,19 @@ def small(**more):
 
 def test_a_plane_is_packed_by_one_scale_round_its_middle():
     layer = np.random.default_rng(0).uniform(-1, 1, (500, 2)) * [3, 1] + [100, -7]
-    steps = numbers(packed_plane(layer), "<i2").reshape(500, 2)
+    steps = numbers(_packed_plane(layer), "<i2").reshape(500, 2)
     assert np.abs(steps).max() == HALF  # the farthest prompt reaches the frame, none is outside
     slope, offset = np.polyfit(layer[:, 0], steps[:, 0], 1)
     np.testing.assert_allclose(steps[:, 0], slope * layer[:, 0] + offset, atol=0.51)
     offset = np.mean(steps[:, 1] - slope * layer[:, 1])  # the same slope: the plane is not stretched
     np.testing.assert_allclose(steps[:, 1], slope * layer[:, 1] + offset, atol=1.1)
-    np.testing.assert_array_equal(numbers(packed_plane(layer * 1e-9), "<i2"), steps.ravel())
+    np.testing.assert_array_equal(numbers(_packed_plane(layer * 1e-9), "<i2"), steps.ravel())
 
 
 def test_prompts_far_off_are_marked_at_the_edge_in_their_direction():
     layer = np.random.default_rng(0).normal(size=(300, 2))
     layer[7], layer[100] = [400, 100], [-30, -900]
-    steps = numbers(packed_plane(layer), "<i2").reshape(300, 2)
+    steps = numbers(_packed_plane(layer), "<i2").reshape(300, 2)
     assert sorted(np.flatnonzero((np.abs(steps) == EDGE).any(axis=1))) == [7, 100]
     assert steps[7].tolist() == [EDGE, pytest.approx(HALF / 4, rel=0.02)]
     assert steps[100].tolist() == [pytest.approx(-HALF / 30, rel=0.1), -EDGE]
@@ -90,7 +92,7 @@ def test_prompts_far_off_are_marked_at_the_edge_in_their_direction():
 
 @pytest.mark.parametrize("layer", [np.zeros((5, 2)), np.full((5, 2), 3.0), np.array([[2.0, 1.0]])])
 def test_prompts_at_one_point_stand_in_the_middle(layer):
-    assert numbers(packed_plane(layer), "<i2").tolist() == [0] * layer.size
+    assert numbers(_packed_plane(layer), "<i2").tolist() == [0] * layer.size
     planes = np.stack([layer, layer])
     data = data_of(prompt_map({"m": planes}, [0, 1], ["x"] * len(layer), {"task": ["a"] * len(layer)}))
     assert data["models"][0]["spot"] == [True, True]
@@ -99,7 +101,7 @@ def test_prompts_at_one_point_stand_in_the_middle(layer):
 def test_one_prompt_apart_from_many_alike():
     layer = np.zeros((200, 2))
     layer[3] = [1, 0]
-    steps = numbers(packed_plane(layer), "<i2").reshape(200, 2)
+    steps = numbers(_packed_plane(layer), "<i2").reshape(200, 2)
     assert steps[3].tolist() == [HALF, 0]
     assert not steps[4:].any()
 
@@ -224,7 +226,7 @@ def lab(rgb):
     ids=["all cones", "protanopia", "deuteranopia"],
 )
 def test_hues_of_one_shape_can_be_told_apart(seen):
-    hues = re.findall(r"#\w{6}", re.search(r"HUES = \[(.*?)\]", points_script())[1])
+    hues = re.findall(r"#\w{6}", re.search(r"HUES = \[(.*?)\]", with_kit("mechclust.report", "points.js"))[1])
     assert len(hues) == 12
     for same in (hues[:6], hues[6:]):
         colours = [lab(seen @ linear(hue)) for hue in same]
@@ -549,7 +551,7 @@ def test_hover_finds_the_nearest_of_many(show):
     size = page.locator("canvas.points").bounding_box()["width"]
     for at in (1, 0):
         to_layer(page, at)
-        steps = numbers(packed_plane(planes[at]), "<i2").reshape(-1, 2) / HALF
+        steps = numbers(_packed_plane(planes[at]), "<i2").reshape(-1, 2) / HALF
         room = page.evaluate(
             "() => { const canvas = document.querySelector('canvas.points'); return canvas.clientWidth; }"
         )
@@ -641,7 +643,7 @@ def test_hostile_texts_are_text(show):
     html = prompt_map({HOSTILE[0]: xy[None]}, [0], HOSTILE, {HOSTILE[1]: HOSTILE}, clusters=np.zeros((1, n), dtype=int))
     page = show(html)
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-    steps = numbers(packed_plane(xy), "<i2").reshape(-1, 2) / HALF
+    steps = numbers(_packed_plane(xy), "<i2").reshape(-1, 2) / HALF
     inner = 1 - 2 * np.ceil(page_radius(n) + 3) / page.locator("canvas.points").bounding_box()["width"]
     for i, text in enumerate(HOSTILE):
         point(page, *(inner * steps[i]))

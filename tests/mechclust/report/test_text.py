@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechclust.report.chance import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.html import table_html
+from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.text import format_ranges, join_words, table_text
 
 

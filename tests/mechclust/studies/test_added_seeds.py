@@ -136,7 +136,7 @@ def test_a_changed_measurement_is_refused(out):
 def test_an_interrupted_addition_is_extended(out, monkeypatch):
     """Its seeds were not measured, so that no verdict on them was seen."""
     with monkeypatch.context() as patch:
-        patch.setattr("mechclust.studies.study.record_measured", stopped)
+        patch.setattr("mechclust.studies.study.list_measured_files", stopped)
         with pytest.raises(OSError, match="stopped"):
             run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
     findings = run_study(STUDY, Config(seeds=(7, 8, 9, 10)), out, workers=1).findings

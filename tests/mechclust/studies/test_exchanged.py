@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mechclust.report.archive import pack_folder
-from mechclust.report.manifest import record_measured
+from mechclust.report.folder import list_measured_files
 from mechclust.studies import list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.record import judge_again
 from probes import ProbeResult
@@ -42,7 +42,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
     for i, place in enumerate(_spread(places)):
         ProbeResult("Demo", {"number": torch.tensor(i)}, {"number": ()}, {}).save(out / place)
     if finished:
-        record_measured(out)
+        list_measured_files(out)
     return out, finished
 
 

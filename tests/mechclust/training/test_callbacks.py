@@ -11,7 +11,7 @@ import torch
 from mechclust import TrainConfig, train
 from mechclust.models import load_model, read_metadata
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, callbacks
-from mechclust.training.callbacks import load_steps, result_path
+from mechclust.training.results import load_results_by_step, result_path
 from probes import NDims, ProbeResult, TaskClusterARI, load_result, run
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import forward
@@ -28,7 +28,7 @@ def test_probes_are_saved_by_step_split_and_name(task, model, tmp_path):
     measure(20, model)
     names = [f"step-{s:06d}.{split}.{n}.safetensors" for s in (3, 20) for split in batches for n in ("ari", "other")]
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names)
-    found = load_steps(tmp_path, "validation_subset.ari")
+    found = load_results_by_step(tmp_path, "validation_subset.ari")
     assert list(found) == [3, 20]
     expected = run(model, batches["validation_subset"], TaskClusterARI(**PROBE))
     assert torch.equal(found[3]["ari"], expected["ari"])
@@ -158,7 +158,7 @@ class TestAFolderKnowsItsSettings:
 def test_steps_of_seven_digits(tmp_path):
     for step in (999_999, 1_000_000):
         ProbeResult("X", {"x": torch.tensor(step)}, {"x": ()}, {}).save(result_path(tmp_path, step, "x"))
-    assert {step: int(found["x"]) for step, found in load_steps(tmp_path, "x").items()} == {
+    assert {step: int(found["x"]) for step, found in load_results_by_step(tmp_path, "x").items()} == {
         999_999: 999_999,
         1_000_000: 1_000_000,
     }

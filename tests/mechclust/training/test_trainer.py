@@ -71,12 +71,12 @@ def test_prompts_without_a_tokenizer(model):
 
 
 def test_scalars_leave_out_heads_and_nan():
-    from mechclust.training.probe_hook import result_scalars
+    from mechclust.training.probe_hook import _result_scalars
 
     values = {"a": torch.tensor([[1.0, 2.0], [3.0, torch.nan]]), "h": torch.ones(2, 3)}
     axes = {"a": ("site", "label"), "h": ("site", "head")}
     coords = {"site": ["x", "y"], "label": ["p", "q"], "head": ["0", "1", "2"]}
-    found = result_scalars(ProbeResult("P", values, axes, coords, {"x": 0, "y": 1}))
+    found = _result_scalars(ProbeResult("P", values, axes, coords, {"x": 0, "y": 1}))
     assert found == {"P/a/x/p": 1.0, "P/a/x/q": 2.0, "P/a/y/p": 3.0}
 
 

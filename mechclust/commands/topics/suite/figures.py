@@ -16,7 +16,8 @@ from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.tables import ATTENTION
 from mechclust.commands.topics.suite.vectors import VECTORS
 from mechclust.report.analysis import Panel
-from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, TEXT, plain_ticks, seed_curve, styled, subplots
+from mechclust.report.plots import plain_ticks, plot_seeds, subplots
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, TEXT, styled
 from probes.store.files import file_name
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _distance(result: Measurements) -> Figure:
         for kind, (label, color) in enumerate((("same topic", RED), ("different topic", BLUE))):
             known = np.isfinite(curves[:, kind]).all(axis=0)
             if known.any():
-                seed_curve(axis, centres[known], curves[:, kind][:, known], color=color, lw=1.3, label=label)
+                plot_seeds(axis, centres[known], curves[:, kind][:, known], color=color, lw=1.3, label=label)
         axis.set(title=name, xscale="log", xlabel="distance in tokens")
         if np.nanmax(np.append(curves, 0.0)) > 0:
             axis.set_yscale("log")

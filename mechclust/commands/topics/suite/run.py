@@ -15,8 +15,7 @@ from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.texts import TOPIC_SEEDS, Texts, read_texts
 from mechclust.commands.topics.variants import chosen_words, kept_words, keys_of, variants_of
 from mechclust.jobs import map_jobs
-from mechclust.report.folder import check_command
-from mechclust.report.page import save_results
+from mechclust.report.folder import check_folder, save_results
 from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.text.words import words_of
@@ -54,7 +53,7 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
     """
     config.check()
     out = Path(out)
-    check_command(out, "topics")
+    check_folder(out, "topics")
     check_outside(out, config.corpus)
     models = suite_models(config.suite)
     if progress:

@@ -13,7 +13,8 @@ from mechclust.models import build_model
 from mechclust.sandbox.class_map import map_grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.run import Lines, SandboxRun, largest_coordinate
+from mechclust.sandbox.planes import largest_coordinate
+from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.dynamics import places_of
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.sandbox.run import FollowedSequences
+from mechclust.sandbox.sequences import FollowedSequences
 from tasks import SparseModularAddition
 from tasks.settings import check_choice
 

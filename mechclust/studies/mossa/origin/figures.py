@@ -11,7 +11,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, layer_axis, seed_curve, subplots
+from mechclust.report.plots import layer_axis, plot_seeds, subplots
+from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
 from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {
@@ -88,7 +89,7 @@ def _draw(
 ) -> None:
     values = np.stack(by_seed)
     if np.isfinite(values).any():
-        seed_curve(axis, x, values, **style)
+        plot_seeds(axis, x, values, **style)
 
 
 def _sweep_axis(axis: Axes, runs: Runs, sweep: Sweep) -> Float[np.ndarray, "cell"]:

@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.style import COLORS, GREY, SOFT, direct_labels, plain_ticks, seed_curve, subplots
+from mechclust.report.plots import direct_labels, plain_ticks, plot_seeds, subplots
+from mechclust.report.style import COLORS, GREY, SOFT
 from mechclust.studies.topic_structure.arms import OBJECTIVES, beyond_arm, beyond_documents
 from mechclust.studies.topic_structure.beyond.findings import OPTIMIZERS
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, Curve, label_of
@@ -75,7 +76,7 @@ def _arm_curve(axis: Axes, runs: Iterable[BeyondRun], curve: _CurveOf, name: str
     """Draw a curve of an arm's networks, and return its label."""
     runs = list(runs)
     values = np.stack([curve(run) for run in runs])
-    seed_curve(axis, runs[0].steps, values, color=color, marker=".", ms=4)
+    plot_seeds(axis, runs[0].steps, values, color=color, marker=".", ms=4)
     return float(values[:, -1].mean()), name, color
 
 

@@ -14,7 +14,7 @@ from mechclust.studies.kept import check_there
 from mechclust.studies.topic_structure.arms import arms, beyond_steps, jobs, results_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.tables import ATTENTION, SCORES, VALUES
-from mechclust.training import load_steps
+from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
 from tasks import InputError
 
@@ -90,7 +90,7 @@ def _load_run(folder: Path, steps: list[int]) -> BeyondRun:
     for result in (tables, dev):
         if list(map(int, result.coords["step"])) != steps:
             raise InputError(f"{str(folder)!r} was not measured at steps {steps}; give the folder of one run")
-    by_step = load_steps(folder, "dev.attention")
+    by_step = load_results_by_step(folder, "dev.attention")
     attention = [by_step[step] for step in steps]
     return BeyondRun(
         steps=np.array(steps),

@@ -13,7 +13,7 @@ from mechclust.cli import main
 from mechclust.commands.clusters import measure_clusters
 from mechclust.commands.clusters.inputs import read_inputs
 from mechclust.models.resolved import resolve_model
-from mechclust.report.folder import check_command, record_command
+from mechclust.report.folder import check_folder, claim_folder
 from probes import load_result, run_stores, save_rows
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
@@ -52,16 +52,16 @@ class TestOneCommandPerFolder:
         assert capsys.readouterr().err == f"mechclust: {refused}\n"
         assert main(["topics", str(gpt2), "--corpus", str(config.prompts), "--out", str(out)]) == 2
         assert capsys.readouterr().err == f"mechclust: {refused}\n"
-        record_command(out.parent / "other", "compare")
+        claim_folder(out.parent / "other", "compare")
         with pytest.raises(InputError, match="holds a report of mechclust compare; give another folder"):
             measure_clusters(str(gpt2), config, out.parent / "other")
 
     def test_unrelated_files_and_the_same_command_are_welcome(self, out):
         out.mkdir()
         (out / "notes.txt").write_text("mine")
-        check_command(out, "clusters")
-        record_command(out, "clusters")
-        check_command(out, "clusters")
+        check_folder(out, "clusters")
+        claim_folder(out, "clusters")
+        check_folder(out, "clusters")
 
     def test_an_earlier_reports_files_are_removed_and_no_others(self, gpt2, config, out):
         first = measure_clusters(str(gpt2), replace(config, given="first word"), out)

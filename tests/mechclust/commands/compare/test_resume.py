@@ -12,7 +12,7 @@ import mechclust.commands.parts
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import check_same_prompts, read_inputs
-from mechclust.report.folder import record_command
+from mechclust.report.folder import claim_folder
 from probes.engine.run import Measuring
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
@@ -63,7 +63,7 @@ class TestResume:
 
     @pytest.mark.parametrize("change", ["prompt", "label", "fewer"])
     def test_other_prompts_are_not_mixed_in(self, gpt2, shaken, config, out, change, monkeypatch):
-        record_command(out, "compare")
+        claim_folder(out, "compare")
         check_same_prompts(read_inputs(str(gpt2), str(shaken), config, out), out)  # begins the folder
         rows = records()
         changed = {

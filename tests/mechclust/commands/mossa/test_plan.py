@@ -17,7 +17,7 @@ from mechclust.commands.mossa.inputs import chosen_examples, read_inputs
 from mechclust.commands.mossa.jobs import other_tasks
 from mechclust.commands.mossa.models import models_of
 from mechclust.commands.mossa.states import comparison_device
-from mechclust.report.folder import kept_bytes
+from mechclust.report.folder import folder_bytes
 from tasks import InputError
 from tasks.text.instructions import MISC
 from tests.mechclust.commands.mossa import tiny
@@ -127,7 +127,7 @@ class TestRoom:
         plan = Plan.from_inputs(read_inputs(str(base), config), config)
         assert plan.lacking(tmp_path) == plan.disk
         report = plan.disk - plan.rows - len(plan.steps) * plan.adapter
-        assert plan.lacking(out) == report + max(0, plan.rows - kept_bytes(out / "rows"))
+        assert plan.lacking(out) == report + max(0, plan.rows - folder_bytes(out / "rows"))
         begun = replace(plan, steps={**plan.steps, "control-more": 3})
         assert begun.lacking(out) == plan.lacking(out) + plan.adapter
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mechclust.evidence import Bound, Control, Finding, Findings, mean_part
+from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.curve_statistics import upper_gap
-from mechclust.mossa.task_curves import bootstrap_interval
 from mechclust.report.text import join_words
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result

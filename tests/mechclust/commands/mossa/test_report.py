@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.evidence import load_findings
-from mechclust.report.folder import record_command
+from mechclust.report.folder import claim_folder
 from probes import load_result
 from tasks import InputError
 from tests.faults.hostile import HOSTILE
@@ -74,7 +74,7 @@ def test_the_same_folder_is_reported_on_again(sample, undrawn, tmp_path):
 
 
 def test_another_commands_folder_is_refused(sample, tmp_path):
-    record_command(tmp_path, "compare")
+    claim_folder(tmp_path, "compare")
     with pytest.raises(InputError, match="holds a report of mechclust compare; give another folder with --out"):
         sample.write(tmp_path)
     assert not (tmp_path / "report.html").exists()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mechclust.models.adapters import with_adapter
-from mechclust.training.tuning.adapter import digest_of_weights
+from mechclust.training.tuning.adapter import adapter_digest
 from probes import RowStore
 from probes.functional import linear_cka
 from tasks import InputError
@@ -159,7 +159,7 @@ def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path,
     for name, time in times.items():  # what was trained is not trained again
         assert (tmp_path / "run" / "adapters" / name / "tuning.json").stat().st_mtime_ns == time
     for name in ("tuned", "without-held-out", "control-swap", "again-copy"):
-        assert digest_of_weights(tmp_path / "run" / "adapters" / name) == digest_of_weights(out / "adapters" / name)
+        assert adapter_digest(tmp_path / "run" / "adapters" / name) == adapter_digest(out / "adapters" / name)
     assert other(bits(tmp_path / "run" / "results"), bits(out / "results")) == ""
     assert [c.verdict for c in again.findings] == [c.verdict for c in result.findings]
 
@@ -173,7 +173,7 @@ def test_workers_change_no_bit(result, base, tasks, out, tmp_path, forked):
 
 def poison(monkeypatch, *names):
     """Make these adapters NaN in their second step; return the names of all that take a step."""
-    from mechclust.training.tuning.trainer import AnswerTrainer
+    from mechclust.training.tuning.answer_trainer import AnswerTrainer
 
     whole = AnswerTrainer.training_step
     stepped = set()

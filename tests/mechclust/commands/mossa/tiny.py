@@ -89,7 +89,7 @@ def _kill_at(owner: Any, name: str, call: int) -> None:
 def killed_run(base: Path, tasks: Path, out: Path, when: str) -> None:
     """Run these settings in a process that kills itself while it trains or measures."""
     if when == "training":
-        from mechclust.training.tuning.trainer import AnswerTrainer
+        from mechclust.training.tuning.answer_trainer import AnswerTrainer
 
         _kill_at(AnswerTrainer, "training_step", 8)  # of 15 of the first adapter
     else:

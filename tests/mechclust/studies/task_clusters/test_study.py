@@ -13,7 +13,7 @@ from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.results import load_results
-from mechclust.training import load_steps
+from mechclust.training import load_results_by_step
 from probes import load_result
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
@@ -66,7 +66,7 @@ class TestSmoke:
 
     def test_the_headline_is_what_was_measured(self, smoke_run):
         analysis, out = smoke_run
-        after = load_steps(out / "results" / "private-seed0", "validation_subset.ari")[20]
+        after = load_results_by_step(out / "results" / "private-seed0", "validation_subset.ari")[20]
         assert f"{float(after.sel('ari', label='task')[2]):z.2f} after training" in analysis.headline
         assert len(analysis.headline.split()) <= 25
         assert analysis.headline in (out / "report.html").read_text(encoding="utf-8")

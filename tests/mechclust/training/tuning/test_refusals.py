@@ -12,10 +12,10 @@ import torch
 
 from mechclust.models.adapters import check_adapter
 from mechclust.models.instruction_format import FormattedExample
-from mechclust.training.tuning import TuneConfig, adapter, tune_adapter, tuned_at
-from mechclust.training.tuning.adapter import digest_of_weights
+from mechclust.training.errors import DivergedError
+from mechclust.training.tuning import TuneConfig, adapter, adapter_at, tune_adapter
+from mechclust.training.tuning.adapter import adapter_digest
 from mechclust.training.tuning.checkpoints import saving_checkpoint
-from mechclust.training.tuning.errors import DivergedError
 from tasks import InputError
 from tests.faults.disks import _small, mounts
 from tests.faults.process import python, run, sentence
@@ -212,11 +212,11 @@ class TestFullDisk:
                 f"cannot write '{disk}/a/checkpoints' (No space left on device); free space there and run the same "
                 "command again (what was already written is kept)"
             )
-            assert tuned_at(disk / "a") is None
+            assert adapter_at(disk / "a") is None
             more()
             self.tune(disk / "a")
             self.tune(tmp_path / "whole")
-            assert digest_of_weights(disk / "a") == digest_of_weights(tmp_path / "whole")
+            assert adapter_digest(disk / "a") == adapter_digest(tmp_path / "whole")
 
     @pytest.mark.parametrize(
         ("raised", "said"),

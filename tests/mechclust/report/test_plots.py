@@ -8,17 +8,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from mechclust.report.style import (
-    category_style,
-    frame_only,
-    layer_shades,
-    log_steps,
-    outer_labels,
-    plain_ticks,
-    seed_curve,
-    styled,
-    subplots,
-)
+from mechclust.report.plots import bare_axis, outer_labels, plain_ticks, plot_seeds, step_axis, subplots
+from mechclust.report.style import category_style, layer_shades, styled
 
 
 @pytest.mark.parametrize(
@@ -57,7 +48,7 @@ def test_options_reach_matplotlib():
 
 def test_a_curve_is_the_mean_in_a_band_from_the_least_to_the_greatest_seed():
     _, (axis,) = subplots(1, size=(2, 1))
-    seed_curve(axis, [0, 1], np.array([[1.0, 2.0], [3.0, 8.0]]), color="red", label="here")
+    plot_seeds(axis, [0, 1], np.array([[1.0, 2.0], [3.0, 8.0]]), color="red", label="here")
     (line,), (band,) = axis.lines, axis.collections
     assert line.get_ydata().tolist() == [2, 5]
     assert line.get_label() == "here"
@@ -68,13 +59,13 @@ def test_a_curve_is_the_mean_in_a_band_from_the_least_to_the_greatest_seed():
 
 def test_one_seed_has_no_band():
     _, (axis,) = subplots(1, size=(2, 1))
-    seed_curve(axis, [0, 1], np.array([[1.0, 2.0]]))
+    plot_seeds(axis, [0, 1], np.array([[1.0, 2.0]]))
     assert not axis.collections
 
 
 def test_steps_begin_at_0_in_logarithmic_distances():
     _, (axis,) = subplots(1, size=(2, 1))
-    log_steps(axis)
+    step_axis(axis)
     first, second, third = (axis.transData.transform((x, 0))[0] for x in (0, 10, 100))
     assert np.isfinite([first, second, third]).all()
     assert third - second == pytest.approx((axis.transData.transform((1000, 0))[0]) - third)
@@ -117,6 +108,6 @@ def test_ticks_of_logarithmic_axes_are_plain_numbers(limits, expected):
 
 def test_a_picture_has_a_frame_and_no_numbers():
     _, (axis,) = subplots(1, size=(2, 1))
-    frame_only(axis)
+    bare_axis(axis)
     assert not axis.get_xticks().size
     assert all(spine.get_visible() for spine in axis.spines.values())

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.jobs.connection import connect_to_ray, leave_ray
-from mechclust.jobs.engine import Ray, address_of
-from mechclust.jobs.outcome import call_pickled, load_function, pickled_outcome, unpickled_outcome
-from mechclust.jobs.pool import Reply, Worker, WorkerLost, WorkerPool
+from mechclust.jobs.engine import Ray, engine_address
+from mechclust.jobs.outcome import pickled_outcome, setup_outcome, unpickled_outcome
+from mechclust.jobs.pool import Worker, WorkerLost, WorkerPool, WorkerReply
 from mechclust.jobs.progress import place_bars
+from mechclust.jobs.ray_connection import connect_to_ray, leave_ray
 from probes.store.files import temporary_of
 from probes.store.locks import wait_for_locks
 from tasks import InputError
@@ -50,7 +50,7 @@ cloudpickle.register_pickle_by_value(ray_worker)
 
 
 @dataclass(kw_only=True, eq=False)
-class RayWorker(Worker):
+class _RayWorker(Worker):
     """An actor, the answers that it still has to send, and its node."""
 
     actor: Any
@@ -61,7 +61,7 @@ class RayWorker(Worker):
 
 # Actors for plain jobs too: an actor that is lost says which process on which node it was, its job is known (for the
 # count and for time limits), and it looks at versions and folder once, not once a job.
-class RayPool(WorkerPool[RayWorker]):
+class RayPool(WorkerPool[_RayWorker]):
     """At most so many actors, or as many as the cluster has room for."""
 
     def __init__(
@@ -85,7 +85,7 @@ class RayPool(WorkerPool[RayWorker]):
         """Join or start the cluster, and see that jobs fit on it."""
         engine = self.engine
         folder = self.folder
-        connect_to_ray(address_of(engine))
+        connect_to_ray(engine_address(engine))
         if self.workers is None and not self._look():
             raise InputError(_no_room(engine))
         self.token = _write_token(folder) if folder is not None else None
@@ -95,7 +95,7 @@ class RayPool(WorkerPool[RayWorker]):
         else:
             _without_colours()
         self.facts = {
-            "versions": ray_worker.installed_versions(_PACKAGES),
+            "versions": ray_worker.versions_on_node(_PACKAGES),
             "folder": str(folder.absolute()) if folder is not None else None,
             "token": str(self.token.absolute()) if self.token else None,
             "environment": {
@@ -105,7 +105,8 @@ class RayPool(WorkerPool[RayWorker]):
             "flush": _FLUSH_TERMINAL_S if terminal else _FLUSH_FILE_S,
         }
         work = cloudpickle.dumps((self.fn, self.setup))
-        self.work = ray.put((cloudpickle.dumps((_begin_work, do_job)), work))  # the first is opened once versions agree
+        functions = cloudpickle.dumps((_begin_work, _do_job))  # opened once versions agree
+        self.work = ray.put((functions, work))
         self.kind = ray.remote(ray_worker.MechclustWorker).options(
             num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
         )
@@ -124,16 +125,18 @@ class RayPool(WorkerPool[RayWorker]):
             self.looked_at = time.monotonic()
         return self.n_fitting
 
-    def start(self) -> RayWorker:
+    def start(self) -> _RayWorker:
         """Begin another worker, which looks at its node and then loads the functions."""
         actor = self.kind.remote()
-        return RayWorker(actor=actor, pending=[actor.check.remote(self.facts), actor.begin.remote([self.work])])
+        return _RayWorker(actor=actor, pending=[actor.check.remote(self.facts), actor.begin.remote([self.work])])
 
-    def send(self, worker: RayWorker, job: Any) -> None:
+    def send(self, worker: _RayWorker, job: Any) -> None:
         """Give a ready worker another job."""
         worker.pending.append(worker.actor.run.remote(cloudpickle.dumps(job)))
 
-    def wait(self, workers: Sequence[RayWorker], seconds: float | None) -> list[tuple[RayWorker, Reply | WorkerLost]]:
+    def wait(
+        self, workers: Sequence[_RayWorker], seconds: float | None
+    ) -> list[tuple[_RayWorker, WorkerReply | WorkerLost]]:
         """Wait for events, and return at most one per worker."""
         worker_by_answer = {worker.pending[0]: worker for worker in workers if worker.pending}
         answers = list(worker_by_answer)
@@ -146,7 +149,7 @@ class RayPool(WorkerPool[RayWorker]):
         self._tell_of_waiting(workers)
         return [(worker, event) for worker, event in events if event is not None]
 
-    def _tell_of_waiting(self, workers: Sequence[RayWorker]) -> None:
+    def _tell_of_waiting(self, workers: Sequence[_RayWorker]) -> None:
         """Print a message, once, after a while in which no node had room."""
         if any(worker.placed for worker in workers):
             self.waiting_since = time.monotonic()
@@ -156,21 +159,21 @@ class RayPool(WorkerPool[RayWorker]):
             print(f"mechclust: {why}; waiting until one has, Ctrl-C ends the wait", file=sys.stderr, flush=True)
             self.waiting_since = None
 
-    def _receive_from(self, worker: RayWorker) -> Reply | WorkerLost | None:
+    def _receive_from(self, worker: _RayWorker) -> WorkerReply | WorkerLost | None:
         """Return a worker's first answer. ``None`` if that is no event, but a node that was checked."""
         try:
             answer = ray.get(worker.pending.pop(0))
         except RayTaskError as error:  # the node cannot even load the code
-            return Reply(None, error.cause if isinstance(error.cause, Exception) else error)
+            return WorkerReply(None, error.cause if isinstance(error.cause, Exception) else error)
         except RayError as error:
             return WorkerLost(f"{worker.where}, {_cause(error)}")
         if isinstance(answer, bytes):
-            return Reply(*unpickled_outcome(answer))
+            return WorkerReply(*unpickled_outcome(answer))
         worker.where = f"process {answer['process']} on node {answer['node']}"
         worker.placed = True
-        return Reply(None, InputError(_refusal(answer, self.facts))) if answer["refused"] else None
+        return WorkerReply(None, InputError(_refusal(answer, self.facts))) if answer["refused"] else None
 
-    def end(self, workers: Sequence[RayWorker]) -> None:
+    def end(self, workers: Sequence[_RayWorker]) -> None:
         """End workers at once, even during a job."""
         for worker in workers:
             with suppress(Exception):  # its process or the cluster has ended
@@ -283,13 +286,13 @@ def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., An
     wait_for_locks()
     place_bars(_RayBar, flush_interval_s=facts["flush"])
     functions: list[Callable[..., Any]] = []
-    reply = pickled_outcome(load_function, work, functions, dumps=cloudpickle.dumps)
+    reply = setup_outcome(work, functions, cloudpickle.dumps)
     return (functions[0] if functions else None), reply
 
 
-def do_job(fn: Callable[..., Any], job: bytes) -> bytes:
+def _do_job(fn: Callable[..., Any], job: bytes) -> bytes:
     """Do a job on a node, and return its reply."""
-    return pickled_outcome(call_pickled, fn, job, dumps=cloudpickle.dumps)
+    return pickled_outcome(fn, job, cloudpickle.dumps)
 
 
 def _cause(error: RayError) -> str:

@@ -1,11 +1,9 @@
-"""Colours and names that figures, films and pages share. Answers have hues, and everything else is grey."""
+"""Colours that figures, films and pages share. Answers have hues, and everything else is grey."""
 
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
 
-from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.run import SandboxRun
 
 INK = "#1d2733"
@@ -17,17 +15,6 @@ PALE = "#d5dae0"
 # Okabe & Ito's palette, distinguishable with any colour vision.
 _HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a6a00", "#444444")
 _LINES = ("#1d2733", "#e07b00", "#009e73", "#a3479a", "#3a86c8", "#8a7500", "#999999", "#b3382c")
-_NAMES = {
-    "train_loss": "train",
-    "test_loss": "test",
-    "train_accuracy": "train",
-    "test_accuracy": "test",
-    "within_ratio": "within / total",
-    "followed_loss": "sequences followed",
-    "followed_accuracy": "sequences followed",
-    "smallest_norm": "min |ξ|",
-    "margin": "margin",
-}
 
 
 def _hues(n: int) -> list[str]:
@@ -85,18 +72,6 @@ def token_colors(n: int) -> list[str]:
 def line_color(i: int) -> str:
     """Return the colour of the ``i``-th curve of a panel."""
     return _LINES[i % len(_LINES)]
-
-
-def curves_of(curves: Curves, names: Sequence[str]) -> dict[str, list[float]]:
-    """Return the measured curves of a panel by their displayed name."""
-    shown: dict[str, list[float]] = {}
-    for name in names:
-        values = getattr(curves, name)
-        if name == "gradient_norms":
-            shown.update({group: series.tolist() for group, series in values.items()})
-        elif values is not None:
-            shown[_NAMES[name]] = values.tolist()
-    return shown
 
 
 def _mix(color: str, other: str, share: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.jobs import Ray, connection
+from mechclust.jobs import Ray, ray_connection
 from tasks import InputError
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
@@ -44,9 +44,9 @@ def clusters(monkeypatch):
 
     stand_in = Clusters()
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setattr(connection, "_joined", set())
-    monkeypatch.setattr(connection, "_check_listening", lambda address: None)
-    monkeypatch.setattr(connection, "_ask", stand_in.ask)
+    monkeypatch.setattr(ray_connection, "_joined", set())
+    monkeypatch.setattr(ray_connection, "_check_listening", lambda address: None)
+    monkeypatch.setattr(ray_connection, "_ask", stand_in.ask)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", stand_in.init)
     monkeypatch.setattr("ray.shutdown", lambda: None)
@@ -55,7 +55,7 @@ def clusters(monkeypatch):
 
 def refused(address=HERE):
     with pytest.raises(InputError) as error:
-        connection.connect_to_ray(address)
+        ray_connection.connect_to_ray(address)
     return str(error.value)
 
 
@@ -75,9 +75,9 @@ def test_a_token_is_shown_to_a_cluster_that_asks_for_one_where_the_mode_says_so(
     if given is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", given)
     clusters.answers = answers
-    connection.connect_to_ray(address)
+    ray_connection.connect_to_ray(address)
     assert (clusters.asked, clusters.joined) == (asked, [(address, mode)])
-    connection.leave_ray()
+    ray_connection.leave_ray()
     assert os.environ.get("RAY_AUTH_MODE") == given
 
 
@@ -151,11 +151,11 @@ def test_whatever_ray_raises_is_told_in_a_sentence(clusters):
 
 def test_what_listens_and_is_no_cluster_is_left_in_time(monkeypatch):
     """As --address auto, which finds any."""
-    monkeypatch.setattr(connection, "_ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(ray_connection, "_ANSWER_LIMIT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(InputError) as error:
-            connection._check_token(address)
+            ray_connection._check_token(address)
     assert str(error.value).startswith(f"no Ray cluster answers at '{address}' within 0.5 s; start one (ray start ")
 
 
@@ -167,23 +167,23 @@ def test_what_listens_and_is_no_cluster_is_left_in_time(monkeypatch):
     ],
 )
 def test_gpus_that_no_node_has(monkeypatch, gpus, way):
-    from mechclust.jobs import cluster
+    from mechclust.jobs import ray_pool
 
     node = {"Alive": True, "Resources": {"CPU": 4.0, "GPU": float(gpus)}}
     monkeypatch.setattr("ray.nodes", lambda: [node, {"Alive": False, "Resources": {"GPU": 8.0}}])
-    text = cluster._no_room(Ray(gpus_per_job=2))
+    text = ray_pool._no_room(Ray(gpus_per_job=2))
     assert text.startswith(f"no node of the Ray cluster has 2 GPUs for a job {way}")
 
 
 def test_what_ray_draws_has_no_colours_where_there_is_no_terminal(monkeypatch):
-    from mechclust.jobs import cluster
+    from mechclust.jobs import ray_pool
 
-    monkeypatch.setattr(cluster.tqdm_ray, "_manager", None)
+    monkeypatch.setattr(ray_pool.tqdm_ray, "_manager", None)
     for name in ("RAY_COLOR_PREFIX", "RAY_TQDM_PATCH_PRINT"):
         monkeypatch.setenv(name, "")  # so that they are as before afterwards
         monkeypatch.delenv(name)
-    cluster._without_colours()
-    assert cluster.tqdm_ray.instance().should_colorize is False
+    ray_pool._without_colours()
+    assert ray_pool.tqdm_ray.instance().should_colorize is False
     assert os.environ["RAY_COLOR_PREFIX"] == "0"
     assert print.__module__ == "builtins"
 

@@ -1,0 +1,250 @@
+"""Panels with a faint grid, their axes, and curves of several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mechclust.report.style import CHANCE, SOFT
+from probes.engine.plots import chance_band as chance_band
+
+_MAX_COLUMNS = 5  # of a single row of panels
+
+
+def subplots(
+    n: int,
+    columns: int | None = None,
+    *,
+    size: tuple[float, float],
+    grid: Literal["both", "x", "y"] | None = "both",
+    **options: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``n`` panels, row by row.
+
+    Args:
+        n: how many.
+        columns: in a row, by default all of them.
+        size: width and height of one panel, in inches.
+        grid: along which axis each panel has a faint grid.
+        options: for ``Figure.subplots``, such as ``sharey=True``.
+
+    Example:
+        >>> figure, (left, right) = subplots(2, size=(5, 4), sharey=True)
+        >>> figure.get_size_inches().tolist()
+        [10.0, 4.0]
+    """
+    columns = columns or n
+    rows = -(-n // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    axes: list[Axes] = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    for surplus in axes[n:]:
+        surplus.remove()
+    if grid is not None:
+        for axis in axes[:n]:
+            axis.grid(alpha=0.25, axis=grid)
+    return figure, axes[:n]
+
+
+def subplot_rows(
+    titles: Sequence[str],
+    ylabels: Sequence[str],
+    *,
+    size: tuple[float, float],
+    x_axis: Callable[[Axes], None],
+) -> tuple[Figure, list[Axes]]:
+    """Return titled panels of measures from 0 to 1, a row for each label of the y axis. A single row is broken up.
+
+    Args:
+        titles: of the panels in a row.
+        ylabels: of the rows.
+        size: width and height of one panel, in inches.
+        x_axis: names the x axis of a panel, such as ``layer_axis`` or ``step_axis``.
+
+    Example:
+        >>> figure, axes = subplot_rows(["a", "b"], ["ARI", "CKA"], size=(3, 2), x_axis=layer_axis)
+        >>> [axis.get_ylabel() for axis in axes], [axis.get_xlabel() for axis in axes]
+        (['ARI', '', 'CKA', ''], ['', '', 'layer', 'layer'])
+    """
+    columns = len(titles) if len(ylabels) > 1 else min(_MAX_COLUMNS, len(titles))
+    figure, axes = subplots(len(titles) * len(ylabels), columns, size=size, sharex=True, sharey=True)
+    for axis in axes:
+        axis.set_ylim(-0.05, 1.05)
+        x_axis(axis)
+    for axis, title in zip(axes, titles, strict=False):
+        axis.set_title(title)
+    for axis, ylabel in zip(axes[:: len(titles)], ylabels, strict=True):
+        axis.set_ylabel(ylabel)
+    outer_labels(axes, columns)
+    return figure, axes
+
+
+def outer_labels(axes: Sequence[Axes], columns: int) -> None:
+    """Show names and numbers of the axes only at the left, and below the lowest panel of each column.
+
+    Unlike matplotlib's ``label_outer``, it keeps the labels of a panel if the last row has none below it.
+
+    Args:
+        axes: of ``subplots``, row by row, with their names.
+        columns: in a row.
+    """
+    for i, axis in enumerate(axes):
+        name = axis.get_xlabel()
+        axis.label_outer()
+        if i + columns >= len(axes):
+            axis.set_xlabel(name)
+            axis.tick_params(labelbottom=True)
+
+
+def plot_seeds(
+    axis: Axes, x: Sequence[float] | Shaped[np.ndarray, "n"], values: Shaped[np.ndarray, "seed n"], **style: Any
+) -> None:
+    """Draw the mean over seeds as a line, in a band from the least to the greatest seed.
+
+    Args:
+        axis: where to draw.
+        x: of each value.
+        values: of each seed.
+        style: of the line. Its ``color`` is also the band's.
+    """
+    (line,) = axis.plot(x, values.mean(axis=0), **style)
+    if len(values) > 1:
+        axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.12, lw=0)
+
+
+def plot_layers(axis: Axes, values: Float[np.ndarray, "seed layer"], name: str, color: str) -> tuple[float, str, str]:
+    """Draw the mean over seeds by layer, in its band, and return its label for ``direct_labels``."""
+    plot_seeds(axis, range(values.shape[1]), values, color=color, marker=".")
+    return float(values[:, -1].mean()), name, color
+
+
+def plot_medians(
+    axis: Axes,
+    x: Sequence[float] | Shaped[np.ndarray, "n"],
+    values: Float[np.ndarray, "seed n"],
+    shares: Sequence[float],
+    **style: Any,
+) -> None:
+    """Draw the median over seeds as a line, in bands of quantiles.
+
+    Args:
+        axis: where to draw.
+        x: of each value.
+        values: of each seed. Seeds with NaN at a place are left out there.
+        shares: of the seeds left out on either side of a band, such as 0.25 for the middle half.
+        style: of the line. Its ``color`` is also the bands'.
+    """
+    (line,) = axis.plot(x, np.nanmedian(values, axis=0), lw=1.6, **style)
+    for share in shares:
+        low, high = np.nanquantile(values, (share, 1 - share), axis=0)
+        axis.fill_between(x, low, high, color=line.get_color(), alpha=0.2, lw=0)
+
+
+def plot_widest_chance(
+    axis: Axes, x: Sequence[float] | Shaped[np.ndarray, "n"], null: Float[np.ndarray, "band n ends"]
+) -> tuple[float, str, str]:
+    """Draw one band of chance around several, and return its label for ``direct_labels``.
+
+    Args:
+        axis: where to draw.
+        x: of each value.
+        null: lower and upper end of each band, first along the last axis.
+    """
+    low = null[..., 0].min(axis=0)
+    high = null[..., 1].max(axis=0)
+    chance_band(axis, x, low, high)
+    return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
+
+
+def step_axis(axis: Axes) -> None:
+    """Draw training steps along x, on a logarithmic scale that includes 0."""
+    axis.set_xscale("symlog", linthresh=1)
+    axis.set_xlabel("training step")
+
+
+def layer_axis(axis: Axes) -> None:
+    """Draw layers along x, in whole numbers."""
+    axis.locator_params(axis="x", integer=True)
+    axis.set_xlabel("layer")
+
+
+def bare_axis(axis: Axes) -> None:
+    """Draw a thin frame without numbers, for points whose axes have no meaning."""
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set(visible=True, color="#c5ccd3", linewidth=0.8)
+
+
+def plain_ticks(axis: Axes, which: Literal["x", "y"] = "y") -> None:
+    """Write numbers such as 0.5 and 20 along a logarithmic axis whose limits are final, unless it spans 5 decades."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    low, high = axis.get_ylim() if which == "y" else axis.get_xlim()
+    along = axis.yaxis if which == "y" else axis.xaxis
+    if low <= 0 or high / low > 1e5:
+        return
+    if high / low < 100:
+        along.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 3, 5, 8)))
+    along.set_major_formatter(StrMethodFormatter("{x:g}"))
+    along.set_minor_formatter(NullFormatter())
+
+
+def direct_labels(axis: Axes, labels: Sequence[tuple[float, str, Any]], size: float = 8.5) -> None:
+    """Write names of curves at the right of a panel, at their last values.
+
+    Names that would overlap are moved apart, and lines lead to them. Call it when the panel's limits are final.
+
+    Args:
+        axis: the panel.
+        labels: ``(value, name, color)``. Labels with a NaN are left out.
+        size: of the letters, in points.
+    """
+    known = sorted((label for label in labels if np.isfinite(label[0])), key=itemgetter(0))
+    if not known:
+        return
+    figure: Any = axis.get_figure()
+    height = axis.get_position().height * figure.get_size_inches()[1] * 72 * 0.9
+    gap = 1.15 * size / height
+    wanted = [float(axis.transAxes.inverted().transform(axis.transData.transform((0, y)))[1]) for y, _, _ in known]
+    wanted = [min(max(y, 0.0), 1.0) for y in wanted]
+    places = _apart(wanted, gap)
+    moved = np.abs(np.subtract(places, wanted)) > gap / 4
+    for place, at, led, (_, name, color) in zip(places, wanted, moved, known, strict=True):
+        if led:
+            look = {"arrowstyle": "-", "color": color, "lw": 0.6, "shrinkA": 0, "shrinkB": 0}
+            ends: dict[str, Any] = {"xy": (1.005, at), "xytext": (1.035, place)}
+            axis.annotate("", **ends, xycoords="axes fraction", arrowprops=look, annotation_clip=False)
+        x = 1.045 if moved.any() else 1.01
+        axis.text(x, place, name, color=color, fontsize=size, va="center", transform=axis.transAxes)
+
+
+def _apart(places: Sequence[float], gap: float) -> list[float]:
+    """Return ascending places at least ``gap`` apart, near the given ones, and within 0 and 1 if there is room.
+
+    Example:
+        >>> [round(place, 3) for place in _apart([0.2, 0.5, 0.5, 0.9], gap=0.1)]
+        [0.2, 0.45, 0.55, 0.9]
+    """
+    groups: list[tuple[float, int]] = []  # centre and number of places that touch
+    for place in places:
+        groups.append((place, 1))
+        while True:
+            groups[-1] = (_inside(*groups[-1], gap), groups[-1][1])
+            if len(groups) < 2 or groups[-1][0] - groups[-2][0] >= gap * (groups[-1][1] + groups[-2][1]) / 2:
+                break
+            (a, n), (b, m) = groups[-2:]
+            groups[-2:] = [((a * n + b * m) / (n + m), n + m)]
+    moved: list[float] = []
+    for centre, n in groups:
+        moved += [centre + gap * (i - (n - 1) / 2) for i in range(n)]
+    return moved
+
+
+def _inside(centre: float, n: int, gap: float) -> float:
+    half = gap * (n - 1) / 2
+    return min(max(centre, half), max(1 - half, half))
