@@ -10,12 +10,17 @@ from matplotlib.figure import Figure
 
 from mechclust.report.plots import direct_labels, plot_seeds, subplots
 from mechclust.report.style import BLUE, GREEN, GREY, RED
-from mechclust.studies.induction_heads.findings import INDUCTION_SCORE
-from mechclust.studies.induction_heads.results import RunResults, half_step
+from mechclust.studies.induction_heads.results import RunResults
 
 
-def over_training_figure(two: Sequence[RunResults], one: Sequence[RunResults]) -> Figure:
-    """Draw the loss on repeated tokens over training, and the highest scores of heads."""
+def over_training_figure(two: Sequence[RunResults], one: Sequence[RunResults], formed_at: float | None) -> Figure:
+    """Draw the loss on repeated tokens over training, and the highest scores of heads.
+
+    Args:
+        two: runs with two layers.
+        one: runs with one layer.
+        formed_at: step to mark, or ``None`` for no mark.
+    """
     figure, (left, right) = subplots(2, size=(5.2, 3.6))
     steps = two[0].steps
     curves = (
@@ -30,11 +35,9 @@ def over_training_figure(two: Sequence[RunResults], one: Sequence[RunResults]) -
         values = np.stack(of_runs)
         plot_seeds(axis, steps, values, color=color)
         labels[int(axis is right)].append((float(values[:, -1].mean()), name, color))
-    formed = INDUCTION_SCORE.met(float(np.mean([run.top_induction[-1] for run in two])))
-    half_way = float(np.mean([half_step(run.steps, run.top_induction) for run in two]))
     for axis in (left, right):
-        if formed:
-            axis.axvline(half_way, color=RED, lw=1, ls="--")
+        if formed_at is not None:
+            axis.axvline(formed_at, color=RED, lw=1, ls="--")
         axis.set(xlabel="training step", xlim=(0, steps[-1]))
     left.set(ylabel="loss on repeated tokens (nats)", ylim=(0, None), title="loss")
     right.set(ylabel="attention less chance", title="highest score of a head", ylim=(-0.05, 1))

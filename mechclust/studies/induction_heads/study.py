@@ -5,7 +5,7 @@ Olsson et al., "In-context Learning and Induction Heads" (arXiv 2209.11895).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def panels(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> list
 
     two, one = by_arm(runs)
     drawn = {
-        "over_training": figures.over_training_figure(two, one),
+        "over_training": figures.over_training_figure(two, one, _formed_at(two)),
         "ablations": figures.ablations_figure(two),
     }
     return [Panel(name, figure, _CAPTIONS[name]) for name, figure in drawn.items()]
@@ -57,10 +57,17 @@ def headline(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> st
     loss = np.mean([run.loss[-1] for run in two])
     loss_of_one = np.mean([run.loss[-1] for run in one])
     losses = f"The loss on repeated tokens ends at {loss:.2f} nats, with one layer at {loss_of_one:.2f}."
-    if not INDUCTION_SCORE.met(float(score)):
+    step = _formed_at(two)
+    if step is None:
         return f"No induction head formed: the strongest scores {score:z.2f}. {losses}"
-    step = np.mean([half_step(run.steps, run.top_induction) for run in two])
     return f"The strongest induction head scores {score:z.2f}, half of it by step {step:.0f}. {losses}"
+
+
+def _formed_at(runs: Sequence[RunResults]) -> float | None:
+    """Return the mean step at which induction scores are half way, or ``None`` if they end below the bound of O1."""
+    if not INDUCTION_SCORE.met(float(np.mean([run.top_induction[-1] for run in runs]))):
+        return None
+    return float(np.mean([half_step(run.steps, run.top_induction) for run in runs]))
 
 
 def notes(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> list[str]:
