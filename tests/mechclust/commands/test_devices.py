@@ -103,7 +103,8 @@ def test_tables_are_those_of_the_cpu(command, undrawn, expected, device, request
         for name, rows in expected.items():
             if command in WITH_ATTENTION:
                 assert [numbers(row) for row in measured[name]] == [
-                    pytest.approx(numbers(row), abs=1e-7) for row in rows
+                    pytest.approx(numbers(row), abs=1e-6)
+                    for row in rows  # ratios up to 10 of float32 sums
                 ]
             else:
                 assert measured[name] == rows, name
