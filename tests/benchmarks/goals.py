@@ -46,7 +46,7 @@ def cpu_goals() -> list[Goal]:
                     cka.kernels_over_grams,
                     ((8, "3.0", "1.1"), (16, "6.7", "1.1"), (33, "8.6", "1.1")),
                 ),
-                ("bare products", cka.kernels_over_products, ((8, "2.0", ".7"), (16, "2.6", ".5"), (33, "", ".4"))),
+                ("bare products", cka.kernels_over_products, ((8, "2.0", "0.7"), (16, "2.6", "0.5"), (33, "", "0.4"))),
             )
             for n, first, goal in rows
         ),
@@ -55,9 +55,9 @@ def cpu_goals() -> list[Goal]:
         Goal("`run` on tiny inputs / a bare pass", "1.42", "1.1", tiny_run),
         Goal("states from texts / a bare pass on their tokens", "1.39", "1.1", states_from_texts),
         Goal("`train` / a loop with sdpa and one product for q, k, v", "1.21", "1.05", train_over_loop),
-        Goal("`train_ensemble` before its first step, in seconds", "1", ".2", ensemble_start),
-        Goal("share of `history` that draws figures", ".24", ".08", history_drawing),
-        Goal("k-means ARI 20,000 x 768 / scikit-learn", ".93", ".7", kmeans_over_scikit_learn),
+        Goal("`train_ensemble` before its first step, in seconds", "1", "0.2", ensemble_start),
+        Goal("share of `history` that draws figures", "0.24", "0.08", history_drawing),
+        Goal("k-means ARI 20,000 x 768 / scikit-learn", "0.93", "0.7", kmeans_over_scikit_learn),
     ]
 
 
@@ -70,10 +70,10 @@ def cuda_goals() -> list[Goal]:
         Goal("`TaskClusterARI`, 17 layers x 2,000 x 2,048, in seconds", "10 to 12", "1", partial(probe_seconds, "ari")),
         Goal("`NDims`, in seconds", "8.0", "1", partial(probe_seconds, "dims")),
         Goal("`LinearDecodability`, in seconds", "5.0", "1", partial(probe_seconds, "linear")),
-        Goal("k-means 20,000 x 768, in seconds", ".64", ".1", partial(kmeans_seconds, 20_000, 768)),
-        Goal("k-means 100,000 x 768, in seconds", "2.4", ".4", partial(kmeans_seconds, 100_000, 768)),
-        Goal("k-means 1,000,000 x 64, in seconds", "3.2", ".5", partial(kmeans_seconds, 1_000_000, 64)),
-        Goal("CKA 1,000 x 4,096, in milliseconds", "2.7", ".8", lambda: 1e3 * cka_seconds(1_000, 4_096)),
+        Goal("k-means 20,000 x 768, in seconds", "0.64", "0.1", partial(kmeans_seconds, 20_000, 768)),
+        Goal("k-means 100,000 x 768, in seconds", "2.4", "0.4", partial(kmeans_seconds, 100_000, 768)),
+        Goal("k-means 1,000,000 x 64, in seconds", "3.2", "0.5", partial(kmeans_seconds, 1_000_000, 64)),
+        Goal("CKA 1,000 x 4,096, in milliseconds", "2.7", "0.8", lambda: 1e3 * cka_seconds(1_000, 4_096)),
         Goal("training step, 6 layers, d 128, in milliseconds", "23", "8", lambda: 1e3 * step_seconds()),
     ]
 
