@@ -56,8 +56,14 @@ def commands_growth() -> Drawn:
             axis.minorticks_off()
             axis.grid(alpha=0.25)
         column[-1].set_xlabel(grows)
-    for axis, unit in zip(axes[:, 0], ("seconds", "MiB at most", "MB of the page"), strict=True):
+    for axis, unit, ticks in zip(
+        axes[:, 0],
+        ("seconds", "MiB at most", "MB of the page"),
+        ((10, 30, 100, 300), (600, 1_000, 2_000, 5_000), (0.2, 0.5, 1, 2)),
+        strict=True,
+    ):
         axis.set_ylabel(unit)
+        axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
     axes[0, 0].legend(frameon=False)
     others = f"{BASE['prompts']} prompts of {BASE['tokens']} tokens in {BASE['classes']} classes"
     return figure, (
