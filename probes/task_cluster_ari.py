@@ -472,8 +472,7 @@ class _Space:
 
     def _fitted(self, k: int) -> Int[np.ndarray, "row"]:
         probe = self._probe
-        rows = torch.from_numpy(self._reduced)
-        return kmeans(rows, k, n_init=probe.n_init, seed=probe.seed, device=probe.device).labels.numpy()
+        return kmeans(self._reduced, k, n_init=probe.n_init, seed=probe.seed, device=probe.device).labels
 
     @cached_property
     def _distances(self) -> Float[np.ndarray, "chosen chosen"] | None:

@@ -171,8 +171,7 @@ def relabelled_adjusted_rand(
     """
     if relabelling.whole_units:
         return _index_between_units(clusters, relabelling, n_permutations, np.random.default_rng(seed))
-    within = relabelling.strata if relabelling.stratified else None
-    return adjusted_rand_null(classes, clusters, n_permutations, seed, within)
+    return adjusted_rand_null(classes, clusters, n_permutations, seed, relabelling.strata)
 
 
 def _index_between_units(

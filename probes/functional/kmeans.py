@@ -1,4 +1,4 @@
-"""k-means: exact Lloyd iterations in torch on a device of choice, or scikit-learn's."""
+"""k-means: exact Lloyd iterations in torch on a device of choice, also of halves of the rows."""
 
 from __future__ import annotations
 
@@ -396,7 +396,6 @@ def _better_clusters(
     The new start finds clusters of another kind, if they fit these rows better.
     """
     k = len(centres)
-    states = torch.from_numpy(rows)
-    from_centres = kmeans(states, k, initial=torch.from_numpy(centres), device=device)
-    from_new = kmeans(states, k, n_init=1, seed=seed, device=device)
-    return min(from_centres, from_new, key=attrgetter("inertia")).labels.numpy()
+    from_centres = kmeans(rows, k, initial=centres, device=device)
+    from_new = kmeans(rows, k, n_init=1, seed=seed, device=device)
+    return min(from_centres, from_new, key=attrgetter("inertia")).labels

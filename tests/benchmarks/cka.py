@@ -78,13 +78,14 @@ def _theirs_at_once() -> tuple[float, Tensor]:
     return time.perf_counter() - start, found
 
 
-def _theirs(batch_size: int) -> Tensor:
+def _theirs(batch_size: int, model: nn.Module | None = None, n: int = _ROWS) -> Tensor:
     from cka import compute_cka
     from torch.utils.data import DataLoader, TensorDataset
 
-    data = DataLoader(TensorDataset(torch.arange(_ROWS)[:, None]), batch_size)
+    model = _model() if model is None else model
+    data = DataLoader(TensorDataset(torch.arange(n)[:, None]), batch_size)
     layers = [f"points.{i}" for i in range(_LAYERS)]
-    return compute_cka(_model(), _model(), data, layers=layers, device="cpu", progress=False)[0]
+    return compute_cka(model, model, data, layers=layers, device="cpu", progress=False)[0]
 
 
 @lru_cache
@@ -140,21 +141,11 @@ def faster_at_once() -> float:
 
 def faster_all_at_once(n: int, width: int, precision: str) -> float:
     """The same with ``n`` rows of another width, all in one batch of ``pytorch-cka``, which computes in float32."""
-    from cka import compute_cka
-    from torch.utils.data import DataLoader, TensorDataset
-
     from probes import CKA, run
 
     model = _Perceptron(n, width).eval()
-    data = DataLoader(TensorDataset(torch.arange(n)[:, None]), n)
-    layers = [f"points.{i}" for i in range(_LAYERS)]
-
     ours = CKA(list(model.hook_dict), precision=precision)
-
-    def theirs() -> None:
-        compute_cka(model, model, data, layers=layers, device="cpu", progress=False)
-
-    return alternate(theirs, lambda: run(model, _batches(n, n), ours), rounds=3)
+    return alternate(lambda: _theirs(n, model, n), lambda: run(model, _batches(n, n), ours), rounds=3)
 
 
 def decimals(found: Tensor | None = None) -> float:
@@ -280,13 +271,8 @@ def kernels_over_products(layers: int, n: int = 2_000, d: int = 1_024) -> float:
 
     rows = _states(layers, n, d)
     pairs = _pairs(rows, True)
-    place = torch.empty(d, d)
-
-    def products() -> None:
-        for x, y in pairs:
-            torch.mm(rows[x].T, rows[y], out=place)
-
-    return alternate(lambda: linear_cka_terms(rows, pairs, "float32"), products, rounds=3)
+    ours = partial(linear_cka_terms, rows, pairs, "float32")
+    return alternate(ours, lambda: _products(rows, pairs, held=False), rounds=3)
 
 
 def _gram_products(rows: dict[str, Tensor], pairs: list[tuple[str, str]], block: int = 2**16) -> list[float]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import subprocess
-import sys
+import re
 import tempfile
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -20,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tasks import Batch
 from tests.benchmarks import cka, extraction
+from tests.benchmarks.commands import random_texts, run_command, word_model, write_prompts
 from tests.benchmarks.ratio import alternate
 
 PAGE = Path(__file__).parents[2] / "docs" / "cost.md"
@@ -81,40 +79,6 @@ def cuda_goals() -> list[Goal]:
 # ---- commands ----
 
 
-@cache
-def word_model(layers: int, width: int, context: int = 64, seed: int = 0) -> Path:
-    """Write a Llama with random weights and a tokenizer of 2,000 words, and return its folder."""
-    import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    folder = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
-    words = ["</s>", "<unk>", *(f"w{i}" for i in range(2000))]
-    by_word = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    by_word.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=by_word, eos_token="</s>", unk_token="<unk>", pad_token="</s>"
-    ).save_pretrained(folder)
-    torch.manual_seed(seed)
-    config = transformers.LlamaConfig(
-        vocab_size=len(words), hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
-        num_attention_heads=max(2, width // 64), max_position_embeddings=context, attn_implementation="sdpa",
-    )  # fmt: skip
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-def _texts(n: int, length: int = 32) -> list[str]:
-    rng = np.random.default_rng(0)
-    return [" ".join(f"w{i}" for i in rng.integers(2000, size=rng.integers(length // 2, length))) for _ in range(n)]
-
-
-def _write_prompts(n: int, tasks: int = 10) -> Path:
-    path = Path(tempfile.mkdtemp(prefix="mechclust-bench-")) / "prompts.jsonl"
-    rows = [{"prompt": text, "task": f"task{i % tasks}"} for i, text in enumerate(_texts(n))]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def _forward_seconds(folder: Path, texts: list[str]) -> float:
     """Return the processor seconds of bare forward passes of a model's body over texts, sorted by length."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -132,37 +96,31 @@ def _forward_seconds(folder: Path, texts: list[str]) -> float:
     return time.process_time() - start
 
 
-def _command_seconds(*arguments: str) -> float:
-    """Return the processor seconds of a command on one thread."""
-    out = tempfile.mkdtemp(prefix="mechclust-bench-")
-    call = [sys.executable, "-m", "mechclust", *arguments, "--out", f"{out}/run"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(call, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def clusters_over_forward() -> float:
     """Return the time of ``clusters``, imports included, over that of its forward passes (three copies are random)."""
-    folder = word_model(6, 512)
-    command = _command_seconds("clusters", str(folder), "--prompts", str(_write_prompts(1000)))
-    return command / (4 * _forward_seconds(folder, _texts(1000)))
+    model = word_model(6, 512)
+    texts = random_texts(1000, 16, 31)
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = write_prompts(Path(folder), texts)
+        used = run_command("clusters", str(model), "--prompts", str(prompts), "--out", f"{folder}/run")
+    return used.seconds / (4 * _forward_seconds(model, texts))
 
 
 def history_drawing() -> float:
     """Return the share of ``history`` that draws and writes the report, on eight checkpoints and 300 prompts."""
     from mechclust.commands.history import HistoryConfig, measure_history
 
-    folders = [word_model(4, 256, seed=seed) for seed in range(8)]
-    series = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
-    for i, folder in enumerate(folders):
-        (series / f"checkpoint-{i}").symlink_to(folder)
-    config = HistoryConfig(prompts=_write_prompts(300), checkpoints=tuple(sorted(series.iterdir())))
-    start = time.perf_counter()
-    result = measure_history(str(series), config, series / "run")
-    measured = time.perf_counter()
-    result.write(series / "report")
-    return (time.perf_counter() - measured) / (time.perf_counter() - start)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for seed in range(8):
+            (folder / f"checkpoint-{seed}").symlink_to(word_model(4, 256, seed=seed))
+        checkpoints = tuple(sorted(folder.iterdir()))
+        config = HistoryConfig(prompts=write_prompts(folder, random_texts(300, 16, 31)), checkpoints=checkpoints)
+        start = time.perf_counter()
+        result = measure_history(str(folder), config, folder / "run")
+        measured = time.perf_counter()
+        result.write(folder / "report")
+        return (time.perf_counter() - measured) / (time.perf_counter() - start)
 
 
 # ---- states, relabellings, k-means ----
@@ -181,7 +139,6 @@ def tiny_run() -> float:
     """Return the time of ``run`` with every layer's last token over a bare pass: 64 batches of 8 short sequences."""
     from mechclust import ModelConfig, build_model
     from probes import collect_rows
-    from tasks import Batch
 
     model = build_model(ModelConfig(d_vocab=60, n_ctx=12, n_layers=4, d_model=32, n_heads=4)).eval()
     tokens = torch.randint(60, (512, 12), generator=torch.Generator().manual_seed(0))
@@ -205,7 +162,7 @@ def states_from_texts() -> float:
 
     folder = str(word_model(6, 256))
     model, plain = load_pretrained(folder, attention="sdpa"), AutoModel.from_pretrained(folder).eval()
-    texts = {"text": _texts(300)}
+    texts = {"text": random_texts(300, 16, 31)}
     batches = list(each_batch(texts, {"": model}, tokens_per_batch=2048))
 
     def bare() -> None:
@@ -280,26 +237,45 @@ def _training(device: str = "cpu") -> tuple[Any, Any, Any]:
     return task, model, _Transformer(task.d_vocab, task.n_ctx, 6, 128, 4).to(device)
 
 
-def train_over_loop(steps: int = 4) -> float:
-    """Return the time of ``train`` over that of a plain loop with the same data, optimiser, schedule and clipping."""
+def train_over_loop() -> float:
+    """Return the time of ``train`` over that of a plain loop round a network that was written for speed."""
+    task, model, peer = _training()
+
+    def loss_of(batch: Batch, labels: Tensor) -> Tensor:
+        return F.cross_entropy(peer(batch.tokens)[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+    return train_over(task, model, peer, loss_of, rounds=5)
+
+
+def train_over(
+    task: Any, model: Any, peer: nn.Module, loss_of: Callable[[Batch, Tensor], Tensor], rounds: int = 9, steps: int = 4
+) -> float:
+    """Return the time of ``train`` over that of a plain loop with the same data, optimiser, schedule and clipping.
+
+    Args:
+        task: the data of both.
+        model: the network that ``train`` trains.
+        peer: the network of the loop.
+        loss_of: the peer's loss on a batch, whose labels are -100 in padding.
+        rounds: rounds of ``alternate``.
+        steps: steps of a round.
+    """
     from mechclust import TrainConfig, train
 
-    task, model, peer = _training()
     optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1200)
 
     def theirs() -> None:
         for step in range(steps):
             batch = task.train_batch(step, 256)
-            labels = batch.tokens.masked_fill(~batch.attention_mask, -100)
-            loss = F.cross_entropy(peer(batch.tokens)[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            loss = loss_of(batch, batch.tokens.masked_fill(~batch.attention_mask, -100))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
             optimizer.step()
             schedule.step()
 
-    return alternate(lambda: train(model, task, TrainConfig(steps=steps)), theirs, rounds=5)
+    return alternate(lambda: train(model, task, TrainConfig(steps=steps)), theirs, rounds=rounds)
 
 
 def ensemble_start() -> float:
@@ -400,9 +376,5 @@ def write_goals(device: str) -> None:
         now = f"{value:.2g}" if value <= float(goal.goal) else f"**{value:.2g}**"
         lines.append(f"| {goal.name} | {goal.first} | {now} | {goal.goal} |")
         print(lines[-1], flush=True)
-    begin, end = f"<!-- goals: {device} -->", f"<!-- end of goals: {device} -->"
-    page = PAGE.read_text()
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(end)
-    table = "\n".join(lines)
-    PAGE.write_text(f"{before}{begin}\n\n{table}\n\n{end}{after}")
+    marked = re.compile(rf"(?<=<!-- goals: {device} -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+    PAGE.write_text(marked.sub("\n".join(lines), PAGE.read_text(), count=1))

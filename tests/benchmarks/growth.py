@@ -2,22 +2,17 @@
 
     python -m tests.benchmarks.growth
 
-Each run is a process of its own on one thread. Runs in ``growth.json`` are not measured again.
+Each run is a separate process on one thread. Runs in ``growth.json`` are not measured again.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tests.benchmarks.goals import word_model
+from tests.benchmarks.commands import random_texts, run_command, word_model, write_prompts
 
 KEPT = Path(__file__).with_name("growth.json")
 BASE = {"prompts": 300, "layers": 2, "classes": 10, "tokens": 16}
@@ -36,23 +31,13 @@ def measured() -> list[dict[str, Any]]:
     return json.loads(KEPT.read_text()) if KEPT.exists() else []
 
 
-def _write_prompts(sizes: dict[str, int], folder: Path) -> Path:
-    rng = np.random.default_rng(0)
-    n_prompts = max(sizes["prompts"], 20 * sizes["classes"])
-    rows = []
-    for i in range(n_prompts):
-        words = rng.integers(2000, size=sizes["tokens"] - 1)
-        rows.append({"prompt": " ".join(f"w{word}" for word in words), "task": f"task{i % sizes['classes']}"})
-    path = folder / "prompts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def _arguments(command: str, sizes: dict[str, int], folder: Path) -> list[str]:
     """Return the command line, after its models and prompts are written."""
     context = max(64, sizes["tokens"])
     models = [word_model(sizes["layers"], WIDTH, context, seed) for seed in range(3 if command == "history" else 2)]
-    given = ["--prompts", str(_write_prompts(sizes, folder))]
+    n_prompts = max(sizes["prompts"], 20 * sizes["classes"])
+    texts = random_texts(n_prompts, sizes["tokens"] - 1, sizes["tokens"] - 1)
+    given = ["--prompts", str(write_prompts(folder, texts, sizes["classes"]))]
     if command == "clusters":
         return [command, str(models[0]), *given]
     if command == "compare":
@@ -69,21 +54,14 @@ def measure(command: str, grows: str, size: int) -> dict[str, Any]:
     sizes = {**BASE, grows: size}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        call = [sys.executable, "-m", "mechclust", *_arguments(command, sizes, folder), "--out", f"{folder}/run"]
-        said = folder / "said"
-        with said.open("w") as stderr:
-            running = subprocess.Popen(call, stdout=stderr, stderr=stderr, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            _, status, used = os.wait4(running.pid, 0)
-        if status:
-            raise SystemExit(said.read_text())
+        used = run_command(*_arguments(command, sizes, folder), "--out", f"{folder}/run")
         page = (folder / "run" / "report.html").stat().st_size / 1e6
-    seconds = used.ru_utime + used.ru_stime
     return {
         "command": command,
         "grows": grows,
         "size": size,
-        "seconds": round(seconds, 2),
-        "mib": round(used.ru_maxrss / 1024),
+        "seconds": round(used.seconds, 2),
+        "mib": round(used.mib),
         "page_mb": round(page, 3),
     }
 

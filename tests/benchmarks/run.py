@@ -41,7 +41,7 @@ def training_step() -> float:
     """A mechclust training step against a plain loop over Hugging Face's GPT-2 of the same size."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from mechclust import TrainConfig, build_model, model_for, train
+    from mechclust import build_model, model_for
     from tasks import InstructionFollowing
 
     task = InstructionFollowing(n_tasks=20)
@@ -50,21 +50,7 @@ def training_step() -> float:
         GPT2Config(vocab_size=task.d_vocab, n_positions=task.n_ctx, n_embd=128, n_layer=6, n_head=4,
                    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, tie_word_embeddings=False)
     )  # fmt: skip
-    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1200)
-
-    def theirs() -> None:
-        for step in range(4):
-            batch = task.train_batch(step, 256)
-            labels = batch.tokens.masked_fill(~batch.attention_mask, -100)
-            loss = peer(batch.tokens, labels=labels).loss
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-
-    return alternate(lambda: train(model, task, TrainConfig(steps=4)), theirs)
+    return goals.train_over(task, model, peer, lambda batch, labels: peer(batch.tokens, labels=labels).loss)
 
 
 def _setting(n_examples: int):

@@ -189,13 +189,11 @@ def _drawing(inputs: Inputs, config: ClustersConfig) -> Cost:
     """Return the cost of permutations and half-samples, but for the multiplications that ``Statistics`` counts."""
     n = len(inputs)
     n_clusterings = len(config.labels) * (len(config.n_clusters) or 1) * (1 if config.given == "none" else 2)
-    # Shuffles of the classifier and halves are of the trained model alone.
-    relabellings = (1 + config.untrained) * n_clusterings * config.n_permutations + len(
-        config.labels
-    ) * config.n_shuffles
+    relabellings = (1 + config.untrained) * n_clusterings * config.n_permutations
+    shuffles = len(config.labels) * config.n_shuffles  # as halves, of the trained model alone
     halves = n_clusterings * config.n_resamples
     n_layers = 1 + (inputs.sizes.n_layers or 0)
-    seconds = relabellings * relabelling_seconds(n, LABEL_WIDTH)
+    seconds = (relabellings + shuffles) * relabelling_seconds(n, LABEL_WIDTH)
     seconds += halves * HALF_CLUSTERING_OVERHEAD_S
     return Cost(n_layers * seconds, 8.0 * (n * config.n_resamples + config.n_permutations))
 
