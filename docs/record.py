@@ -24,7 +24,7 @@ from pathlib import Path
 import pandas as pd
 
 from mechclust.evidence import Findings, family_notes, load_findings
-from mechclust.evidence.tables import markdown_table, shown_on_pages
+from mechclust.evidence.tables import findings_in_tables, markdown_table
 from probes.head_roles import HEAD_ROLES
 
 _ROOT = Path(__file__).parents[1]
@@ -64,7 +64,7 @@ def _findings_table(study: str, *ids: str) -> str:
     findings = _recorded(study)
     if ids:
         return markdown_table([finding for finding in findings if finding.id in ids])
-    return "\n\n".join([markdown_table(shown_on_pages(findings)), *family_notes(findings)])
+    return "\n\n".join([markdown_table(findings_in_tables(findings)), *family_notes(findings)])
 
 
 def _headlines() -> str:
@@ -121,7 +121,7 @@ def _counted(row: str) -> str:
     """Fill in ``| study | paper | tested, how many seeds | hold | not specific | undecided | do not hold | link |``."""
     title, paper, tested, *_, link = _cells(row)
     name = re.findall(r"([\w-]+\.md(?:#[\w-]+)?)\)", link)[0].replace(".md#", "-").removesuffix(".md")
-    findings = [finding for finding in shown_on_pages(_recorded(name)) if finding.kind == "finding"]
+    findings = [finding for finding in findings_in_tables(_recorded(name)) if finding.kind == "finding"]
     verdicts = [finding.verdict for finding in findings if finding.verdict != "not tested"]
     of = "" if len(verdicts) == len(findings) else f" of {len(findings)}"
     settings, n = _folder(name) / "config.json", tested.partition(", ")[2]

@@ -50,8 +50,8 @@ with paused_collection():  # torch is imported here
     from probes.projection import Projection
     from probes.rbf_cka import RBFCKA
     from probes.rows.collect import collect_rows
-    from probes.rows.foreign_rows import ForeignRows, rows_from
     from probes.rows.row_store import RowStore
+    from probes.rows.rows_from import ForeignRows, rows_from
     from probes.rows.run_stores import RowSource, run_stores
     from probes.rows.save import save_rows
     from probes.store.index_set import IndexSet

@@ -31,7 +31,7 @@ from probes.functional.cka import (
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, hsic_between_units
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
-from probes.functional.preprocess import compact_rows
+from probes.functional.preprocess import centred_and_compacted
 from probes.functional.products import Precision, check_product_precision
 from probes.functional.top_components import without_top_components
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings
@@ -373,4 +373,4 @@ class _Group:
 
 
 def _compact_rows(rows: Mapping[str, Float[Tensor, "row _"]], site: str) -> Float[Tensor, "row kept"]:
-    return compact_rows(row_matrix(rows[site], site))
+    return centred_and_compacted(row_matrix(rows[site], site))

@@ -11,7 +11,7 @@ with paused_collection():  # torch is imported here
     from tasks.skills import SkillSuite
     from tasks.task import Task
     from tasks.text.corpus import Corpus
-    from tasks.text.encoding import EncodedCorpus
+    from tasks.text.encoded_corpus import EncodedCorpus
     from tasks.text.prompts import LabelledPrompts
     from tasks.text.streams.corpus_stream import CorpusStream
     from tasks.text.topic_model import TopicModel, fit_topics

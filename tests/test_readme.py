@@ -7,7 +7,7 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.evidence import load_findings
-from mechclust.evidence.tables import shown_on_pages
+from mechclust.evidence.tables import findings_in_tables
 from probes.extend import check_probe
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +61,6 @@ def test_its_findings_are_those_of_the_records():
     rows = re.findall(r"\| (\d+)/(\d+) \| \[[\w ]+\]\(docs/studies/([\w-]+)\.md\) \|", README)
     assert len(rows) == 5
     for hold, tested, study in rows:
-        findings = shown_on_pages(load_findings(ROOT / "examples" / "results" / f"{study}-paper"))
+        findings = findings_in_tables(load_findings(ROOT / "examples" / "results" / f"{study}-paper"))
         verdicts = [f.verdict for f in findings if f.kind == "finding" and f.verdict != "not tested"]
         assert (int(hold), int(tested)) == (verdicts.count("holds"), len(verdicts)), study

@@ -14,7 +14,7 @@ from docs.pictures.registry import ROOT, Drawn, picture
 from mechclust import HeadsConfig, TopicsConfig, measure_heads, measure_topics
 from mechclust.report.style import COLORS, layer_shades
 from probes import AttentionEntropy, LogitLens, TaskClusterARI, last_token, load_result, run
-from probes.engine.plots import chance_band
+from probes.engine.plots import plot_chance_band
 
 SMOLLM2 = ROOT / "examples" / "results" / "real-models" / "smollm2"
 
@@ -47,7 +47,7 @@ def task_or_wording() -> Drawn:
     layers = clusters["layer"]
     right.plot(layers, clusters["accuracy"], color=trained, lw=2)
     right.plot(layers, clusters["untrained_accuracy"], color=trained, ls="--", lw=1.2)
-    chance_band(
+    plot_chance_band(
         right, layers.to_numpy(), clusters["linear_null_low"].to_numpy(), clusters["linear_null_high"].to_numpy()
     )
     right.text(22, 0.9, "trained", color=trained, ha="right")
@@ -149,7 +149,9 @@ def topics() -> Drawn:
         part = table[(table["measure"] == measure) & ~table["overlap"]]
         axis.plot(range(3), part["value"], marker="o", color=COLORS[0], label="trained")
         axis.plot(range(3), part["untrained"], marker="s", ms=4, color=COLORS[0], ls="--", label="untrained")
-        chance_band(axis, range(3), part["null_low"].to_numpy(), part["null_high"].to_numpy(), label="chance (95%)")
+        plot_chance_band(
+            axis, range(3), part["null_low"].to_numpy(), part["null_high"].to_numpy(), label="chance (95%)"
+        )
         axis.axhline(even, color="#1d2733", lw=0.8)
         words = [f"{threshold:g}\n({n} words)" for threshold, n in zip(part["threshold"], part["words"], strict=True)]
         axis.set_xticks(range(3), words)
@@ -191,7 +193,7 @@ def history() -> Drawn:
     high, low = (table.pivot(index="layer", columns="step", values=end) for end in ("null_high", "null_low"))
     for layer, colour in zip(values.index, layer_shades(len(values)), strict=True):
         right.plot(range(len(STEPS)), values.loc[layer], color=colour, marker="o", ms=4, label=f"layer {layer}")
-    chance_band(right, range(len(STEPS)), low.min().to_numpy(), high.max().to_numpy())
+    plot_chance_band(right, range(len(STEPS)), low.min().to_numpy(), high.max().to_numpy())
     right.set_xticks(range(len(STEPS)), list(map(str, STEPS)))
     right.set(xlabel="checkpoint", title="the same, with chance (hatched)")
     right.grid(alpha=0.25)

@@ -31,7 +31,7 @@ from probes import (
     run,
     token_at,
 )
-from probes.engine.plots import chance_band
+from probes.engine.plots import plot_chance_band
 
 AT_INPUT = token_at("input")
 
@@ -287,7 +287,7 @@ def topic_attention() -> Drawn:
     )
     figure, (axis,) = panels(1, 5.6)
     axis.plot(steps, ratio, color=BLUE, marker="o", ms=4)
-    chance_band(axis, steps, low, high)
+    plot_chance_band(axis, steps, low, high)
     axis.set(xlabel="training step", ylabel="same topic / different topic")
     axis.grid(alpha=0.25)
     return figure, (

@@ -10,10 +10,10 @@ from jaxtyping import Bool, Int, Integer, Shaped
 from torch import Tensor
 
 from probes import HookedModel
-from probes.engine.texts import tokenizers_of
+from probes.engine.text_tokenizer import tokenizers_of
 from tasks import InputError
-from tasks.text.beginning import Bos
-from tasks.text.encoding import text_encoder
+from tasks.text.bos_token import Bos
+from tasks.text.text_encoder import text_encoder
 
 Labels: TypeAlias = Sequence[str | int | None] | Shaped[Tensor, "pos"]
 

@@ -39,7 +39,7 @@ from probes.engine.devices import device_of
 from probes.engine.hooked_model import check_models, evaluation_mode, forward, models_by_name
 from probes.store.files import write_atomic
 from tasks import Batch, InputError
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 if TYPE_CHECKING:
     from circuitsvis.utils.render import RenderedHTML

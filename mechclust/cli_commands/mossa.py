@@ -14,7 +14,7 @@ from mechclust.cli_settings import PRESET_SETTINGS, Perhaps
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa
-from mechclust.evidence.tables import shown_on_pages, text_table
+from mechclust.evidence.tables import findings_in_tables, text_table
 from mechclust.report.text import LAYERS
 from tasks import InputError
 from tasks.errors import suggest
@@ -62,7 +62,7 @@ def mossa_command(argv: list[str]) -> None:
     folder = parsed.out or default_folder("mossa", parsed.base, parsed.config.tasks)
     with goes_on(folder):
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
-        findings = text_table(shown_on_pages(result.findings))
+        findings = text_table(findings_in_tables(result.findings))
         show(result, folder, brief=parsed.brief, print_figures=parsed.print_figures, below=f"{LAYERS}\n\n{findings}")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from mechclust.commands.result import MeasuredResult
-from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
+from mechclust.evidence.tables import findings_in_tables, markdown_table, text_table
 from mechclust.report.analysis import Analysis
 from mechclust.report.text import table_text
 from tasks import InputError
@@ -75,7 +75,7 @@ def show_findings(analysis: Analysis, folder: Path, *, markdown: bool = False, b
     """
     table = markdown_table if markdown else text_table
     headline = "" if markdown else f"{analysis.headline}\n\n"
-    print_visible(f"{headline}{table(shown_on_pages(analysis.findings))}")
+    print_visible(f"{headline}{table(findings_in_tables(analysis.findings))}")
     if below:
         print_visible(f"\n{below}")
     print_visible(f"\nreport: {folder / 'report.html'}")

@@ -9,7 +9,7 @@ import tyro
 
 from mechclust.cli_commands.printing import PrintFigures, print_visible, show_findings
 from mechclust.cli_settings import Perhaps
-from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
+from mechclust.evidence.tables import findings_in_tables, markdown_table, text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
 from tasks import InputError
@@ -35,7 +35,9 @@ def command(
         raise InputError("figures are kept in a record alone; add --record FOLDER")
     if record is None and is_record(run_folder):
         table = markdown_table if markdown else text_table
-        print_visible(f"{table(shown_on_pages(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}")
+        print_visible(
+            f"{table(findings_in_tables(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}"
+        )
         return
     if record is None:
         analysis = report_run(*open_run(run_folder), run_folder, print_figures=print_figures)

@@ -32,7 +32,7 @@ from probes.engine.readout import last_token, token_at
 from probes.store.files import write_atomic
 from tasks import InputError, Task
 from tasks.settings import Several, check_settings
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 from tasks.text.prompts import LabelledPrompts
 
 _SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")

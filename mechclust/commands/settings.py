@@ -22,10 +22,10 @@ from mechclust.models.tokenizers import check_has_tokenizer
 from mechclust.report.resources import matmul_speed
 from probes import Readout, first_token, last_token, mean
 from probes.engine.devices import check_device
-from probes.engine.texts import tokenizer_of
+from probes.engine.text_tokenizer import tokenizer_of
 from tasks import InputError, LabelledPrompts
 from tasks.settings import Count, Positive, RepeatsOrZero, Seed, check_settings
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 from tasks.text.splitting import SplitBy
 
 FEWEST_HALVES = 20  # of the units, for their variance

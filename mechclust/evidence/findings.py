@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from mechclust.evidence.bounds import Bound, Within
 from mechclust.evidence.finding import Control, Finding, Kind, Shown
 from mechclust.evidence.parts import Method, Part
-from mechclust.evidence.tables import notebook_table, shown_on_pages, text_table
+from mechclust.evidence.tables import findings_in_tables, notebook_table, text_table
 from mechclust.evidence.verdict import MARKS, VERDICTS, EarlierVerdict, Verdict
 from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
@@ -52,7 +52,7 @@ class Findings(list[Finding]):
             >>> Findings([high, replace(high, id="T2", not_tested="needs ten seeds")]).headline
             '1 of 1 findings tested holds.'
         """
-        shown = [finding for finding in shown_on_pages(self) if finding.kind == "finding"]
+        shown = [finding for finding in findings_in_tables(self) if finding.kind == "finding"]
         tested = [finding for finding in shown if finding.verdict != "not tested"]
         if not tested:
             return f"No finding was tested: {shown[0].why_not}." if shown else ""

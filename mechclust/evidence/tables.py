@@ -11,7 +11,7 @@ _CHECK_HEADS = ("", "check", "worst value", "required", "verdict")
 _Row = tuple[str, ...]
 
 
-def shown_on_pages(findings: Sequence[Finding]) -> list[Finding]:
+def findings_in_tables(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings and checks that pages show. All others are in ``findings.csv`` only."""
     return [finding for finding in findings if finding.shown != "table"]
 

@@ -52,7 +52,7 @@ from probes.store.index_set import IndexSet
 from probes.store.locks import locked_folder
 from probes.store.versions import package_versions
 from tasks import Batch, InputError
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 Load: TypeAlias = Callable[[], HookedModels]
 _SavedStates: TypeAlias = Path | tuple[bytes, dict[str, str]]  # a file of safetensors, or its tensors and header

@@ -12,10 +12,10 @@ import torch
 from mechclust.jobs.batches import batch_of_tensors, tensors_of_batch
 from probes.engine.batches import Batches, each_batch, readable_batch
 from probes.engine.hooked_model import HookedModel
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
 from tasks.settings import check_count
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 ShardedBatches: TypeAlias = Batches | Sequence[Callable[[], Batches]]
 _INDICES_PER_FUNCTION = 2**32  # indices that the examples of one function may take

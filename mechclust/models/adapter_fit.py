@@ -10,7 +10,12 @@ from typing import Any
 import torch
 
 from mechclust.models.adapters import import_peft, named_base_of_adapter
-from mechclust.models.huggingface import auto_class, find_checkpoint, quiet_transformers, read_checkpoint_config
+from mechclust.models.hugging_face_checkpoint import (
+    auto_class,
+    find_checkpoint,
+    quiet_transformers,
+    read_checkpoint_config,
+)
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 

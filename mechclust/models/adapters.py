@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from mechclust.models.huggingface import ADAPTER, quiet_transformers
+from mechclust.models.hugging_face_checkpoint import ADAPTER, quiet_transformers
 from mechclust.models.weights import shared_copy
 from probes.engine.hooked_model import HookedModel
 from probes.store.digest import digest_of

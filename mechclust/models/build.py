@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from mechclust.models.config import AnyConfig, ModelConfig, class_of_config_kind
+from mechclust.models.config import AnyConfig, ModelConfig
+from mechclust.models.model_kinds import model_class_of_kind
 from mechclust.models.weights import initial_weights, set_weights
 from probes.engine.hooked_model import HookedModel
 from tasks import InputError, Task
@@ -32,7 +33,7 @@ def build_model(config: AnyConfig) -> HookedModel:
     with warnings.catch_warnings():  # its progress bars warn in notebooks without ipywidgets
         warnings.simplefilter("ignore")
         import transformer_lens  # noqa: F401
-    model: Any = _transformer(config) if isinstance(config, ModelConfig) else class_of_config_kind(config.kind)(config)
+    model: Any = _transformer(config) if isinstance(config, ModelConfig) else model_class_of_kind(config.kind)(config)
     object.__setattr__(model, "mechclust_config", config)
     return model
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from mechclust.models.model_kinds import TRANSFORMER, model_class_of_kind
 from probes.engine.hooked_model import HookedModel
-from probes.engine.registry import entry_point_package, load_entry_point
 from tasks import InputError, Task
 from tasks.settings import (
     AtLeast,
@@ -24,7 +23,6 @@ from tasks.settings import (
     to_json,
 )
 
-_ENTRY_POINTS = "mechclust.models"
 MAX_LAYERS = 10_000  # of a model that is built here
 
 
@@ -70,7 +68,7 @@ class ModelConfig(AnyConfig):
         8
     """
 
-    kind: ClassVar[str] = "transformer"
+    kind: ClassVar[str] = TRANSFORMER
 
     d_vocab: Size
     n_ctx: Size
@@ -99,30 +97,6 @@ class ModelConfig(AnyConfig):
 
 
 @cache
-def class_of_config_kind(kind: str) -> Any:
-    """Return the class of a paper's model, by the kind of its configuration.
-
-    Each is an entry point of the group ``mechclust.models``, ``kind = "package.module:Model"``, where ``Model(config)``
-    builds it and ``Model.config_class`` is the class of its configuration.
-
-    Raises:
-        InputError: for a kind that no installed package registers, or one whose module cannot be imported.
-    """
-    points = entry_points(group=_ENTRY_POINTS)
-    if kind not in points.names:
-        raise InputError(
-            f"no model of kind {kind!r} (there are {', '.join((ModelConfig.kind, *sorted(points.names)))})"
-        )
-    model, fault = load_entry_point(points[kind], _fault_of_class)
-    if fault:
-        raise InputError(f"the model of kind {kind!r} of {entry_point_package(points[kind])} is broken: {fault}")
-    return model
-
-
-def _fault_of_class(model: Any) -> str:
-    return "" if hasattr(model, "config_class") else "has no config_class; name the class of its configuration there"
-
-
 def config_to_json(config: AnyConfig) -> dict[str, Any]:
     """Return the fields of any model's configuration, and its kind, as JSON types."""
     return {"kind": config.kind, **to_json(config)}
@@ -136,7 +110,7 @@ def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
     """
     values = dict(record)
     kind = values.pop("kind", None)
-    cls = ModelConfig if kind == ModelConfig.kind else class_of_config_kind(kind).config_class
+    cls = ModelConfig if kind == ModelConfig.kind else model_class_of_kind(kind).config_class
     return from_json(cls, values)  # type: ignore[no-any-return]
 
 

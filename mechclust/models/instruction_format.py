@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.tokenizers import OWN_TEMPLATE, render_chat_template, tokenizer_encoder
+from mechclust.models.tokenizers import OWN_TEMPLATE, render_chat_template, templated_tokenizer
 from tasks import InputError
 from tasks.settings import check_at_least
-from tasks.text.beginning import Bos, leading_bos
-from tasks.text.encoding import special_tokens_around
+from tasks.text.bos_token import Bos, leading_bos
 from tasks.text.files import read_text
+from tasks.text.text_encoder import special_tokens_around
 
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
@@ -105,7 +105,7 @@ class InstructionFormat:
         self.cutoff = cutoff
         self.bos = bos
         self._check_special_tokens()
-        self._encode = tokenizer_encoder(tokenizer, bos=bos)
+        self._encode = templated_tokenizer(tokenizer, bos=bos)
         self._before, self._after = special_tokens_around(tokenizer, bos=bos)
         check_at_least(cutoff=(cutoff, len(self._before) + 2))
         if self.chat:

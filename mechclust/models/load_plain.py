@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from mechclust.models.huggingface import (
+from mechclust.models.hugging_face_checkpoint import (
     CheckpointSource,
     auto_class,
     find_checkpoint,

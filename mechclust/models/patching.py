@@ -10,8 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.engine.devices import device_of
-from probes.engine.hooked_model import HookedModel, evaluation_mode, forward, n_blocks
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.recorder import record
+from probes.engine.sites import n_blocks
 from tasks import Batch
 
 Logits = Float[Tensor, "batch pos d_vocab"]

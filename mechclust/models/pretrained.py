@@ -13,13 +13,13 @@ from torch import nn
 from mechclust.models.adapters import plain_model, prepare_for_adapters, set_adapter, with_adapter
 from mechclust.models.build import build_model
 from mechclust.models.config import config_of
-from mechclust.models.huggingface import quiet_transformers
+from mechclust.models.hugging_face_checkpoint import quiet_transformers
 from mechclust.models.load_plain import AttentionKind, LoadOptions, Quantization, load_plain
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.saved_model import load_model
 from mechclust.models.weights import shared_copy
 from probes.engine.hooked_model import HookedModel
-from probes.engine.texts import KEPT_TOKENIZER, tokenizer_of
+from probes.engine.text_tokenizer import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
 from tasks.errors import error_line
 

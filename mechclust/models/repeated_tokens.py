@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mechclust.models.sizes import Sizes
 from tasks import Batch, InputError, RepeatedTokens
-from tasks.text.beginning import Bos
-from tasks.text.encoding import special_tokens_around
+from tasks.text.bos_token import Bos
+from tasks.text.text_encoder import special_tokens_around
 
 SEQUENCE_LENGTH = 96  # tokens of a sequence
 PERIODS = (20, 40)  # tokens before it repeats

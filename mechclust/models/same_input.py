@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from mechclust.models.patching import can_be_patched
 from probes.engine.devices import device_of
-from probes.engine.hooked_model import HookedModel, n_blocks
+from probes.engine.hooked_model import HookedModel
 from probes.engine.recorder import record
+from probes.engine.sites import n_blocks
 from tasks import InputError
 
 Stream = Float[Tensor, "batch pos d_model"]

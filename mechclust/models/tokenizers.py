@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from mechclust.models.huggingface import (
+from mechclust.models.hugging_face_checkpoint import (
     CheckpointSource,
     find_checkpoint,
     read_checkpoint_config,
@@ -15,13 +15,13 @@ from mechclust.models.huggingface import (
 )
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
-from probes.engine.texts import tokenizer_of
+from probes.engine.text_tokenizer import tokenizer_of
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import error_line
-from tasks.text.beginning import Bos, leading_bos
-from tasks.text.encoding import TextEncoder, special_tokens_around, text_encoder
-from tasks.text.encoding import tokenization as plain_tokenization
+from tasks.text.bos_token import Bos, leading_bos
 from tasks.text.prompts import Encode
+from tasks.text.text_encoder import TextEncoder, special_tokens_around, text_encoder
+from tasks.text.text_encoder import tokenization as plain_tokenization
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
 _TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
@@ -86,7 +86,7 @@ def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
         raise InputError(f"{model} has no tokenizer to read {what}; give a Hugging Face checkpoint, or tokenizer=")
 
 
-def tokenizer_encoder(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
+def templated_tokenizer(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
     """Return a function from texts to the token ids of Hugging Face's tokenizer.
 
     Args:
@@ -105,7 +105,7 @@ def tokenizer_encoder(tokenizer: Any, chat: bool = False, template: Any = None, 
         >>> words = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2}, unk_token="<s>"))
         >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
         >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
-        >>> tokenizer_encoder(tokenizer)(["a b", "a"]), tokenizer_encoder(tokenizer, bos="yes")(["a b"])
+        >>> templated_tokenizer(tokenizer)(["a b", "a"]), templated_tokenizer(tokenizer, bos="yes")(["a b"])
         ([[1, 2], [1]], [[0, 1, 2]])
     """
     read = text_encoder(tokenizer, bos)
@@ -154,16 +154,16 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
     """Return how texts become tokens, to be kept with a result.
 
     Args:
-        tokenizer, chat, template, bos: as for ``tokenizer_encoder``.
+        tokenizer, chat, template, bos: as for ``templated_tokenizer``.
 
     Returns:
-        For plain texts as ``tasks.text.encoding.tokenization``. A chat template adds different tokens to different
+        For plain texts as ``tasks.text.text_encoder.tokenization``. A chat template adds different tokens to different
         texts. Then ``adds`` is left out, and ``begins`` is the beginning-of-sequence token, or ``"none"``.
     """
     plain = plain_tokenization(tokenizer, bos)
     if not chat:
         return plain
-    (ids,) = tokenizer_encoder(tokenizer, chat, template, bos)(["a"])
+    (ids,) = templated_tokenizer(tokenizer, chat, template, bos)(["a"])
     return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
 
 
@@ -221,7 +221,7 @@ def tokenize_prompts(
             model does not have.
     """
     return prompts.batches(
-        tokenizer_encoder(tokenizer, chat, bos=bos),
+        templated_tokenizer(tokenizer, chat, bos=bos),
         tokens_per_batch,
         pad_id=tokenizer.pad_token_id or 0,
         max_length=sizes.n_ctx,

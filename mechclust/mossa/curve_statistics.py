@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechclust.mossa.layer_groups import group_boundaries_of
+from mechclust.mossa.nan_statistics import nan_mean, quantile_over_tasks
 from mechclust.mossa.published import GROUPS, N_LAYERS
-from mechclust.mossa.task_curves import Numbers, TaskCurves, Which, defined_mean, quantile_over_tasks
+from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
 
 
 def _early_layers(curves: TaskCurves) -> slice:
@@ -41,13 +42,13 @@ def median_fall(curves: TaskCurves) -> Numbers:
     """Return the mean of base's median over the first quarter of the layers - its mean over the last quarter."""
     median = curves.median("base")
     part = max(curves.n_layers // 4, 1)
-    return defined_mean(median[..., :part]) - defined_mean(median[..., -part:])
+    return nan_mean(median[..., :part]) - nan_mean(median[..., -part:])
 
 
 def spread_growth(curves: TaskCurves) -> Numbers:
     """Return base's interquartile range over tasks, mean of the upper half - twice the first layer's."""
     spread = curves.spread("base")
-    return defined_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
+    return nan_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
 
 
 def spread_depth_correlation(curves: TaskCurves) -> Numbers:
@@ -65,12 +66,12 @@ def last_gap(curves: TaskCurves) -> Numbers:
 
 def upper_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the upper half."""
-    return defined_mean(curves.gap[..., curves.upper])
+    return nan_mean(curves.gap[..., curves.upper])
 
 
 def late_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the layers after the first third."""
-    return defined_mean(curves.gap[..., curves.n_layers // 3 :])
+    return nan_mean(curves.gap[..., curves.n_layers // 3 :])
 
 
 def least_upper_gap(curves: TaskCurves) -> Numbers:
@@ -80,19 +81,19 @@ def least_upper_gap(curves: TaskCurves) -> Numbers:
 
 def early_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the second eighth of the layers."""
-    return defined_mean(curves.gap[..., _early_layers(curves)])
+    return nan_mean(curves.gap[..., _early_layers(curves)])
 
 
 def middle_spread_ratio(curves: TaskCurves) -> Numbers:
     """Return tuned's interquartile range, mean of the second quarter of the layers, over the second eighth's."""
     spread = curves.spread("tuned")
-    return _ratio(defined_mean(spread[..., _middle_layers(curves)]), defined_mean(spread[..., _early_layers(curves)]))
+    return _ratio(nan_mean(spread[..., _middle_layers(curves)]), nan_mean(spread[..., _early_layers(curves)]))
 
 
-def relative_spread(curves: TaskCurves) -> Numbers:
+def relative_curve_spread(curves: TaskCurves) -> Numbers:
     """Return tuned's interquartile range over tasks as a share of base's, means over the upper half."""
-    tuned = defined_mean(curves.spread("tuned")[..., curves.upper])
-    base = defined_mean(curves.spread("base")[..., curves.upper])
+    tuned = nan_mean(curves.spread("tuned")[..., curves.upper])
+    base = nan_mean(curves.spread("base")[..., curves.upper])
     return _ratio(tuned, base)
 
 
@@ -126,13 +127,13 @@ def transition_end_distance(curves: TaskCurves) -> Numbers:
 def smaller_gap(curves: TaskCurves) -> Numbers:
     """Return the mean over the second quarter of the layers of the seen tasks' gap - the held-out tasks' gap."""
     band = _middle_layers(curves)
-    return defined_mean(curves.seen.gap[..., band]) - defined_mean(curves.unseen.gap[..., band])
+    return nan_mean(curves.seen.gap[..., band]) - nan_mean(curves.unseen.gap[..., band])
 
 
-def wider_spread(curves: TaskCurves) -> Numbers:
+def unseen_spread_gap(curves: TaskCurves) -> Numbers:
     """Return tuned's interquartile range over held-out tasks - its range over seen ones, mean over the upper half."""
-    unseen = defined_mean(curves.unseen.spread("tuned")[..., curves.upper])
-    seen = defined_mean(curves.seen.spread("tuned")[..., curves.upper])
+    unseen = nan_mean(curves.unseen.spread("tuned")[..., curves.upper])
+    seen = nan_mean(curves.seen.spread("tuned")[..., curves.upper])
     return unseen - seen
 
 
@@ -153,7 +154,7 @@ def ceiling_share(curves: TaskCurves) -> Numbers:
 
 def null_gap(curves: TaskCurves) -> Numbers:
     """Return tuned's similarity to the task's control - to others' controls, upper half's mean, median over tasks."""
-    difference = defined_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
+    difference = nan_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
     return quantile_over_tasks(difference[..., None], 0.5)[..., 0]
 
 
@@ -183,7 +184,7 @@ def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: fl
     """
     first = math.floor(start * curves.n_layers)
     last = max(math.ceil(end * curves.n_layers), first + 1)
-    return defined_mean(covariate_correlation(curves, which, covariate)[..., first:last])
+    return nan_mean(covariate_correlation(curves, which, covariate)[..., first:last])
 
 
 # ---- computing ----
@@ -209,7 +210,7 @@ def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Num
 def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """Return values minus their mean over the known places of the last axis, and 0 elsewhere."""
     values = np.where(known, values, np.nan)
-    return np.where(known, values - defined_mean(values)[..., None], 0.0)
+    return np.where(known, values - nan_mean(values)[..., None], 0.0)
 
 
 def _depth_correlation(values: Float[np.ndarray, "... layer"]) -> Numbers:
@@ -238,7 +239,7 @@ def _ratio(over: Numbers, under: Numbers) -> Numbers:
 
 
 def _upper_median(curves: TaskCurves, which: Which) -> Numbers:
-    return defined_mean(curves.median(which)[..., curves.upper])
+    return nan_mean(curves.median(which)[..., curves.upper])
 
 
 def _with_ceiling(curves: TaskCurves) -> TaskCurves:

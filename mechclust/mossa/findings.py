@@ -18,7 +18,6 @@ from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampl
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.intervals import Interval
 from mechclust.mossa import shuffled_curves as shuffled
-from mechclust.mossa.bootstrap import MOST_UNDEFINED, Statistic, bootstrap_ends
 from mechclust.mossa.curve_statistics import (
     band_correlation,
     base_depth_correlation,
@@ -30,18 +29,19 @@ from mechclust.mossa.curve_statistics import (
     median_fall,
     middle_spread_ratio,
     null_gap,
-    relative_spread,
+    relative_curve_spread,
     shared_end_distance,
     smaller_gap,
     spread_depth_correlation,
     spread_growth,
     transition_end_distance,
+    unseen_spread_gap,
     unseen_upper_gap,
     upper_gap,
-    wider_spread,
 )
 from mechclust.mossa.layer_groups import all_groups
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.mossa.task_bootstrap import MOST_UNDEFINED, Statistic, task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.text import join_words
 
@@ -181,7 +181,7 @@ _FINDINGS = (
         "ranges over tasks)",
         parts=(
             CurvePart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
-            CurvePart("upper half / that of the base", relative_spread, Bound("<", 0.5)),
+            CurvePart("upper half / that of the base", relative_curve_spread, Bound("<", 0.5)),
         ),
         control=_SWAPPED,
         paper=0.38,
@@ -301,7 +301,7 @@ _FINDINGS = (
         id="C19",
         statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
         "(difference of interquartile ranges)",
-        parts=(CurvePart("", wider_spread, Bound(">", 0)),),
+        parts=(CurvePart("", unseen_spread_gap, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.45,
     ),
@@ -437,7 +437,7 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
 
 
 def _interval(over_draws: Float[np.ndarray, "draw"]) -> Interval | None:
-    low, high = bootstrap_ends(over_draws)
+    low, high = task_bootstrap_ends(over_draws)
     return (float(low), float(high)) if np.isfinite([low, high]).all() else None
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
-from mechclust.mossa.bootstrap import bootstrap_ends
+from mechclust.mossa.task_bootstrap import task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, Numbers, TaskCurves
-from mechclust.report.text import format_ranges
+from mechclust.report.text import ranges_text
 from tasks import InputError
 
 Layers: TypeAlias = Int[np.ndarray, "..."] | np.integer[Any]
@@ -142,7 +142,7 @@ class LayerGroupsInterval:
             row: dict[str, Any] = {"group": rest if name == "refinement" else name}
             for column, layer in (("first_layer", first), ("last_layer", last), ("end_low", low), ("end_high", high)):
                 row[column] = _layer_label(layer, labels)
-            row["tuned_alone"] = format_ranges(
+            row["tuned_alone"] = ranges_text(
                 int(_layer_label(layer, labels)) for layer in self.tuned_alone if layer in layers
             )
             rows.append(row)
@@ -305,7 +305,7 @@ def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tup
     """
     farther = curves.gap < -MARGIN
     if not curves.few:
-        _, high = bootstrap_ends(curves.resampled(draws, seed).gap)
+        _, high = task_bootstrap_ends(curves.resampled(draws, seed).gap)
         farther &= high < 0
     return tuple(int(layer) for layer in np.flatnonzero(farther) + 1)
 
@@ -355,7 +355,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
 
 def _whole(layers: Int[np.ndarray, "draw"]) -> tuple[int, int]:
     """Return the central 95% of layers, rounded outwards."""
-    low, high = bootstrap_ends(layers)
+    low, high = task_bootstrap_ends(layers)
     return math.floor(low), math.ceil(high)
 
 

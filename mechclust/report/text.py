@@ -134,11 +134,11 @@ def figure_text(text: str, longest: int = 40) -> str:
     return f" {text}" if text.startswith("_") else text  # matplotlib has no legend for names that begin so
 
 
-def format_ranges(layers: Iterable[int]) -> str:
+def ranges_text(layers: Iterable[int]) -> str:
     """Return numbers as ranges, such as ``"0-2, 5"``.
 
     Example:
-        >>> format_ranges([0, 1, 2, 5])
+        >>> ranges_text([0, 1, 2, 5])
         '0-2, 5'
     """
     parts: list[list[int]] = []
@@ -190,11 +190,11 @@ def layers_text(layers: str, place: str = "layer") -> str:
     return f"{place} {layers}" if layers.isdigit() else f"{place}s {layers}"
 
 
-def format_span(numbers: Iterable[int]) -> str:
+def span_text(numbers: Iterable[int]) -> str:
     """Return the least and the greatest number.
 
     Example:
-        >>> format_span([5, 3, 4]), format_span([3, 3])
+        >>> span_text([5, 3, 4]), span_text([3, 3])
         ('3 to 5', '3')
     """
     ordered = sorted(numbers)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.jobs import Engine, map_jobs
-from mechclust.models.huggingface import find_checkpoint
+from mechclust.models.hugging_face_checkpoint import find_checkpoint
 from mechclust.report.analysis import Analysis, Panel
 from mechclust.report.folder import (
     check_folder,

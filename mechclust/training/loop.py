@@ -18,8 +18,8 @@ from mechclust.models.config import check_config_fits_task, config_of, config_to
 from mechclust.models.weights import get_weights, set_weights, trainable_weights
 from mechclust.training.callbacks import Callback, CheckpointCallback, FileCallback, ProbeCallback
 from mechclust.training.config import TrainConfig
+from mechclust.training.diverged import DivergedError
 from mechclust.training.dropout import dropout_of
-from mechclust.training.errors import DivergedError
 from mechclust.training.optimizer import make_optimizer, parameter_groups
 from mechclust.training.state import check_state_files, load_state, save_state
 from probes.engine.devices import device_of

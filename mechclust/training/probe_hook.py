@@ -18,7 +18,7 @@ from probes.engine.batches import Batches
 from probes.engine.probe import Probe, probes_as_list
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.settings import check_at_least
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 _LOGGED_AXES = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
 

@@ -14,7 +14,7 @@ from mechclust.training.probe_hook import ProbeHook
 from probes.engine.batches import Batches
 from probes.engine.probe import Probe
 from tasks import LabelledPrompts
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 __all__ = ["MechclustCallback"]
 

@@ -21,7 +21,7 @@ from probes.engine.readout import at_position
 from probes.engine.recorder import record
 from probes.engine.result import ProbeResult
 from probes.engine.state import AnyTensor
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from probes.store.versions import package_versions
 from tasks import Batch, InputError
 

@@ -14,9 +14,9 @@ from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches
 from probes.engine.hooked_model import HookedModel
 from probes.engine.result import ProbeResult
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from probes.functional.integer_weights import integer_sum
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 _MAX_CONSTANT_ANSWERS = 16  # tried for the best constant answer
 _BY_PARTITION = (

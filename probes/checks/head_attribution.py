@@ -17,14 +17,14 @@ from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.readout import at_position
 from probes.engine.recorder import record
 from probes.engine.result import ProbeResult
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from probes.functional.holm import holm_over_heads
 from probes.functional.permutation_test import enough_permutations
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.within_ratio import within_ratio
 from tasks import Batch, InputError
 from tasks.settings import check_count
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 _AXES: dict[str, tuple[str, ...]] = {
     "effect": ("site", "head"),

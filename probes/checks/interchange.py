@@ -16,7 +16,7 @@ from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches, each_batch
 from probes.engine.hooked_model import HookedModel
 from probes.engine.result import ProbeResult
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from probes.functional.adjusted_rand import adjusted_rand_score
 from probes.functional.holm import holm_over_heads
 from probes.functional.permutation_test import enough_permutations
@@ -25,7 +25,7 @@ from probes.functional.response_classes import response_classes, response_points
 from probes.functional.within_ratio import within_ratio
 from tasks import InputError
 from tasks.settings import check_count
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 _WITHOUT_LABEL = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
 _BY_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.engine.batch_items import ExampleItem, SequencesItem, is_one_example, items_of
 from probes.engine.hooked_model import HookedModel
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
 from tasks.batch import pad_right, token_batches
 from tasks.settings import check_count

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -146,12 +145,6 @@ def modules_of(model: HookedModels) -> dict[str, Any]:
             training_flags[f"{name}/{place}"] = module.training
             hooks[f"{name}/{place}"] = (len(module._forward_hooks), len(module._forward_pre_hooks))
     return {"the model's training flags": training_flags, "the hooks": hooks}
-
-
-def n_blocks(names: Iterable[str]) -> int:
-    """Return the number of blocks that hook points have."""
-    matches = [re.match(r"blocks\.(\d+)\.", name) for name in names]
-    return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
 def inner_module(module: Any) -> nn.Module | None:

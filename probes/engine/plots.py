@@ -69,7 +69,7 @@ class _Curve(NamedTuple):
     x: list[float]
 
 
-def chance_band(
+def plot_chance_band(
     axis: Axes,
     x: Sequence[float] | Shaped[np.ndarray, "x"],
     low: Shaped[np.ndarray, "x"],
@@ -287,7 +287,7 @@ def _draw_curves(axis: Axes, result: ResultFields, name: str, layout: _Layout, a
             axis.fill_between(curve.x, low, high, color=color, alpha=0.16, lw=0)
         if chance is not None:
             low, high = (_values_of_lines(result, end, layout, at)[curve.places, curve.line] for end in chance)
-            chance_band(axis, curve.x, low, high, *([color] if len(curves) > 1 else []))
+            plot_chance_band(axis, curve.x, low, high, *([color] if len(curves) > 1 else []))
     axis.grid(alpha=0.25)
     axis.set_ylabel(name)
     axis.set_xlabel("training step" if along == "step" else "layer")

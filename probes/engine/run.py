@@ -17,9 +17,9 @@ from probes.engine.hooked_model import HookedModel, HookedModels, check_models, 
 from probes.engine.probe import Probe, compute_probe, probes_as_list
 from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 
 @overload

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from probes.engine.hooked_model import HookPoints, n_blocks
+from probes.engine.hooked_model import HookPoints
 from tasks import InputError
 
 
@@ -321,6 +321,12 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
     if selector.final_norm:
         sites.append(Site(existing_site("unembed.hook_in", names, lacks), n_blocks(names) + 1))
     return sites
+
+
+def n_blocks(names: Iterable[str]) -> int:
+    """Return the number of blocks that hook points have."""
+    matches = [re.match(r"blocks\.(\d+)\.", name) for name in names]
+    return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
 def existing_site(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ from probes.functional.hsic import (
     linear_kernel,
 )
 from probes.functional.intervals import half_samples
-from probes.functional.preprocess import compact_rows
+from probes.functional.preprocess import centred_and_compacted
 from probes.functional.products import Precision, check_product_precision
 from probes.functional.top_components import without_top_components
 from probes.functional.units import unit_pairings
@@ -252,8 +252,8 @@ def cka_null_terms(
         l = centred_kernel(y, precision)  # noqa: E741
         hsic = hsic_of_kernels if units is None else partial(hsic_between_units, units=units)
         return [hsic(k, l[order][:, order]) for order in orders], hsic(k, k), hsic(l, l)
-    x = compact_rows(x)
-    y = compact_rows(y)
+    x = centred_and_compacted(x)
+    y = centred_and_compacted(y)
     points = CrossMoments.of_rows(x, y, precision=precision)
     drawn = [CrossMoments.of_rows(x, y[order], points, precision).hsic(precision) for order in orders]
     return drawn, _hsic_of_pair(x, x, precision), _hsic_of_pair(y, y, precision)
@@ -297,8 +297,8 @@ def cka_resamples(
         tensor(True)
     """
     check_count(n_resamples=(n_resamples, 1))
-    x = compact_rows(in_float64(x))
-    y = compact_rows(in_float64(y).to(x.device))
+    x = centred_and_compacted(in_float64(x))
+    y = centred_and_compacted(in_float64(y).to(x.device))
     terms = (cka_halves_terms(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
     values = cka_of_halves(*terms, debiased=debiased)
     return values - values.mean()
@@ -312,7 +312,7 @@ def cka_halves_terms(
     precision: Precision = "float64",
     units: Shaped[Tensor, "n"] | None = None,
 ) -> list[HSIC]:
-    """Return HSIC of random halves of ``compact_rows`` rows, or of their units, for both forms.
+    """Return HSIC of random halves of ``centred_and_compacted`` rows, or of their units, for both forms.
 
     The halves depend on n, the units and the seed alone, so that HSIC of a side with itself serves every pair of it.
     """

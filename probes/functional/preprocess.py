@@ -99,7 +99,7 @@ def centred_matrix(x: Matrix) -> Matrix:
     return x - row_mean(x)
 
 
-def compact_rows(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
+def centred_and_compacted(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
     """Return centred rows in at most n dimensions with unchanged inner products."""
     x = centred_matrix(x)
     return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T

@@ -18,7 +18,7 @@ from probes.engine.run import run
 from probes.engine.sites import Sites, residual
 from probes.engine.state import Rows
 from tasks import Batch
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 
 class RowCollector(Probe):

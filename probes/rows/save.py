@@ -17,7 +17,7 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.run import measuring_batches
 from probes.engine.sites import Sites, residual
 from probes.engine.state import RowsState
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from probes.rows.kept_rows import Keeping, _KeptRows
 from probes.rows.row_store import RowStore, write_store_header
 from probes.rows.shards import next_shard, shard_content, write_shard
@@ -26,7 +26,7 @@ from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 from tasks.settings import check_count
-from tasks.text.beginning import Bos
+from tasks.text.bos_token import Bos
 
 _SHARD_TIME_S = 30.0  # a shard is written after this time, however few examples it has
 

@@ -12,8 +12,8 @@ import numpy as np
 from tasks._random import generator
 from tasks.errors import InputError
 from tasks.settings import check_choice, check_count
-from tasks.text.beginning import Bos
-from tasks.text.encoding import EncodedCorpus, encode_documents
+from tasks.text.bos_token import Bos
+from tasks.text.encoded_corpus import EncodedCorpus, encode_documents
 from tasks.text.files import check_utf8_texts, read_text
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.words import words_of

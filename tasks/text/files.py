@@ -44,7 +44,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
             its format, or line and byte).
     """
     data = _read_bytes(path, what, called)
-    check_file_start(path, data)
+    check_text_file_start(path, data)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -56,7 +56,7 @@ def read_text(path: str | Path, what: str = "a text file", called: str = "file")
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def check_file_start(path: str | Path, data: bytes) -> None:
+def check_text_file_start(path: str | Path, data: bytes) -> None:
     """Refuse a file whose first bytes belong to another format than UTF-8 text.
 
     Args:

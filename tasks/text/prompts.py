@@ -15,8 +15,8 @@ from torch import Tensor
 from tasks.batch import Batch, pad_right, token_batches
 from tasks.errors import InputError
 from tasks.settings import check_choice
-from tasks.text.beginning import Bos, begin_tokens, beginning_id
-from tasks.text.encoding import check_token_ids, known_pad_id
+from tasks.text.bos_token import Bos, begin_tokens, beginning_id
+from tasks.text.encoded_corpus import check_token_ids, known_pad_id
 from tasks.text.files import check_utf8_texts
 from tasks.text.prompt_files import PromptFields, read_prompt_file, read_prompt_lines
 from tasks.text.visible import quoted, shortened

@@ -17,7 +17,7 @@ from probes.functional.adjusted_rand import adjusted_rand_score
 from probes.functional.cka import cka_between_units, cka_halves_terms, cka_of_halves
 from probes.functional.intervals import interval_from_halves
 from probes.functional.kmeans import kmeans, kmeans_of_halves
-from probes.functional.preprocess import compact_rows
+from probes.functional.preprocess import centred_and_compacted
 from tasks import Batch
 from tests.calibration.topic_attention import N_TOPICS, SITE, WORDS_PER_TOPIC, draw_documents
 
@@ -102,7 +102,7 @@ def gain_missed(seed: int, n_units: int, prompts: int, shares: tuple[float, floa
     of_halves = []
     for share in shares:
         rows = math.sqrt(share) * control + math.sqrt(1 - share) * _states(draw, unit)
-        x, y = compact_rows(rows), compact_rows(control)
+        x, y = centred_and_compacted(rows), centred_and_compacted(control)
         terms = [cka_halves_terms(a, b, HALVES, seed, units=unit) for a, b in ((x, y), (x, x), (y, y))]
         values.append(float(cka_between_units(rows, control, unit)))
         of_halves.append(cka_of_halves(*terms, debiased=True).numpy())

@@ -37,7 +37,7 @@ MOVED: dict[str, str] = {
     "mechclust.report.LayerGroups": "mechclust.mossa.LayerGroups",
     "mechclust.report.LayerGroupsInterval": "mechclust.mossa.LayerGroupsInterval",
     "mechclust.report.TaskCurves": "mechclust.mossa.TaskCurves",
-    "mechclust.report.bootstrap": "mechclust.mossa.bootstrap_interval",
+    "mechclust.report.bootstrap": "mechclust.mossa.task_bootstrap_interval",
     "mechclust.report.crossover": "mechclust.mossa.crossover",
     "mechclust.report.layer_groups": "mechclust.mossa.layer_groups",
     "mechclust.report.layer_groups_interval": "mechclust.mossa.layer_groups_interval",

@@ -14,7 +14,7 @@ import torch
 
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
 from probes.engine.batches import count_given, each_batch
-from probes.engine.texts import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
 
 IDS = [[5, 6, 7], [1, 2], [3, 4, 5, 6], [8], [9, 1, 9]]

@@ -14,7 +14,7 @@ import torch
 from mechclust import load_pretrained
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.models.pretrained import AnyModel
-from mechclust.models.tokenizers import tokenizer_encoder
+from mechclust.models.tokenizers import templated_tokenizer
 from probes import CKA, Readout, RowStore, TaskClusterARI, first_token, residual, run_stores, save_rows
 from tasks import LabelledPrompts
 
@@ -27,7 +27,7 @@ def states(folder: Path, prompts: LabelledPrompts, readout: Readout, *, untraine
     """Hidden states of a checkpoint, or of the same architecture with the random weights of seed ``untrained``."""
     options: dict[str, Any] = {} if untrained is None else {"untrained": True, "seed": untrained}
     model = load_pretrained(folder, attention="sdpa", **options)
-    batches = prompts.batches(tokenizer_encoder(model.tokenizer), max_length=model.cfg.n_ctx)
+    batches = prompts.batches(templated_tokenizer(model.tokenizer), max_length=model.cfg.n_ctx)
     rows = tempfile.mkdtemp(prefix="mechclust-real-")
     return save_rows(model, batches, rows, readout=readout, labels=("task",))
 

@@ -22,7 +22,7 @@ from probes.engine.devices import device_of
 from probes.engine.hooked_model import evaluation_mode, forward, modules_of
 from probes.engine.recorder import record
 from probes.engine.sites import attention_pattern, embedding, head_output, residual, resolve
-from probes.engine.texts import tokenizer_of
+from probes.engine.text_tokenizer import tokenizer_of
 from tasks import Batch, InputError
 
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())

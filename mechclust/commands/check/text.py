@@ -7,10 +7,10 @@ from typing import Any
 
 from mechclust.commands.check.inputs import CheckedModel, first_trouble
 from mechclust.commands.check.result import NotTried
-from mechclust.models.tokenizers import tokenizer_encoder
+from mechclust.models.tokenizers import templated_tokenizer
 from mechclust.report.text import counted
 from tasks import LabelledPrompts
-from tasks.text.encoding import special_tokens_around
+from tasks.text.text_encoder import special_tokens_around
 
 _MAX_IDS = 4000  # among which plain words are looked for
 _TEXT_LENGTHS = (2, 3, 5)  # words per text
@@ -36,7 +36,7 @@ def text(checked: CheckedModel) -> tuple[bool, str] | tuple[bool, str, bool]:
             "vocabulary: too few to write a text with"
         )
     texts = [" ".join(words[i : i + n]) for i, n in enumerate(_TEXT_LENGTHS)]
-    encoded = tokenizer_encoder(tokenizer)(texts)
+    encoded = templated_tokenizer(tokenizer)(texts)
     losses = {text: _lost(tokenizer, text, ids) for text, ids in zip(texts, encoded, strict=True)}
     lost = {text: loss for text, loss in losses.items() if loss}
     if lost:
@@ -55,7 +55,7 @@ def check_beginning_token(checked: CheckedModel) -> tuple[bool, str] | tuple[boo
     if token is None:
         return True, "the tokenizer has no token for it; texts begin with their first word"
     i = tokenizer.convert_tokens_to_ids(token)
-    if tokenizer_encoder(tokenizer)(["a"])[0][:1] == [i]:
+    if templated_tokenizer(tokenizer)(["a"])[0][:1] == [i]:
         return True, (
             f"{token} (id {i}) is put before every text, as Hugging Face's tokenizer does; --bos no leaves it out"
         )
@@ -109,7 +109,7 @@ def _misplaced(checked: CheckedModel, texts: list[str], ids: list[list[int]]) ->
     """Return the fault in the last token's place in padded batches, or ``""``."""
     prompts = LabelledPrompts(texts, {"task": texts}, source="check")
     n_tokens = len(texts) * max(map(len, ids))
-    (batch,) = prompts.batches(tokenizer_encoder(checked.tokenizer), max(n_tokens, 4096), pad_id=checked.pad_id)
+    (batch,) = prompts.batches(templated_tokenizer(checked.tokenizer), max(n_tokens, 4096), pad_id=checked.pad_id)
     places = zip(batch.tokens, batch.index.tolist(), batch.last_positions().tolist(), batch.lengths(), strict=True)
     for tokens, row, place, length in places:
         if length != len(ids[row]) or int(tokens[place]) != ids[row][-1]:

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.readings import unit_name
 from mechclust.report.analysis import Panel
-from mechclust.report.plots import layer_axis, subplots
+from mechclust.report.axes import layer_axis, subplots
 from mechclust.report.prompt_map import CLUSTER, prompt_map
 from mechclust.report.style import CHANCE, COLORS, MARKERS, styled
 from mechclust.report.text import figure_text, short_name

@@ -17,7 +17,7 @@ from mechclust.commands.units import TEMPLATE
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.p_values import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import first_few, format_ranges, format_span, interval_text, join_words, layers_text
+from mechclust.report.text import first_few, interval_text, join_words, layers_text, ranges_text, span_text
 from tasks.text.visible import quoted, shortened
 
 _SHOWN = (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED)
@@ -143,7 +143,7 @@ def readings(result: Measurements) -> list[Reading]:
 def _followed_readings(result: Measurements) -> Iterator[Reading]:
     followed = result.followed
     best = followed.best(result.labels)
-    where = f"mean over {layers_text(format_ranges(followed.layers))}"
+    where = f"mean over {layers_text(ranges_text(followed.layers))}"
     if best is None:
         rule = f"Followed in part: adjusted mutual information from {PARTLY:g}, above chance at some layer."
         yield Reading("Clusters follow", "no label or surface feature", where, verdict=rule)
@@ -186,7 +186,7 @@ def _agreement_reading(result: Measurements) -> Iterator[Reading]:
     followed = result.followed
     if followed.means:
         means = [f"{shortened(name)} {mean:z.2f}" for name, mean in followed.means.items()]
-        where = f"mean over {layers_text(format_ranges(followed.layers))}"
+        where = f"mean over {layers_text(ranges_text(followed.layers))}"
         yield Reading(
             "Clusters agree with", first_few(means, most=5), where, "0", verdict="Adjusted mutual information."
         )
@@ -228,7 +228,7 @@ def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
     chance = "" if np.isnan(curve.low) else f"{number(curve.low)} to {number(curve.high)}"
     if chance and np.isfinite(curve.p):
         chance += f" (p = {curve.p:.2g})"
-    below = f" Below chance at {layers_text(format_ranges(curve.below))}." if curve.below else ""
+    below = f" Below chance at {layers_text(ranges_text(curve.below))}." if curve.below else ""
     random_weights = ""
     if curve.untrained is not None and curve.untrained_best is not None:
         random_weights = number(curve.untrained)
@@ -409,11 +409,11 @@ def _notes_on_distinct_states(labels_of: dict[tuple[str, int, int, int], set[str
     for (prefix, n_clusters, names), n_states_at in states_at.items():
         has = "has" if len(n_states_at) == 1 else "have"
         most = max(n_states_at.values())
-        states = f"{format_span(n_states_at.values())} distinct {'state' if most == 1 else 'states'}"
+        states = f"{span_text(n_states_at.values())} distinct {'state' if most == 1 else 'states'}"
         clusters = f"{n_clusters} clusters of {join_words(map(repr, names))}"
         yield f"{prefix}{_layers_of(n_states_at)} {has} {states} for {clusters}: each state is a cluster of its own."
 
 
 def _layers_of(layers: Sequence[int] | set[int] | dict[int, int]) -> str:
-    text = layers_text(format_ranges(sorted(layers)))
+    text = layers_text(ranges_text(sorted(layers)))
     return f"{text[0].upper()}{text[1:]}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
-from mechclust.report.text import format_ranges, layers_text
+from mechclust.report.text import layers_text, ranges_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ class JudgedCurve:
         """The layers above chance, in words."""
         if len(self.above) == len(self.layers):
             return "every layer" if len(self.layers) > 1 else f"layer {self.layers[0]}"
-        return f"{layers_text(format_ranges(self.above))} of {format_ranges(self.layers)}"
+        return f"{layers_text(ranges_text(self.above))} of {ranges_text(self.layers)}"
 
 
 @dataclass(frozen=True)

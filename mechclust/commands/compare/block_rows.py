@@ -9,7 +9,8 @@ from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.saved_rows import Checkpoint, name_in_errors, save_batches
 from mechclust.models.same_input import same_input
 from probes import residual
-from probes.engine.hooked_model import HookedModel, n_blocks
+from probes.engine.hooked_model import HookedModel
+from probes.engine.sites import n_blocks
 from tasks import Batch
 
 FEWER_PROMPTS = "--blocks-prompts"

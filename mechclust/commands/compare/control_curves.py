@@ -12,7 +12,7 @@ import numpy as np
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.mossa.task_curves import TaskCurves
-from mechclust.report.text import format_ranges, join_words
+from mechclust.report.text import join_words, ranges_text
 from probes import ProbeResult
 from tasks.text.visible import shortened
 
@@ -40,7 +40,7 @@ class ControlGroups:
         """Reason why no groups are named, or ``""`` if they are."""
         n = len(self.curves.seen.tasks)
         if n >= LEAST_FOR_GROUPS:
-            undefined = format_ranges(map(int, self.curves.seen.undefined_layers))
+            undefined = ranges_text(map(int, self.curves.seen.undefined_layers))
             return f"CKA with the controls is undefined at layers {undefined}" if undefined else ""
         held_out = self.curves.unseen.tasks
         without = f" (without the held-out {join_words(map(shortened, held_out))})" if held_out else ""

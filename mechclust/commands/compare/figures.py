@@ -20,7 +20,7 @@ from mechclust.commands.compare.group_figures import (
 )
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.analysis import Panel
-from mechclust.report.plots import layer_axis, subplots
+from mechclust.report.axes import layer_axis, subplots
 from mechclust.report.style import BLUE, CHANCE, COLORS, ORANGE, SOFT, TEXT, styled
 from mechclust.report.text import figure_text
 from probes import ProbeResult

@@ -26,8 +26,8 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
     check_tokenized_alike,
     n_special_tokens_before,
+    templated_tokenizer,
     tokenization_of,
-    tokenizer_encoder,
     tokenizer_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
@@ -205,7 +205,9 @@ def _tokenize(
     template = tokenizers[tuned]
     if config.chat and not getattr(template, "chat_template", None):
         raise InputError(f"the tokenizer of {tuned} has no chat template; leave out --chat")
-    readers = {str(m): (t, tokenizer_encoder(t, config.chat, template, bos=config.bos)) for m, t in tokenizers.items()}
+    readers = {
+        str(m): (t, templated_tokenizer(t, config.chat, template, bos=config.bos)) for m, t in tokenizers.items()
+    }
     notes = check_tokenized_alike({f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}, readers)
     tokenizer, encode = readers[str(base)]
     source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"

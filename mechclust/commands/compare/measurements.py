@@ -19,7 +19,7 @@ from mechclust.commands.compare.output_verdict import OutputVerdict
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.standing_out import common_layers, standing_out
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
-from mechclust.report.text import format_ranges
+from mechclust.report.text import ranges_text
 from probes import ProbeResult
 from tasks import InputError
 
@@ -199,4 +199,4 @@ class Measurements:
 
     def ranges_of(self, mask: Bool[np.ndarray, "layer"]) -> str:
         """Return the layers for which the mask is true, such as ``"0-2, 5"``."""
-        return format_ranges(layer for layer, chosen in zip(self.layer_numbers, mask, strict=True) if chosen)
+        return ranges_text(layer for layer, chosen in zip(self.layer_numbers, mask, strict=True) if chosen)

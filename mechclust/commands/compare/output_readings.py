@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.reading import Reading
-from mechclust.report.text import format_span, interval_text, layers_text
+from mechclust.report.text import interval_text, layers_text, span_text
 from probes import ProbeResult
 
 MATTERS = "Layers that matter to the output"
@@ -105,7 +105,7 @@ def how_patched(result: Measurements) -> Iterator[str]:
     divergence = float(result.patching["divergence"][0])
     yield (
         "Patching: the tuned model's residual stream is written into the base at all positions, layer by layer, on "
-        f"{n:,} prompts ({format_span(of_tasks)} of a task). Restored is the share by which this lowers the mean KL "
+        f"{n:,} prompts ({span_text(of_tasks)} of a task). Restored is the share by which this lowers the mean KL "
         "divergence of the base's next-token distribution, after the last prompt token, from the tuned model's, which "
         f"is {divergence:.3g} nats. Layer 0 is the stream before the first block, with positions. A layer matters if "
         "the 95% interval (jackknife over prompts or units) of what it restores beyond the layer before lies above "

@@ -15,7 +15,7 @@ from mechclust.commands.compare.output_readings import how_patched, output_readi
 from mechclust.commands.compare.roles import role_readings
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
-from mechclust.report.text import LAYERS, first_few, format_ranges, format_span, interval_text, join_words, layers_text
+from mechclust.report.text import LAYERS, first_few, interval_text, join_words, layers_text, ranges_text, span_text
 from tasks.text.visible import shortened
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def headline(result: Measurements, tables: Tables) -> str:
     if changed.any():
         tasks = tables["tasks"]
         out = list(tasks.loc[tasks["stands_out"].eq(True), "task"])
-        layers = f"{result.ranges_of(changed)} of {format_ranges(result.layer_numbers)}"
+        layers = f"{result.ranges_of(changed)} of {ranges_text(result.layer_numbers)}"
         if result.changed_only_together.any():
             layers = f"{layers} ({result.ranges_of(result.changed_only_together)} for all prompts together only)"
         what = _CHANGED_LAYERS[result.blocks is not None]
@@ -220,8 +220,8 @@ def _without_cka_or_interval(
             yield Reading(
                 what,
                 f"{first_few(tasks)}{at_most}",
-                layers_text(format_ranges(part["layer"].iloc[0] for part in parts)),
-                verdict=f"{format_span([row.n for row in rows])} prompts, with {format_span(counts)} different hidden "
+                layers_text(ranges_text(part["layer"].iloc[0] for part in parts)),
+                verdict=f"{span_text([row.n for row in rows])} prompts, with {span_text(counts)} different hidden "
                 "states: too few, or too alike, as at the embedding of a last token that all share. It is not known "
                 f"whether they {unknown}.",
             )
@@ -310,9 +310,9 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         table: by layer and task, as ``CompareResult.to_dataframe``.
     """
     counts = table.drop_duplicates("task").set_index("task")["n"]
-    widths = " and ".join(f"{format_span(table[f'd_{model}'])} ({model})" for model in ("tuned", "base"))
+    widths = " and ".join(f"{span_text(table[f'd_{model}'])} ({model})" for model in ("tuned", "base"))
     notes = [
-        f"n = {counts[ALL]} prompts of {len(result.tasks)} tasks ({format_span(counts.drop(ALL))} each), hidden "
+        f"n = {counts[ALL]} prompts of {len(result.tasks)} tasks ({span_text(counts.drop(ALL))} each), hidden "
         f"state at {result.config.states}, d = {widths}. {LAYERS} In decoders, the embedding is without position."
     ]
     small = counts[counts < 10 * table[["d_tuned", "d_base"]].to_numpy().max()]
@@ -342,7 +342,7 @@ def _how_judged(result: Measurements) -> Iterator[str]:
     if result.blocks is not None:
         n, *of_tasks = result.blocks["n"].tolist()
         yield (
-            f"Which layers changed is decided on {n:,} prompts ({format_span(of_tasks)} of a task), by what each block "
+            f"Which layers changed is decided on {n:,} prompts ({span_text(of_tasks)} of a task), by what each block "
             "of both models adds to the base's hidden states; layer 0 by the embedding. Changed position embeddings "
             "alone, and changes after the last block, are seen by patching alone."
         )

@@ -19,7 +19,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, tokenizer_notes
 from probes.store.digest import digest_of
 from tasks import Batch, Corpus, CorpusStream, InputError
-from tasks.text.encoding import EncodedCorpus
+from tasks.text.encoded_corpus import EncodedCorpus
 
 REPEATED = "repeated tokens"
 NATURAL_TEXT = "text"

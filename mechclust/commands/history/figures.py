@@ -16,7 +16,7 @@ from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.planes import evenly_spaced
 from mechclust.commands.history.readings import capitalised
 from mechclust.report.analysis import Panel
-from mechclust.report.plots import chance_band, direct_labels, layer_axis, subplots
+from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band, subplots
 from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
 from mechclust.report.text import figure_text
 
@@ -152,4 +152,4 @@ def _draw_band(
     label: str | None = None,
 ) -> None:
     if np.isfinite(high).any():
-        chance_band(axis, x, np.where(np.isnan(low), np.minimum(high, 0), low), high, label=label)
+        plot_chance_band(axis, x, np.where(np.isnan(low), np.minimum(high, 0), low), high, label=label)

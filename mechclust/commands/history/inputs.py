@@ -17,22 +17,22 @@ from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
-from mechclust.models.huggingface import find_checkpoint, read_checkpoint_config
+from mechclust.models.hugging_face_checkpoint import find_checkpoint, read_checkpoint_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import (
+    templated_tokenizer,
     tokenization_in_words,
     tokenization_of,
     tokenize_prompts,
     tokenizer_and_config,
-    tokenizer_encoder,
     tokenizer_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
 from probes.engine.examples_digest import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
-from tasks.text.encoding import EncodedCorpus, check_tokenizer
+from tasks.text.encoded_corpus import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_enough_for_topics, fit_topics
 
 _MAX_PROMPTS_COMPARED = 64  # prompts that distinguish a tokenizer from others, with its vocabulary
@@ -144,7 +144,7 @@ def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
 def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
     """Return a digest of a tokenizer's vocabulary and of its tokens for some of the prompts."""
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
-    tokens = tokenizer_encoder(tokenizer, config.chat, bos=config.bos)(list(prompts[:_MAX_PROMPTS_COMPARED]))
+    tokens = templated_tokenizer(tokenizer, config.chat, bos=config.bos)(list(prompts[:_MAX_PROMPTS_COMPARED]))
     return digest_of([vocabulary, json.dumps(tokens)])
 
 

@@ -16,7 +16,7 @@ from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.start import Origin
 from mechclust.report.p_values import least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import format_ranges, interval_text, layers_text
+from mechclust.report.text import interval_text, layers_text, ranges_text
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _if_trained(result: Measurements, name: str) -> str:
 
 
 def _layers(rows: pd.DataFrame, curve: Curve) -> str:
-    return layers_text(format_ranges(sorted(rows["layer"])), curve.place)
+    return layers_text(ranges_text(sorted(rows["layer"])), curve.place)
 
 
 def _notes(rows: pd.DataFrame, curve: Curve) -> str:

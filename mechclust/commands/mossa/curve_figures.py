@@ -36,12 +36,13 @@ from mechclust.commands.mossa.drawing import (
 )
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
-from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.curve_statistics import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
+from mechclust.mossa.nan_statistics import quantile_over_tasks
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
-from mechclust.mossa.task_curves import TaskCurves, Which, quantile_over_tasks
-from mechclust.report.plots import chance_band, direct_labels, outer_labels, subplots
+from mechclust.mossa.task_bootstrap import task_bootstrap_interval
+from mechclust.mossa.task_curves import TaskCurves, Which
+from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band, subplots
 from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT
 from mechclust.report.text import counted, figure_text
 
@@ -199,7 +200,7 @@ def _draw_spreads(axis: Axes, curves: TaskCurves, seed: int) -> list[Label]:
     """Draw interquartile ranges over tasks in bands of their bootstrap intervals, and return the labels."""
     labels = []
     for role in MODELS:
-        spread, ends = bootstrap_interval(curves, methodcaller("spread", role), seed=seed)
+        spread, ends = task_bootstrap_interval(curves, methodcaller("spread", role), seed=seed)
         if not curves.few:
             draw_band(axis, *ends, role)
         labels.append(draw_curve(axis, spread, role, lw=1.6))
@@ -244,7 +245,7 @@ def correlations_figure(result: Measurements) -> Figure:
             why = "known for too few tasks" if few else "it is the same for all tasks"
             axis.text(0.5, 0.7, f"no correlation: {why}", ha="center", color=SOFT, transform=axis.transAxes)
         if np.isfinite(chance):
-            chance_band(axis, [0.4, curves.n_layers + 0.6], np.full(2, -chance), np.full(2, chance))
+            plot_chance_band(axis, [0.4, curves.n_layers + 0.6], np.full(2, -chance), np.full(2, chance))
             labels.append((-chance, CHANCE, SOFT))
         if is_published_design(result):
             _draw_published_correlations(axis, name)
@@ -268,7 +269,7 @@ def _chance_correlation(n: int) -> float:
 def _draw_correlations(axis: Axes, curves: TaskCurves, covariate: str, seed: int) -> list[Label]:
     labels = []
     for role in MODELS:
-        value, ends = bootstrap_interval(
+        value, ends = task_bootstrap_interval(
             curves, partial(covariate_correlation, which=role, covariate=covariate), seed=seed
         )
         if np.isfinite(value).any():
@@ -300,7 +301,7 @@ def forms_figure(result: Measurements) -> Figure:
             draw_published(axis, SEEN)
         low, high = at_random[name]
         if np.isfinite([low, high]).any():
-            chance_band(axis, layer_numbers(part.n_layers), low, high)
+            plot_chance_band(axis, layer_numbers(part.n_layers), low, high)
             labels.append((float(high[-1]), "at random", SOFT))
         axis.set_title(f"{name} (n ≥ {result.n:,} prompts per task, d = {result.d:,})", fontsize=10)
         label_axes(axis, part, lowest, f"{name}, median over seen tasks")

@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.published import N_LAYERS, N_SEEN, PublishedQuartiles
+from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which
-from mechclust.report.plots import chance_band, layer_axis
+from mechclust.report.axes import layer_axis, plot_chance_band
 from mechclust.report.style import BLUE, PURPLE, RED
 from tasks.text.instructions import MISC, flan2021_cluster
 
@@ -71,7 +71,7 @@ def median_interval(curves: TaskCurves, which: Which, seed: int) -> tuple[ByLaye
     """Return 95% intervals of the median by bootstrap over tasks, or None for too few tasks."""
     if curves.few:
         return None
-    _, ends = bootstrap_interval(curves, methodcaller("median", which), seed=seed)
+    _, ends = task_bootstrap_interval(curves, methodcaller("median", which), seed=seed)
     return ends
 
 
@@ -114,7 +114,7 @@ def draw_references(axis: Axes, curves: TaskCurves) -> list[Label]:
     labels = []
     if curves.null is not None and np.isfinite(curves.null).any():
         low, high = _ends(curves, "null")
-        chance_band(axis, layer_numbers(curves.n_layers), low, high, _NULL)
+        plot_chance_band(axis, layer_numbers(curves.n_layers), low, high, _NULL)
         labels.append(draw_curve(axis, curves.median("null"), "null", marker=False, lw=1.2, ls="-."))
     if curves.ceiling is not None and np.isfinite(curves.ceiling).any():
         low, high = _ends(curves, "ceiling")

@@ -20,7 +20,7 @@ from mechclust.models.adapters import check_adapter
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_tokenized_alike, tokenizer_and_sizes, tokenizer_encoder
+from mechclust.models.tokenizers import check_tokenized_alike, templated_tokenizer, tokenizer_and_sizes
 from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.text import join_words
 from probes.functional.hsic import LEAST_DEBIASED
@@ -137,7 +137,7 @@ def _check_checkpoints(
         own_tokenizer, own_sizes = tokenizer_and_sizes(model.given, trust_remote_code=config.trust_remote_code)
         tokenizers = {f"base {base!r}": tokenizer, model.name: own_tokenizer}
         notes += check_tokenized_alike(
-            texts, {name: (each, tokenizer_encoder(each, bos=config.bos)) for name, each in tokenizers.items()}
+            texts, {name: (each, templated_tokenizer(each, bos=config.bos)) for name, each in tokenizers.items()}
         )
         if own_sizes.n_layers != sizes.n_layers:
             raise InputError(

@@ -16,8 +16,9 @@ from mechclust.commands.mossa.models import Model
 from mechclust.commands.mossa.pooled import POOLED
 from mechclust.evidence import Findings
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
+from mechclust.mossa.nan_statistics import nan_mean
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.mossa.task_curves import TaskCurves, defined_mean
+from mechclust.mossa.task_curves import TaskCurves
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
 from probes.functional.intervals import interval_from_halves
@@ -121,7 +122,7 @@ class Measurements:
         null = None
         if self.config.nulls and MEASURES[measure][0] == "cka":
             others = [self.values(f"other-{number}", measure) for number in range(1, self.config.nulls + 1)]
-            null = defined_mean(np.stack(others, axis=-1))
+            null = nan_mean(np.stack(others, axis=-1))
         return TaskCurves(
             tasks=tuple(self.tasks),
             layers=self.layers,

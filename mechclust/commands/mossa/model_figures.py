@@ -21,9 +21,9 @@ from mechclust.commands.mossa.drawing import (
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
+from mechclust.mossa.nan_statistics import quantile_over_tasks
 from mechclust.mossa.published import DIMS
-from mechclust.mossa.task_curves import quantile_over_tasks
-from mechclust.report.plots import bare_axis, direct_labels, subplots
+from mechclust.report.axes import bare_axis, direct_labels, subplots
 from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, SOFT, category_style
 from mechclust.report.text import figure_text
 from mechclust.training.tuning import Tuned

@@ -10,11 +10,11 @@ import numpy as np
 
 from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.curve_statistics import upper_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
+from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.reading import Reading
-from mechclust.report.text import counted, first_few, format_ranges, interval_text, join_words, layers_text
+from mechclust.report.text import counted, first_few, interval_text, join_words, layers_text, ranges_text
 from tasks.text.visible import quoted, shortened
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _direction(result: Measurements) -> str:
 
 
 def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
-    return bootstrap_interval(result.curves().seen, upper_gap, seed=result.config.seed)
+    return task_bootstrap_interval(result.curves().seen, upper_gap, seed=result.config.seed)
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -129,7 +129,7 @@ def _layer_groups(result: Measurements) -> Iterator[Reading]:
         verdict = f"Medians over tasks and their spread need at least {LEAST_FOR_GROUPS} seen tasks."
         yield Reading("Layer groups", f"not named, {len(seen.tasks)} seen tasks", verdict=verdict)
     else:
-        where = layers_text(format_ranges(map(int, seen.undefined_layers)))
+        where = layers_text(ranges_text(map(int, seen.undefined_layers)))
         yield Reading("Layer groups", "not named", where, verdict="There, similarity with the controls is undefined.")
 
 
@@ -145,7 +145,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
         yield Reading(
             "Tuned alone changed",
             f"median CKA with the controls at least {base:z.2f} (pre), down to {tuned:z.2f} (tuned)",
-            layers_text(format_ranges(alone)),
+            layers_text(ranges_text(alone)),
             verdict="The controls are like pre there. A layer also inherits what changed below it.",
         )
     both = [layer for layer in result.groups.farther if layer not in alone]
@@ -153,7 +153,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
         yield Reading(
             "Tuned is less similar to the controls than pre",
             f"median CKA lower by up to {-min(curves.gap[layer - 1] for layer in both):z.2f}",
-            layers_text(format_ranges(both)),
+            layers_text(ranges_text(both)),
             verdict="Tuned changed there, but not as the controls did.",
         )
 

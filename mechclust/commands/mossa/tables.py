@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
-from mechclust.mossa.bootstrap import bootstrap_interval
-from mechclust.mossa.task_curves import TaskCurves, Which, quantile_over_tasks
+from mechclust.mossa.nan_statistics import quantile_over_tasks
+from mechclust.mossa.task_bootstrap import task_bootstrap_interval
+from mechclust.mossa.task_curves import TaskCurves, Which
 from mechclust.report.text import interval_text
 from probes import ProbeResult
 from probes.engine.sites import site_called
@@ -182,7 +183,7 @@ def layers_table(result: Measurements) -> pd.DataFrame:
 
 def _median_rows(curves: TaskCurves, role: Which, seed: int) -> Iterator[dict[str, Any]]:
     drawn = curves.with_ceiling if role == "ceiling" else curves
-    median, (low, high) = bootstrap_interval(drawn, methodcaller("median", role), seed=seed)
+    median, (low, high) = task_bootstrap_interval(drawn, methodcaller("median", role), seed=seed)
     first, third = curves.quartiles(role)
     tasks = np.isfinite(curves.values(role)).sum(axis=0)
     for i, layer in enumerate(map(int, curves.layers)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import TUNED, Model, ResidentBase, run_on_base
-from mechclust.training.errors import DivergedError
+from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning import Tuned, adapter_at, tune_adapter
 from tasks import InputError
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
 from mechclust.commands.topics.tables import MAX_HEADS, first_measured
 from mechclust.report.analysis import Panel
-from mechclust.report.plots import chance_band, direct_labels, layer_axis, subplots
+from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band, subplots
 from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _draw_measure(axis: Axes, table: pd.DataFrame, measures: pd.DataFrame, name:
         ends = [chance["null_low"], chance["null_high"]]
     if len(ends[0]):
         low, high = (end.to_numpy(float) for end in ends)
-        chance_band(axis, list(places), low, high, label=CHANCE)
+        plot_chance_band(axis, list(places), low, high, label=CHANCE)
     for overlap, style in _OVERLAP_STYLES.items():
         if f"{column}_untrained" in table:
             label = f"{style['label']}, untrained"

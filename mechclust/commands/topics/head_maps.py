@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from mechclust.report.plots import subplots
+from mechclust.report.axes import subplots
 from mechclust.report.style import SOFT
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from probes.engine.fingerprint import fingerprint
 from probes.engine.sites import Sites
 from probes.store.digest import digest_of
 from tasks import Corpus, CorpusStream, InputError, TopicModel
-from tasks.text.encoding import EncodedCorpus, check_tokenizer
+from tasks.text.encoded_corpus import EncodedCorpus, check_tokenizer
 from tasks.text.topic_model import check_enough_for_topics, fit_topics_to_counts
 from tasks.text.word_counts import WordCounts, count_words
 

@@ -10,7 +10,7 @@ from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.variants import Variant
 from probes import ProbeResult
 from tasks import TopicModel
-from tasks.text.encoding import EncodedCorpus
+from tasks.text.encoded_corpus import EncodedCorpus
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from probes.engine.probe import Probe
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
 from tasks.batch import token_batches
-from tasks.text.encoding import EncodedCorpus
+from tasks.text.encoded_corpus import EncodedCorpus
 
 SHARDS = "shards"  # folder of the workers' states, until the report is written
 _LEAST_SHARD_WINDOWS = 64

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from mechclust.evidence.bounds import Bound
 from mechclust.evidence.intervals import mean_interval
 from mechclust.evidence.verdict import verdict_of
-from mechclust.report.plots import (
+from mechclust.report.axes import (
     direct_labels,
     layer_axis,
     plot_layers,

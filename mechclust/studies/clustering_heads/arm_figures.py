@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import share_interval
-from mechclust.report.plots import plain_ticks, plot_medians, subplots
+from mechclust.report.axes import plain_ticks, plot_medians, subplots
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import mean_interval
-from mechclust.report.plots import plain_ticks, plot_medians, subplots
+from mechclust.report.axes import plain_ticks, plot_medians, subplots
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.arm_figures import draw_arm_figures

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models import ModelConfig, build_model, load_pretrained, model_for
-from mechclust.models.tokenizers import load_tokenizer, tokenizer_encoder
+from mechclust.models.tokenizers import load_tokenizer, templated_tokenizer
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
@@ -249,7 +249,7 @@ def _interchange_together(
 
 
 def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Order) -> Batch:
-    return prompts_of(config, seed).batch(tokenizer_encoder(tokenizer), order, pad_id=tokenizer.pad_token_id or 0)
+    return prompts_of(config, seed).batch(templated_tokenizer(tokenizer), order, pad_id=tokenizer.pad_token_id or 0)
 
 
 def _is_answer(logits: _Logits, batch: Batch) -> Float[Tensor, "batch"]:

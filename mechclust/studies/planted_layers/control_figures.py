@@ -9,7 +9,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.plots import layer_axis, plot_seeds, subplots
+from mechclust.report.axes import layer_axis, plot_seeds, subplots
 from mechclust.report.style import COLORS, GREY
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.figures import shade_layers

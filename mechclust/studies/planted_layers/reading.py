@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.layer_groups import crossovers, group_boundaries
-from mechclust.mossa.task_curves import quantile_over_tasks
+from mechclust.mossa.nan_statistics import quantile_over_tasks
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.config import PlantedConfig, result_path

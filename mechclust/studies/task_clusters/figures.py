@@ -10,7 +10,7 @@ import einops
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.plots import (
+from mechclust.report.axes import (
     bare_axis,
     direct_labels,
     plain_ticks,

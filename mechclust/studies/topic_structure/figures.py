@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.plots import direct_labels, plot_seeds, step_axis, subplots
+from mechclust.report.axes import direct_labels, plot_seeds, step_axis, subplots
 from mechclust.report.style import BLUE, GREY, MATHTEXT, RED, SOFT, layer_shades
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.plots import plot_seeds, step_axis, subplots
+from mechclust.report.axes import plot_seeds, step_axis, subplots
 from mechclust.report.style import BLUE, GREY, RED, layer_shades
 from mechclust.studies.topic_structure.arms import DECAYED
 from mechclust.studies.topic_structure.config import TopicStructureConfig

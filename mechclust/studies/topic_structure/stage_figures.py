@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mechclust.report.plots import subplots
+from mechclust.report.axes import subplots
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, SOFT
 from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import TopicStructureConfig

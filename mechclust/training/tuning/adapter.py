@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 
 from mechclust.models.adapters import adapter_of
-from mechclust.models.huggingface import ADAPTER
+from mechclust.models.hugging_face_checkpoint import ADAPTER
 from mechclust.models.instruction_format import FormattedExample
-from mechclust.training.errors import DivergedError
+from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning.answers import check_answers_fit
 from mechclust.training.tuning.checkpoints import newest_checkpoint
 from mechclust.training.tuning.config import TuneConfig

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from mechclust.jobs import progress_bar
-from mechclust.training.errors import DivergedError
+from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning.checkpoints import mark_checkpoint, saving_checkpoint
 from mechclust.training.tuning.config import TuneConfig
 from tasks import InputError

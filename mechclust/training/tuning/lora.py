@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mechclust.models.adapters import import_peft
-from mechclust.models.huggingface import quiet_transformers
+from mechclust.models.hugging_face_checkpoint import quiet_transformers
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.weights import shared_copy
 from mechclust.training.tuning.answers import answer_collator

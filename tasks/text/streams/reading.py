@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.errors import InputError
-from tasks.text.files import check_file_start
+from tasks.text.files import check_text_file_start
 from tasks.text.visible import quoted
 
 COMPRESSED = (".gz", ".bz2")
@@ -105,7 +105,7 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
     try:
         for number, chunk in enumerate(read_stream_bytes(reading)):
             if number == 0:
-                check_file_start(reading.path, chunk)
+                check_text_file_start(reading.path, chunk)
             text = decoder.decode(chunk)
             yield text
             line += text.count("\n")

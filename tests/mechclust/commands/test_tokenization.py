@@ -27,7 +27,7 @@ from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_tokenizer
 from mechclust.models.adapters import plain_model
 from mechclust.models.instruction_format import InstructionFormat
-from mechclust.models.tokenizers import tokenization_in_words, tokenization_of, tokenizer_encoder
+from mechclust.models.tokenizers import templated_tokenizer, tokenization_in_words, tokenization_of
 from mechclust.training import ProbeHook
 from probes import NDims, collect_rows, run, run_stores, save_rows
 from tasks import Corpus, InputError, LabelledPrompts
@@ -316,7 +316,7 @@ class TestReportsStateIt:
         word_tokenizer(tmp_path, "<s> $A", bos_token="<s>")
         tokenizer = read_tokenizer(tmp_path)
         tokenizer.chat_template = template + "{{ messages[0].content }}"
-        (ids,) = tokenizer_encoder(tokenizer, chat=True)(["ab"])
+        (ids,) = templated_tokenizer(tokenizer, chat=True)(["ab"])
         assert ids == [2, 3][begins == "none" :]  # the tokenizer adds none to it
         recorded = tokenization_of(tokenizer, chat=True)
         assert recorded["begins"] == begins

@@ -23,7 +23,7 @@ from mechclust.evidence import (
 )
 from mechclust.evidence.findings import findings_with_history
 from mechclust.evidence.intervals import mean_interval, mean_with_interval
-from mechclust.evidence.tables import markdown_table, shown_on_pages, text_table
+from mechclust.evidence.tables import findings_in_tables, markdown_table, text_table
 from mechclust.report.html import findings_html
 from tasks import InputError
 
@@ -169,7 +169,7 @@ class TestTables:
         assert len(findings.splitlines()) == 2 + 8
 
     def test_what_stands_in_the_table_alone_is_not_shown(self):
-        assert [f.id for f in shown_on_pages(FINDINGS)] == ["A", "B", "C", "E", "F", "G"]
+        assert [f.id for f in findings_in_tables(FINDINGS)] == ["A", "B", "C", "E", "F", "G"]
 
     def test_frame_has_a_row_for_each_part(self):
         frame = Findings(FINDINGS).to_dataframe()

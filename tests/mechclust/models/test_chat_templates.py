@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechclust.models.tokenizers import load_tokenizer, tokenizer_encoder
+from mechclust.models.tokenizers import load_tokenizer, templated_tokenizer
 from tasks import InputError
 
 BAD = {
@@ -30,7 +30,7 @@ def tokenizer(gpt2):
 def test_a_bad_one_is_one_sentence_with_the_fault_and_the_way_out(tokenizer, template):
     tokenizer.chat_template = template
     with pytest.raises(InputError, match=f"the chat template of this model's tokenizer {BAD[template]}") as refused:
-        tokenizer_encoder(tokenizer, chat=True)(["w1 w2", "w3"])
+        templated_tokenizer(tokenizer, chat=True)(["w1 w2", "w3"])
     assert "\n" not in str(refused.value)
     assert str(refused.value).endswith(
         "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
@@ -39,4 +39,4 @@ def test_a_bad_one_is_one_sentence_with_the_fault_and_the_way_out(tokenizer, tem
 
 def test_one_that_changes_the_text_is_used(tokenizer):
     tokenizer.chat_template = "{{ messages[0]['content'] | replace('w1', 'w9') }} w2"
-    assert tokenizer_encoder(tokenizer, chat=True)(["w1", "w3"]) == [[11, 4], [5, 4]]
+    assert templated_tokenizer(tokenizer, chat=True)(["w1", "w3"]) == [[11, 4], [5, 4]]

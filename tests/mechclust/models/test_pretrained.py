@@ -16,7 +16,7 @@ import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer
 from mechclust.models.pretrained import load_pretrained_plain
-from mechclust.models.tokenizers import tokenization_of, tokenizer_encoder
+from mechclust.models.tokenizers import templated_tokenizer, tokenization_of
 from probes import ClusteringHead, causal_checks, head_attribution, interchange, interchange_together, run
 from tasks import InputError
 from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
@@ -366,7 +366,7 @@ class TestRefusals:
         import httpx
         from huggingface_hub import errors
 
-        from mechclust.models.huggingface import find_checkpoint
+        from mechclust.models.hugging_face_checkpoint import find_checkpoint
 
         def known(self, name, timeout, revision=None):
             if revision == "step7":
@@ -471,11 +471,11 @@ class TestTokenization:
 
     def test_the_options(self, gpt2_with_bos):
         tokenizer = load_pretrained(gpt2_with_bos).tokenizer
-        assert [tokenizer_encoder(tokenizer, bos=bos)(["w0 w3"]) for bos in ("model", "yes", "no")] == [
+        assert [templated_tokenizer(tokenizer, bos=bos)(["w0 w3"]) for bos in ("model", "yes", "no")] == [
             [[2, 5]], [[0, 2, 5]], [[2, 5]]
         ]  # fmt: skip
-        assert tokenizer_encoder(tokenizer, bos="yes")(["<pad> w0", "w0"]) == [[0, 2], [0, 2]]  # never twice
-        assert tokenizer_encoder(tokenizer)([]) == []
+        assert templated_tokenizer(tokenizer, bos="yes")(["<pad> w0", "w0"]) == [[0, 2], [0, 2]]  # never twice
+        assert templated_tokenizer(tokenizer)([]) == []
         assert tokenization_of(tokenizer)["adds"] == "none"
         assert tokenization_of(tokenizer, bos="yes")["adds"] == "<pad> before"
 
@@ -495,7 +495,7 @@ class TestTokenization:
 
     def test_of_a_tokenizer_that_adds_them(self, checkpoint):
         tokenizer = bert_like(load_tokenizer(checkpoint("bert"))[0])
-        found = [tokenizer_encoder(tokenizer, bos=bos)(["w0", "w1"])[0] for bos in ("model", "yes", "no")]
+        found = [templated_tokenizer(tokenizer, bos=bos)(["w0", "w1"])[0] for bos in ("model", "yes", "no")]
         assert found == [[0, 2, 1], [0, 2, 1], [2, 1]]
         assert tokenization_of(tokenizer) == {
             "tokenizer": type(tokenizer).__name__,
@@ -507,7 +507,7 @@ class TestTokenization:
     def test_without_such_a_token(self, checkpoint):
         tokenizer = load_tokenizer(checkpoint("llama"))[0]
         with pytest.raises(InputError, match="no beginning-of-sequence token, so --bos yes has none to add; leave out"):
-            tokenizer_encoder(tokenizer, bos="yes")
+            templated_tokenizer(tokenizer, bos="yes")
 
 
 def bert_like(tokenizer):
@@ -616,7 +616,7 @@ class TestPlacement:
             load_pretrained(checkpoint("gpt2"), quantization="8bit")
 
     def test_gguf_without_the_library(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("mechclust.models.huggingface.find_spec", lambda name: None)
+        monkeypatch.setattr("mechclust.models.hugging_face_checkpoint.find_spec", lambda name: None)
         (tmp_path / "m.gguf").write_bytes(b"GGUF")
         with pytest.raises(InputError) as error:
             load_pretrained(tmp_path / "m.gguf")

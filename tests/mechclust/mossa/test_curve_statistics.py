@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from mechclust.mossa import curve_statistics as of
-from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.layer_groups import all_groups
+from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from tests.mechclust.mossa.test_task_curves import curves
 
 DRAW = np.random.default_rng(4)
@@ -44,7 +44,7 @@ def spread(values):
         (of.least_upper_gap, (TUNED - BASE)[8:].min()),
         (of.early_gap, (TUNED - BASE)[2:4].mean()),
         (of.middle_spread_ratio, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
-        (of.relative_spread, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
+        (of.relative_curve_spread, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
         (
             partial(of.gain_correlation, covariate="x"),
             np.corrcoef((RANDOM.tuned - RANDOM.base)[:, 8:].mean(axis=1), RANDOM.covariates["x"])[0, 1],
@@ -67,7 +67,7 @@ def spread(values):
         ),
         (of.null_gap, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
         (
-            of.wider_spread,
+            of.unseen_spread_gap,
             spread(RANDOM.tuned[6:])[8:].mean() - spread(RANDOM.tuned[:6])[8:].mean(),
         ),
         (
@@ -129,7 +129,7 @@ class TestUndefined:
     def test_a_task_without_numbers_changes_nothing(self):
         lost = np.full((1, 16), np.nan)
         more = curves(np.concatenate([RANDOM.base, lost]), np.concatenate([RANDOM.tuned, lost]))
-        for statistic in (of.base_depth_correlation, of.upper_gap, of.relative_spread, of.early_gap):
+        for statistic in (of.base_depth_correlation, of.upper_gap, of.relative_curve_spread, of.early_gap):
             assert statistic(more) == pytest.approx(float(statistic(RANDOM)))
 
     def test_correlations_need_three_tasks_and_variance(self):
@@ -155,10 +155,10 @@ class TestUndefined:
         ceiling[there] = 1.0
         all_tasks = curves(np.full((12, 2), 0.5), np.linspace(0.6, 0.9, 12)[:, None] * [1, 1], ceiling=ceiling)
         few = replace(all_tasks, ceiling=np.where(np.arange(12)[:, None] == 4, ceiling, np.nan))
-        assert np.isnan(bootstrap_interval(few, of.ceiling_share)[1]).all()
+        assert np.isnan(task_bootstrap_interval(few, of.ceiling_share)[1]).all()
         own = all_tasks.with_ceiling
         assert own.tasks == tuple(f"t{i}" for i in there)
-        value, (low, high) = bootstrap_interval(own, of.ceiling_share)
+        value, (low, high) = task_bootstrap_interval(own, of.ceiling_share)
         at = 2 * (all_tasks.tuned[there, 0] - 0.5)
         assert value == pytest.approx(at[3])
         assert at[0] <= low < value < high <= at[-1]

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.mossa.bootstrap import bootstrap_ends, bootstrap_interval
 from mechclust.mossa.curve_statistics import last_gap
-from mechclust.mossa.task_curves import TaskCurves, defined_mean, quantile_over_tasks
+from mechclust.mossa.nan_statistics import nan_mean, quantile_over_tasks
+from mechclust.mossa.task_bootstrap import task_bootstrap_ends, task_bootstrap_interval
+from mechclust.mossa.task_curves import TaskCurves
 from tasks import InputError
 
 
@@ -46,8 +47,8 @@ class TestOverTasks:
 
     def test_mean_of_what_is_defined(self):
         values = np.array([[1.0, np.nan, 2.0], [np.nan] * 3])
-        assert defined_mean(values) == pytest.approx(np.array([1.5, np.nan]), nan_ok=True)
-        assert np.isnan(defined_mean(np.zeros((2, 0)))).all()
+        assert nan_mean(values) == pytest.approx(np.array([1.5, np.nan]), nan_ok=True)
+        assert np.isnan(nan_mean(np.zeros((2, 0)))).all()
 
 
 class TestSelection:
@@ -126,38 +127,38 @@ class TestBootstrap:
         one_by_one = [
             float(np.median(t[:, -1]) - np.median(b[:, -1])) for b, t in zip(drawn.base, drawn.tuned, strict=True)
         ]
-        value, ends = bootstrap_interval(found, last_gap, draws=40, seed=5)
+        value, ends = task_bootstrap_interval(found, last_gap, draws=40, seed=5)
         assert value == float(np.median(found.tuned[:, -1]) - np.median(found.base[:, -1]))
         assert ends == pytest.approx(np.quantile(one_by_one, (0.025, 0.975)))
 
     def test_covers_the_truth_about_as_often_as_it_says(self):
         draw, inside = np.random.default_rng(0), 0
         for _ in range(200):
-            _, (low, high) = bootstrap_interval(
+            _, (low, high) = task_bootstrap_interval(
                 curves(draw.normal(0.5, 0.1, (30, 1))), lambda c: c.median("base")[..., 0], 300
             )
             inside += low <= 0.5 <= high
         assert 0.88 < inside / 200 < 0.99
 
     def test_of_every_layer_at_once(self):
-        value, (low, high) = bootstrap_interval(
+        value, (low, high) = task_bootstrap_interval(
             curves(np.random.default_rng(0).random((6, 4))), lambda c: c.median("base")
         )
         assert value.shape == low.shape == high.shape == (4,)
         assert (low < high).all()
 
     def test_one_task_has_no_interval(self):
-        value, ends = bootstrap_interval(curves([[0.5]]), lambda c: c.median("base")[..., 0])
+        value, ends = task_bootstrap_interval(curves([[0.5]]), lambda c: c.median("base")[..., 0])
         assert value == 0.5
         assert np.isnan(ends).all()
 
     def test_is_undefined_where_too_many_draws_are(self):
         draws = np.arange(100.0)
-        assert np.isfinite(bootstrap_ends(np.where(draws < 5, np.nan, draws))).all()
-        assert np.isnan(bootstrap_ends(np.where(draws < 6, np.nan, draws))).all()
+        assert np.isfinite(task_bootstrap_ends(np.where(draws < 5, np.nan, draws))).all()
+        assert np.isnan(task_bootstrap_ends(np.where(draws < 6, np.nan, draws))).all()
 
     def test_seeds_repeat(self):
         found = curves(np.random.default_rng(0).random((6, 2)))
-        assert bootstrap_interval(found, last_gap, 50, 1) == bootstrap_interval(found, last_gap, 50, 1)
+        assert task_bootstrap_interval(found, last_gap, 50, 1) == task_bootstrap_interval(found, last_gap, 50, 1)
         one, other = (found.resampled(50, seed).base for seed in (1, 2))
         assert not np.array_equal(one, other)

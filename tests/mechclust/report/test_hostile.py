@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.axes import subplots
 from mechclust.report.html import table_html
 from mechclust.report.page import render_report, write_report
 from mechclust.report.pictures import png_bytes
-from mechclust.report.plots import subplots
 from mechclust.report.style import MATHTEXT
 from mechclust.report.text import figure_text, table_as_csv, table_text
 from mechclust.web.scripts import content_policy

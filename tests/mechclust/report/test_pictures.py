@@ -13,14 +13,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from mechclust.report.axes import plot_chance_band, subplots
 from mechclust.report.pictures import pdf_bytes, print_pictures
-from mechclust.report.plots import chance_band, subplots
 
 
 def drawn(text: str = "layer") -> Figure:
     figure, (axis,) = subplots(1, size=(3, 2))
     axis.plot([0, 1, 2], [0.1, 0.5, 0.4])
-    chance_band(axis, [0, 2], np.zeros(2), np.full(2, 0.1))
+    plot_chance_band(axis, [0, 2], np.zeros(2), np.full(2, 0.1))
     axis.set(xlabel=text, title="$ a cost $")
     return figure
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from mechclust.report.plots import bare_axis, outer_labels, plain_ticks, plot_seeds, step_axis, subplots
+from mechclust.report.axes import bare_axis, outer_labels, plain_ticks, plot_seeds, step_axis, subplots
 from mechclust.report.style import category_style, layer_shades, styled
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mechclust.report.html import table_html
 from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
-from mechclust.report.text import format_ranges, join_words, table_text
+from mechclust.report.text import join_words, ranges_text, table_text
 
 
 def test_what_rounds_to_zero_has_no_sign_in_any_table():
@@ -22,7 +22,7 @@ def test_what_rounds_to_zero_has_no_sign_in_any_table():
 
 
 def test_layers_and_names_in_words():
-    assert format_ranges([0, 2, 3, 4, 7]) == "0, 2-4, 7"
+    assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"
     assert (join_words(["a"]), join_words(["a", "b"]), join_words("abc")) == ("a", "a and b", "a, b and c")
 
 

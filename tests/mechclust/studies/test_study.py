@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 
 from mechclust.evidence import Bound, Finding, mean_part
-from mechclust.evidence.tables import shown_on_pages
+from mechclust.evidence.tables import findings_in_tables
 from mechclust.report import Panel
 from mechclust.studies import Study, configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.study import analyse_run, judge_run
@@ -70,7 +70,7 @@ class TestSmoke:
         assert "url(http" not in page
         assert "this size of the study cannot test it" in page
         assert "Attention of run private-seed0" in page
-        for finding in shown_on_pages(smoke_run[0].findings):
+        for finding in findings_in_tables(smoke_run[0].findings):
             assert f"<b>{finding.id}</b>" in page
 
 

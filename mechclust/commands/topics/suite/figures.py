@@ -16,7 +16,7 @@ from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.tables import ATTENTION
 from mechclust.commands.topics.suite.vectors import VECTORS
 from mechclust.report.analysis import Panel
-from mechclust.report.plots import plain_ticks, plot_seeds, subplots
+from mechclust.report.axes import plain_ticks, plot_seeds, subplots
 from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, TEXT, styled
 from probes.store.files import file_name
 

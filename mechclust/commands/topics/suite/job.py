@@ -27,8 +27,8 @@ from probes.store.digest import digest_of
 from probes.store.files import file_name
 from probes.store.versions import package_versions
 from tasks import InputError
-from tasks.text.beginning import Bos
-from tasks.text.encoding import EncodedCorpus, check_tokenizer, encode_documents
+from tasks.text.bos_token import Bos
+from tasks.text.encoded_corpus import EncodedCorpus, check_tokenizer, encode_documents
 
 _SHOWN_TOKENS = 72
 _SHOWN_HEADS = 8

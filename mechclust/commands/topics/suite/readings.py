@@ -11,7 +11,7 @@ import numpy as np
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.tables import ATTENTION, ratio_text
 from mechclust.commands.topics.suite.vectors import VECTORS
-from mechclust.evidence.tables import shown_on_pages
+from mechclust.evidence.tables import findings_in_tables
 from mechclust.report.reading import Reading
 from mechclust.report.text import join_words, short_name
 
@@ -34,7 +34,7 @@ def headline(result: Measurements, ratios: pd.DataFrame) -> str:
     if not len(attention):
         return f"At threshold {threshold:g} no words of one topic met in any encoder, so there is no ratio."
     ends = [f"{attention[name]:.3f} ({short_name(name)})" for name in (attention.idxmin(), attention.idxmax())]
-    judged = [finding for finding in shown_on_pages(result.findings) if finding.verdict != "not tested"]
+    judged = [finding for finding in findings_in_tables(result.findings) if finding.verdict != "not tested"]
     verdicts = [f"{finding.id} {finding.verdict}" for finding in judged]
     conclusion = f"Attention, same over different topic at threshold {threshold:g}: {' to '.join(dict.fromkeys(ends))}."
     return f"{conclusion} {'; '.join(verdicts)}." if verdicts else conclusion

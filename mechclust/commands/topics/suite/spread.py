@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence.intervals import Interval
-from mechclust.mossa.bootstrap import MOST_UNDEFINED
+from mechclust.mossa.task_bootstrap import MOST_UNDEFINED
 
 
 def interval_of_mean(

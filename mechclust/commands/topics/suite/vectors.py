@@ -17,7 +17,7 @@ from probes import TopicEmbedding, residual
 from probes.functional.topic_embedding import TopicSimilarityGroups
 from probes.functional.word_topics import WordTopics
 from tasks import Batch
-from tasks.text.encoding import EncodedCorpus
+from tasks.text.encoded_corpus import EncodedCorpus
 
 PARTS = 10  # of the documents, each left out once: the interval's degrees of freedom are one fewer
 _KINDS = tuple(product(("rows", "hook_embed", "contextual"), (False, True)))  # vectors, and whether with self-pairs

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.plots import layer_axis, plot_seeds, subplots
+from mechclust.report.axes import layer_axis, plot_seeds, subplots
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
 from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from mechclust.commands.mossa.findings import findings_of
-from mechclust.mossa.bootstrap import bootstrap_ends
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.mossa.task_bootstrap import task_bootstrap_ends
 from mechclust.mossa.task_curves import TaskCurves
 from tests.mechclust.mossa.published_curves import published_curves
 from tests.mechclust.mossa.test_task_curves import curves as curves_of
@@ -132,7 +132,7 @@ def test_values_are_those_of_18_layers_by_hand():
 def test_intervals_are_those_of_tasks_drawn_anew(published):
     drawn = published.seen.resampled(200, 5)
     gaps = np.median(drawn.tuned[..., -1], axis=1) - np.median(drawn.base[..., -1], axis=1)
-    low, high = bootstrap_ends(gaps)
+    low, high = task_bootstrap_ends(gaps)
     assert judged(published, seed=5)["C4"].interval == (float(low), float(high))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mechclust.evidence import Bound, Control, Finding, Findings, mean_part
-from mechclust.mossa.bootstrap import bootstrap_interval
 from mechclust.mossa.curve_statistics import upper_gap
+from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.text import join_words
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result
@@ -115,7 +115,7 @@ class TestLayers:
 
     def test_difference_has_an_interval_and_its_largest_layer(self, result):
         curves = result.curves().seen
-        value, (low, high) = bootstrap_interval(curves, upper_gap)
+        value, (low, high) = task_bootstrap_interval(curves, upper_gap)
         gain = reading(result, "Tuned - pre")
         assert gain.value == f"{value:.2f} (95% over tasks {low:.2f} to {high:.2f})"
         assert gain.verdict == "Tuned is nearer to the controls than pre: difference of medians over 9 seen tasks."

@@ -17,7 +17,7 @@ from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.variants import Variant
 from probes import ProbeResult
 from tasks import TopicModel
-from tasks.text.encoding import EncodedCorpus
+from tasks.text.encoded_corpus import EncodedCorpus
 from tests.frozen import check_frozen, made_probe, said_by
 
 SITES = [f"blocks.{i}.attn.hook_pattern" for i in range(3)]

@@ -12,7 +12,7 @@ import torch
 
 from mechclust.models.adapters import check_adapter
 from mechclust.models.instruction_format import FormattedExample
-from mechclust.training.errors import DivergedError
+from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning import TuneConfig, adapter, adapter_at, tune_adapter
 from mechclust.training.tuning.adapter import adapter_digest
 from mechclust.training.tuning.checkpoints import saving_checkpoint

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.report.style import CHANCE, SOFT
-from probes.engine.plots import chance_band as chance_band
+from probes.engine.plots import plot_chance_band as plot_chance_band
 
 _MAX_COLUMNS = 5  # of a single row of panels
 
@@ -157,7 +157,7 @@ def plot_widest_chance(
     """
     low = null[..., 0].min(axis=0)
     high = null[..., 1].max(axis=0)
-    chance_band(axis, x, low, high)
+    plot_chance_band(axis, x, low, high)
     return float(low[-1] + high[-1]) / 2, CHANCE, SOFT
 
 

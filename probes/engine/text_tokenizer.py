@@ -8,8 +8,8 @@ from typing import Any
 from probes.engine.hooked_model import HookedModel
 from tasks import InputError
 from tasks.errors import error_line
-from tasks.text.beginning import Bos
-from tasks.text.encoding import TextEncoder, text_encoder, tokenization
+from tasks.text.bos_token import Bos
+from tasks.text.text_encoder import TextEncoder, text_encoder, tokenization
 
 KEPT_TOKENIZER = "mechclust_tokenizer"
 """Attribute of a TransformerLens model whose tokenizer is the checkpoint's: ``load_pretrained`` sets it."""
@@ -21,7 +21,7 @@ class TextTokenizer:
     Args:
         models: models that will read them, by name.
         tokenizer: a Hugging Face tokenizer, in place of the models'.
-        bos: whether each text begins with the beginning-of-sequence token, see ``tasks.text.beginning``.
+        bos: whether each text begins with the beginning-of-sequence token, see ``tasks.text.bos_token``.
         lacking: words of the error for a missing tokenizer, such as ``"the model has none"``.
 
     Attributes:

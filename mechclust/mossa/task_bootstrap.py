@@ -9,14 +9,15 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from mechclust.mossa.task_curves import TaskCurves, quantile_over_tasks
+from mechclust.mossa.nan_statistics import quantile_over_tasks
+from mechclust.mossa.task_curves import TaskCurves
 
 Statistic = Callable[[TaskCurves], Any]
 _LEVEL = (0.025, 0.975)
 MOST_UNDEFINED = 0.05  # share of draws: an interval is not given where more of them are undefined
 
 
-def bootstrap_interval(
+def task_bootstrap_interval(
     curves: TaskCurves, statistic: Statistic, draws: int = 1000, seed: int = 0
 ) -> tuple[Any, tuple[Any, Any]]:
     """Return a statistic of the curves with its 95% bootstrap interval over tasks (percentiles).
@@ -39,7 +40,7 @@ def bootstrap_interval(
     Example:
         >>> values = np.linspace(0.1, 0.9, 7)[:, None]
         >>> curves = TaskCurves(tuple("abcdefg"), ("1",), values, values, None, None, np.zeros(7, bool), (None,) * 7)
-        >>> value, (low, high) = bootstrap_interval(curves, lambda c: c.median("base")[..., 0])
+        >>> value, (low, high) = task_bootstrap_interval(curves, lambda c: c.median("base")[..., 0])
         >>> float(value), float(low) < 0.5 < float(high)
         (0.5, True)
     """
@@ -47,17 +48,17 @@ def bootstrap_interval(
     if curves.few:
         ends = (np.full(value.shape, np.nan),) * 2
     else:
-        ends = bootstrap_ends(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))
+        ends = task_bootstrap_ends(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))
     if value.ndim:
         return value, ends
     return float(value), (float(ends[0]), float(ends[1]))
 
 
-def bootstrap_ends(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+def task_bootstrap_ends(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
     """Return the ends of the central 95% of the first axis, or NaN where more than 5% of it is NaN.
 
     Example:
-        >>> low, high = bootstrap_ends(np.arange(1001.0))
+        >>> low, high = task_bootstrap_ends(np.arange(1001.0))
         >>> float(low), float(high)
         (25.0, 975.0)
     """

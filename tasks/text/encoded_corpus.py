@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -17,10 +16,9 @@ from tqdm import tqdm
 
 from tasks.batch import Batch, pad_right, token_batches
 from tasks.errors import InputError
-from tasks.text.beginning import Bos, begin_tokens, beginning_id
+from tasks.text.bos_token import Bos, begin_tokens, beginning_id
 from tasks.text.words import word_spans
 
-TextEncoder: TypeAlias = Callable[..., list[list[int]]]
 _Spans: TypeAlias = list[tuple[int, int]]  # start and end of each token in the characters of a text
 _Row: TypeAlias = Int[np.ndarray, "_"]  # one value per token of a window
 
@@ -305,44 +303,3 @@ def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     while start < end and text[end - 1].isspace():
         end -= 1
     return start, end
-
-
-def text_encoder(tokenizer: Any, bos: Bos = "model") -> TextEncoder:
-    """Return a function from texts to the token ids of Hugging Face's tokenizer, as ``begin_tokens`` changes them.
-
-    Raises:
-        InputError: if there is no beginning-of-sequence token to add or to remove.
-    """
-    return partial(_encode, tokenizer, beginning_id(tokenizer, bos), bos)
-
-
-def _encode(tokenizer: Any, beginning: int, bos: Bos, texts: Sequence[str], **options: Any) -> list[list[int]]:
-    if not texts:
-        return []
-    encoded = tokenizer(list(texts), **options)["input_ids"]
-    return [begin_tokens(_as_list(ids), beginning, bos) for ids in encoded]
-
-
-def special_tokens_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
-    """Return the ids of the special tokens before a text and after it."""
-    (ids,) = text_encoder(tokenizer, bos)([text])
-    bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    starts = [k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare]
-    start = starts[0] if starts else 0
-    return ids[:start], ids[start + len(bare) :]
-
-
-def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
-    """Return how plain texts become tokens, to be kept with a result.
-
-    Returns:
-        ``tokenizer``: its class. ``bos``: as given. ``chat``: ``False``. ``adds``: the special tokens around a text,
-        such as ``"[CLS] before, [SEP] after"``, or ``"none"``.
-    """
-    around = dict(zip(("before", "after"), special_tokens_around(tokenizer, bos=bos), strict=True))
-    adds = [f"{' '.join(tokenizer.convert_ids_to_tokens(ids))} {where}" for where, ids in around.items() if ids]
-    return {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": False, "adds": ", ".join(adds) or "none"}
-
-
-def _as_list(ids: Any) -> list[int]:
-    return ids.tolist() if hasattr(ids, "tolist") else list(ids)
