@@ -19,6 +19,7 @@ with paused_collection():  # torch is imported here
     from probes.distance_matched_topic_attention import DistanceMatchedTopicAttention
     from probes.engine.attach import Attached, attach
     from probes.engine.attention import Attention, AttentionReadout
+    from probes.engine.head_names import Head
     from probes.engine.hooked_model import HookedModel, HookPoints
     from probes.engine.moments import Moments
     from probes.engine.preprocess import Preprocess
@@ -29,7 +30,6 @@ with paused_collection():  # torch is imported here
     from probes.engine.result import ProbeResult, load_result
     from probes.engine.run import run
     from probes.engine.sites import (
-        Head,
         Selector,
         Site,
         Sites,
@@ -50,9 +50,10 @@ with paused_collection():  # torch is imported here
     from probes.projection import Projection
     from probes.rbf_cka import RBFCKA
     from probes.rows.collect import collect_rows
+    from probes.rows.row_source import RowSource
     from probes.rows.row_store import RowStore
     from probes.rows.rows_from import ForeignRows, rows_from
-    from probes.rows.run_stores import RowSource, run_stores
+    from probes.rows.run_stores import run_stores
     from probes.rows.save import save_rows
     from probes.store.index_set import IndexSet
     from probes.svcca import SVCCA

@@ -12,12 +12,13 @@ from torch import Tensor
 from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.hooked_model import HookPoints
 from probes.engine.probe import Probe
-from probes.engine.readout import Readout, check_row_readout, mean, real_tokens
+from probes.engine.readout import Readout, check_row_readout, mean
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, attention, check_attention_sites, check_site_heads
 from probes.engine.state import Sum
 from probes.functional.intervals import interval_from_sums
 from tasks import Batch, InputError
+from tasks.batch import real_tokens_of_batch
 
 
 class AttentionEntropy(Probe):
@@ -58,7 +59,7 @@ class AttentionEntropy(Probe):
             raise InputError("query is mean(); expected one position per example: last_token(), or None for all")
         self.at = at
         self.query = query
-        self.readout = MeanEntropies(query)
+        self.readout = AttentionEntropyReadout(query)
 
     def _sites_in(self, model: HookPoints) -> list[Site]:
         return check_attention_sites(super()._sites_in(model))
@@ -95,7 +96,7 @@ class AttentionEntropy(Probe):
 
 
 @dataclass(frozen=True)
-class MeanEntropies(AttentionReadout):
+class AttentionEntropyReadout(AttentionReadout):
     """Reduces attention to each head's entropy and the entropy of uniform attention, averaged over an example's
     queries.
 
@@ -107,7 +108,7 @@ class MeanEntropies(AttentionReadout):
 
     def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head 2"]:
         """Return the mean entropy and the mean uniform entropy, in nats."""
-        real = real_tokens(batch)
+        real = real_tokens_of_batch(batch)
         weights = self._query_weights(real, batch)
         entropy = torch.where(real[:, None], attention.entropy(), 0).double()  # that of padding means nothing
         entropy = torch.einsum("bhq,bq->bh", entropy, weights)

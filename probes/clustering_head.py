@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.hooked_model import HookPoints
-from probes.engine.labelled_rows import check_max_rows
+from probes.engine.labelled_rows import check_max_labelled_rows
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, all_tokens, at_position, check_row_readout, last_token, mean
 from probes.engine.repeats import notes_on_repeats
@@ -145,7 +145,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         _check_digit_sums(support, modulus)
         if check_row_readout(query) == mean():
             raise InputError("query is mean(); expected one position per example: last_token() or token_at(...)")
-        check_max_rows(max_rows)
+        check_max_labelled_rows(max_rows)
         if permutations is not None:
             check_count(permutations=(permutations, 0))
         check_units(units, {"permutations": permutations is None or permutations})

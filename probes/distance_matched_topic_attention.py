@@ -16,7 +16,7 @@ from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Sum
-from probes.engine.topic_probe import TopicProbe, topic_words
+from probes.engine.topic_probe import TopicProbe
 from probes.functional.distance_matched_topic_attention import (
     DIFFERENT_WORDS,
     DistanceMatchedPairs,
@@ -24,6 +24,7 @@ from probes.functional.distance_matched_topic_attention import (
 )
 from probes.functional.word_topics import WordTopics
 from tasks import Batch
+from tasks.batch import words_of_batch
 from tasks.settings import check_count
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
@@ -93,7 +94,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         199
     """
 
-    readout: DistanceSums
+    readout: _DistanceSums
 
     attention = Sum()
     matched = Sum()
@@ -116,7 +117,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
         self.max_distance = max_distance
         self.n_resamples = n_resamples
         self.units = units
-        self.readout = DistanceSums(self._known, words, max_distance)
+        self.readout = _DistanceSums(self._known, words, max_distance)
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head 2 distance"]], batch: Batch) -> None:
         """Add attention by bucket and distance, and each document's sums for matching."""
@@ -214,7 +215,7 @@ class DistanceMatchedTopicAttention(TopicProbe):
 
 
 @dataclass(frozen=True, eq=False)
-class DistanceSums(AttentionReadout):
+class _DistanceSums(AttentionReadout):
     """Reduces attention to its sums over the pairs of each document in each bucket and at each distance.
 
     Attributes:
@@ -234,7 +235,7 @@ class DistanceSums(AttentionReadout):
 
     def pairs(self, batch: Batch) -> DistanceMatchedPairs:
         """Return the pairs of a batch."""
-        return DistanceMatchedPairs.from_words(topic_words(batch, self.words), self.topics, self.max_distance)
+        return DistanceMatchedPairs.from_words(words_of_batch(batch, self.words), self.topics, self.max_distance)
 
 
 def _both_ways(

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.engine.devices import check_device
-from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
+from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_labelled_rows
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
@@ -100,7 +100,7 @@ class LinearDecodability(LabelledRows):
         seed: int = 0,
     ) -> None:
         check_count(folds=(folds, 2), n_shuffles=(n_shuffles, 0), seed=(seed, 0))
-        check_max_rows(max_rows)
+        check_max_labelled_rows(max_rows)
         check_further_labels(also)
         check_strata_labels(label, given=given, units=units)
         if device is not None:

@@ -26,7 +26,7 @@ from probes.functional.neighbour_purity import (
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 from tasks import Batch, InputError
 from tasks.settings import check_count
 

@@ -14,7 +14,7 @@ from probes.engine.pairwise import Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.rbf_cka import GaussianKernel, check_rbf_fraction, cka_of_kernels, gaussian_kernel_bytes
+from probes.functional.rbf_cka import GaussianKernel, check_rbf_fraction, gaussian_kernel_bytes, rbf_cka_of_kernels
 
 _Values = tuple[tuple[float, str], tuple[float, str]]  # biased and debiased, each with why it is NaN
 
@@ -84,7 +84,7 @@ class RBFCKA(Pairwise):
         chosen = None if group == "all" else (self.classes.get("label")[1] == int(group)).nonzero()[:, 0]
         rows = {site: self.rows.get(site)[1] for site in self.site_names}
         kernels = {site: GaussianKernel(x, self.fraction, chosen, self.device) for site, x in rows.items()}
-        return cka_of_kernels(kernels, list(dict.fromkeys(self._pairs())))
+        return rbf_cka_of_kernels(kernels, list(dict.fromkeys(self._pairs())))
 
 
 def _measured(

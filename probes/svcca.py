@@ -14,7 +14,7 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
 from probes.functional.n_dims import check_dims_variance
-from probes.functional.svcca import mean_correlation, svcca_basis
+from probes.functional.svcca import svcca_basis, svcca_correlation
 
 
 class SVCCA(Pairwise):
@@ -89,7 +89,7 @@ class _Directions:
 
     def compare(self, x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
         """Yield the measure of two sites, with why it is NaN."""
-        value, why = mean_correlation(self.basis(x, group), self.basis(y, group))
+        value, why = svcca_correlation(self.basis(x, group), self.basis(y, group))
         yield "svcca", value, why
 
     def notes(self, n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.engine.devices import check_device
-from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_rows
+from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_labelled_rows
 from probes.engine.preprocess import Preprocess
 from probes.engine.readout import Readout, check_row_readout, token_at
 from probes.engine.result import ProbeResult
@@ -31,7 +31,7 @@ from probes.functional.projection import project_2d
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
 from probes.functional.units import check_units
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 from tasks import InputError
 from tasks.settings import check_choice, check_count
 
@@ -147,7 +147,7 @@ class TaskClusterARI(LabelledRows):
         check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
         check_count(n_resamples=(self.n_resamples, 0))
-        check_max_rows(self.max_rows)
+        check_max_labelled_rows(self.max_rows)
         check_further_labels(self.also)
         check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
         check_units(self.units, {"n_permutations": self.n_permutations, "n_resamples": self.n_resamples})

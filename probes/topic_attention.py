@@ -16,11 +16,17 @@ from probes.engine.attention import Attention, AttentionReadout
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
-from probes.engine.topic_probe import TopicProbe, topic_words
+from probes.engine.topic_probe import TopicProbe
 from probes.functional.intervals import FEWEST_UNITS, interval_from_halves
-from probes.functional.topic_attention import BUCKETS, document_weights, means_by_document, topic_sums_within_documents
+from probes.functional.topic_attention import (
+    BUCKETS,
+    means_by_document,
+    topic_document_weights,
+    topic_sums_within_documents,
+)
 from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
+from tasks.batch import words_of_batch
 from tasks.settings import check_count
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
@@ -93,7 +99,7 @@ class TopicAttention(TopicProbe):
         99
     """
 
-    readout: TopicAttentionSums
+    readout: _TopicAttentionSums
 
     attention = Sum()
     within = Sum()
@@ -119,7 +125,7 @@ class TopicAttention(TopicProbe):
         super().__init__(topics, at, words, n_permutations, seed)
         self.n_resamples = n_resamples
         self.units = units
-        self.readout = TopicAttentionSums(self._known, self._known.permuted(n_permutations, seed), words)
+        self.readout = _TopicAttentionSums(self._known, self._known.permuted(n_permutations, seed), words)
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
@@ -130,7 +136,7 @@ class TopicAttention(TopicProbe):
             self.attention.add(site, sums[..., :3].sum(dim=0))
             self.within.add(site, topic_sums_within_documents(sums, pairs))
             by_document[site] = means_by_document(sums, pairs)
-        weight, documents = document_weights(pairs)
+        weight, documents = topic_document_weights(pairs)
         self.pairs.add("pairs", pairs[:, :3].sum(dim=0))
         self.weight.add("weight", weight.sum(dim=0))
         self.documents.add("documents", documents)
@@ -252,7 +258,7 @@ class TopicAttention(TopicProbe):
 
 
 @dataclass(frozen=True, eq=False)
-class TopicAttentionSums(AttentionReadout):
+class _TopicAttentionSums(AttentionReadout):
     """Reduces attention to its sums over the pairs of each document that are in each bucket.
 
     The columns are ``BUCKETS``, then the same-topic bucket under each relabelling.
@@ -279,7 +285,7 @@ class TopicAttentionSums(AttentionReadout):
         self, batch: Batch
     ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "labelling row"], Bool[Tensor, "group group"] | None]:
         """Return the words of a batch, their groups in every labelling, and which groups meet."""
-        row = self.topics.rows_of(topic_words(batch, self.words))
+        row = self.topics.rows_of(words_of_batch(batch, self.words))
         meet = None if self.topics.disjoint else self.topics.same.to(row.device)
         return row, self._labels.to(row.device), meet
 

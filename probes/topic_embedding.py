@@ -12,10 +12,11 @@ from torch import Tensor
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, embedding
 from probes.engine.state import Sum
-from probes.engine.topic_probe import TopicProbe, topic_words
+from probes.engine.topic_probe import TopicProbe
 from probes.functional.topic_attention import BUCKETS, TopicPairs
 from probes.functional.topic_embedding import SIMILARITIES, TopicSimilarityGroups
 from tasks import Batch, InputError
+from tasks.batch import words_of_batch
 
 
 class TopicEmbedding(TopicProbe):
@@ -71,7 +72,7 @@ class TopicEmbedding(TopicProbe):
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
         """Add each word's vectors at every site."""
-        table = TopicPairs.from_words(topic_words(batch, self.words), self._known)
+        table = TopicPairs.from_words(words_of_batch(batch, self.words), self._known)
         word = table.word[table.real]
         place = table.place
         n_rows = len(self._known.group)

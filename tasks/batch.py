@@ -460,3 +460,16 @@ def epoch_rows(seed: int, step: int, n: int, batch_size: int) -> Int[np.ndarray,
     """
     epoch, place = divmod(step, n // batch_size)
     return _order(seed, epoch, n)[place * batch_size : (place + 1) * batch_size].copy()  # the order is kept
+
+
+def real_tokens_of_batch(batch: Batch) -> Bool[Tensor, "batch pos"]:
+    """Return which positions are not padding."""
+    if batch.attention_mask is None:
+        return torch.ones_like(batch.tokens, dtype=torch.bool)
+    return batch.attention_mask
+
+
+def words_of_batch(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
+    """Return the word at each position, its token or a per-token label, -1 at padding."""
+    words = batch.tokens if label is None else batch.label(label, per="token")
+    return words if batch.attention_mask is None else torch.where(batch.attention_mask, words, -1)

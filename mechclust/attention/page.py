@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from mechclust.web.scripts import ViewCode, base64_numbers, script_text, with_kit
+from mechclust.web.scripts import ViewScript, base64_numbers, script_text, scripts_with_kit
 
 # Make the browser enforce that an exported page loads no other resources.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -71,7 +71,7 @@ def packed_pattern(patterns: Float[Tensor, "head query key"], causal: bool) -> s
     return base64_numbers(integers.numpy(), "<i2")
 
 
-def packed_tiles(models: Float[Tensor, "model head query key"]) -> dict[str, Any]:
+def attention_page_tiles(models: Float[Tensor, "model head query key"]) -> dict[str, Any]:
     """Return what a page holds of many tokens: the strongest weight of each block, and each query's strongest keys.
 
     Square roots of the blocks' weights have 8 bits, those of keys have four decimals, and the strongest key is first.
@@ -103,7 +103,7 @@ def _n_kept(n_patterns: int, n_tokens: int) -> int:
     return min(n_tokens, max(_LEAST_KEPT, room))
 
 
-def least_page_bytes(n_patterns: int, n_tokens: int) -> int:
+def least_attention_page_bytes(n_patterns: int, n_tokens: int) -> int:
     """Return a lower bound of the size of a page with so many patterns."""
     if n_tokens > MAX_WHOLE_TOKENS:
         of_each = n_tokens * _n_kept(n_patterns, n_tokens) * 16 // 3
@@ -112,12 +112,12 @@ def least_page_bytes(n_patterns: int, n_tokens: int) -> int:
     return len(_code(n_tokens).html.encode()) + n_patterns * of_each
 
 
-def _code(n_tokens: int) -> ViewCode:
+def _code(n_tokens: int) -> ViewScript:
     """Return the style and script of a view of so many tokens."""
     return _code_in("attention_long.js" if n_tokens > MAX_WHOLE_TOKENS else "attention.js")
 
 
 @lru_cache(maxsize=2)
-def _code_in(name: str) -> ViewCode:
-    script = with_kit(_PACKAGE, "attention_draw.js", name)
-    return ViewCode("mechclustAttention", script_text(_PACKAGE, "attention.css"), script)
+def _code_in(name: str) -> ViewScript:
+    script = scripts_with_kit(_PACKAGE, "attention_draw.js", name)
+    return ViewScript("mechclustAttention", script_text(_PACKAGE, "attention.css"), script)

@@ -13,30 +13,30 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from mechclust.attention.heads import ChosenHead, HeadChoice, choose_heads, heads_with_roles
-from mechclust.attention.inputs import (
-    Labels,
-    check_ids_of_models,
-    decode,
-    encode_for_all,
-    one_sequence,
-    real_positions,
-    token_labels,
-)
+from mechclust.attention.chosen_heads import ChosenHead, HeadChoice, choose_heads, choose_heads_by_role
 from mechclust.attention.page import (
     MAX_TOKENS,
     MAX_WHOLE_TOKENS,
     STEPS,
     attention_fragment,
     attention_page,
-    least_page_bytes,
+    attention_page_tiles,
+    least_attention_page_bytes,
     packed_pattern,
-    packed_tiles,
+)
+from mechclust.attention.view_tokens import (
+    Labels,
+    check_view_tokens,
+    decode_view_tokens,
+    encode_view_tokens,
+    real_view_tokens,
+    view_token_labels,
+    view_token_sequence,
 )
 from probes import HookedModel, ProbeResult, attention, record, resolve
 from probes.engine.attention import Attention
 from probes.engine.devices import device_of
-from probes.engine.hooked_model import check_models, evaluation_mode, forward, models_by_name
+from probes.engine.hooked_model import check_hooked_models, evaluation_mode, forward, hooked_models_by_name
 from probes.store.files import write_atomic
 from tasks import Batch, InputError
 from tasks.text.bos_token import Bos
@@ -99,7 +99,7 @@ class AttentionView:
             "tokens": [_visible_token(token) for token in self.str_tokens],
         }
         if len(self.str_tokens) > MAX_WHOLE_TOKENS:
-            data["tiles"] = packed_tiles(self._each_model)
+            data["tiles"] = attention_page_tiles(self._each_model)
         else:
             data["weights"] = [packed_pattern(patterns, self.causal) for patterns in self._each_model]
         return attention_fragment(data, str(self), include_js=include_js)
@@ -233,18 +233,18 @@ def attention_view(
         >>> view.names, view.models, tuple(view.patterns.shape)
         (('L1H0', 'L0H1'), ('a', 'b'), (2, 2, 3, 3))
     """
-    models = models_by_name(model)
+    models = hooked_models_by_name(model)
     if isinstance(model, Mapping):
-        check_models(models)
-    ids = one_sequence("tokens", encode_for_all(models, tokens, bos) if isinstance(tokens, str) else tokens)
-    mask = real_positions(attention_mask, ids)
+        check_hooked_models(models)
+    ids = view_token_sequence("tokens", encode_view_tokens(models, tokens, bos) if isinstance(tokens, str) else tokens)
+    mask = real_view_tokens(attention_mask, ids)
     strings = _strings(models, ids, str_tokens)
-    all_labels = token_labels(labels, len(ids))
+    all_labels = view_token_labels(labels, len(ids))
     batch = Batch(ids[None], attention_mask=mask[None])
-    role_of = heads_with_roles(roles, layers, heads)
+    role_of = choose_heads_by_role(roles, layers, heads)
     chosen = choose_heads(models, layers, list(role_of) or heads, partial(_n_heads, batch=batch))
     _check_least_size(len(models), len(chosen), int(mask.sum()), max_bytes)
-    check_ids_of_models(models, ids)
+    check_view_tokens(models, ids)
 
     patterns = {name: _head_patterns(each, chosen, batch, mask.cpu()) for name, each in models.items()}
     real = mask.nonzero().flatten().tolist()
@@ -263,7 +263,7 @@ def attention_view(
 def _strings(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos"], given: Sequence[str] | None) -> Sequence[str]:
     """Return a string for each token id: the given ones, or else the tokenizer's."""
     if given is None:
-        return decode(models, ids.tolist())
+        return decode_view_tokens(models, ids.tolist())
     if len(given) != len(ids):
         raise InputError(f"str_tokens has {len(given)} strings for {len(ids)} token ids; expected one per position")
     return given
@@ -317,7 +317,7 @@ def attention_view_from_patterns(
         tuple(map(str, names)),
         causal,
         tuple(map(str, by_model)) if isinstance(patterns, Mapping) else (),
-        token_labels(labels, len(str_tokens)),
+        view_token_labels(labels, len(str_tokens)),
         tuple(None if value is None else float(value) for value in values or ()),
     )
     size = len(view.page().encode())
@@ -421,7 +421,7 @@ def _check_least_size(n_models: int, n_heads: int, n_tokens: int, max_bytes: int
     """Refuse a view that is too large before its page is made."""
     if n_tokens > MAX_TOKENS:
         raise InputError(f"there are {n_tokens} tokens; give at most {MAX_TOKENS}")
-    least = least_page_bytes(n_models * n_heads, n_tokens)
+    least = least_attention_page_bytes(n_models * n_heads, n_tokens)
     if least > max_bytes:
         raise _too_large(n_models, n_heads, n_tokens, max_bytes, f"at least {_in_bytes(least)}")
 

@@ -13,7 +13,7 @@ import tyro
 from mechclust.commands.result import MeasuredResult
 from mechclust.evidence.tables import findings_in_tables, markdown_table, text_table
 from mechclust.report.analysis import Analysis
-from mechclust.report.text import table_text
+from mechclust.report.table_text import table_text
 from tasks import InputError
 from tasks.text.visible import visible_text
 

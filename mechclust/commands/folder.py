@@ -72,8 +72,8 @@ def check_outside(out: str | Path, folders: Iterable[Path]) -> None:
 def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] | None = None) -> Iterator[None]:
     """Own the folder ``out`` for the block, or inside ``until_reported`` to that block's end.
 
-    Unfinished files of killed processes are removed. The subject is recorded with the results (``save_results``), so
-    that a refusal before that changes no file.
+    Unfinished files of killed processes are removed. The subject is recorded with the results
+    (``save_folder_results``), so that a refusal before that changes no file.
 
     Args:
         out: the folder, or ``None`` if none is needed.

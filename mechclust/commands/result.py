@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechclust.commands.folder import own_folder
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.page import write_report
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from probes import ProbeResult
 

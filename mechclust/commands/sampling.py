@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 
 
 def draw_prompts(index: Int[Tensor, "prompts"], most: int) -> Int[Tensor, "drawn"]:

@@ -20,8 +20,8 @@ from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
 from mechclust.report.pictures import png_bytes
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
+from mechclust.sandbox.drawn_planes import PlaneName
 from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.planes import PlaneName
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
 from mechclust.studies.clustering_heads.sandbox import sandbox_run

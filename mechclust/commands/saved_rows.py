@@ -21,7 +21,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes
 from probes import Readout, RowStore, save_rows
 from probes.engine.text_tokenizer import tokenizer_of
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 from tasks import Batch, InputError
 
 

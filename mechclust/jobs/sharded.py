@@ -27,29 +27,22 @@ from mechclust.jobs.shards import (
     shards_of,
     tokenizer_of_shards,
 )
-from probes.engine.batches import count_given
+from probes.engine.batches import count_batch_examples
 from probes.engine.fingerprint import fingerprint
-from probes.engine.hooked_model import HookedModel, HookedModels, models_by_name
-from probes.engine.probe import Probe, probes_as_list
+from probes.engine.hooked_model import HookedModel, HookedModels, hooked_models_by_name
+from probes.engine.probe import Probe
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.run import measuring_batches, run_results
+from probes.engine.run import probes_as_list, run_by_steps, run_results
 from probes.engine.sites import Sites, residual
 from probes.rows.kept_rows import Keeping
 from probes.rows.row_store import RowStore, write_store_header
 from probes.rows.shards import next_shard, prepare_shard, publish_shard, shard_content
 from probes.rows.stored_examples import StoredExamples
-from probes.store.files import (
-    check_safetensors,
-    is_temporary,
-    read_json,
-    read_safetensors,
-    remove_leftovers,
-    write_json,
-    write_safetensors,
-)
+from probes.store.files import is_temporary, read_json, remove_leftovers, write_json
 from probes.store.index_set import IndexSet
 from probes.store.locks import locked_folder
+from probes.store.safetensors_files import check_safetensors, read_safetensors, write_safetensors
 from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.text.bos_token import Bos
@@ -242,7 +235,7 @@ def save_rows_sharded(
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
     reading = tokenizer_of_shards(tokenizer, bos)
     shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
-    n_examples = None if count_shards(batches) else count_given(batches)
+    n_examples = None if count_shards(batches) else count_batch_examples(batches)
     setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
     with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
@@ -267,7 +260,7 @@ class _Worker:
     def from_function(cls, load: Load) -> _Worker:
         """Load the model or models."""
         model = load()
-        models = models_by_name(model)
+        models = hooked_models_by_name(model)
         return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
 
 
@@ -291,7 +284,7 @@ def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shar
         if saved is not None:
             _check_same(path, saved, header)
             return path
-    with measuring_batches(worker.model, probes) as step:
+    with run_by_steps(worker.model, probes) as step:
         for batch in batches:
             step(batch)
     states = [probe.state_dict() for probe in probes]
@@ -443,7 +436,7 @@ def _measure_rows(worker: _RowWorker, shard: Shard) -> _SavedRows:
     probe = worker.keeping.probe()
     saved = _SavedRows(worker.header, [])
     reading = shard.reading({"": worker.model})
-    with measuring_batches(worker.model, [probe]) as step:
+    with run_by_steps(worker.model, [probe]) as step:
         for batch in shard.batches({"": worker.model}, reading):
             saved.index += batch.index.tolist()
             new = stored.new(batch)

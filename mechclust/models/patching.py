@@ -10,9 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.engine.devices import device_of
-from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.hooked_model import HookedModel, evaluation_mode, forward, n_hooked_blocks
 from probes.engine.recorder import record
-from probes.engine.sites import n_blocks
 from tasks import Batch
 
 Logits = Float[Tensor, "batch pos d_vocab"]
@@ -22,7 +21,7 @@ ActivationsByHook = Mapping[str, Activations]
 
 def patching_points(model: HookedModel) -> list[str]:
     """Return the hook points of the residual stream before the first block and after each block."""
-    layers = range(n_blocks(model.hook_dict))
+    layers = range(n_hooked_blocks(model.hook_dict))
     return ["blocks.0.hook_resid_pre", *(f"blocks.{layer}.hook_resid_post" for layer in layers)]
 
 

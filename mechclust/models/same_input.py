@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from mechclust.models.patching import can_be_patched
 from probes.engine.devices import device_of
-from probes.engine.hooked_model import HookedModel
+from probes.engine.hooked_model import HookedModel, n_hooked_blocks
 from probes.engine.recorder import record
-from probes.engine.sites import n_blocks
 from tasks import InputError
 
 Stream = Float[Tensor, "batch pos d_model"]
@@ -42,7 +41,7 @@ def same_input(base: HookedModel, model: HookedModel) -> Iterator[SameInput]:
         >>> # with same_input(base, tuned) as blocks:
         >>> #     save_rows(blocks, batches, "rows/blocks-tuned", labels=["task"])
     """
-    depths = [n_blocks(each.hook_dict) for each in (base, model)]
+    depths = [n_hooked_blocks(each.hook_dict) for each in (base, model)]
     if depths[0] != depths[1]:
         raise InputError(f"the models have {depths[0]} and {depths[1]} blocks; give a model and one tuned from it")
     if not can_be_patched(model):
@@ -66,7 +65,7 @@ class SameInput(nn.Module):
         super().__init__()
         self.base = base
         self.model = model
-        layers = range(n_blocks(model.hook_dict))
+        layers = range(n_hooked_blocks(model.hook_dict))
         self.pres = [f"blocks.{layer}.hook_resid_pre" for layer in layers]
         self.posts = [f"blocks.{layer}.hook_resid_post" for layer in layers]
         self._streams: dict[str, Stream] = {}  # of the base on this batch, by hook point

@@ -13,7 +13,7 @@ from mechclust.models.build import build_model
 from mechclust.models.config import config_from_json, config_of, config_to_json
 from mechclust.models.weights import get_weights, set_weights
 from probes.engine.hooked_model import HookedModel
-from probes.store.files import read_safetensors, write_safetensors
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from probes.store.versions import package_versions
 from tasks import InputError
 

@@ -13,9 +13,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechclust.mossa.layer_groups import group_boundaries_of
 from mechclust.mossa.nan_statistics import nan_mean, quantile_over_tasks
-from mechclust.mossa.published import GROUPS, N_LAYERS
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
 
 
@@ -45,7 +43,7 @@ def median_fall(curves: TaskCurves) -> Numbers:
     return nan_mean(median[..., :part]) - nan_mean(median[..., -part:])
 
 
-def spread_growth(curves: TaskCurves) -> Numbers:
+def curve_spread_growth(curves: TaskCurves) -> Numbers:
     """Return base's interquartile range over tasks, mean of the upper half - twice the first layer's."""
     spread = curves.spread("base")
     return nan_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
@@ -59,27 +57,27 @@ def spread_depth_correlation(curves: TaskCurves) -> Numbers:
 # ---- tuned against untuned ----
 
 
-def last_gap(curves: TaskCurves) -> Numbers:
+def last_curve_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, at the last layer."""
     return curves.gap[..., -1]
 
 
-def upper_gap(curves: TaskCurves) -> Numbers:
+def upper_curve_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the upper half."""
     return nan_mean(curves.gap[..., curves.upper])
 
 
-def late_gap(curves: TaskCurves) -> Numbers:
+def late_curve_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the layers after the first third."""
     return nan_mean(curves.gap[..., curves.n_layers // 3 :])
 
 
-def least_upper_gap(curves: TaskCurves) -> Numbers:
+def least_upper_curve_gap(curves: TaskCurves) -> Numbers:
     """Return the least of tuned - base, of the medians, over the upper half."""
     return _least(curves.gap[..., curves.upper])
 
 
-def early_gap(curves: TaskCurves) -> Numbers:
+def early_curve_gap(curves: TaskCurves) -> Numbers:
     """Return tuned - base, of the medians, mean over the second eighth of the layers."""
     return nan_mean(curves.gap[..., _early_layers(curves)])
 
@@ -97,34 +95,20 @@ def relative_curve_spread(curves: TaskCurves) -> Numbers:
     return _ratio(tuned, base)
 
 
-def unseen_upper_gap(curves: TaskCurves) -> Numbers:
-    """Return ``upper_gap`` of the held-out tasks."""
-    return upper_gap(curves.unseen)
+def unseen_upper_curve_gap(curves: TaskCurves) -> Numbers:
+    """Return ``upper_curve_gap`` of the held-out tasks."""
+    return upper_curve_gap(curves.unseen)
 
 
-def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
+def curve_gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
     """Return the correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
     return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
-
-
-def shared_end_distance(curves: TaskCurves) -> Numbers:
-    """Return how far the shared layers' end is from the paper's, as a share of the depth. NaN without a transition."""
-    shared, end = group_boundaries_of(curves)
-    expected = GROUPS["shared"][1] / N_LAYERS
-    return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
-
-
-def transition_end_distance(curves: TaskCurves) -> Numbers:
-    """Return how far the transition's end is from the paper's, as a share of the depth. NaN without a transition."""
-    shared, end = group_boundaries_of(curves)
-    expected = GROUPS["transition"][1] / N_LAYERS
-    return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
 
 
 # ---- held-out tasks ----
 
 
-def smaller_gap(curves: TaskCurves) -> Numbers:
+def unseen_curve_gap_deficit(curves: TaskCurves) -> Numbers:
     """Return the mean over the second quarter of the layers of the seen tasks' gap - the held-out tasks' gap."""
     band = _middle_layers(curves)
     return nan_mean(curves.seen.gap[..., band]) - nan_mean(curves.unseen.gap[..., band])
@@ -152,7 +136,7 @@ def ceiling_share(curves: TaskCurves) -> Numbers:
     return np.where(way >= 0.01, _ratio(tuned - base, way), np.nan)
 
 
-def null_gap(curves: TaskCurves) -> Numbers:
+def null_curve_gap(curves: TaskCurves) -> Numbers:
     """Return tuned's similarity to the task's control - to others' controls, upper half's mean, median over tasks."""
     difference = nan_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
     return quantile_over_tasks(difference[..., None], 0.5)[..., 0]

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
+from mechclust.mossa.crossovers import Layers, crossovers
+from mechclust.mossa.published import GROUPS, N_LAYERS
 from mechclust.mossa.task_bootstrap import task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, Numbers, TaskCurves
 from mechclust.report.text import ranges_text
 from tasks import InputError
 
-Layers: TypeAlias = Int[np.ndarray, "..."] | np.integer[Any]
 _MAX_NARROW_SPREAD = 0.10  # interquartile range over tasks that a transition must reach
 _SPREAD_TOLERANCE = 0.02  # above the minimum of the spread, within a transition
 _FULL_DIMS = 0.95  # share of the most dimensions, at which a transition ends
-_MAX_EXCEPTIONS = 1  # layers that are not above, after a crossover
 MARGIN = 0.02
 """Distance of tuned above base from which layers are no longer shared."""
 LEAST_FOR_GROUPS = 4
@@ -243,33 +243,6 @@ def group_boundaries(
     return shared, np.where(has_transition, end, shared)
 
 
-def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0) -> int:
-    """Return the first layer from which ``tuned - base`` stays above ``margin``, with at most one exception.
-
-    Layers count from 1. The result is one more than there are if it never does. A layer with NaN is not above.
-
-    Example:
-        >>> crossover([1.0, 0.9, 0.8, 0.8, 0.7], [0.9, 0.8, 0.9, 0.8, 0.9])
-        3
-    """
-    base = np.asarray(base, dtype=float)
-    tuned = np.asarray(tuned, dtype=float)
-    return int(crossovers(base, tuned, margin))
-
-
-def crossovers(base: ByLayer, tuned: ByLayer, margin: float = 0.0) -> Layers:
-    """Return ``crossover`` of many curves at once.
-
-    Example:
-        >>> crossovers(np.array([[0.5, 0.5], [0.5, 0.9]]), np.array([0.4, 0.6])).tolist()
-        [2, 3]
-    """
-    above = tuned - base > margin
-    ahead = np.flip(np.cumsum(np.flip(~above, axis=-1), axis=-1), axis=-1)  # layers not above, from each on
-    starts = above & (ahead <= _MAX_EXCEPTIONS)
-    return np.where(starts.any(axis=-1), np.argmax(starts, axis=-1) + 1, above.shape[-1] + 1)
-
-
 def groups_of(curves: TaskCurves) -> LayerGroups:
     """Return the layer groups of the curves' tasks, with the dimensions of the tuned model if they are known.
 
@@ -359,7 +332,21 @@ def _whole(layers: Int[np.ndarray, "draw"]) -> tuple[int, int]:
     return math.floor(low), math.ceil(high)
 
 
-def all_groups(curves: TaskCurves) -> Numbers:
+def has_all_layer_groups(curves: TaskCurves) -> Numbers:
     """Return 1 if some layers are shared, some in transition and some refine, else 0."""
     shared, end = group_boundaries_of(curves)
     return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
+
+
+def shared_layers_end_distance(curves: TaskCurves) -> Numbers:
+    """Return how far the shared layers' end is from the paper's, as a share of the depth. NaN without a transition."""
+    shared, end = group_boundaries_of(curves)
+    expected = GROUPS["shared"][1] / N_LAYERS
+    return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
+
+
+def transition_layers_end_distance(curves: TaskCurves) -> Numbers:
+    """Return how far the transition's end is from the paper's, as a share of the depth. NaN without a transition."""
+    shared, end = group_boundaries_of(curves)
+    expected = GROUPS["transition"][1] / N_LAYERS
+    return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)

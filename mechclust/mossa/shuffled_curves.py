@@ -29,7 +29,7 @@ def swapped_curves(curves: TaskCurves) -> TaskCurves:
     return replace(curves, base=base, tuned=tuned)
 
 
-def shuffled_controls(curves: TaskCurves) -> TaskCurves:
+def control_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     """Return the curves with a task's control and others' controls exchanged for a random half of the tasks."""
     half = _half(curves)[:, None]
     others = curves.values("null")
@@ -50,7 +50,7 @@ def permuted_layers(curves: TaskCurves) -> TaskCurves:
     )
 
 
-def shuffled_held_out(curves: TaskCurves) -> TaskCurves:
+def held_out_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     """Return the seen tasks, with as many at random called held out as there are held-out ones.
 
     One is drawn for each held-out task, from its cluster if a seen task is left there.
@@ -59,7 +59,7 @@ def shuffled_held_out(curves: TaskCurves) -> TaskCurves:
         >>> curves = np.zeros((5, 1))
         >>> held_out = np.array([True, False, False, True, False])
         >>> clusters = ("x", "x", "x", None, "y")
-        >>> changed = shuffled_held_out(
+        >>> changed = held_out_shuffled_curves(
         ...     TaskCurves(tuple("abcde"), ("1",), curves, curves, None, None, held_out, clusters)
         ... )
         >>> changed.tasks, int(changed.held_out.sum()), bool(changed.held_out[:2].any())
@@ -75,7 +75,7 @@ def shuffled_held_out(curves: TaskCurves) -> TaskCurves:
     return replace(seen, held_out=held_out)
 
 
-def shuffled_covariates(curves: TaskCurves) -> TaskCurves:
+def covariate_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the covariates of other tasks, of seen ones for seen ones."""
     rng = np.random.default_rng(0)
     order = np.arange(len(curves.tasks))
@@ -86,7 +86,7 @@ def shuffled_covariates(curves: TaskCurves) -> TaskCurves:
     return replace(curves, covariates=covariates)
 
 
-def shuffled_clusters(curves: TaskCurves) -> TaskCurves:
+def cluster_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the covariates of other clusters, each taken from a cluster's first task.
 
     Example:
@@ -94,7 +94,7 @@ def shuffled_clusters(curves: TaskCurves) -> TaskCurves:
         >>> none = np.zeros(4, dtype=bool)
         >>> covariates = {"new": np.array([0, 0, 1, 1])}
         >>> tasks = TaskCurves(tuple("abcd"), ("1",), curves, curves, None, None, none, tuple("xxyy"), {}, covariates)
-        >>> shuffled_clusters(tasks).covariates["new"].tolist()
+        >>> cluster_shuffled_curves(tasks).covariates["new"].tolist()
         [1, 1, 0, 0]
     """
     rng = np.random.default_rng(0)

@@ -27,8 +27,8 @@ def task_bootstrap_interval(
 
     Args:
         curves: to resample.
-        statistic: of curves, such as ``last_gap``, or ``lambda c: c.median("tuned")`` with a number for each layer.
-            It is given all draws at once, as a leading axis.
+        statistic: of curves, such as ``last_curve_gap``, or ``lambda c: c.median("tuned")`` with a number for each
+            layer. It is given all draws at once, as a leading axis.
         draws: how many.
         seed: for the draws.
 

@@ -4,43 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mechclust.evidence import Finding, Findings
-from mechclust.report.html import escaped_text, findings_html, list_html, picture_html, table_html
-from mechclust.report.pictures import png_bytes
+from mechclust.report.html import escaped_text, findings_html, list_html, table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading, readings_table
-from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, repr=False)
-class Panel:
-    """One figure of a report, with its caption.
-
-    Example:
-        >>> from matplotlib.figure import Figure
-        >>> Panel("loss", Figure(), "The loss over training")
-        Panel('loss', 'The loss over training')
-    """
-
-    name: str
-    figure: Figure
-    caption: str
-
-    def __repr__(self) -> str:
-        return f"Panel({self.name!r}, {quoted(self.caption)})"
-
-    @cached_property
-    def png(self) -> bytes:
-        """The figure as PNG bytes, drawn once."""
-        return png_bytes(self.figure)
-
-    def _repr_html_(self) -> str:
-        return picture_html(self.name, self.png, self.caption)
+    pass
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,12 +23,12 @@ from probes.engine.result import result_place, saved_result_place
 from probes.store.files import (
     DamagedError,
     files_are_verified,
-    is_whole_file,
     remove_leftovers,
     write_atomic,
     write_errors,
     write_json,
 )
+from probes.store.whole_files import is_whole_file
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least
@@ -84,7 +84,7 @@ def check_folder(out: Path, command: str, way_out: str = WAY_OUT) -> None:
         raise InputError(f"{str(out)!r} holds a report of mechclust {owner}; {way_out}")
     _check_links(out, way_out)
     figures = ["figures"] if not manifest.files and _holds_files(out / "figures") else []
-    check_files(out, [*manifest.files, *_PAGES, *figures], way_out)
+    check_folder_files(out, [*manifest.files, *_PAGES, *figures], way_out)
 
 
 def _run_in(out: Path, way_out: str) -> str:
@@ -185,7 +185,9 @@ def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
     write_json(out / "config.json", {"study": study, "config": config, "machine": machine_facts()})
 
 
-def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResult], subject: Mapping[str, str]) -> None:
+def save_folder_results(
+    out: str | Path, command: str, results: Mapping[str, ProbeResult], subject: Mapping[str, str]
+) -> None:
     """Write measurements into the folder ``out``, before anything is drawn of them.
 
     Args:
@@ -200,10 +202,10 @@ def save_results(out: str | Path, command: str, results: Mapping[str, ProbeResul
     out = Path(out)
     check_folder(out, command)
     claim_folder(out, command, subject)
-    write_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
+    write_folder_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 
-def free_space(out: Path) -> int:
+def free_folder_bytes(out: Path) -> int:
     """Return the bytes that are free where ``out`` is, or would be made."""
     return shutil.disk_usage(_there(out)).free
 
@@ -219,7 +221,7 @@ def _there(out: Path) -> Path:
     return next(path for path in (out, *out.parents) if path.exists())
 
 
-def check_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> None:
+def check_folder_files(folder: Path, names: Iterable[str], way_out: str = WAY_OUT) -> None:
     """Refuse a folder in which a file that would be replaced or deleted is not ours. Cost: reading these files once.
 
     Args:
@@ -261,7 +263,7 @@ def _leads_into(path: Path, root: Path) -> bool:
         return False
 
 
-def write_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
+def write_folder_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
     """Write files in order, and list them in the manifest.
 
     The manifest is written first, with the old and the new digest of each, so that a process killed in between leaves
@@ -273,9 +275,9 @@ def write_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_
         way_out: advice that ends the message of an error.
 
     Raises:
-        InputError: as ``check_files``, before any file is written. Also if a file cannot be written.
+        InputError: as ``check_folder_files``, before any file is written. Also if a file cannot be written.
     """
-    check_files(folder, contents, way_out)
+    check_folder_files(folder, contents, way_out)
     manifest = read_manifest(folder, way_out)
     written = {name: [xxhash.xxh3_128_hexdigest(content)] for name, content in contents.items()}
     before = {name: [_digest_of(folder / name)] for name in contents if (folder / name).exists()}
@@ -287,21 +289,21 @@ def write_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_
         write_manifest(folder, replace(manifest, files={**manifest.files, **written}))
 
 
-def replace_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
+def replace_folder_files(folder: Path, contents: Mapping[str, bytes], way_out: str = WAY_OUT) -> None:
     """Write files, and delete all others that the manifest lists.
 
     Raises:
-        InputError: as ``check_files``, before any file is written or deleted. Also if a file cannot be.
+        InputError: as ``check_folder_files``, before any file is written or deleted. Also if a file cannot be.
     """
     manifest = read_manifest(folder, way_out)
-    check_files(folder, {*manifest.files, *contents}, way_out)
+    check_folder_files(folder, {*manifest.files, *contents}, way_out)
     for name in sorted(set(manifest.files) - set(contents)):
         with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
             _remove_empty(folder, (folder / name).parent)
     kept = {name: digests for name, digests in manifest.files.items() if name in contents}
     write_manifest(folder, replace(manifest, files=kept))
-    write_files(folder, contents, way_out)
+    write_folder_files(folder, contents, way_out)
 
 
 def _remove_empty(folder: Path, below: Path) -> None:

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from mechclust.evidence.finding import Finding
 from mechclust.evidence.parts import measured_number
-from mechclust.report.text import in_english, map_texts
+from mechclust.report.table_text import map_table_texts, table_in_english
 from tasks.text.visible import visible_text
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def table_html(
         number: format of floats, such as ``".3f"``.
         missing: text of a missing value.
     """
-    shown = map_texts(in_english(table), visible_text)
+    shown = map_table_texts(table_in_english(table), visible_text)
     rows: str = shown.to_html(index=False, border=0, float_format=f"{{:z{number}}}".format, na_rep=missing)
     above = f"<p><b>{escaped_text(title)}</b></p>" if title else ""
     below = "".join(f"<p>Note: {escaped_text(note)}</p>" for note in notes)

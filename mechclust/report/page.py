@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from mechclust.evidence.findings import FILE, Findings, findings_bytes
-from mechclust.report.analysis import Analysis, Panel
-from mechclust.report.folder import check_folder, claim_folder, replace_files
+from mechclust.report.analysis import Analysis
+from mechclust.report.folder import check_folder, claim_folder, replace_folder_files
 from mechclust.report.html import html_template
+from mechclust.report.panel import Panel
 from mechclust.report.pictures import print_pictures
 from mechclust.report.resources import machine_facts
-from mechclust.report.text import table_as_csv
-from mechclust.web.scripts import content_policy
+from mechclust.report.table_text import table_as_csv
+from mechclust.web.scripts import script_content_policy
 from probes import ProbeResult
 from tasks import InputError
 
@@ -81,7 +82,7 @@ def write_report(
     contents["report.html"] = page.encode(errors="backslashreplace")
     try:
         claim_folder(out, command)
-        replace_files(out, contents)
+        replace_folder_files(out, contents)
     except OSError as error:
         raise InputError(
             f"the report could not be written to {str(out)!r} ({error.strerror or error}); free space there, or give "
@@ -110,7 +111,7 @@ def render_report(
     first, *others = [Markup(panel._repr_html_()) for panel in analysis.panels] or [Markup()]
     captions = [_summary(panel.caption) for panel in analysis.panels]
     return html_template("report").render(
-        policy=content_policy(*analysis.views.values(), *analysis.folded.values()),
+        policy=script_content_policy(*analysis.views.values(), *analysis.folded.values()),
         title=title,
         source=source,
         headline=analysis.headline,

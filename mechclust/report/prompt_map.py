@@ -13,9 +13,10 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
-from mechclust.report.text import shortened_text, without_surrogates
-from mechclust.web.scripts import ViewCode, base64_numbers, script_text, with_kit
+from mechclust.report.text import shortened_text
+from mechclust.web.scripts import ViewScript, base64_numbers, script_text, scripts_with_kit
 from tasks import InputError
+from tasks.text.visible import without_surrogates
 
 _PACKAGE = "mechclust.report"
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
@@ -91,7 +92,8 @@ def prompt_map(
         "models": models,
         "shared": len(set(map(tuple, numbers.values()))) == 1,
         "colours": [
-            {"name": without_surrogates(name), **prompt_classes(values)} for name, values in _varied(colours).items()
+            {"name": without_surrogates(name), **prompt_map_classes(values)}
+            for name, values in _varied(colours).items()
         ],
         "clusters": None if clusters is None else _colour_slots(clusters),
     }
@@ -221,7 +223,7 @@ def _varied(colours: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     return varied or dict([next(iter(colours.items()))])
 
 
-def prompt_classes(values: Sequence[str]) -> dict[str, Any]:
+def prompt_map_classes(values: Sequence[str]) -> dict[str, Any]:
     """Return a label's classes and the class of each prompt.
 
     Numbers come in ascending order, other values with the most frequent first.
@@ -294,6 +296,6 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 
 
 @lru_cache(maxsize=1)
-def _code() -> ViewCode:
-    script = with_kit(_PACKAGE, "points.js", "prompt_map.js")
-    return ViewCode("mechclustPromptMap", script_text(_PACKAGE, "prompt_map.css"), script)
+def _code() -> ViewScript:
+    script = scripts_with_kit(_PACKAGE, "points.js", "prompt_map.js")
+    return ViewScript("mechclustPromptMap", script_text(_PACKAGE, "prompt_map.css"), script)

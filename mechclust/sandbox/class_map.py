@@ -20,11 +20,11 @@ GRID = (64, 40)  # cells across and up
 _ROWS = 256  # sequences of a forward pass
 
 
-def map_grid(half_height: float, cells: tuple[int, int] = GRID) -> Float[np.ndarray, "point 2"]:
+def class_map_grid(half_height: float, cells: tuple[int, int] = GRID) -> Float[np.ndarray, "point 2"]:
     """Return the centres of a map's cells, row by row from below. The map is 1.6 times as wide as high.
 
     Example:
-        >>> map_grid(1.0)[[0, -1]].round(3).tolist()
+        >>> class_map_grid(1.0)[[0, -1]].round(3).tolist()
         [[-1.575, -0.975], [1.575, 0.975]]
     """
     across, up = cells

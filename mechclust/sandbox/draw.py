@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.report.text import figure_text
+from mechclust.report.figure_text import figure_text
 from mechclust.sandbox.colors import (
     INK,
     MARK,
@@ -31,15 +31,6 @@ if TYPE_CHECKING:
 _WIDE = 1.35  # panels of points are this many times as wide as high
 _HIGH = 120.0  # points from the bottom to the top of a panel, about
 _LETTER = (4.2, 7.5)  # width of a letter of a label and height of a line, in points
-
-
-def wipe_axis(axis: Axes) -> None:
-    """Remove earlier drawings. The ticks stay, since ``axis.clear()`` would spend most of a film on making them."""
-    for artist in [*axis.lines, *axis.collections, *axis.images, *axis.texts, *axis.patches]:
-        artist.remove()
-    legend = axis.get_legend()
-    if legend is not None:
-        legend.remove()
 
 
 def draw_panel(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:

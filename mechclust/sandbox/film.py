@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechclust.sandbox.figure import figure_of_panels
-from mechclust.sandbox.panels import Grid, panel_grid
+from mechclust.sandbox.panels import Grid, sandbox_panel_grid
 from mechclust.sandbox.run import SandboxRun
 from tasks import InputError
 from tasks.settings import check_at_least
@@ -135,7 +135,7 @@ def sandbox_film(
     """
     path = Path(path)
     _check_film(path, fps)
-    rows = panel_grid(panels, run.panels)
+    rows = sandbox_panel_grid(panels, run.panels)
     frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
     if len(frames) < 2:
         raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")

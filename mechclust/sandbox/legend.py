@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mechclust.report.text import figure_text
+from mechclust.report.figure_text import figure_text
 from mechclust.sandbox.colors import (
     INK,
     MARK,

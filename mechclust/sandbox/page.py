@@ -15,7 +15,7 @@ from mechclust.sandbox.colors import cluster_colors, line_color, run_colors, tok
 from mechclust.sandbox.curves import shown_curves
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
-from mechclust.web.scripts import base64_numbers, content_policy, script_text, with_kit
+from mechclust.web.scripts import base64_numbers, script_content_policy, script_text, scripts_with_kit
 from probes.store.files import write_atomic
 from tasks import InputError
 
@@ -49,7 +49,7 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
         raise InputError(f"a sandbox page cannot be written to {str(path)!r}; give a name that ends in .html")
     if len(run.epochs) < 2:
         raise InputError(f"there is {len(run.epochs)} frame to show; a sandbox page needs at least 2")
-    html = render_sandbox(run).encode(errors="backslashreplace")
+    html = render_sandbox_page(run).encode(errors="backslashreplace")
     if len(html) > max_bytes:
         raise InputError(
             f"the page of {len(run.epochs)} {run.unit}s would take {len(html) / 1e6:.1f} MB, and max_bytes is "
@@ -59,16 +59,16 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
     return path
 
 
-def render_sandbox(run: SandboxRun) -> str:
+def render_sandbox_page(run: SandboxRun) -> str:
     """Return the page's HTML."""
     from jinja2.utils import htmlsafe_json_dumps  # json.dumps would let a text close the script element
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    script = f'<script>\n(() => {{\n"use strict";\n{with_kit(_PACKAGE, *_SCRIPTS)}\n}})();\n</script>'
+    script = f'<script>\n(() => {{\n"use strict";\n{scripts_with_kit(_PACKAGE, *_SCRIPTS)}\n}})();\n</script>'
     plotly = f"<script>{get_plotlyjs()}</script>"
     return html_template("sandbox", _PACKAGE).render(
-        policy=content_policy(plotly, script, images="data: blob:"),
+        policy=script_content_policy(plotly, script, images="data: blob:"),
         title=run.title,
         style=Markup(script_text(_PACKAGE, "sandbox.css")),
         script=Markup(script),

@@ -78,7 +78,9 @@ class SandboxPanel:
             object.__setattr__(self, "curves", (self.name,))
 
 
-def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxPanel]) -> list[list[SandboxPanel]]:
+def sandbox_panel_grid(
+    panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxPanel]
+) -> list[list[SandboxPanel]]:
     """Return rows of panels, given a list of names, rows of names, or ``None`` for all of them.
 
     Args:
@@ -90,7 +92,7 @@ def panel_grid(panels: Iterable[str] | Grid | None, known: Mapping[str, SandboxP
 
     Example:
         >>> known = {name: SandboxPanel(name, name, "") for name in "abcde"}
-        >>> [[panel.name for panel in row] for row in panel_grid(["b", "a"], known)]
+        >>> [[panel.name for panel in row] for row in sandbox_panel_grid(["b", "a"], known)]
         [['b', 'a']]
     """
     if panels is None:
@@ -117,7 +119,7 @@ def _n_columns(n_panels: int) -> int:
     return 4 if n_panels > 4 else 3
 
 
-def place_panel(place: Place, examples: Examples, flat: bool) -> SandboxPanel:
+def sandbox_panel_of_place(place: Place, examples: Examples, flat: bool) -> SandboxPanel:
     """Return the panel that draws a place. ``flat``: its points have two dimensions only."""
     if place.kind == "heat":
         text = "Attention from the position read to every position, one row per sequence."
@@ -135,7 +137,7 @@ def probability_panel(examples: Examples) -> SandboxPanel:
     return SandboxPanel("probabilities", "Probabilities", text, kind="heat", columns=names, group="answers")
 
 
-def curve_panels(curves: Curves) -> dict[str, SandboxPanel]:
+def sandbox_panels_of_curves(curves: Curves) -> dict[str, SandboxPanel]:
     """Return the panels of the measured curves, by name."""
     measured = {name for name in SERIES if getattr(curves, name) is not None}
     measured |= {"gradient_norms"} if curves.gradient_norms else set()

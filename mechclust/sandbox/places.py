@@ -12,9 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.sandbox.examples import Examples
+from probes.engine.head_names import head_name
 from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import Readout, last_token
-from probes.engine.sites import attention_pattern, head_name, head_output, residual, resolve
+from probes.engine.sites import attention_pattern, head_output, residual, resolve
 from tasks import Batch, InputError
 
 # Drawn by default, at most:

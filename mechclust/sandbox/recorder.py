@@ -13,13 +13,13 @@ from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mechclust.sandbox.class_map import GRID, class_map_answers, map_grid
+from mechclust.sandbox.class_map import GRID, class_map_answers, class_map_grid
 from mechclust.sandbox.curves import Curves
+from mechclust.sandbox.drawn_planes import DrawnPlane, PlaneName, drawn_plane_reach, fit_drawn_plane
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.panels import SandboxPanel, curve_panels, place_panel, probability_panel
+from mechclust.sandbox.panels import SandboxPanel, probability_panel, sandbox_panel_of_place, sandbox_panels_of_curves
 from mechclust.sandbox.places import Place, find_places
-from mechclust.sandbox.planes import Plane, PlaneName, fit_plane, largest_coordinate
 from mechclust.sandbox.run import SandboxRun
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
@@ -167,7 +167,7 @@ class SandboxRecorder:
 
     def _run(
         self, planes: PlaneChoice, max_frames: int, curves: Curves | None, title: str | None, unit: str
-    ) -> tuple[SandboxRun, dict[str, Plane]]:
+    ) -> tuple[SandboxRun, dict[str, DrawnPlane]]:
         steps = sorted(self._frames)
         events = [] if curves is None else [step for step, _ in curves.spikes]
         change = self._change(steps) if len(steps) > 1 else np.zeros(0)
@@ -179,7 +179,7 @@ class SandboxRecorder:
         variance: Frame = {}
         panels: dict[str, SandboxPanel] = {}
         for place in self.places:
-            panels[place.name] = place_panel(place, self.examples, flat=raw[place.name].shape[-1] <= 2)
+            panels[place.name] = sandbox_panel_of_place(place, self.examples, flat=raw[place.name].shape[-1] <= 2)
             values[place.name] = raw[place.name]
             plane = fitted.get(place.name)
             if plane is not None:
@@ -192,7 +192,7 @@ class SandboxRecorder:
             if curves is None:
                 curves = Curves(shown, followed_loss=raw["loss"], followed_accuracy=raw["accuracy"])
         curves = Curves(shown) if curves is None else curves
-        panels |= curve_panels(curves)
+        panels |= sandbox_panels_of_curves(curves)
         run = SandboxRun(
             title=self._title if title is None else title,
             epochs=shown,
@@ -263,7 +263,7 @@ def record_sandbox(
     return _with_map(run, recorder, fitted, checkpoints) if class_map else run
 
 
-def _fit(names: Sequence[str], raw: Frame, planes: PlaneChoice, examples: Examples) -> dict[str, Plane]:
+def _fit(names: Sequence[str], raw: Frame, planes: PlaneChoice, examples: Examples) -> dict[str, DrawnPlane]:
     choice = planes if isinstance(planes, Mapping) else dict.fromkeys(names, planes)
     for name in choice:
         if name not in names:
@@ -273,16 +273,16 @@ def _fit(names: Sequence[str], raw: Frame, planes: PlaneChoice, examples: Exampl
         points = raw[name]
         how = choice.get(name, "pca")
         if isinstance(how, str) and points.shape[-1] == 2:
-            fitted[name] = Plane(np.eye(2), np.zeros(2))  # drawn as they are
+            fitted[name] = DrawnPlane(np.eye(2), np.zeros(2))  # drawn as they are
             continue
         # Tokens and positions are not the sequences whose classes are known.
         classes = examples.followed.clusters if points.shape[1] == len(examples.followed.clusters) else None
-        fitted[name] = fit_plane(points, how, classes)
+        fitted[name] = fit_drawn_plane(points, how, classes)
     return fitted
 
 
 def _with_map(
-    run: SandboxRun, recorder: SandboxRecorder, fitted: Mapping[str, Plane], models: Checkpoints
+    run: SandboxRun, recorder: SandboxRecorder, fitted: Mapping[str, DrawnPlane], models: Checkpoints
 ) -> SandboxRun:
     examples = recorder.examples
     streams = [place for place in recorder.places if place.last]
@@ -290,9 +290,9 @@ def _with_map(
         lacks = "right answers" if examples.answers is None else "the last layer"
         raise InputError(f"a class map needs {lacks}, which this sandbox does not have; record it, or class_map=False")
     place = streams[0]
-    half = largest_coordinate(run.values[place.name])
+    half = drawn_plane_reach(run.values[place.name])
     plane = fitted[place.name]
-    cells = map_grid(half)
+    cells = class_map_grid(half)
     maps: dict[int, Float[np.ndarray, "point answer"]] = {}
     for step, model in models:
         if step in run.epochs:

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from mechclust.sandbox.curves import Curves
+from mechclust.sandbox.drawn_planes import drawn_plane_reach
 from mechclust.sandbox.panels import SandboxPanel
-from mechclust.sandbox.planes import largest_coordinate
 from mechclust.sandbox.sequences import FollowedSequences
 from tasks import InputError
 
@@ -95,10 +95,10 @@ class SandboxRun:
 
     def half_width(self, name: str) -> float:
         """Return the largest distance from 0 of a panel's points over the run, without outlier checkpoints."""
-        half = largest_coordinate(self.values[name])
+        half = drawn_plane_reach(self.values[name])
         if name == "token_embeddings" and 0 < self.n_digits < self.values[name].shape[1]:
             # Rows of no digit drift far away, and would leave the digits one dot.
-            half = min(half, 3 * largest_coordinate(self.values[name][:, : self.n_digits]))
+            half = min(half, 3 * drawn_plane_reach(self.values[name][:, : self.n_digits]))
         return half
 
     def frame(self, epoch: int) -> int:

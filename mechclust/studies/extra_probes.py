@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from mechclust.jobs import imap_jobs, progress_bar
-from mechclust.report.trial import try_probes
+from mechclust.report.probe_trial import try_probes
 from probes import HookedModel, RegisteredProbe, find_probe, run
 from probes.engine.result import load_result
-from probes.store.files import file_name, write_atomic
+from probes.store.file_names import file_name
+from probes.store.files import write_atomic
 from tasks import Batch, InputError
 
 _SHOWN = 4  # models per probe shown in the report, whereas all are in the folder

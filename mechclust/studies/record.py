@@ -14,17 +14,17 @@ from mechclust.evidence.findings import FILE, Findings, findings_bytes, findings
 from mechclust.report.analysis import Analysis
 from mechclust.report.archive import pack_folder, unpack_folder
 from mechclust.report.folder import (
-    check_files,
     check_folder,
+    check_folder_files,
     check_measured_files,
     check_writable,
     claim_folder,
-    replace_files,
-    write_files,
+    replace_folder_files,
+    write_folder_files,
 )
 from mechclust.report.manifest import MANIFEST, read_manifest
 from mechclust.report.run_record import read_run_record, record_differences
-from mechclust.report.text import table_as_csv
+from mechclust.report.table_text import table_as_csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, check_findings, judge_run, report_run
@@ -81,7 +81,7 @@ def record_run(
     if (run_folder / "results").is_dir():
         contents[_RESULTS] = pack_folder(run_folder / "results", study.unrecorded)
     claim_folder(folder, _COMMAND)
-    replace_files(folder, contents, _WAY_OUT)
+    replace_folder_files(folder, contents, _WAY_OUT)
     return analysis
 
 
@@ -131,7 +131,7 @@ def judge_again(folder: str | Path) -> Findings:
     archive = folder / _RESULTS
     if not is_record(folder):
         raise InputError(f"{str(folder)!r} has no {_RESULTS}; {_RECORD_AGAIN}")
-    check_files(folder, [FILE], _JUDGE_COPY)
+    check_folder_files(folder, [FILE], _JUDGE_COPY)
     with tempfile.TemporaryDirectory() as place:
         unpack_folder(archive, Path(place))
         try:
@@ -143,7 +143,7 @@ def judge_again(folder: str | Path) -> Findings:
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
     check_findings(findings)
     claim_folder(folder, _COMMAND)
-    write_files(folder, _findings_files(findings), _JUDGE_COPY)
+    write_folder_files(folder, _findings_files(findings), _JUDGE_COPY)
     return findings
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.hugging_face_checkpoint import find_checkpoint
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.folder import (
     check_folder,
     check_measured_files,
@@ -27,6 +27,7 @@ from mechclust.report.folder import (
 from mechclust.report.html import table_html
 from mechclust.report.manifest import read_manifest
 from mechclust.report.page import write_report
+from mechclust.report.panel import Panel
 from mechclust.report.run_record import read_run_record
 from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
 from mechclust.studies.extra_probes import (

@@ -15,7 +15,8 @@ from mechclust.models.tokenizers import tokenize_prompts
 from mechclust.training.results import result_path
 from probes import ProbeResult, run
 from probes.engine.batches import Batches
-from probes.engine.probe import Probe, probes_as_list
+from probes.engine.probe import Probe
+from probes.engine.run import probes_as_list
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.settings import check_at_least
 from tasks.text.bos_token import Bos

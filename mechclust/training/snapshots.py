@@ -20,7 +20,8 @@ from mechclust.models.config import AnyConfig, config_from_json
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.training.member import member_width
 from probes.engine.hooked_model import HookedModel
-from probes.store.files import DamagedError, check_safetensors, write_safetensors
+from probes.store.files import DamagedError
+from probes.store.safetensors_files import check_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-snapshots-2"

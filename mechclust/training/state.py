@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.store.files import read_safetensors, write_safetensors
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-training-2"

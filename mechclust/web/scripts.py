@@ -16,7 +16,7 @@ _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class ViewCode:
+class ViewScript:
     """Style and script of one kind of view.
 
     Attributes:
@@ -49,12 +49,12 @@ def script_text(package: str, name: str) -> str:
     return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
 
-def with_kit(package: str, *names: str) -> str:
+def scripts_with_kit(package: str, *names: str) -> str:
     """Return the kit that all views draw with, and after it these scripts of a package, in this order."""
     return script_text("mechclust.web", "kit.js") + "".join(script_text(package, name) for name in names)
 
 
-def content_policy(*fragments: str, images: str = "data:") -> str:
+def script_content_policy(*fragments: str, images: str = "data:") -> str:
     """Return a Content-Security-Policy that lets a page run only these fragments' scripts, and load no other resources.
 
     Args:

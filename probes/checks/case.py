@@ -10,7 +10,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from probes.engine.devices import device_of
-from probes.engine.hooked_model import HookedModels, evaluation_mode, forward, models_by_name, modules_of
+from probes.engine.hooked_model import HookedModels, evaluation_mode, forward, hooked_models_by_name, modules_of
 from probes.engine.probe import Probe
 from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
@@ -36,7 +36,7 @@ class Case:
 
     def __post_init__(self) -> None:
         self.rows = torch.arange(len(self.batch))
-        self.home = device_of(next(iter(models_by_name(self.model).values())))
+        self.home = device_of(next(iter(hooked_models_by_name(self.model).values())))
         self.batch = self.batch.to(self.home)
         self.outputs()  # TransformerLens 4 itself adds hooks in the first forward pass
         self.modules = modules_of(self.model)  # recorded before the probe is bound
@@ -44,7 +44,7 @@ class Case:
     def outputs(self) -> dict[str, AnyTensor]:
         """Return the output of each model for all examples."""
         outputs = {}
-        for name, model in models_by_name(self.model).items():
+        for name, model in hooked_models_by_name(self.model).items():
             with torch.random.fork_rng(devices=[]), evaluation_mode(model), torch.no_grad():
                 outputs[name] = forward(model, self.batch.to(device_of(model)))
         return outputs
@@ -54,7 +54,7 @@ class Case:
         """Activations of all examples at each of the probe's sites, recorded once."""
         probe = self.fresh()
         kept: Kept = {}
-        for name, model in models_by_name(self.model).items():
+        for name, model in hooked_models_by_name(self.model).items():
             recorder = _Recorder(model, [probe], name or None, self.home)
             with torch.no_grad(), evaluation_mode(model), recorder.recording():
                 kept |= recorder.measure(self.batch)

@@ -21,7 +21,7 @@ import torch
 
 from probes.checks.case import Case
 from probes.engine.batches import readable_batch
-from probes.engine.hooked_model import HookedModels, models_by_name, modules_of
+from probes.engine.hooked_model import HookedModels, hooked_models_by_name, modules_of
 from probes.engine.parameters import parameter_text
 from probes.engine.probe import STATE_ATTRIBUTES, Probe, check_no_probe_class
 from probes.engine.result import ProbeResult, load_result
@@ -79,7 +79,7 @@ def check_probe(
     if len(whole) < 4:
         raise InputError(f"check_probe was given {len(whole)} examples; give at least 4, to split them")
     IndexSet().add(whole.index)
-    whole = readable_batch(whole, models_by_name(model))
+    whole = readable_batch(whole, hooked_models_by_name(model))
     case = Case(probe, model, whole, rtol)
     for clause, check in _CLAUSES.items():
         if clause == "two processes" and not processes:

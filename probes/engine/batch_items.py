@@ -66,7 +66,7 @@ class ExampleItem:
 
 
 @dataclass
-class SequencesItem:
+class SequenceBatchItem:
     """Sequences of one length, without an index yet.
 
     Attributes:
@@ -100,7 +100,7 @@ def _reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
     return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in string_columns}
 
 
-def items_of(given: Any) -> Iterator[Batch | SequencesItem | ExampleItem]:
+def items_of(given: Any) -> Iterator[Batch | SequenceBatchItem | ExampleItem]:
     """Yield everything that was given to ``run``, item by item.
 
     Raises:
@@ -120,7 +120,7 @@ def items_of(given: Any) -> Iterator[Batch | SequencesItem | ExampleItem]:
         raise InputError(f"expected {_ACCEPTED}; got {type(given).__name__}")
 
 
-def _items_of_element(element: Any) -> Iterator[Batch | SequencesItem | ExampleItem]:
+def _items_of_element(element: Any) -> Iterator[Batch | SequenceBatchItem | ExampleItem]:
     if isinstance(element, Batch):
         yield element
     elif isinstance(element, str):
@@ -129,7 +129,7 @@ def _items_of_element(element: Any) -> Iterator[Batch | SequencesItem | ExampleI
         for text in element.ravel().tolist():
             yield from _items_of_element(text)
     elif isinstance(element, (Tensor, np.ndarray)):
-        yield SequencesItem(torch.as_tensor(element))
+        yield SequenceBatchItem(torch.as_tensor(element))
     elif isinstance(element, Mapping):
         yield from _items_of_mapping(element)
     elif isinstance(element, (list, tuple)) and len(element) == 1 and isinstance(element[0], (Tensor, np.ndarray)):
@@ -146,7 +146,7 @@ def _hint(element: Any) -> str:
     return "; give lists of token ids as {'input_ids': lists}"
 
 
-def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequencesItem | ExampleItem]:
+def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem | ExampleItem]:
     """Yield one example, or many by column. ``datasets`` and tokenizers give both."""
     if "input_ids" not in mapping and "text" not in mapping:
         raise InputError(
@@ -170,7 +170,7 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequencesItem | Ex
             yield _example(one, {name: value[i] for name, value in columns.items()})
 
 
-def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: Mapping[str, Any]) -> SequencesItem:
+def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: Mapping[str, Any]) -> SequenceBatchItem:
     mask = rest.get("attention_mask")
     labels = {}
     string_columns = []
@@ -181,7 +181,7 @@ def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: 
             labels[name] = torch.as_tensor(value)
         if _column_length(value) == len(tokens) and _has_strings(value):
             string_columns.append(name)
-    return SequencesItem(
+    return SequenceBatchItem(
         torch.as_tensor(tokens), None if mask is None else torch.as_tensor(mask), labels, string_columns
     )
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from probes.engine.batch_items import ExampleItem, SequencesItem, is_one_example, items_of
+from probes.engine.batch_items import ExampleItem, SequenceBatchItem, is_one_example, items_of
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
@@ -82,14 +82,14 @@ def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -
         _encode(examples, TextTokenizer({"": model}))
         batches = [_padded(examples)]
     else:
-        batches = [item.batch() if isinstance(item, SequencesItem) else item for item in items]  # type: ignore[misc]
+        batches = [item.batch() if isinstance(item, SequenceBatchItem) else item for item in items]  # type: ignore[misc]
     if len(batches) != 1 or not len(batches[0]):
         n = sum(len(batch) > 0 for batch in batches)
         raise InputError(f"on() measures one forward pass, but was given {n} batches; give one with examples")
     return readable_batch(batches[0], {"": model})
 
 
-def count_given(given: Any) -> int | None:
+def count_batch_examples(given: Any) -> int | None:
     """Return how many examples there are at least, if that can be known without drawing them."""
     if isinstance(given, (Batch, Tensor)):
         return len(given)
@@ -97,7 +97,7 @@ def count_given(given: Any) -> int | None:
         values = given["input_ids"] if "input_ids" in given else given.get("text", ())
         return 1 if is_one_example(values) else len(values)
     if isinstance(given, (list, tuple)):
-        return sum(1 if isinstance(item, str) else count_given(item) or 0 for item in given)
+        return sum(1 if isinstance(item, str) else count_batch_examples(item) or 0 for item in given)
     return len(given) if hasattr(given, "__len__") else None
 
 
@@ -181,7 +181,7 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
         if isinstance(item, Batch):
             yield item
             continue
-        if isinstance(item, SequencesItem) and item.mask is None:
+        if isinstance(item, SequenceBatchItem) and item.mask is None:
             yield from _cut(item.batch(number), max_tokens)
             number += len(item.tokens)
             continue
@@ -242,5 +242,5 @@ def _padded(examples: Sequence[ExampleItem]) -> Batch:
         string_columns |= dict.fromkeys(example.string_columns)
     shared = [name for name in examples[0].labels if all(name in example.labels for example in examples)]
     labels = {name: torch.tensor([int(example.labels[name]) for example in examples]) for name in shared}
-    batch = SequencesItem(tokens, mask, labels, list(string_columns)).batch()
+    batch = SequenceBatchItem(tokens, mask, labels, list(string_columns)).batch()
     return replace(batch, index=torch.tensor([example.number for example in examples])).to(tokens.device)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Int64
 from torch import Tensor
 
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 from tasks import Batch
 
 

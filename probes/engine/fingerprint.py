@@ -12,7 +12,7 @@ from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor, nn
 
 from probes.engine.hooked_model import HookedModel
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 from tasks import InputError
 
 _WORDS_PER_BLOCK = 2**13  # words of 8 bytes: 64 KiB
@@ -203,7 +203,7 @@ def _configuration(model: HookedModel) -> bytes:
     for name in ("original_model", "body"):
         config = getattr(getattr(model, name, None), "config", None)
         if hasattr(config, "to_dict"):
-            settings = identifying_settings(config)
+            settings = fingerprinted_settings(config)
             break
     else:
         cfg = getattr(model, "cfg", None)
@@ -211,7 +211,7 @@ def _configuration(model: HookedModel) -> bytes:
     return json.dumps(settings, sort_keys=True, default=str).encode()
 
 
-def identifying_settings(config: Any) -> dict[str, Any]:
+def fingerprinted_settings(config: Any) -> dict[str, Any]:
     """Return the settings of a Hugging Face configuration that may change a hidden state."""
     settings = {}
     for name, value in config.to_dict().items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -109,12 +110,12 @@ def evaluation_mode(model: HookedModel) -> Iterator[None]:
             module.training = True
 
 
-def models_by_name(model: HookedModels) -> dict[str, HookedModel]:
+def hooked_models_by_name(model: HookedModels) -> dict[str, HookedModel]:
     """Return several models by name, a single one under the name ``""``."""
     return dict(model) if isinstance(model, Mapping) else {"": model}
 
 
-def check_models(models: Mapping[str, HookedModel]) -> None:
+def check_hooked_models(models: Mapping[str, HookedModel]) -> None:
     """Refuse several models without proper names, or with vocabularies of different sizes.
 
     Raises:
@@ -140,7 +141,7 @@ def modules_of(model: HookedModels) -> dict[str, Any]:
     """Return the training flags and hooks of a model's modules, or of several, which no measurement may change."""
     training_flags = {}
     hooks = {}
-    for name, each in models_by_name(model).items():
+    for name, each in hooked_models_by_name(model).items():
         for place, module in each.named_modules():
             training_flags[f"{name}/{place}"] = module.training
             hooks[f"{name}/{place}"] = (len(module._forward_hooks), len(module._forward_pre_hooks))
@@ -153,3 +154,9 @@ def inner_module(module: Any) -> nn.Module | None:
     if not isinstance(component, nn.Module):
         component = module
     return component if isinstance(component, nn.Module) and type(component) is not nn.Module else None
+
+
+def n_hooked_blocks(names: Iterable[str]) -> int:
+    """Return the number of blocks that hook points have."""
+    matches = [re.match(r"blocks\.(\d+)\.", name) for name in names]
+    return 1 + max((int(match[1]) for match in matches if match), default=-1)

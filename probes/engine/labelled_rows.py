@@ -48,7 +48,7 @@ class LabelledRows(Probe):
         return notes_on_repeats({site: self.hidden.get(site)[1] for site in self.site_names}, dict(self.sites))
 
 
-def check_max_rows(max_rows: int | None) -> None:
+def check_max_labelled_rows(max_rows: int | None) -> None:
     """Refuse a limit of fewer than 2 examples."""
     if max_rows is not None and max_rows < 2:
         raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from probes.engine.devices import sums_device
-from probes.engine.state import AnyTensor, DeclaredState, Keyed
+from probes.engine.state import AnyTensor, DeclaredState, KeyedState
 from probes.functional.arrays import in_float64
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.preprocess import row_mean
@@ -57,7 +57,7 @@ class Moments(DeclaredState["MomentsState"]):
 
 
 @dataclass
-class JointMoments:
+class _JointMoments:
     """The moments of pairs of sites over shared examples. Sums that pairs share are stored once.
 
     All float64. The dimensions of all sites are concatenated, in the order of ``places``.
@@ -83,7 +83,7 @@ class JointMoments:
     product: dict[SitePair, Float64[Tensor, "dx dy"]]
 
     @classmethod
-    def empty(cls, point: Float64[Tensor, "dim"], dims: Mapping[str, int], pairs: Iterable[SitePair]) -> JointMoments:
+    def empty(cls, point: Float64[Tensor, "dim"], dims: Mapping[str, int], pairs: Iterable[SitePair]) -> _JointMoments:
         """Return the moments of no examples.
 
         Args:
@@ -104,7 +104,7 @@ class JointMoments:
         )
 
     @classmethod
-    def from_pairs(cls, pairs: Mapping[SitePair, CrossMoments]) -> JointMoments:
+    def from_pairs(cls, pairs: Mapping[SitePair, CrossMoments]) -> _JointMoments:
         """Return the joint moments with these moments of pairs, about the points of sites paired with themselves."""
         sites = {x: moments for (x, y), moments in sorted(pairs.items()) if x == y}
         dims = {site: len(moments.x0) for site, moments in sites.items()}
@@ -114,14 +114,14 @@ class JointMoments:
             joint._put(pair, moments)
         return joint
 
-    def copy(self, device: torch.device | None = None) -> JointMoments:
+    def copy(self, device: torch.device | None = None) -> _JointMoments:
         """Return a copy, on another device if one is given."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         for name, value in values.items():
             if isinstance(value, Tensor):
                 values[name] = value.to(device, copy=True)
         values["product"] = {pair: product.to(device, copy=True) for pair, product in self.product.items()}
-        return JointMoments(**values)
+        return _JointMoments(**values)
 
     def pair(self, x: str, y: str) -> CrossMoments:
         """Return the moments of one pair of sites, as views that ``add`` changes."""
@@ -223,7 +223,7 @@ class JointMoments:
             return x.reshape(len(places), *widths, *x.shape[1:]).sum(1)
         return torch.stack([x[place].sum(0) for place in places])
 
-    def merge(self, other: JointMoments) -> None:
+    def merge(self, other: _JointMoments) -> None:
         """Add the examples of ``other``, which does not change."""
         if other.n > self.n:
             self._move_to(other.point.to(self.point.device))
@@ -242,7 +242,7 @@ class JointMoments:
         self._move_if_far()
 
 
-class MomentsState(Keyed[JointMoments]):
+class MomentsState(KeyedState[_JointMoments]):
     """Moments by class. See ``Moments``."""
 
     def add(
@@ -280,18 +280,18 @@ class MomentsState(Keyed[JointMoments]):
 
     def _moments_at(
         self, key: str, rows: Mapping[str, Float[Tensor, "_ _"]], pairs: Sequence[SitePair], home: torch.device
-    ) -> JointMoments:
+    ) -> _JointMoments:
         """Return the moments at a key on the device, empty ones for a new key."""
         if key not in self._values:
             dims = {site: x.shape[1] for site, x in rows.items()}
             origin = torch.zeros(sum(dims.values()), dtype=torch.float64, device=home)
             with_itself = [(site, site) for site in rows]
-            self._values[key] = JointMoments.empty(origin, dims, dict.fromkeys([*with_itself, *pairs]))
+            self._values[key] = _JointMoments.empty(origin, dims, dict.fromkeys([*with_itself, *pairs]))
         elif self._values[key].point.device != home:
             self._values[key] = self._values[key].copy(home)
         return self._values[key]
 
-    def __getitem__(self, key: str) -> JointMoments:
+    def __getitem__(self, key: str) -> _JointMoments:
         return self._at(key)
 
     def merge(self, other: MomentsState) -> None:
@@ -320,7 +320,7 @@ class MomentsState(Keyed[JointMoments]):
             n, *sums = (tensors[f"{name}/{field.name}"] for field in fields(CrossMoments))
             x, y, key = map(unquote, name.split("|"))
             pairs.setdefault(key, {})[x, y] = CrossMoments(int(n), *sums)
-        self._values = {key: JointMoments.from_pairs(moments) for key, moments in pairs.items()}
+        self._values = {key: _JointMoments.from_pairs(moments) for key, moments in pairs.items()}
 
 
 def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor, "_"] | None]:

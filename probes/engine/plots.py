@@ -149,7 +149,7 @@ def _draw_panels(
     return image
 
 
-def first_to_draw(result: ResultFields, at: Mapping[str, str]) -> str:
+def first_measure_to_plot(result: ResultFields, at: Mapping[str, str]) -> str:
     """Return the first measure of categories, or else that has a chance band, or else that can be drawn.
 
     Raises:

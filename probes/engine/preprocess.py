@@ -8,13 +8,8 @@ from typing import Annotated
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from probes.functional.preprocess import (
-    outlier_dimensions,
-    principal_coordinates,
-    standardised,
-    unit_length,
-    without_class_means,
-)
+from probes.functional.preprocess import outlier_dimensions, standardised, unit_length, without_class_means
+from probes.functional.top_components import principal_coordinates
 from tasks.settings import Above, Count, check_settings
 
 

@@ -6,11 +6,10 @@ import copy
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -19,9 +18,9 @@ from probes.engine.parameters import parameter_json, parameter_text
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, renumbered_site_layer, residual, resolve
-from probes.engine.state import AnyTensor, DeclaredState, Keyed
-from probes.store.files import read_safetensors, write_safetensors
+from probes.engine.state import AnyTensor, DeclaredState, KeyedState
 from probes.store.index_set import IndexSet
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
@@ -165,7 +164,7 @@ class Probe(ABC):
         index_set: IndexSet = self.__dict__.setdefault("_examples", IndexSet())
         return index_set
 
-    def _state(self, name: str) -> Keyed[Any]:
+    def _state(self, name: str) -> KeyedState[Any]:
         return getattr(self, name)  # type: ignore[no-any-return]
 
     @property
@@ -329,35 +328,6 @@ class Probe(ABC):
         )
 
 
-def compute_probe(probe: Probe, n: int) -> ProbeResult:
-    """Return the probe's result, of ``n`` examples.
-
-    Raises:
-        InputError: if a device has too little memory for it, or ``compute`` returns something else.
-    """
-    try:
-        result = probe.compute()
-    except torch.OutOfMemoryError:
-        raise _compute_out_of_memory(probe, n) from None
-    if not isinstance(result, ProbeResult):
-        raise InputError(
-            f"compute of {type(probe).__name__} returned a {type(result).__name__}; return self.result(values, axes)"
-        )
-    return result
-
-
-def _compute_out_of_memory(probe: Probe, n: int) -> InputError:
-    max_rows: int | None = getattr(probe, "max_rows", None)
-    if max_rows is not None:
-        n = min(n, max_rows)
-    way = "set max_rows lower" if hasattr(probe, "max_rows") else "give fewer examples"
-    if getattr(probe, "device", None) is not None:
-        way += ", or leave device unset"
-    elif hasattr(probe, "device"):
-        way += ", or give device='cpu'"
-    return InputError(f"device memory is too small for what {type(probe).__name__} computes from {n} examples; {way}")
-
-
 def check_no_probe_class(probe: object) -> None:
     """Refuse a probe class in place of a probe.
 
@@ -367,26 +337,3 @@ def check_no_probe_class(probe: object) -> None:
     if isinstance(probe, type) and issubclass(probe, Probe):
         name = probe.__name__
         raise InputError(f"{name} is a probe class; expected a probe: write {name}(), with its settings")
-
-
-def probes_as_list(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe]:
-    """Return one probe or several as a list.
-
-    Args:
-        probes: one or several.
-        least: the smallest number allowed.
-
-    Raises:
-        InputError: for too few, for anything that is not a probe (a class, for example), and for a probe that does not
-            keep its arguments.
-    """
-    is_single = isinstance(probes, (Probe, type, str)) or not isinstance(probes, Iterable)
-    as_list: list[Any] = [probes] if is_single else list(probes)  # type: ignore[arg-type]
-    if len(as_list) < least:
-        raise InputError("no probes given; give one or several, such as CKA()")
-    for probe in as_list:
-        check_no_probe_class(probe)
-        if not isinstance(probe, Probe):
-            raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
-        probe.parameters()  # refuses a probe that does not keep them
-    return as_list

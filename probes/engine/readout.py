@@ -266,13 +266,6 @@ def check_row_readout(value: object) -> Readout:
     return readout
 
 
-def real_tokens(batch: Batch) -> Bool[Tensor, "batch pos"]:
-    """Return which positions are not padding."""
-    if batch.attention_mask is None:
-        return torch.ones_like(batch.tokens, dtype=torch.bool)
-    return batch.attention_mask
-
-
 def at_position(x: Shaped[Tensor, "batch pos ..."], position: Int[Tensor, "batch"]) -> Shaped[Tensor, "batch ..."]:
     """Return each example's row at its position. A network that pools the sequence has one row for all of it."""
     if x.shape[1] == 1:

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from probes.engine.plots import first_to_draw, plot
+from probes.engine.head_names import Head
+from probes.engine.plots import first_measure_to_plot, plot
 from probes.engine.result_fields import result_axes
 from probes.engine.result_merge import merge_results
 from probes.engine.result_tables import result_dataframe, result_dataset
 from probes.engine.result_text import result_html, result_text
-from probes.engine.sites import Head, renumbered_site_layer
+from probes.engine.sites import renumbered_site_layer
 from probes.engine.state import AnyTensor
-from probes.store.files import dump_tensors, read_safetensors, write_safetensors
+from probes.store.safetensors_files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
 from tasks.errors import suggest
 from tasks.settings import check_count
@@ -208,7 +209,7 @@ class ProbeResult:
         """
         first_of_sites = next((name for name, axes in self.axes.items() if "site" in axes), "")
         places = self._places(measure or first_of_sites, at)
-        name = measure or first_to_draw(self, places)
+        name = measure or first_measure_to_plot(self, places)
         self._sel(name, places)
         return plot(self, name, places, ax)
 

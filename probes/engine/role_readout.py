@@ -12,12 +12,12 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, EagerAttention, query_blocks_by_word
-from probes.engine.readout import real_tokens
+from probes.engine.attention import Attention, AttentionReadout, EagerAttention, attention_blocks_by_word
 from probes.functional.arrays import exact_dtype
-from probes.functional.head_roles import RowsOfExample, first_keys, keys_at_offset, permuted_role_attention
+from probes.functional.head_roles import RowsOfExample, first_role_keys, keys_at_offset, permuted_role_attention
 from probes.functional.permutation_test import enough_permutations
 from tasks import Batch
+from tasks.batch import real_tokens_of_batch
 
 TESTED_ROLES = ("duplicate", "induction")  # by permuting token ids
 OTHER_PLACES = ("first", "duplicate", "induction", "local")  # after the offsets from 0
@@ -226,7 +226,7 @@ class RoleReadout(AttentionReadout):
         n_pairs = torch.zeros(batch, dtype=torch.int64, device=device)
         for example, words in enumerate(torch.where(texts.real, texts.tokens, -1)):
             layer = attention.example(example)
-            for queries, places, is_same in query_blocks_by_word(words):
+            for queries, places, is_same in attention_blocks_by_word(words):
                 is_earlier = is_same & (places < queries[:, None])
                 n_pairs[example] += is_earlier.sum()
                 for shift in (0, 1):
@@ -275,9 +275,9 @@ class _RoleTexts:
     @classmethod
     def from_batch(cls, batch: Batch, max_offset: int, attention: Attention) -> _RoleTexts:
         """Return the texts of a batch, with offsets of up to ``max_offset``."""
-        real = real_tokens(batch)
+        real = real_tokens_of_batch(batch)
         keys = [keys_at_offset(real, offset) for offset in range(max_offset + 1)]
-        return cls(batch.tokens, real, attention.looks_ahead(real), torch.stack([*keys, first_keys(real)], dim=-1))
+        return cls(batch.tokens, real, attention.looks_ahead(real), torch.stack([*keys, first_role_keys(real)], dim=-1))
 
     @property
     def position(self) -> Int[Tensor, "query"]:
@@ -336,7 +336,7 @@ class _RoleTexts:
 
 def _positions(batch: Batch, example: int) -> Int[Tensor, "pos"]:
     """Return the positions of an example's tokens without padding."""
-    return real_tokens(batch)[example].nonzero().flatten()
+    return real_tokens_of_batch(batch)[example].nonzero().flatten()
 
 
 def _rows(

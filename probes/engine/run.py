@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, overload
@@ -13,8 +13,14 @@ from probes.engine.batches import Batches, each_batch
 from probes.engine.devices import device_memory_error, device_of
 from probes.engine.examples_digest import ExamplesDigest
 from probes.engine.fingerprint import fingerprint
-from probes.engine.hooked_model import HookedModel, HookedModels, check_models, evaluation_mode, models_by_name
-from probes.engine.probe import Probe, compute_probe, probes_as_list
+from probes.engine.hooked_model import (
+    HookedModel,
+    HookedModels,
+    check_hooked_models,
+    evaluation_mode,
+    hooked_models_by_name,
+)
+from probes.engine.probe import Probe, check_no_probe_class
 from probes.engine.recorder import Kept, _Recorder
 from probes.engine.result import ProbeResult
 from probes.engine.text_tokenizer import TextTokenizer
@@ -105,7 +111,7 @@ def run(
         tensor(2., dtype=torch.float64)
     """
     probe_list = probes_as_list(probes, least=1)
-    models = models_by_name(model)
+    models = hooked_models_by_name(model)
     reading = TextTokenizer(models, tokenizer, bos)
     source = each_batch(
         batches,
@@ -114,7 +120,7 @@ def run(
         tokens_per_batch=tokens_per_batch,
         progress="probing" if progress else None,
     )
-    with measuring_batches(model, probe_list) as step:
+    with run_by_steps(model, probe_list) as step:
         for batch in source:  # outside inference mode: tensors that a generator keeps must stay usable in training
             step(batch)
             del batch  # released before the next one is drawn
@@ -138,7 +144,7 @@ def run_results(
 
     Args:
         probes: probes with the state of all shards merged.
-        states: each shard's ``Measuring.state()``, or one for an undivided measurement.
+        states: each shard's ``RunStep.state()``, or one for an undivided measurement.
         fingerprints: each shard's models by name, ``""`` for a single one.
         tokenization: how texts became tokens, if no shard's state says it. ``None`` if no texts were given.
 
@@ -175,8 +181,8 @@ def _check_same_models(fingerprints: Sequence[Mapping[str, str]]) -> None:
                 )
 
 
-class Measuring:
-    """Function that runs a forward pass for a batch, and updates the probes. See ``measuring_batches``.
+class RunStep:
+    """Function that runs a forward pass for a batch, and updates the probes. See ``run_by_steps``.
 
     Attributes:
         examples: digest of the examples measured so far.
@@ -209,7 +215,7 @@ class Measuring:
 
 
 @contextmanager
-def measuring_batches(model: HookedModels, probes: Sequence[Probe]) -> Iterator[Measuring]:
+def run_by_steps(model: HookedModels, probes: Sequence[Probe]) -> Iterator[RunStep]:
     """Hook probes to models, and yield a function that measures one batch. Like ``run``, batch by batch.
 
     The probes are reset on entry, and may be reset between batches. Dropout is off inside, and afterwards the model is
@@ -220,7 +226,7 @@ def measuring_batches(model: HookedModels, probes: Sequence[Probe]) -> Iterator[
         probes: probes that see every batch.
 
     Example:
-        >>> # with measuring_batches(model, [probe]) as step:
+        >>> # with run_by_steps(model, [probe]) as step:
         >>> #     for batch in each_batch(texts, {"": model}):
         >>> #         step(batch)
         >>> # probe.compute()
@@ -228,7 +234,7 @@ def measuring_batches(model: HookedModels, probes: Sequence[Probe]) -> Iterator[
     models: list[tuple[str | None, HookedModel]]
     if isinstance(model, Mapping):
         _check_compares(probes, model)
-        check_models(model)
+        check_hooked_models(model)
         models = [*model.items()]
     else:
         models = [(None, model)]
@@ -241,7 +247,7 @@ def measuring_batches(model: HookedModels, probes: Sequence[Probe]) -> Iterator[
         for recorder in recorders:
             stack.enter_context(evaluation_mode(recorder.model))
             stack.enter_context(recorder.recording())
-        yield Measuring(recorders, probes)
+        yield RunStep(recorders, probes)
 
 
 def _check_compares(probes: Sequence[Probe], models: Mapping[str, HookedModel]) -> None:
@@ -258,3 +264,55 @@ def update_probes(probes: Sequence[Probe], kept: Kept, batch: Batch) -> None:
     """Give each probe the activations kept at its sites."""
     for probe in probes:
         probe.observe({site: kept[site, probe.readout] for site in probe.site_names}, batch)
+
+
+def compute_probe(probe: Probe, n: int) -> ProbeResult:
+    """Return the probe's result, of ``n`` examples.
+
+    Raises:
+        InputError: if a device has too little memory for it, or ``compute`` returns something else.
+    """
+    try:
+        result = probe.compute()
+    except torch.OutOfMemoryError:
+        raise _compute_out_of_memory(probe, n) from None
+    if not isinstance(result, ProbeResult):
+        raise InputError(
+            f"compute of {type(probe).__name__} returned a {type(result).__name__}; return self.result(values, axes)"
+        )
+    return result
+
+
+def _compute_out_of_memory(probe: Probe, n: int) -> InputError:
+    max_rows: int | None = getattr(probe, "max_rows", None)
+    if max_rows is not None:
+        n = min(n, max_rows)
+    way = "set max_rows lower" if hasattr(probe, "max_rows") else "give fewer examples"
+    if getattr(probe, "device", None) is not None:
+        way += ", or leave device unset"
+    elif hasattr(probe, "device"):
+        way += ", or give device='cpu'"
+    return InputError(f"device memory is too small for what {type(probe).__name__} computes from {n} examples; {way}")
+
+
+def probes_as_list(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[Probe]:
+    """Return one probe or several as a list.
+
+    Args:
+        probes: one or several.
+        least: the smallest number allowed.
+
+    Raises:
+        InputError: for too few, for anything that is not a probe (a class, for example), and for a probe that does not
+            keep its arguments.
+    """
+    is_single = isinstance(probes, (Probe, type, str)) or not isinstance(probes, Iterable)
+    as_list: list[Any] = [probes] if is_single else list(probes)  # type: ignore[arg-type]
+    if len(as_list) < least:
+        raise InputError("no probes given; give one or several, such as CKA()")
+    for probe in as_list:
+        check_no_probe_class(probe)
+        if not isinstance(probe, Probe):
+            raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
+        probe.parameters()  # refuses a probe that does not keep them
+    return as_list

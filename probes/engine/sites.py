@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from probes.engine.hooked_model import HookPoints
+from probes.engine.hooked_model import HookPoints, n_hooked_blocks
 from tasks import InputError
 
 
@@ -57,39 +57,6 @@ def site_called(key: object) -> str:
             "the l-th block"
         )
     return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
-
-
-def head_name(block: int, head: int) -> str:
-    """Return a head's name as TransformerLens and papers write it, both numbers from 0.
-
-    Example:
-        >>> head_name(0, 3)
-        'L0H3'
-    """
-    return f"L{block}H{head}"
-
-
-class Head(NamedTuple):
-    """An attention head with the value of a measure, as ``ProbeResult.top_heads`` returns it.
-
-    Attributes:
-        layer: the block's number, 0 for ``blocks.0``.
-        head: head number, from 0.
-        value: value of the measure.
-
-    Example:
-        >>> Head(layer=0, head=3, value=0.5).name
-        'L0H3'
-    """
-
-    layer: int
-    head: int
-    value: float
-
-    @property
-    def name(self) -> str:
-        """The head's name, such as ``"L0H3"``."""
-        return head_name(self.layer, self.head)
 
 
 def renumbered_site_layer(name: str, layer: int) -> int:
@@ -296,14 +263,14 @@ def _layer_of(name: str, names: Sequence[str]) -> int:
     in_block = re.match(r"blocks\.(\d+)\.", name)
     if in_block:
         return int(in_block[1])
-    return n_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
+    return n_hooked_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0
 
 
 def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) -> list[Site]:
     if selector.kind == "embedding":
         return [Site(existing_site("hook_embed", names, lacks), 0)]
     is_stream = selector.kind == "residual"
-    last = n_blocks(names) if is_stream else n_blocks(names) - 1
+    last = n_hooked_blocks(names) if is_stream else n_hooked_blocks(names) - 1
     sites = []
     for layer in range(last + 1) if selector.layers is None else selector.layers:
         number = layer + last + 1 if layer < 0 else layer
@@ -319,14 +286,8 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
             name = pattern
         sites.append(Site(existing_site(name, names, lacks), number))
     if selector.final_norm:
-        sites.append(Site(existing_site("unembed.hook_in", names, lacks), n_blocks(names) + 1))
+        sites.append(Site(existing_site("unembed.hook_in", names, lacks), n_hooked_blocks(names) + 1))
     return sites
-
-
-def n_blocks(names: Iterable[str]) -> int:
-    """Return the number of blocks that hook points have."""
-    matches = [re.match(r"blocks\.(\d+)\.", name) for name in names]
-    return 1 + max((int(match[1]) for match in matches if match), default=-1)
 
 
 def existing_site(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> str:
@@ -344,7 +305,7 @@ def existing_site(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> 
         for end, reason in lacks.items():
             if name.endswith(end):
                 raise InputError(f"no hook point {name!r} in this model: {reason}")
-        n = n_blocks(names)
+        n = n_hooked_blocks(names)
         blocks = f" (it has blocks 0-{n - 1})" if n and name.startswith("blocks.") else ""
         near = _near_names(name, names)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "; see model.hook_dict for the names"
@@ -355,7 +316,7 @@ def existing_site(name: str, names: Sequence[str], lacks: Mapping[str, str]) -> 
 def _near_names(name: str, names: Sequence[str]) -> list[str]:
     """Return up to three near names. For a block beyond the last, the last block's counterpart comes first."""
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    n = n_blocks(names)
+    n = n_hooked_blocks(names)
     match = re.match(r"blocks\.(\d+)\.(.*)", name)
     if match and int(match[1]) >= n:
         in_last_block = f"blocks.{n - 1}.{match[2]}"

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 from tasks import InputError
 
 ValueT = TypeVar("ValueT")
-StateT = TypeVar("StateT", bound="Keyed[Any]")
+StateT = TypeVar("StateT", bound="KeyedState[Any]")
 AnyTensor: TypeAlias = Shaped[Tensor, "..."]
 IndexedRows: TypeAlias = tuple[Int[Tensor, "row"], Shaped[Tensor, "row ..."]]  # example indices, and a row for each
 
@@ -48,7 +48,7 @@ class DeclaredState(ABC, Generic[StateT]):
         return states[self.name]
 
 
-class Keyed(ABC, Generic[ValueT]):
+class KeyedState(ABC, Generic[ValueT]):
     """Base class of states: values by key, usually a site."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Rows(DeclaredState["RowsState"]):
         return RowsState(cap)
 
 
-class SumState(Keyed[Tensor]):
+class SumState(KeyedState[Tensor]):
     """Running sums by key. See ``Sum``."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -234,7 +234,7 @@ class SumState(Keyed[Tensor]):
         self._values = {key: value.clone() for key, value in tensors.items()}
 
 
-class RowsState(Keyed[list[IndexedRows]]):
+class RowsState(KeyedState[list[IndexedRows]]):
     """Rows by key and example index, as a list of the parts in which they were added. See ``Rows``."""
 
     def __init__(self, cap: int | None) -> None:

@@ -70,7 +70,7 @@ class TextTokenizer:
         return {} if self.tokenization is None else {"tokenization": dict(self.tokenization)}
 
     def _find_encoders(self) -> None:
-        tokenizers = tokenizers_of(self._models) if self.tokenizer is None else {"": self.tokenizer}
+        tokenizers = text_tokenizers_of(self._models) if self.tokenizer is None else {"": self.tokenizer}
         if not tokenizers:
             raise InputError(f"texts need a tokenizer, and {self._lacking}; give tokenizer=")
         distinct = {id(tokenizer): name for name, tokenizer in reversed(tokenizers.items())}
@@ -81,7 +81,7 @@ class TextTokenizer:
             self.tokenization = tokenization(first, self.bos)
 
 
-def tokenizers_of(models: Mapping[str, HookedModel]) -> dict[str, Any]:
+def text_tokenizers_of(models: Mapping[str, HookedModel]) -> dict[str, Any]:
     """Return the tokenizers of the models that have one, by name."""
     tokenizers = {name: tokenizer_of(model) for name, model in models.items()}
     return {name: tokenizer for name, tokenizer in tokenizers.items() if tokenizer is not None}

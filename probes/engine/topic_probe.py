@@ -20,12 +20,6 @@ from tasks import Batch, InputError
 from tasks.settings import check_count
 
 
-def topic_words(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
-    """Return the word at each position, its token or a per-token label, -1 at padding."""
-    words = batch.tokens if label is None else batch.label(label, per="token")
-    return words if batch.attention_mask is None else torch.where(batch.attention_mask, words, -1)
-
-
 class TopicProbe(Probe):
     """Base class of probes that measure words of known topics."""
 

@@ -236,7 +236,7 @@ def check_finite(x: _AnyTensor, name: str) -> None:
         raise InputError(f"{name} has NaN or infinity in row {int(is_bad.nonzero()[0])}; leave the example out")
 
 
-def check_classes(labels: _AnyTensor, name: str, n_classes: int) -> None:
+def check_class_array(labels: _AnyTensor, name: str, n_classes: int) -> None:
     """Refuse labels that are not 0 to ``n_classes - 1``, except under ``torch.func.vmap``.
 
     Raises:
@@ -454,7 +454,7 @@ def _like(first: Shaped[Array, "..."] | None, value: Any) -> Any:
     return value
 
 
-def paired_matrices(x: Any, y: Any, axis: str = "row") -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "row dim_y"]]:
+def paired_arrays(x: Any, y: Any, axis: str = "row") -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "row dim_y"]]:
     """Return two float64 matrices of paired rows, on the first one's device.
 
     Args:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import paired_matrices
+from probes.functional.arrays import paired_arrays
 from probes.functional.cka import cka_from_hsic
 from probes.functional.holm import holm
 from probes.functional.hsic import centred_kernel, hsic_of_kernels
@@ -101,8 +101,8 @@ def best_pairs(
         raise InputError("expected needs one place of a base layer for each tuned layer")
     n_permutations = 20 * len(tuned) if n_permutations is None else n_permutations
     check_count(n_permutations=(n_permutations, 1), n_resamples=(n_resamples, 20), seed=(seed, 0))
-    tuned_kernels = [centred_kernel(paired_matrices(rows, base[0])[0]) for rows in tuned]
-    base_kernels = [centred_kernel(paired_matrices(tuned[0], rows)[1]) for rows in base]
+    tuned_kernels = [centred_kernel(paired_arrays(rows, base[0])[0]) for rows in tuned]
+    base_kernels = [centred_kernel(paired_arrays(tuned[0], rows)[1]) for rows in base]
     n = len(tuned[0])
     cka = _cka(tuned_kernels, base_kernels)
     is_known = np.isfinite(cka).any(axis=1)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import Array, Labels, computed_in_torch, in_float64, paired_matrices
+from probes.functional.arrays import Array, Labels, computed_in_torch, in_float64, paired_arrays
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import (
     HSIC,
@@ -197,7 +197,7 @@ def cka_between_units(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units:
         >>> round(float(cka_between_units(x, 2 * x, torch.arange(20) // 2)), 9)
         1.0
     """
-    x, y = paired_matrices(x, y)
+    x, y = paired_arrays(x, y)
     k = centred_kernel(x)
     l = centred_kernel(y)  # noqa: E741
     terms = (hsic_between_units(a, b, units) for a, b in ((k, l), (k, k), (l, l)))

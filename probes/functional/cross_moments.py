@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, in_float64, paired_matrices
+from probes.functional.arrays import Array, in_float64, paired_arrays
 from probes.functional.hsic import HSIC, LEAST_DEBIASED
 from probes.functional.preprocess import row_mean
 from probes.functional.products import ROUNDING, Precision, product
@@ -81,7 +81,7 @@ class CrossMoments:
         Raises:
             InputError: for arrays that are not paired rows, or that hold NaN or infinity.
         """
-        return cls.of_rows(*paired_matrices(x, y), like, precision)
+        return cls.of_rows(*paired_arrays(x, y), like, precision)
 
     @classmethod
     def of_rows(
@@ -120,7 +120,7 @@ class CrossMoments:
         Raises:
             InputError: as ``of``, or for rows of other dimensions.
         """
-        x, y = paired_matrices(x, y, axis="batch")
+        x, y = paired_arrays(x, y, axis="batch")
         self._check_dimensions((x.shape[1], y.shape[1]))
         if not len(x):
             return self

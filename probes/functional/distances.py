@@ -165,16 +165,3 @@ def _parts(x: Shaped[Tensor, "row dim"]) -> Iterator[tuple[int, Shaped[Tensor, "
     step = max(1, _MAX_NUMBERS_AT_ONCE // x.shape[1])
     for start in range(0, len(x), step):
         yield start, x[start : start + step]
-
-
-def upper_blocks(n: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of the blocks on and above the diagonal of an n x n matrix.
-
-    Example:
-        >>> [(rows.stop, columns.stop) for rows, columns in upper_blocks(5, 2)]
-        [(2, 2), (2, 4), (2, 5), (4, 4), (4, 5), (5, 5)]
-    """
-    parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    for i, rows in enumerate(parts):
-        for columns in parts[i:]:
-            yield rows, columns

@@ -54,7 +54,7 @@ def role_keys(tokens: Int[Array, "batch pos"], role: str, offset: int = 2) -> In
     check_count(offset=(offset, 0))
     real = tokens >= 0
     if role == "first":
-        return first_keys(real)[..., None]
+        return first_role_keys(real)[..., None]
     if role in ("duplicate", "induction"):
         earlier = _earlier_occurrences(tokens, real)
         return earlier if role == "duplicate" else _followers(earlier, real)
@@ -62,7 +62,7 @@ def role_keys(tokens: Int[Array, "batch pos"], role: str, offset: int = 2) -> In
     return keys_at_offset(real, distance)[..., None]
 
 
-def first_keys(real: Bool[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
+def first_role_keys(real: Bool[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
     """Return the first real position for each query that is real, and -1 for others."""
     first = real.int().argmax(dim=1, keepdim=True).expand(real.shape)
     return torch.where(real, first, -1)

@@ -12,9 +12,9 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Matrix, in_float64
-from probes.functional.distances import upper_blocks
+from probes.functional.matrix_blocks import upper_matrix_blocks
 from probes.functional.preprocess import row_mean
-from probes.functional.products import ROUNDING, Precision, float32_as_it_is
+from probes.functional.products import ROUNDING, Precision, full_float32_products
 
 LEAST_DEBIASED = 4  # examples that HSIC_1 needs
 # Of a difference this many times the rounding below its terms fewer than four digits are left: it counts as 0.
@@ -151,7 +151,7 @@ def hsic_of_blocks(
     products = torch.zeros(len(names), len(names), dtype=torch.float64, device=device)
     sums = torch.zeros(len(names), n, dtype=torch.float64, device=device)
     diagonals = torch.zeros_like(sums)
-    for rows, columns in upper_blocks(n, _block_rows(len(names))):
+    for rows, columns in upper_matrix_blocks(n, _block_rows(len(names))):
         block = products.new_empty(len(names), rows.stop - rows.start, columns.stop - columns.start)
         for i, name in enumerate(names):
             block[i] = kernels[name](rows, columns)
@@ -183,7 +183,7 @@ def _linear_block(
     if precision == "float32":
         some = some.float()
     others = some if rows == columns else (in_float64(x[columns]) - middle).to(some.dtype)
-    with float32_as_it_is():
+    with full_float32_products():
         return some @ others.T
 
 

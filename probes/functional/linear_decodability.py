@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import Array, Labels, check_classes, computed_in_numpy, computed_in_torch
+from probes.functional.arrays import Array, Labels, check_class_array, computed_in_numpy, computed_in_torch
 from probes.functional.preprocess import without_class_means
 from tasks import InputError
 from tasks.settings import check_count
@@ -60,11 +60,11 @@ def ridge_predictions(
         >>> ridge_predictions(rows, [torch.tensor([[0, 1, 0, 1, 0, 1]])], torch.tensor([0, 0, 1, 1, 2, 2]))
         [tensor([[0, 1, 0, 1, 0, 1]])]
     """
-    check_classes(folds, "folds", _MAX_CLASSES)
+    check_class_array(folds, "folds", _MAX_CLASSES)
     if bool((folds == folds[0]).all()):
         raise InputError("folds has one fold; expected at least 2")
     for i, labelings in enumerate(labels):
-        check_classes(labelings, f"labels[{i}]", _MAX_CLASSES)
+        check_class_array(labelings, f"labels[{i}]", _MAX_CLASSES)
     x = rows.detach().to(device).double()
     fold = folds.to(device)
     strengths = torch.tensor(list(alphas), dtype=torch.float64, device=x.device)

@@ -21,7 +21,7 @@ from probes.functional.arrays import (
 )
 from probes.functional.distances import centre_for_distances, first_at_distance_zero, squared_differences
 from probes.functional.intervals import wilson_ends
-from probes.functional.products import float32_as_it_is
+from probes.functional.products import full_float32_products
 from probes.functional.relabelling import Relabelling
 from tasks import InputError
 
@@ -367,7 +367,7 @@ class _Search:
         length = self.norms.sqrt()
         longest = self.norms[itself].max().sqrt()
         slack = 1.01 * (dim + 8) * u * length * longest + 8 * u * self.norms + dim * 2.0**-120
-        with float32_as_it_is():
+        with full_float32_products():
             low = torch.addmm((self.norms / 2 - slack).to(self.dtype), self.rows[itself], self.rows.T, alpha=-1)
         low[torch.arange(len(queries), device=itself.device), itself] = torch.inf
         top = low.topk(self.k, largest=False)

@@ -11,14 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from probes.functional.arrays import Array, Scalar, computed_in_torch
-from probes.functional.integer_weights import (
-    SMALLEST_UNIT,
-    DigitWeights,
-    check_weighted_digits,
-    fit_digit_weights,
-    integer_sum,
-    weight_residues,
-)
+from probes.functional.digit_weights import DigitWeights, fit_digit_weights
+from probes.functional.integer_weights import SMALLEST_UNIT, check_weighted_digits, integer_sum, weight_residues
 
 _MAX_BASES_TRIED = 300  # pairs of weights
 

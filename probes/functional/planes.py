@@ -21,7 +21,7 @@ _MAX_KRYLOV_STEPS = 40
 _MAX_RESIDUAL = 1e-7  # share of the largest eigenvalue
 
 
-class Planes(NamedTuple):
+class AlignedPlanes(NamedTuple):
     """A plane of every layer.
 
     Attributes:
@@ -33,7 +33,9 @@ class Planes(NamedTuple):
     variance: Float[np.ndarray, "layer"]
 
 
-def aligned_planes(rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndarray, "row 2"] | None = None) -> Planes:
+def aligned_planes(
+    rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndarray, "row 2"] | None = None
+) -> AlignedPlanes:
     """Return the plane of the two leading principal directions of each layer.
 
     It is turned or mirrored to fit the plane of the layer before (orthogonal Procrustes). Rotating, mirroring, shifting
@@ -80,7 +82,7 @@ def aligned_planes(rows: Iterable[Shaped[Tensor, "row _"]], start: Float[np.ndar
         shares.append(share)
     if not planes:
         raise InputError("no layers given; give the rows of at least one")
-    return Planes(np.stack(planes), np.array(shares))
+    return AlignedPlanes(np.stack(planes), np.array(shares))
 
 
 def _plane(x: Shaped[Tensor, "row dim"]) -> tuple[Float[np.ndarray, "row 2"], float]:

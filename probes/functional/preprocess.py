@@ -58,25 +58,6 @@ def centred_rows(rows: Float[Tensor, "row *dim"]) -> Float[Tensor, "row *dim"]:
     return shifted - shifted.mean(0)
 
 
-def principal_coordinates(rows: Float[Tensor, "row dim"], k: int) -> Float[Tensor, "row k"]:
-    """Return centred coordinates along the ``k`` directions of largest variance, at most ``n - 1`` and ``d``.
-
-    Each direction's largest weight is positive.
-
-    Example:
-        >>> principal_coordinates(torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]]), 1).flatten().tolist()
-        [-5.0, 0.0, 5.0]
-    """
-    rows = rows.double()
-    rows = rows - rows.mean(0)
-    if len(rows) > rows.shape[1]:
-        directions = torch.linalg.eigh(rows.T @ rows).eigenvectors.flip(1)[:, :k]
-    else:
-        directions = torch.linalg.svd(rows, full_matrices=False).Vh[:k].T
-    largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
-    return rows @ (directions * largest.sign())
-
-
 def unit_length(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Return each row minus the mean of all, scaled to length 1, so distances measure angles. Zero rows stay 0.
 

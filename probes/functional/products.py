@@ -42,7 +42,7 @@ def add_product(
     """Add ``x y'`` to ``total``, in the dtype of ``x`` and ``y``: one example a column."""
     if x.dtype == total.dtype:
         return total.addmm_(x, y.T)
-    with float32_as_it_is():
+    with full_float32_products():
         for some_x, some_y in zip(
             torch.split(x, _ROWS_IN_FLOAT32, dim=1), torch.split(y, _ROWS_IN_FLOAT32, dim=1), strict=True
         ):
@@ -51,7 +51,7 @@ def add_product(
 
 
 @contextmanager
-def float32_as_it_is() -> Iterator[None]:
+def full_float32_products() -> Iterator[None]:
     """Keep out TF32 and the like, which keep ten bits, whatever the caller has set."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":

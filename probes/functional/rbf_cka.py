@@ -14,8 +14,9 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.cka import Similarity, cka_from_hsic
-from probes.functional.distances import Distances, upper_blocks
+from probes.functional.distances import Distances
 from probes.functional.hsic import HSIC
+from probes.functional.matrix_blocks import upper_matrix_blocks
 from tasks import InputError
 
 MAX_BLOCK_ROWS = 512  # rows and columns of a block
@@ -62,7 +63,7 @@ def rbf_cka(
     """
     y = y.to(x.device)
     kernels = {"x": GaussianKernel(x, fraction, device=device), "y": GaussianKernel(y, fraction, device=device)}
-    value, reason = cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
+    value, reason = rbf_cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), reason)
 
 
@@ -126,7 +127,7 @@ _Names: TypeAlias = tuple[str, str]
 ValueAndReason: TypeAlias = tuple[float, str]  # the reason says why the value is NaN. Empty if it is not
 
 
-def cka_of_kernels(
+def rbf_cka_of_kernels(
     kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Names]
 ) -> dict[_Names, tuple[ValueAndReason, ValueAndReason]]:
     """Return CKA of pairs of kernels of shared examples, biased and debiased, each with the reason for NaN.
@@ -161,7 +162,7 @@ def _hsic(kernels: Mapping[str, GaussianKernel], pairs: Sequence[_Names]) -> dic
     any_kernel = next(iter(kernels.values()))
     products: dict[_Names, list[Float[Tensor, ""]]] = {pair: [] for pair in pairs}
     sums: dict[str, Float[Tensor, "row"]] = {}
-    for rows, columns in upper_blocks(any_kernel.n, _block_rows(len(kernels))):
+    for rows, columns in upper_matrix_blocks(any_kernel.n, _block_rows(len(kernels))):
         is_diagonal = rows == columns
         blocks = {name: kernel(rows, columns) for name, kernel in kernels.items()}
         for (x, y), parts in products.items():
@@ -259,7 +260,7 @@ def _counted(
     n_inside = 0
     # One tensor, not many small ones.
     inside = torch.empty(min(MAX_KEPT_DISTANCES, math.comb(distances.n, 2)), dtype=torch.float64)
-    for rows, columns in upper_blocks(distances.n, MAX_BLOCK_ROWS):
+    for rows, columns in upper_matrix_blocks(distances.n, MAX_BLOCK_ROWS):
         squared = distances.squared(rows, columns)
         if rows == columns:
             i, j = torch.triu_indices(len(squared), len(squared), offset=1, device=squared.device)

@@ -14,7 +14,7 @@ from torch import Tensor
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.permutation_test import FEWEST_RELABELLINGS, permutation_p_value
 from probes.functional.preprocess import centred_rows
-from probes.functional.strata import log_shuffles, single_class_strata, strata_of
+from probes.functional.strata import log_shuffles_in_strata, single_class_strata, strata_of
 from probes.functional.units import FEWEST_ARRANGEMENTS, units_needed
 from tasks.settings import check_count
 
@@ -91,7 +91,7 @@ class Relabelling:
             named: whether a measure tells the classes by name. For the adjusted Rand index, which does not,
                 relabellings that exchange the names of two classes are one.
         """
-        log = log_shuffles(self.strata, self.classes)
+        log = log_shuffles_in_strata(self.strata, self.classes)
         if not named:
             log -= sum(math.lgamma(k + 1) for k in self._interchangeable_classes())
         return math.exp(log) if log < 700 else math.inf

@@ -35,11 +35,11 @@ def single_class_strata(strata: Int[np.ndarray, "example"], classes: Int[np.ndar
     return float(one[strata].mean())
 
 
-def log_shuffles(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:
+def log_shuffles_in_strata(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:
     """Return the logarithm of the number of ways to hand out the classes within strata.
 
     Example:
-        >>> round(math.exp(log_shuffles(np.array([0, 0, 1, 1, 1]), np.array([0, 1, 0, 0, 1]))))
+        >>> round(math.exp(log_shuffles_in_strata(np.array([0, 0, 1, 1, 1]), np.array([0, 1, 0, 0, 1]))))
         6
     """
     cells = np.unique(np.stack([strata, classes]), axis=1, return_counts=True)[1]

@@ -37,7 +37,7 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
     """
     basis_x = _basis(in_float64(x), variance)
     basis_y = _basis(in_float64(y).to(basis_x.device), variance)
-    value, reason = mean_correlation(basis_x, basis_y)
+    value, reason = svcca_correlation(basis_x, basis_y)
     note = reason or f"{basis_x.shape[1]} and {basis_y.shape[1]} directions"
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), note)
 
@@ -55,7 +55,7 @@ def _basis(x: Matrix, variance: float) -> Float[Tensor, "row k"]:
     return u[:, : n_dims_of_singular_values(s, variance)]
 
 
-def mean_correlation(x: Float[Tensor, "row k_x"], y: Float[Tensor, "row k_y"]) -> tuple[float, str]:
+def svcca_correlation(x: Float[Tensor, "row k_x"], y: Float[Tensor, "row k_y"]) -> tuple[float, str]:
     """Return the mean canonical correlation of two orthonormal bases, and why it is NaN (empty if it is not)."""
     for name, basis in (("x", x), ("y", y)):
         if not basis.shape[1]:

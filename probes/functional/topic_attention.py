@@ -165,7 +165,7 @@ class TopicPairs:
             pairs[part] = buckets.sum(dim=1)
             total += sums.sum(dim=0)
             within += topic_sums_within_documents(sums, pairs[part])
-        weight, documents = document_weights(pairs)
+        weight, documents = topic_document_weights(pairs)
         return PairSums(total, pairs.sum(dim=0), within, weight.sum(dim=0), documents)
 
     def _check_pattern(self, pattern: Shaped[Tensor, "..."]) -> None:
@@ -213,7 +213,7 @@ def _kinds(
     return torch.cat([same, relabelled], dim=-1), torch.cat([different, same + different - relabelled], dim=-1)
 
 
-def document_weights(
+def topic_document_weights(
     pairs: Int[Tensor, "example column"],
 ) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
     """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
@@ -231,7 +231,7 @@ def topic_sums_within_documents(
     total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
 ) -> Float[Tensor, "head 2 labelling"]:
     """Sum the weighted means of both kinds of pairs over documents."""
-    weight = document_weights(pairs)[0]
+    weight = topic_document_weights(pairs)[0]
     means = []
     for sums, counts in zip(_kinds(total), _kinds(pairs), strict=True):
         share = weight / counts.clamp(min=1)

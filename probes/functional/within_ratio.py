@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import Array, Labels, Scalar, check_classes, computed_in_torch
+from probes.functional.arrays import Array, Labels, Scalar, check_class_array, computed_in_torch
 from probes.functional.preprocess import centred_rows
 from tasks.settings import check_count
 
@@ -101,7 +101,7 @@ def _prepared(
         n_classes = len(classes)
     else:
         check_count(n_classes=(n_classes, 1))
-        check_classes(labels, "labels", n_classes)
+        check_class_array(labels, "labels", n_classes)
     return centred_rows(points), labels.long(), n_classes
 
 

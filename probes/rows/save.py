@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from probes.engine.batches import Batches, count_given, each_batch
+from probes.engine.batches import Batches, count_batch_examples, each_batch
 from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import Readout, last_token
-from probes.engine.run import measuring_batches
+from probes.engine.run import run_by_steps
 from probes.engine.sites import Sites, residual
 from probes.engine.state import RowsState
 from probes.engine.text_tokenizer import TextTokenizer
@@ -96,7 +96,7 @@ def save_rows(
         stored = StoredExamples.from_folder(folder, header)
         if not len(stored):
             write_store_header(folder, header)
-        known = count_given(batches)
+        known = count_batch_examples(batches)
         if known is not None:
             keeping.check_space(folder, known - len(stored), model)
         reading = TextTokenizer({"": model}, tokenizer, bos)
@@ -131,7 +131,7 @@ def _write_shards(
     probe = keeping.probe()
     waiting = 0
     size_checked = False
-    with _Writer(header, stored, probe) as writer, measuring_batches(model, [probe]) as step:
+    with _Writer(header, stored, probe) as writer, run_by_steps(model, [probe]) as step:
         for batch in batches:
             new = stored.new(batch)
             if not len(new):

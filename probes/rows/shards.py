@@ -19,17 +19,9 @@ from torch import Tensor
 
 from probes.engine.state import RowsState
 from probes.rows.aligned_rows import Columns
-from probes.store.files import (
-    DamagedError,
-    check_safetensors,
-    dump_tensors,
-    file_name,
-    read_json,
-    sync_folder,
-    temporary_of,
-    write_errors,
-    write_json,
-)
+from probes.store.file_names import file_name
+from probes.store.files import DamagedError, read_json, sync_folder, temporary_of, write_errors, write_json
+from probes.store.safetensors_files import check_safetensors, dump_tensors
 from tasks import InputError
 
 ROWS_FORMAT = "mechclust-rows-3"

@@ -1,4 +1,4 @@
-"""Digests of settings and arrays, to tell whether they changed, and hashes of integers."""
+"""Digests of settings and arrays, to tell whether they changed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
-import torch
 import xxhash
-from jaxtyping import Int, Int64, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
 Digestible: TypeAlias = str | bytes | Shaped[np.ndarray, "..."] | Shaped[Tensor, "..."]
@@ -35,16 +34,3 @@ def digest_of(parts: Iterable[Digestible]) -> str:
             data = array.tobytes()
         digest.update(f"{kind} {len(data)} ".encode() + data)
     return str(digest.hexdigest())
-
-
-def splitmix64(x: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-    """Return a hash of each integer, which gives the integers a fixed pseudo-random order."""
-    x = x.to(torch.int64) + -7046029254386353131
-    x = (x ^ _shift(x, 30)) * -4658895280553007687
-    x = (x ^ _shift(x, 27)) * -7723592293110705685
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: Int64[Tensor, "*shape"], by: int) -> Int64[Tensor, "*shape"]:
-    """Return the logical right shift of int64."""
-    return (x >> by) & ((1 << (64 - by)) - 1)

@@ -1,27 +1,20 @@
-"""Files that mechclust writes: whole or not at all, with a checksum, as safetensors or JSON."""
+"""Files that mechclust writes: whole or not at all, with a checksum."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
-import torch
 import xxhash
-from jaxtyping import Shaped, UInt8
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from tasks import InputError
 
@@ -29,8 +22,6 @@ LOCK = ".mechclust.lock"  # stays behind in a folder that had an owner
 VERIFY = "MECHCLUST_VERIFY"  # "0" in the environment: checksums are not compared
 
 _LEFTOVERS_OF_OTHER_HOSTS_S = 86400.0
-_MAX_NAME_LENGTH = 80  # characters of a part of a file's name
-_NO_CHECKSUM = "0" * 32  # stands in a header while the checksum is computed
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.(\d+)\.tmp")
 _FREE_SPACE = "free space there and run the same command again (what was already written is kept)"
 _WAYS_OUT = {
@@ -38,20 +29,8 @@ _WAYS_OUT = {
     errno.EDQUOT: _FREE_SPACE,
     errno.ENAMETOOLONG: "give a shorter name",
 }
-_RECREATE = "delete it and run the same command again to recreate it"
-_RECREATE_OURS = f"give another file or, if mechclust wrote this one, {_RECREATE}"
-_DTYPES = {  # names in safetensors
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+RECREATE = "delete it and run the same command again to recreate it"
+RECREATE_OURS = f"give another file or, if mechclust wrote this one, {RECREATE}"
 
 
 def _host_part(name: str) -> str:
@@ -66,24 +45,6 @@ class DamagedError(InputError):
     """A file that mechclust wrote, whose bytes have changed since."""
 
 
-def file_name(name: str) -> str:
-    """Return a name as part of a file's name: not hidden, without separators, and short enough for every file system.
-
-    ``urllib.parse.unquote`` gives the name back, unless it is long: then it is cut and ends in a digest.
-
-    Example:
-        >>> file_name("a/b"), file_name(".."), file_name("x" * 300)[-20:]
-        ('a%2Fb', '%2E.', 'xxxxxxx-a5d1b4607dc8')
-    """
-    quoted = quote(name, safe=" ", errors="surrogatepass") or "%"
-    if quoted.startswith("."):
-        quoted = f"%2E{quoted[1:]}"
-    if len(quoted) <= _MAX_NAME_LENGTH:
-        return quoted
-    digest = xxhash.xxh3_64_hexdigest(name.encode(errors="surrogatepass"))[:12]
-    return f"{quoted[: _MAX_NAME_LENGTH - 13]}-{digest}"
-
-
 # ---- whole or not at all ----
 
 
@@ -93,12 +54,12 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     Raises:
         InputError: if it cannot be written, such as on a full disk. ``path`` is then unchanged.
     """
-    with _replacing(Path(path)) as file:
+    with replacing_file(Path(path)) as file:
         file.write(data)
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that takes the place of ``path`` once all is written and on the disk."""
     temporary = temporary_of(path)
     with write_errors(path):
@@ -204,139 +165,6 @@ def files_are_verified() -> bool:
     return os.environ.get(VERIFY) != "0"
 
 
-def is_whole_file(path: str | Path) -> bool:
-    """Return whether a safetensors or JSON file that mechclust wrote is there, undamaged. Cost: reading it once."""
-    path = Path(path)
-    try:
-        if path.suffix == ".json":
-            read_json(path)
-            return True
-        return "checksum" in check_safetensors(path)
-    except InputError:
-        return False
-
-
-# ---- safetensors ----
-
-
-def write_safetensors(path: str | Path, tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping[str, str]) -> str:
-    """Write a safetensors file, whole or not at all, from the tensors' own memory, and return its checksum.
-
-    The header gets ``"checksum"``: xxh3_128 over the whole file, with the checksum's own 32 digits as zeros. Equal
-    tensors and headers give equal bytes.
-
-    Args:
-        path: the file.
-        tensors: tensors on any device, of any layout.
-        header: names the format, ``"format": "mechclust-..."``.
-
-    Raises:
-        InputError: if it cannot be written.
-
-    Example:
-        >>> import tempfile, torch
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = write_safetensors(f"{folder}/x", {"x": torch.tensor([1, 2])}, {"format": "mechclust-demo-1"})
-        ...     read_safetensors(f"{folder}/x")
-        ({'x': tensor([1, 2])}, {'format': 'mechclust-demo-1'})
-    """
-    with _replacing(Path(path)) as file:
-        return dump_tensors(file, tensors, header)
-
-
-def dump_tensors(file: BinaryIO, tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping[str, str]) -> str:
-    """Write to an open file as ``write_safetensors`` does, and return the checksum.
-
-    ``safetensors.torch.save_file`` is not used: it writes the header's fields in an order that changes from call to
-    call. Some versions copy every tensor, and its errors do not mention a full disk.
-    """
-    widest_first = sorted(tensors, key=lambda name: tensors[name].element_size(), reverse=True)  # this order aligns all
-    dense = {name: tensors[name].detach().cpu().contiguous() for name in widest_first}
-    start = _start_of_file(dense, {"checksum": _NO_CHECKSUM, **header})
-    contents = [memoryview(_bytes_of(x).numpy()) for x in dense.values()]  # type: ignore[arg-type]
-    digest = xxhash.xxh3_128(start)
-    for content in contents:
-        digest.update(content)
-    checksum = str(digest.hexdigest())
-    file.write(start.replace(_NO_CHECKSUM.encode(), checksum.encode(), 1))
-    for content in contents:
-        file.write(content)
-    return checksum
-
-
-def _start_of_file(tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping[str, str]) -> bytes:
-    """Return the start of a safetensors file, before the tensors: the length of a JSON text, and the text."""
-    record: dict[str, Any] = {"__metadata__": header}
-    start = 0
-    for name, x in tensors.items():
-        end = start + x.numel() * x.element_size()
-        record[name] = {"dtype": _DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(record, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _bytes_of(dense: Shaped[Tensor, "..."]) -> UInt8[Tensor, "byte"]:
-    """Return the memory of a contiguous tensor, also of one row of a column, whose stride ``view`` refuses."""
-    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
-
-
-def read_safetensors(path: str | Path) -> tuple[dict[str, Shaped[Tensor, "..."]], dict[str, str]]:
-    """Return the tensors and the header of a safetensors file, without its checksum, which is compared.
-
-    The tensors are mapped into memory, which holds only used parts. Comparing the checksum reads the file once.
-
-    Raises:
-        InputError: if it is missing, damaged, or written by mechclust and without a checksum.
-    """
-    header = check_safetensors(path)
-    header.pop("checksum", None)
-    with _reading(path), safe_open(str(path), framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 - it is not a mapping
-
-
-def check_safetensors(path: str | Path) -> dict[str, str]:
-    """Return the header of a safetensors file, with its ``"checksum"``, after comparing that. No tensor is kept.
-
-    Raises:
-        InputError: as ``read_safetensors``.
-    """
-    with _reading(path):
-        with safe_open(str(path), framework="pt") as file:
-            header: dict[str, str] = dict(file.metadata() or {})
-        named = header.get("checksum")
-        if not files_are_verified():
-            return header
-        if named is not None and named != _checksum_of(Path(path), named):
-            raise DamagedError(f"{str(path)!r} is damaged (its checksum does not match); {_RECREATE}")
-    if named is None and header.get("format", "").startswith("mechclust-"):
-        raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {_RECREATE}")
-    return header
-
-
-def _checksum_of(path: Path, named: str) -> str:
-    """Return the checksum of a safetensors file whose header names this one."""
-    with open(path, "rb") as file:
-        length = file.read(8)
-        start = length + file.read(int.from_bytes(length, "little"))
-        start = start.replace(f'"checksum":"{named}"'.encode(), f'"checksum":"{_NO_CHECKSUM}"'.encode(), 1)
-        digest = hashlib.file_digest(file, partial(xxhash.xxh3_128, start))
-    return str(digest.hexdigest())
-
-
-@contextmanager
-def _reading(path: str | Path) -> Iterator[None]:
-    """Turn an error of the disk or the format into a sentence."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise InputError(f"no file {str(path)!r}; give the path of a safetensors file") from None
-    except (SafetensorError, OSError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{str(path)!r} is truncated or not a safetensors file ({why}); {_RECREATE_OURS}") from None
-
-
 # ---- JSON ----
 
 
@@ -398,13 +226,13 @@ def read_json(path: str | Path, *, handwritten: bool = False) -> Any:
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # no UTF-8, an integer of 4,301 digits, lists in lists too deep
-        raise InputError(f"{str(path)!r} is damaged (it is not JSON); {_RECREATE_OURS}") from None
+        raise InputError(f"{str(path)!r} is damaged (it is not JSON); {RECREATE_OURS}") from None
     if not files_are_verified():
         return value
     if None in named and not handwritten:
-        raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {_RECREATE}")
+        raise InputError(f"{str(path)!r} has no checksum (it is damaged, or from another version); {RECREATE}")
     if any(each not in (None, checksum) for each in named):
-        raise DamagedError(f"{str(path)!r} is damaged (its checksum does not match); {_RECREATE}")
+        raise DamagedError(f"{str(path)!r} is damaged (its checksum does not match); {RECREATE}")
     return value
 
 

@@ -18,9 +18,9 @@ import mechclust.tasks, mechclust.probes.extend
 from mechclust.probes import CKA, functional
 from mechclust.probes.functional import linear_cka
 from mechclust.tasks.text.corpus import Corpus
-from mechclust.probes.engine.run import check_models
+from mechclust.probes.engine.run import check_hooked_models
 from mechclust.probes.checks.causal_checks import Correct
-from mechclust.probes.functional.svcca import mean_correlation
+from mechclust.probes.functional.svcca import svcca_correlation
 
 assert mechclust.tasks is tasks and mechclust.probes is probes
 assert mechclust.probes.extend is probes.extend and functional is probes.functional

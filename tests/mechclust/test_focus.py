@@ -11,7 +11,7 @@ import torch
 
 from mechclust.attention.view import attention_view_from_patterns
 from mechclust.report.prompt_map import prompt_map
-from mechclust.web.scripts import with_kit
+from mechclust.web.scripts import scripts_with_kit
 
 ATTRIBUTE = "data-lm-suppress-shortcuts"
 
@@ -44,7 +44,7 @@ def test_the_place_has_it_and_no_other_element_is_written_as_html(name):
     ],
 )
 def test_every_element_that_a_script_makes_has_it(package, scripts):
-    text = with_kit(package, *scripts)
+    text = scripts_with_kit(package, *scripts)
     made = re.findall(r"function el\(.*?\n}", text, re.DOTALL)
     assert len(made) == 1
     assert 'made.dataset.lmSuppressShortcuts = "true"' in made[0]

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from probes import Attention, AttentionReadout, Probe, Sum, all_tokens, attention, residual, resolve, run
-from probes.attention_entropy import MeanEntropies
+from probes.attention_entropy import AttentionEntropyReadout
 from probes.engine import attention as attention_module
 from probes.engine.attention import EagerAttention
 from probes.engine.fused_attention import FusedAttention
@@ -233,7 +233,7 @@ def test_padding_needs_no_copy_of_a_pattern(monkeypatch: pytest.MonkeyPatch) -> 
     padded = Batch(torch.zeros(1, n, dtype=torch.int64), (torch.arange(n) >= 100)[None])
     with LargestTensor() as largest:
         mean = FirstToken()(pattern, padded)
-        entropy = MeanEntropies(None)(pattern, padded)
+        entropy = AttentionEntropyReadout(None)(pattern, padded)
     assert largest.numbers < pattern.numel() / 4
     assert mean.tolist() == [[0, 0]]
     assert bool((entropy[..., 0] == 0).all())

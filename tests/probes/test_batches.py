@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
-from probes.engine.batches import count_given, each_batch
+from probes.engine.batches import count_batch_examples, each_batch
 from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
 
@@ -445,7 +445,9 @@ def test_attach_keeps_the_order_and_the_padding_of_its_batch(model: Any) -> None
 
 
 def test_examples_are_counted_without_drawing_them() -> None:
-    assert count_given(["a", "b", "c"]) == count_given(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
-    assert count_given({"text": ["a", "b"]}) == count_given({"input_ids": [[1], [2, 3]]}) == 2
-    assert count_given({"text": "a"}) == count_given({"input_ids": [1, 2]}) == 1
-    assert count_given(iter(["a"])) is None
+    assert (
+        count_batch_examples(["a", "b", "c"]) == count_batch_examples(({"text": "a"}, {"input_ids": [1, 2]}, "c")) == 3
+    )
+    assert count_batch_examples({"text": ["a", "b"]}) == count_batch_examples({"input_ids": [[1], [2, 3]]}) == 2
+    assert count_batch_examples({"text": "a"}) == count_batch_examples({"input_ids": [1, 2]}) == 1
+    assert count_batch_examples(iter(["a"])) is None

@@ -6,7 +6,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from probes.store.files import file_name, write_atomic
+from probes.store.file_names import file_name
+from probes.store.files import write_atomic
 from tests.faults.hostile import HOSTILE
 
 

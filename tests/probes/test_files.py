@@ -21,16 +21,15 @@ from probes.store.files import (
     DamagedError,
     _host_part,
     is_temporary,
-    is_whole_file,
     read_json,
-    read_safetensors,
     remove_leftovers,
     sync_folder,
     temporary_of,
     write_atomic,
     write_json,
-    write_safetensors,
 )
+from probes.store.safetensors_files import read_safetensors, write_safetensors
+from probes.store.whole_files import is_whole_file
 from tasks import InputError
 
 HEADER = {"format": "mechclust-demo-1", "text": 'ü "checksum":"' + "0" * 32}

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probes import NDims, collect_rows, run, save_rows
-from probes.engine.fingerprint import fingerprint, fingerprint_multipliers, identifying_settings, weight_fingerprint
+from probes.engine.fingerprint import fingerprint, fingerprint_multipliers, fingerprinted_settings, weight_fingerprint
 from tasks import Batch, InputError
 
 
@@ -308,7 +308,7 @@ def test_settings_that_change_no_hidden_state_are_left_out() -> None:
     """Fine-tuned models often number other tokens in their configuration than the model that they come from."""
     from transformers import RobertaConfig
 
-    plain = identifying_settings(RobertaConfig())
-    assert identifying_settings(RobertaConfig(bos_token_id=7, eos_token_id=8, sep_token_id=9)) == plain
-    assert identifying_settings(RobertaConfig(pad_token_id=5)) != plain  # from which positions are counted
-    assert identifying_settings(RobertaConfig(num_attention_heads=6)) != plain
+    plain = fingerprinted_settings(RobertaConfig())
+    assert fingerprinted_settings(RobertaConfig(bos_token_id=7, eos_token_id=8, sep_token_id=9)) == plain
+    assert fingerprinted_settings(RobertaConfig(pad_token_id=5)) != plain  # from which positions are counted
+    assert fingerprinted_settings(RobertaConfig(num_attention_heads=6)) != plain

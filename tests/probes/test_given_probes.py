@@ -11,7 +11,7 @@ import torch
 
 import probes
 from probes import NDims, Probe, ProbeResult, Sum, last_token, residual, run
-from probes.engine.probe import probes_as_list
+from probes.engine.run import probes_as_list
 from probes.extend import check_probe
 from tasks import Batch, InputError, LabelledPrompts
 

@@ -24,12 +24,12 @@ from probes import (
     run_stores,
     save_rows,
 )
-from probes.engine.run import measuring_batches
+from probes.engine.run import run_by_steps
 from probes.engine.state import SumState
 from probes.extend import check_probe
 from probes.functional import n_dims, neighbour_purity, neighbour_purity_chance, rbf_cka, svcca
 from probes.functional.neighbour_purity import nearest_rows, purity_by_query, purity_interval
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 from tasks import Batch, InputError
 from tests.probes.test_cka import every_token, states
 
@@ -276,7 +276,7 @@ def test_what_a_batch_costs_does_not_grow_with_the_labels(
     tokens = torch.randint(30, (n, 3), generator=torch.Generator().manual_seed(0))
     batch = Batch(tokens, labels={"task": torch.arange(n)})  # every example is of a class of its own
     found = []
-    with measuring_batches(models, [probe]) as step, monkeypatch.context() as patched:
+    with run_by_steps(models, [probe]) as step, monkeypatch.context() as patched:
         patched.setattr(SumState, "__getitem__", counted)
         for part in batch.split(20):
             before = looks[0]

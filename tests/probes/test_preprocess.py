@@ -9,7 +9,8 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from probes import Preprocess
-from probes.functional.preprocess import outlier_dimensions, principal_coordinates, unit_length, without_class_means
+from probes.functional.preprocess import outlier_dimensions, unit_length, without_class_means
+from probes.functional.top_components import principal_coordinates
 from tasks import InputError
 
 DRAW = torch.Generator().manual_seed(0)

@@ -10,7 +10,7 @@ import torch
 
 from probes import Probe, Rows, Sum, TaskClusterARI, last_token, mean, residual, run
 from probes.engine.result import ProbeResult
-from probes.store.files import write_safetensors
+from probes.store.safetensors_files import write_safetensors
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1]])

@@ -15,7 +15,8 @@ import torch
 
 from probes import ProbeResult, TaskClusterARI, last_token, residual, run
 from probes.engine.result import load_result
-from probes.store.files import read_safetensors, write_atomic, write_safetensors
+from probes.store.files import write_atomic
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from tasks import Batch, InputError
 
 

@@ -33,7 +33,7 @@ from probes import (
 )
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import evaluation_mode
-from probes.engine.run import measuring_batches, run_results
+from probes.engine.run import run_by_steps, run_results
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1], [0, 3]])
@@ -334,7 +334,7 @@ def test_a_wrong_readout_is_told(fake_model: Any, keep: Any) -> None:
 def test_measuring_step_by_step_is_a_run(model: Any, batch: Batch, keep: Any, hooks_of: Any) -> None:
     probe, expected, clean = keep(), keep(), hooks_of(model)
     result = run(model, batch.split(5), expected)
-    with measuring_batches(model, [probe]) as step:
+    with run_by_steps(model, [probe]) as step:
         for part in batch.split(5):
             step(part)
     assert hooks_of(model) == clean
@@ -350,7 +350,7 @@ def test_shards_are_finished_as_a_run(model: Any, batch: Batch, keep: Any) -> No
     expected = run(model, batch.split(5), whole)
     for part in batch.split(5):
         shard = keep()
-        with measuring_batches(model, [shard]) as step:
+        with run_by_steps(model, [shard]) as step:
             step(part)
         steps.append(json.loads(json.dumps(step.state())))
         merged.merge(shard)
@@ -398,7 +398,7 @@ def test_a_probe_may_be_reset_between_steps(model: Any, batch: Batch, keep: Any)
     run(model, batch.split(4), whole)
     run(model, batch, probe)  # what it holds goes on entry
     found: dict[str, list[torch.Tensor]] = {}
-    with measuring_batches(model, [probe]) as step:
+    with run_by_steps(model, [probe]) as step:
         for part in batch.split(4):
             step(part)
             for site in probe.site_names:
@@ -413,7 +413,7 @@ def test_what_fails_in_a_step_leaves_no_hooks(fake_model: Any, keep: Any, hooks_
     model = fake_model(*planted())
     failing = keep()
     vars(failing)["update"] = lambda activations, batch: 1 / 0
-    with pytest.raises(ZeroDivisionError), measuring_batches(model, [failing]) as step:
+    with pytest.raises(ZeroDivisionError), run_by_steps(model, [failing]) as step:
         step(Batch(TOKENS))
     assert hooks_of(model) == {}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from probes import Rows, Sum
 from probes.engine.state import RowsState, SumState
-from probes.store.digest import splitmix64
+from probes.store.splitmix64 import splitmix64
 from tasks import InputError
 
 

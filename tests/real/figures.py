@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report.axes import direct_labels, layer_axis, plot_seeds, subplots
+from mechclust.report.axes import direct_labels, layer_axis, subplots
 from mechclust.report.pictures import print_pictures
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREY, RED, SOFT, styled
 from probes.store.files import write_atomic
 

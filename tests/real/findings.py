@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, Findings, Part, Within, check_part, mean_part, share_part
-from mechclust.report.growth import judge_rise_with_layer, spearman_correlation
+from mechclust.report.rise import judge_rise_with_layer
+from mechclust.report.spearman import spearman_correlation
 
 Found = Mapping[str, Any]  # what run.py gathered, by name
 Values = Sequence[float] | np.ndarray

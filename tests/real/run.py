@@ -27,7 +27,7 @@ from mechclust.evidence import load_findings, save_findings
 from mechclust.evidence.tables import text_table
 from mechclust.jobs import map_jobs
 from mechclust.report.resources import machine_facts
-from mechclust.report.text import table_as_csv
+from mechclust.report.table_text import table_as_csv
 from probes import Readout, mean
 from probes.store.files import write_atomic, write_json
 from tasks import LabelledPrompts

@@ -15,11 +15,12 @@ from matplotlib.patches import Patch
 
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.readings import unit_name
-from mechclust.report.analysis import Panel
 from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.figure_text import figure_text
+from mechclust.report.panel import Panel
 from mechclust.report.prompt_map import CLUSTER, prompt_map
 from mechclust.report.style import CHANCE, COLORS, MARKERS, styled
-from mechclust.report.text import figure_text, short_name
+from mechclust.report.text import short_name
 
 if TYPE_CHECKING:
     import pandas as pd

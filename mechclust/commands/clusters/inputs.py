@@ -29,7 +29,7 @@ from mechclust.models.tokenizers import (
     tokenizer_notes,
 )
 from mechclust.report.p_values import CHANCE_LEVEL
-from mechclust.report.text import join_words
+from mechclust.report.text import list_text
 from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
 from probes.rows.shards import read_shard_index, store_shards
@@ -253,7 +253,7 @@ def _check_given_in_file(prompts: LabelledPrompts, config: ClustersConfig) -> No
     if config.given not in known:
         names = [*WORDS, *TOKENS]
         raise InputError(
-            f"{config.prompts} has no label {config.given!r}, and surface features are {join_words(names)}"
+            f"{config.prompts} has no label {config.given!r}, and surface features are {list_text(names)}"
             f"{did_you_mean(config.given, [*known, *names])}"
         )
     _check_given(config.given, known[config.given], prompts.labels, config)

@@ -27,7 +27,7 @@ from mechclust.commands.units import NONE
 from mechclust.jobs import save_rows_sharded
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
-from mechclust.report.folder import check_folder, save_results
+from mechclust.report.folder import check_folder, save_folder_results
 from probes import LinearDecodability, Probe, ProbeResult, RowStore, Selector, TaskClusterARI, residual, resolve
 from probes.functional.planes import aligned_planes
 from probes.store.digest import digest_of
@@ -91,7 +91,7 @@ def measure_clusters(
             stores = _save_states(resolved, inputs, config, tokenizer, rows, progress=progress)
             result = _measure(resolved.title, stores, inputs, config, rows, progress=progress)
             if out is not None:
-                save_results(out, "clusters", result.results, subject)
+                save_folder_results(out, "clusters", result.results, subject)
     return result
 
 

@@ -14,10 +14,11 @@ from mechclust.commands.clusters.follow import MOSTLY, PARTLY, TIE
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
 from mechclust.commands.units import TEMPLATE
+from mechclust.evidence.intervals import interval_text
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.p_values import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import first_few, interval_text, join_words, layers_text, ranges_text, span_text
+from mechclust.report.text import first_few, layers_text, list_text, ranges_text, span_text
 from tasks.text.visible import quoted, shortened
 
 _SHOWN = (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED)
@@ -153,7 +154,7 @@ def _followed_readings(result: Measurements) -> Iterator[Reading]:
         for what, names in (("Nearly the same in these prompts", followed.same_as(best)),
                             ("As much", followed.as_much_as(best))):  # fmt: skip
             if names:
-                verdicts.append(f"{what}: {join_words(followed.called(name) for name in names)}.")
+                verdicts.append(f"{what}: {list_text(followed.called(name) for name in names)}.")
         yield Reading(
             "Clusters follow",
             f"{_name_of_followed(result, best)} ({_agreement(result, best)})",
@@ -410,7 +411,7 @@ def _notes_on_distinct_states(labels_of: dict[tuple[str, int, int, int], set[str
         has = "has" if len(n_states_at) == 1 else "have"
         most = max(n_states_at.values())
         states = f"{span_text(n_states_at.values())} distinct {'state' if most == 1 else 'states'}"
-        clusters = f"{n_clusters} clusters of {join_words(map(repr, names))}"
+        clusters = f"{n_clusters} clusters of {list_text(map(repr, names))}"
         yield f"{prefix}{_layers_of(n_states_at)} {has} {states} for {clusters}: each state is a cluster of its own."
 
 

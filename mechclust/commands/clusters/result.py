@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from mechclust.commands.clusters import readings
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.result import MeasuredResult
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.evidence.intervals import interval_text
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
-from mechclust.report.text import interval_text, short_name
+from mechclust.report.text import short_name
 
 if TYPE_CHECKING:
     import pandas as pd

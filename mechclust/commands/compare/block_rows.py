@@ -9,8 +9,7 @@ from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.saved_rows import Checkpoint, name_in_errors, save_batches
 from mechclust.models.same_input import same_input
 from probes import residual
-from probes.engine.hooked_model import HookedModel
-from probes.engine.sites import n_blocks
+from probes.engine.hooked_model import HookedModel, n_hooked_blocks
 from tasks import Batch
 
 FEWER_PROMPTS = "--blocks-prompts"
@@ -44,7 +43,7 @@ def save_block_rows(
         progress: show progress bars.
     """
     base, _ = models.values()
-    blocks = residual(range(1, n_blocks(base.hook_dict) + 1))
+    blocks = residual(range(1, n_hooked_blocks(base.hook_dict) + 1))
     for checkpoint, model in models.items():
         folder = block_folder(rows, checkpoint.role)
         with name_in_errors(checkpoint, FEWER_PROMPTS), same_input(base, model) as hooked:

@@ -12,7 +12,7 @@ import numpy as np
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.mossa.task_curves import TaskCurves
-from mechclust.report.text import join_words, ranges_text
+from mechclust.report.text import list_text, ranges_text
 from probes import ProbeResult
 from tasks.text.visible import shortened
 
@@ -43,7 +43,7 @@ class ControlGroups:
             undefined = ranges_text(map(int, self.curves.seen.undefined_layers))
             return f"CKA with the controls is undefined at layers {undefined}" if undefined else ""
         held_out = self.curves.unseen.tasks
-        without = f" (without the held-out {join_words(map(shortened, held_out))})" if held_out else ""
+        without = f" (without the held-out {list_text(map(shortened, held_out))})" if held_out else ""
         return f"tasks with a control: {n}{without}, and medians and their spread need at least {LEAST_FOR_GROUPS}"
 
     @cached_property

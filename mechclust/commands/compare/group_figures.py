@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from mechclust.commands.compare.control_curves import REST
 from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.report.axes import layer_axis, outer_labels, subplots
+from mechclust.report.figure_text import figure_text
 from mechclust.report.style import BLUE, GREY, ORANGE, RED
-from mechclust.report.text import figure_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -31,7 +31,7 @@ from mechclust.models.tokenizers import (
     tokenizer_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
-from mechclust.report.folder import check_folder, folder_bytes, free_space
+from mechclust.report.folder import check_folder, folder_bytes, free_folder_bytes
 from mechclust.report.text import GIB
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
@@ -269,7 +269,7 @@ def _check_disk(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], out: Path) ->
     for model, size in sizes.items():
         n_prompts = sum(map(len, inputs.batches_of(model.task)))
         total += n_prompts * sum(_widths(size)) * getattr(torch, model.dtype).itemsize
-    free = free_space(out)
+    free = free_folder_bytes(out)
     if total - folder_bytes(out / "rows") > free:
         n = sum(map(len, inputs.batches))
         tuned = _widths(sizes[inputs.checkpoints[1]])

@@ -18,7 +18,7 @@ from mechclust.commands.folder import own_folder
 from mechclust.commands.saved_rows import saved_rows
 from mechclust.commands.units import NONE
 from mechclust.models.pretrained import AnyModel
-from mechclust.report.folder import save_results
+from mechclust.report.folder import save_folder_results
 
 
 def compare_models(
@@ -75,7 +75,7 @@ def compare_models(
         if progress:
             print(inputs.units.sentence, file=sys.stderr)
         result = _measure(inputs, config, out / "rows", progress)
-        save_results(out, "compare", result.results, subject)
+        save_folder_results(out, "compare", result.results, subject)
     return result
 
 

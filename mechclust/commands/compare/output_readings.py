@@ -9,8 +9,9 @@ from jaxtyping import Bool
 
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.measurements import Measurements
+from mechclust.evidence.intervals import interval_text
 from mechclust.report.reading import Reading
-from mechclust.report.text import interval_text, layers_text, span_text
+from mechclust.report.text import layers_text, span_text
 from probes import ProbeResult
 
 MATTERS = "Layers that matter to the output"

@@ -15,7 +15,7 @@ from mechclust.commands.sampling import draw_prompts
 from mechclust.jobs import progress_bar
 from mechclust.report.prompt_map import prompt_map
 from probes import RowStore, residual, resolve
-from probes.functional.planes import Planes, aligned_planes
+from probes.functional.planes import AlignedPlanes, aligned_planes
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def prompt_planes(
     if pair["base"].sites == pair["tuned"].sites:
         planes = [aligned_planes([rows], start=xy) for rows, xy in zip(tuned_rows, base.xy, strict=True)]
         xy = np.concatenate([plane.xy for plane in planes])
-        tuned = Planes(xy, np.concatenate([plane.variance for plane in planes]))
+        tuned = AlignedPlanes(xy, np.concatenate([plane.variance for plane in planes]))
     else:
         tuned = aligned_planes(tuned_rows, start=base.xy[0])
     prompts = inputs.prompts

@@ -13,9 +13,10 @@ from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.commands.compare.roles import role_readings
+from mechclust.evidence.intervals import interval_text
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
-from mechclust.report.text import LAYERS, first_few, interval_text, join_words, layers_text, ranges_text, span_text
+from mechclust.report.text import LAYERS, first_few, layers_text, list_text, ranges_text, span_text
 from tasks.text.visible import shortened
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def headline(result: Measurements, tables: Tables) -> str:
     """Return the conclusion."""
     if result.families:
         return (
-            f"The models are of different families ({join_words(result.families)}), so neither was tuned from the "
+            f"The models are of different families ({list_text(result.families)}), so neither was tuned from the "
             "other: 1 - CKA is a difference between two models here, and no effect of tuning."
         )
     if not result.diagonal:
@@ -317,7 +318,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
     ]
     small = counts[counts < 10 * table[["d_tuned", "d_base"]].to_numpy().max()]
     if len(small):
-        which = "every label" if len(small) == len(counts) else join_words(map(shortened, small.index))
+        which = "every label" if len(small) == len(counts) else list_text(map(shortened, small.index))
         notes.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; use debiased_cka.")
     if result.tokenization:
         notes.append(tokenization_in_words(result.tokenization))
@@ -390,7 +391,7 @@ def _not_measured(result: Measurements) -> Iterator[str]:
     requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
     names = [name for name, wanted in requested.items() if wanted]
     if names and not result.diagonal:
-        yield f"There are no results for {join_words(names)}: for these the models need to have the same layers."
+        yield f"There are no results for {list_text(names)}: for these the models need to have the same layers."
 
 
 def _judged_change(result: Measurements) -> str:

@@ -11,12 +11,13 @@ from mechclust.commands.compare import readings, tables
 from mechclust.commands.compare.control_curves import control_table
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.result import MeasuredResult
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 from probes import ProbeResult
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from mechclust.models.sizes import Sizes
 from mechclust.report.reading import Reading
 from mechclust.report.text import first_few
 from probes import HeadRoles, ProbeResult, run
+from probes.engine.head_names import head_name
 from probes.engine.hooked_model import HookedModel
-from probes.engine.sites import head_name
 from probes.head_roles import HEAD_ROLES
 from tasks import Batch, InputError
 from tasks.errors import error_line

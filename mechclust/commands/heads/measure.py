@@ -27,7 +27,7 @@ from mechclust.commands.settings import stamps_of
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
-from mechclust.report.folder import check_folder, check_folder_subject, save_results
+from mechclust.report.folder import check_folder, check_folder_subject, save_folder_results
 from probes import HeadRoles, HookedModel, ProbeResult, run
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch
@@ -92,7 +92,7 @@ def measure_heads(
         if out is not None:
             weights = {"weights": trained.weights}
             check_folder_subject(folder, weights)
-            save_results(folder, "heads", result.results, {**subject, **weights})
+            save_folder_results(folder, "heads", result.results, {**subject, **weights})
     return result
 
 

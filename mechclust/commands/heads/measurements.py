@@ -11,7 +11,7 @@ import torch
 
 from mechclust.commands.heads.config import HeadsConfig
 from probes import ProbeResult
-from probes.engine.sites import head_name
+from probes.engine.head_names import head_name
 from probes.head_roles import HEAD_ROLES
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from mechclust.commands.heads import readings
 from mechclust.commands.heads.measurements import NAMES, Measurements
 from mechclust.commands.result import MeasuredResult
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 

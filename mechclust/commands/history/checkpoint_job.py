@@ -29,11 +29,14 @@ from mechclust.models.sketch import WeightSketch, sketched_weights, weight_sketc
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
 from probes.engine.devices import device_of
-from probes.engine.fingerprint import identifying_settings
+from probes.engine.fingerprint import fingerprinted_settings
 from probes.engine.hooked_model import evaluation_mode, forward
 from probes.store.digest import digest_of
-from probes.store.files import file_name, is_whole_file, read_json, read_safetensors, write_json, write_safetensors
+from probes.store.file_names import file_name
+from probes.store.files import read_json, write_json
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from probes.store.versions import package_versions
+from probes.store.whole_files import is_whole_file
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
@@ -151,7 +154,7 @@ class CheckpointJob:
             "key": self.key,
             "weights": sketch.digest,
             "shapes": sketch.shapes,
-            "config": json.loads(json.dumps(identifying_settings(plain_model(model).config), default=str)),
+            "config": json.loads(json.dumps(fingerprinted_settings(plain_model(model).config), default=str)),
             "tokenizer": tokenizer and tokenizer_digest(tokenizer, self.inputs.prompts.prompts, self.config),
         }
         write_json(self.folder / "facts.json", facts)

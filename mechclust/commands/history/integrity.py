@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 
 from mechclust.models.sketch import WeightSketch
-from mechclust.report.text import join_words
+from mechclust.report.text import list_text
 from tasks.text.visible import quoted
 
 DefectKind = Literal["last", "equal", "order", "states", "tokenizer", "config"]
@@ -182,12 +182,10 @@ def _out_of_order(series: Sequence[Identity], order: list[int]) -> Iterator[Defe
     for checkpoints in misplaced:
         names = [quoted(series[i].name) for i in sorted(checkpoints)]
         if len(checkpoints) > 1:
-            text = f"By the weights, {join_words(names)} are in each other's place."
+            text = f"By the weights, {list_text(names)} are in each other's place."
         else:
             sides = [quoted(series[i].name) for i in _nearest_place(checkpoints[0], apart, order)]
-            text = (
-                f"By the weights, {names[0]} belongs {'between' if len(sides) > 1 else 'beside'} {join_words(sides)}."
-            )
+            text = f"By the weights, {names[0]} belongs {'between' if len(sides) > 1 else 'beside'} {list_text(sides)}."
         yield Defect("order", tuple(sorted(checkpoints)), text)
 
 
@@ -261,4 +259,4 @@ def first_names(names: Sequence[str]) -> str:
     shown = [quoted(name) for name in names[:MAX_NAMED]]
     if len(names) > MAX_NAMED:
         shown.append(f"{len(names) - MAX_NAMED} more")
-    return join_words(shown)
+    return list_text(shown)

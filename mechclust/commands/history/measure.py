@@ -28,7 +28,7 @@ from mechclust.commands.history.trial import check_probes
 from mechclust.commands.saved_rows import rows_errors
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.report.folder import check_folder, save_results
+from mechclust.report.folder import check_folder, save_folder_results
 from probes import ProbeResult
 
 _Job = CheckpointJob | RandomCopy
@@ -93,7 +93,7 @@ def measure_history(
         results = results_by_checkpoint(jobs, config, checkpoints, progress=progress)
         result = _result(str(model), series, inputs, config, jobs, results, random)
         if out is not None:
-            save_results(out, "history", result.results, subject)
+            save_folder_results(out, "history", result.results, subject)
     return result
 
 

@@ -14,9 +14,10 @@ from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
 from mechclust.commands.history.integrity import first_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.start import Origin
+from mechclust.evidence.intervals import interval_text
 from mechclust.report.p_values import least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import interval_text, layers_text, ranges_text
+from mechclust.report.text import layers_text, ranges_text
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:

@@ -14,10 +14,13 @@ from mechclust.commands.history.changes import mean_over_layers
 from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.result import MeasuredResult
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.evidence.intervals import interval_text
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
-from mechclust.report.text import interval_text, short_name, table_text
+from mechclust.report.table_text import table_text
+from mechclust.report.text import short_name
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,11 @@ from jaxtyping import Float
 
 from mechclust.commands.history.measurements import Measurements, PatternBytes
 from mechclust.commands.history.planes import FixedPlanes, evenly_spaced
-from mechclust.report.prompt_map import prompt_classes
-from mechclust.report.text import shortened_text, without_surrogates
-from mechclust.web.scripts import base64_numbers, script_text, with_kit
-from probes.engine.sites import head_name
+from mechclust.report.prompt_map import prompt_map_classes
+from mechclust.report.text import shortened_text
+from mechclust.web.scripts import base64_numbers, script_text, scripts_with_kit
+from probes.engine.head_names import head_name
+from tasks.text.visible import without_surrogates
 
 MAX_HALF_WIDTH = 4.0  # of a frame, in which the mean square distance from the middle is 1
 MAX_ATTENTION_BYTES = 4_000_000  # of patterns on a page
@@ -38,7 +39,7 @@ def slider(result: Measurements) -> str | None:
     return f"""<style>{script_text(package, "history.css")}</style>
 <div id="{place}" class="history"><p>{without_script}</p></div>
 <script type="module">
-{with_kit("mechclust.report", "points.js")}{script_text(package, "history.js")}
+{scripts_with_kit("mechclust.report", "points.js")}{script_text(package, "history.js")}
 show(document.getElementById("{place}"), {data});
 </script>
 """
@@ -58,7 +59,7 @@ def _data(result: Measurements, planes: FixedPlanes) -> dict[str, Any]:
         "texts": [shortened_text(text) for text in planes.texts],
         "places": list(planes.places),
         "labels": [
-            {"name": without_surrogates(name), **prompt_classes(values)} for name, values in planes.labels.items()
+            {"name": without_surrogates(name), **prompt_map_classes(values)} for name, values in planes.labels.items()
         ],
         "xy": [[_packed_plane(layer / reach) for layer in checkpoint] for checkpoint in planes.xy],
         "variance": [[_share(share) for share in checkpoint] for checkpoint in planes.variance.tolist()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import other_curves
 from mechclust.commands.history.inputs import Inputs
-from mechclust.report.trial import try_probes
+from mechclust.report.probe_trial import try_probes
 from tasks import InputError
 
 

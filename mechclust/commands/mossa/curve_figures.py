@@ -43,8 +43,9 @@ from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
 from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band, subplots
+from mechclust.report.figure_text import figure_text
 from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT
-from mechclust.report.text import counted, figure_text
+from mechclust.report.text import counted
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
 _NARROW_SPREAD = 0.10  # below which tuned's interquartile range must fall for there to be a transition

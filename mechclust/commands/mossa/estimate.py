@@ -14,7 +14,7 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
-from mechclust.report.folder import folder_bytes, free_space
+from mechclust.report.folder import folder_bytes, free_folder_bytes
 from mechclust.report.resources import matmul_speed
 from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, adapter_at
@@ -102,7 +102,7 @@ class Plan:
         Raises:
             InputError: with both numbers.
         """
-        free = free_space(out)
+        free = free_folder_bytes(out)
         lacking = self.lacking(out)
         if lacking > free:
             more = "" if lacking == self.disk else " beside what it has kept"

@@ -27,7 +27,7 @@ from mechclust.commands.mossa.model_figures import (
     purity_figure,
 )
 from mechclust.mossa.task_curves import LEAST_TASKS
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.report.style import styled
 
 _BANDS = (

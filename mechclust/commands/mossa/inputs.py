@@ -22,7 +22,7 @@ from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_tokenized_alike, templated_tokenizer, tokenizer_and_sizes
 from mechclust.models.whole_weights import check_whole_weights
-from mechclust.report.text import join_words
+from mechclust.report.text import list_text
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
@@ -258,7 +258,7 @@ def _listed(tasks: Sequence[str]) -> str:
     names = [*map(shortened, tasks[:_MAX_TASKS_LISTED])]
     if len(tasks) > _MAX_TASKS_LISTED:
         names.append(f"{len(tasks) - _MAX_TASKS_LISTED} more")
-    return join_words(names)
+    return list_text(names)
 
 
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:

@@ -28,7 +28,7 @@ from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows
 from probes.engine.probe import Probe
 from probes.engine.sites import Sites
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 from probes.store.versions import package_versions
 
 Array: TypeAlias = Shaped[Tensor, "..."]

@@ -22,7 +22,7 @@ from mechclust.mossa.task_curves import TaskCurves
 from mechclust.training.tuning import Tuned
 from probes import ProbeResult
 from probes.functional.intervals import interval_from_halves
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 
 _HALVES = "debiased_cka_halves"
 MEASURES = {

@@ -24,8 +24,8 @@ from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.mossa.nan_statistics import quantile_over_tasks
 from mechclust.mossa.published import DIMS
 from mechclust.report.axes import bare_axis, direct_labels, subplots
+from mechclust.report.figure_text import figure_text
 from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, SOFT, category_style
-from mechclust.report.text import figure_text
 from mechclust.training.tuning import Tuned
 
 _MULTI_TASK = {TUNED: (ORANGE, "on all tasks"), UNSEEN: (BLUE, "without held-out")}

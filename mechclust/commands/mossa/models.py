@@ -21,7 +21,7 @@ from mechclust.models.instruction_format import FormattedExample, InstructionFor
 from mechclust.models.resolved import ResolvedModel, absolute_path, resolve_model
 from mechclust.training.tuning import TuneConfig
 from probes.engine.fingerprint import fingerprint
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 from tasks._random import generator
 from tasks.text.instructions import Example, InstructionTask, TaskCollection
 

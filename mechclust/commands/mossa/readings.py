@@ -10,11 +10,12 @@ import numpy as np
 
 from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.mossa.curve_statistics import upper_gap
+from mechclust.evidence.intervals import interval_text
+from mechclust.mossa.curve_statistics import upper_curve_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.reading import Reading
-from mechclust.report.text import counted, first_few, interval_text, join_words, layers_text, ranges_text
+from mechclust.report.text import counted, first_few, layers_text, list_text, ranges_text
 from tasks.text.visible import quoted, shortened
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _direction(result: Measurements) -> str:
 
 
 def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
-    return task_bootstrap_interval(result.curves().seen, upper_gap, seed=result.config.seed)
+    return task_bootstrap_interval(result.curves().seen, upper_curve_gap, seed=result.config.seed)
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -209,7 +210,7 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
         else:
             yield Reading("Held-out tasks", "none", verdict=verdict)
         return
-    value = float(upper_gap(curves))
+    value = float(upper_curve_gap(curves))
     if not np.isfinite(value):
         return
     gains = curves.gain[np.isfinite(curves.gain)]
@@ -217,7 +218,7 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
     all_tasks = result.values("all-tasks")[result.is_held_out]
     seen_too = ""
     if np.isfinite(all_tasks).any():
-        seen_too = f", and {float(upper_gap(replace(curves, tuned=all_tasks))):z.2f} if tuned on them too"
+        seen_too = f", and {float(upper_curve_gap(replace(curves, tuned=all_tasks))):z.2f} if tuned on them too"
     which = f"Held out: {first_few(curves.tasks)}"
     yield Reading(which, f"tuned - pre {value:z.2f}{span} if tuned without them{seen_too}", _UPPER)
 
@@ -231,7 +232,7 @@ def _verdicts(result: Measurements) -> Iterator[Reading]:
     for verdict, (what, meaning) in _VERDICTS.items():
         ids = [finding.id for finding in tested if finding.verdict == verdict]
         if ids:
-            yield Reading(what, f"{len(ids)} of {len(tested)} that could be tested: {join_words(ids)}", verdict=meaning)
+            yield Reading(what, f"{len(ids)} of {len(tested)} that could be tested: {list_text(ids)}", verdict=meaning)
 
 
 def _not_tested(result: Measurements) -> Iterator[Reading]:
@@ -241,7 +242,7 @@ def _not_tested(result: Measurements) -> Iterator[Reading]:
         if finding.kind == "finding" and finding.verdict == "not tested":
             ids_by_reason.setdefault(finding.why_not, []).append(finding.id)
     for reason, ids in ids_by_reason.items():
-        yield Reading("Findings not tested", join_words(ids), verdict=f"Reason: {reason}.")
+        yield Reading("Findings not tested", list_text(ids), verdict=f"Reason: {reason}.")
 
 
 # ---- caveats ----

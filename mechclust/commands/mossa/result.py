@@ -11,8 +11,9 @@ from mechclust.commands.mossa import readings, tables
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.result import MeasuredResult
 from mechclust.evidence.families import family_notes
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 

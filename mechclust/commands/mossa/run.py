@@ -17,10 +17,10 @@ from mechclust.commands.mossa.readability import kept_readability
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.train import Trained, train_adapters
 from mechclust.models.resolved import absolute_path
-from mechclust.report.folder import check_folder, save_results
-from mechclust.report.text import join_words
+from mechclust.report.folder import check_folder, save_folder_results
+from mechclust.report.text import list_text
 from probes import ProbeResult
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 from tasks import InputError
 from tasks.text.instructions import MISC, InstructionTask
 from tasks.text.visible import shortened
@@ -66,7 +66,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
         by_task, by_model = measure_models(inputs, config, out, [*trained.failed], progress=progress)
         result = _result(inputs, config, out, trained, by_task, by_model)
-        save_results(out, "mossa", result.results, subject)
+        save_folder_results(out, "mossa", result.results, subject)
         return result
 
 
@@ -135,4 +135,4 @@ def _failure_note(model: Model, why: str, unmeasured: Sequence[str]) -> str:
     if model.kind != UNSEEN or not unmeasured:
         return f"{model.name}: {why}"
     are = "are" if len(unmeasured) > 1 else "is"
-    return f"{model.name}: {why}; without this model {join_words(map(shortened, unmeasured))} {are} not measured"
+    return f"{model.name}: {why}; without this model {list_text(map(shortened, unmeasured))} {are} not measured"

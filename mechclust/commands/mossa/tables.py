@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
+from mechclust.evidence.intervals import interval_text
 from mechclust.mossa.nan_statistics import quantile_over_tasks
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
-from mechclust.report.text import interval_text
 from probes import ProbeResult
 from probes.engine.sites import site_called
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
 from mechclust.commands.topics.tables import MAX_HEADS, first_measured
-from mechclust.report.analysis import Panel
 from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band, subplots
+from mechclust.report.panel import Panel
 from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenization_of, tokenizer_and_sizes
-from mechclust.report.folder import check_folder, check_folder_subject, save_results
+from mechclust.report.folder import check_folder, check_folder_subject, save_folder_results
 from probes import ProbeResult, TopicAttention, TopicEmbedding, residual
 from probes.engine.fingerprint import fingerprint
 from probes.engine.sites import Sites
@@ -88,7 +88,7 @@ def measure_topics(
         if out is not None:
             weights = _weights(result.trained)
             check_folder_subject(Path(out), weights)
-            save_results(out, "topics", result.results, {**subject, **weights})
+            save_folder_results(out, "topics", result.results, {**subject, **weights})
     return result
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from mechclust.commands.topics.tables import first_measured
 from mechclust.commands.topics.variants import variant_title
+from mechclust.evidence.intervals import interval_text
 from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
 from mechclust.report.reading import Reading
-from mechclust.report.text import interval_text, join_words
-from probes.engine.sites import head_name
+from mechclust.report.text import list_text
+from probes.engine.head_names import head_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,7 @@ def headline(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -
         "Neither attention nor token embeddings are shown to bring words of one topic together more than by chance."
     )
     if names:
-        conclusion = f"Words of one topic belong together more than by chance in {join_words(names)}."
+        conclusion = f"Words of one topic belong together more than by chance in {list_text(names)}."
     of_heads = _tested(first_measured(heads), "ratio")
     if not len(of_heads):
         return conclusion
@@ -106,7 +107,7 @@ def _measure(name: str, table: pd.DataFrame, n_tests: int, n_variants: int) -> R
     if len(above):
         titles = [variant_title(row.threshold, row.overlap) for row in above.itertuples()]
         every = "every threshold, with and without overlap" if table["overlap"].nunique() > 1 else "every threshold"
-        where = every if len(above) == n_variants else join_words(titles)
+        where = every if len(above) == n_variants else list_text(titles)
         verdict = f"Above chance at {where} (p at most {above['corrected'].max():.2g}, {correction})."
     else:
         least = table["corrected"].min()
@@ -131,7 +132,7 @@ def _heads(tested: pd.DataFrame, n_permutations: int, highest_ends: tuple[float,
     verdict = f"Corrected for {len(tested)} heads."
     if len(above):
         blocks = sorted(set(above["layer"]))
-        value += f", in {'block' if len(blocks) == 1 else 'blocks'} {join_words(map(str, blocks))}"
+        value += f", in {'block' if len(blocks) == 1 else 'blocks'} {list_text(map(str, blocks))}"
     else:
         n_outside = int((tested["ratio"] > tested["null_high"]).sum())
         verdict += f" Above their own 95% interval: {n_outside}; by chance, on average: {0.025 * len(tested):.2g}."

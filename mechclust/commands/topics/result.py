@@ -12,8 +12,9 @@ from mechclust.commands.result import MeasuredResult
 from mechclust.commands.topics import caveats, readings, tables
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.sources import SHARDS
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import short_name
 from probes import ProbeResult

@@ -10,9 +10,9 @@ import numpy as np
 
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.variants import Variant
-from mechclust.report.text import interval_text
+from mechclust.evidence.intervals import interval_text
 from probes import ProbeResult
-from probes.engine.sites import head_name
+from probes.engine.head_names import head_name
 from probes.functional.topic_embedding import SIMILARITIES
 from tasks import TopicModel
 

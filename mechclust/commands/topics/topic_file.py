@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from probes.store.digest import digest_of
-from probes.store.files import read_safetensors, write_safetensors
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from probes.store.versions import package_versions
 from tasks import InputError, TopicModel
 from tasks.text.topic_model import fit_topics_to_counts

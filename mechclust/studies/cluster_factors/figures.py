@@ -17,15 +17,8 @@ from matplotlib.patches import Patch, Rectangle
 from mechclust.evidence.bounds import Bound
 from mechclust.evidence.intervals import mean_interval
 from mechclust.evidence.verdict import verdict_of
-from mechclust.report.axes import (
-    direct_labels,
-    layer_axis,
-    plot_layers,
-    plot_seeds,
-    plot_widest_chance,
-    step_axis,
-    subplot_rows,
-)
+from mechclust.report.axes import direct_labels, layer_axis, step_axis, subplot_rows
+from mechclust.report.seed_plots import plot_chance_of_seeds, plot_seeds, plot_seeds_by_layer
 from mechclust.report.style import BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, layer_shades
 from mechclust.studies.cluster_factors.config import OVERLAPS, PRIVATE, ClusterFactorsConfig, overlap_arm
 from mechclust.studies.cluster_factors.results import ArmResults, Results
@@ -170,8 +163,8 @@ def within_the_other_figure(results: Results) -> Figure:
 def _curves(axis: Axes, arm: ArmResults, looks: Mapping[str, _Look], chance: Sequence[str]) -> list[_Label]:
     """Draw curves at the end with the wider chance band of some and of all seeds, and return the labels."""
     null = np.concatenate([arm.null[curve][:, -1] for curve in chance])
-    labels = [plot_widest_chance(axis, range(null.shape[1]), null)]
-    return labels + [plot_layers(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
+    labels = [plot_chance_of_seeds(axis, range(null.shape[1]), null)]
+    return labels + [plot_seeds_by_layer(axis, arm.ari[curve][:, -1], *look) for curve, look in looks.items()]
 
 
 # ---- over training ----
@@ -190,7 +183,7 @@ def over_training_figure(results: Results, arms: Sequence[str]) -> Figure:
 def _layers_over_training(axis: Axes, arm: ArmResults, curve: str) -> None:
     """Draw a curve of each layer, with its 95% interval at the end right of it."""
     null = einops.rearrange(arm.null[curve], "seed step layer end -> (seed layer) step end")
-    labels: list[tuple[float, str, object]] = [plot_widest_chance(axis, arm.steps, null)]
+    labels: list[tuple[float, str, object]] = [plot_chance_of_seeds(axis, arm.steps, null)]
     layers = einops.rearrange(arm.ari[curve], "seed step layer -> layer seed step")
     for k, (values, color) in enumerate(zip(layers, layer_shades(len(layers)), strict=True)):
         axis.plot(arm.steps, values.mean(axis=0), color=color, marker=".", ms=3)
@@ -220,7 +213,7 @@ def swaps_figure(results: Results) -> Figure:
     figure, axes = subplot_rows(_arm_titles(results), ylabels, size=(2.3, 2.3), x_axis=layer_axis)
     for n, (axis, (position, arm)) in enumerate(zip(axes, product(where, results.values()), strict=True), 1):
         became = arm.became[:, POSITIONS.index(position)]
-        labels = [plot_layers(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
+        labels = [plot_seeds_by_layer(axis, became[:, KINDS.index(kind)], *look) for kind, look in curves.items()]
         if n % len(results) == 0:
             direct_labels(axis, labels, _LABEL_SIZE)
     return figure

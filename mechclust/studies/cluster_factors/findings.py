@@ -16,7 +16,7 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, EarlierVerdict, Finding, check_part
 from mechclust.evidence.compared import compared, compared_with_untrained
 from mechclust.evidence.findings import TOO_SMALL, finding_number
-from mechclust.report.growth import spearman_correlation
+from mechclust.report.spearman import spearman_correlation
 from mechclust.studies.cluster_factors.config import (
     ARMS,
     CONSTANT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.cluster_factors.config import (
     CONSTANT,

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import share_interval
-from mechclust.report.axes import plain_ticks, plot_medians, subplots
+from mechclust.report.axes import plain_ticks, subplots
+from mechclust.report.seed_plots import plot_seed_medians
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,
@@ -151,7 +152,7 @@ def _losses_on_lines(axis: Axes, runs: Sequence[ProbeResult]) -> None:
     }
     places = [float(place) for place in runs[0].coords["place"]]
     for name, (losses, color) in lines.items():
-        plot_medians(axis, places, losses, (0.25,), color=color, label=name)
+        plot_seed_medians(axis, places, losses, (0.25,), color=color, label=name)
     axis.set(xlabel="position on the straight line", ylabel="training loss (nats)")
     axis.set_yscale("symlog", linthresh=LINEAR_LOSS)
     ticks = [loss for loss in _LOSS_TICKS if loss <= axis.get_ylim()[1]]

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import mean_interval
-from mechclust.report.axes import plain_ticks, plot_medians, subplots
+from mechclust.report.axes import plain_ticks, subplots
+from mechclust.report.seed_plots import plot_seed_medians
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.arm_figures import draw_arm_figures
@@ -79,7 +80,7 @@ def _test_loss(axis: Axes, group: str, networks: list[TrainedNetwork], color: st
         say_none(axis, "none", y=0.5)
         return
     curves = np.maximum([network.curve("test_loss") for network in networks], LEAST_LOSS)
-    plot_medians(axis, range(curves.shape[1]), curves, (0, 0.25), color=color)
+    plot_seed_medians(axis, range(curves.shape[1]), curves, (0, 0.25), color=color)
 
 
 def heads_figure(results: HeadsResults) -> Figure:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,

@@ -11,7 +11,7 @@ from torch import Tensor
 from mechclust.studies.heads_in_models.heads import Heads
 from mechclust.studies.heads_in_models.together import Places, measured_probe, other_heads, site_of
 from probes import HookedModel, ProbeResult, interchange_together
-from probes.engine.sites import head_name
+from probes.engine.head_names import head_name
 from probes.store.versions import package_versions
 from tasks import Batch
 

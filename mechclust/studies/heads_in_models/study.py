@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,

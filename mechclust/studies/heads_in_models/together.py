@@ -13,7 +13,7 @@ from torch import Tensor
 
 from probes import ClusteringHead, HookedModel, ProbeResult, last_token, run
 from probes.checks.bench import bench_of
-from probes.engine.sites import head_name
+from probes.engine.head_names import head_name
 from tasks import Batch
 
 Places = Sequence[tuple[int, int]]  # block and head

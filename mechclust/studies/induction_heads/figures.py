@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import direct_labels, plot_seeds, subplots
+from mechclust.report.axes import direct_labels, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREEN, GREY, RED
 from mechclust.studies.induction_heads.results import RunResults
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.studies.induction_heads.config import InductionHeadsConfig, jobs
 from mechclust.studies.induction_heads.findings import INDUCTION_SCORE, findings_of
 from mechclust.studies.induction_heads.results import RunResults, by_arm, half_step, load_results

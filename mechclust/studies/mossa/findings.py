@@ -14,14 +14,14 @@ from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.findings import TOO_SMALL, finding_number
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
-from mechclust.mossa.findings import (
+from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
-    CurveControl,
     CurveFinding,
-    CurvePart,
-    judged_over_seeds,
+    CurveFindingControl,
+    CurveFindingPart,
+    curve_finding_over_seeds,
 )
-from mechclust.mossa.shuffled_curves import shuffled_clusters
+from mechclust.mossa.shuffled_curves import cluster_shuffled_curves
 from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by_seed
@@ -45,8 +45,8 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
-    parts=(CurvePart("", _encoded_difference, Bound(">", 0)),),
-    control=CurveControl("other operations called encoded", shuffled_clusters),
+    parts=(CurveFindingPart("", _encoded_difference, Bound(">", 0)),),
+    control=CurveFindingControl("other operations called encoded", cluster_shuffled_curves),
     shown="page",
 )
 
@@ -84,22 +84,24 @@ def boundary_note(curves: Sequence[TaskCurves]) -> str:
 
 def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves], not_tested: str) -> list[Finding]:
     """Return C2 to C7, C12, C14 and C20."""
-    plain = [judged_over_seeds(CURVE_FINDINGS[id], seen, not_tested=not_tested) for id in ("C2", "C3", "C5", "C6")]
+    plain = [
+        curve_finding_over_seeds(CURVE_FINDINGS[id], seen, not_tested=not_tested) for id in ("C2", "C3", "C5", "C6")
+    ]
     encoded = [one.curves.select(one.seen & one.encoded) for one in seeds]
-    closer = judged_over_seeds(
+    closer = curve_finding_over_seeds(
         CURVE_FINDINGS["C4"],
         seen,
         control=("tasks that pre-training had encoded", encoded),
         not_tested=not_tested,
         note="the control has little to gain, since its base is similar to the controls already",
     )
-    gain = judged_over_seeds(_C7, seen, not_tested=not_tested, note=_TWO_ENCODED)
+    gain = curve_finding_over_seeds(_C7, seen, not_tested=not_tested, note=_TWO_ENCODED)
     ends = boundary_note(seen)
-    place = judged_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=f"{_CHANGED}; {ends}")
-    groups = judged_over_seeds(CURVE_FINDINGS["C20"], seen, not_tested=not_tested, note=ends)
+    place = curve_finding_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=f"{_CHANGED}; {ends}")
+    groups = curve_finding_over_seeds(CURVE_FINDINGS["C20"], seen, not_tested=not_tested, note=ends)
     has_ceiling = all(one.ceiling is not None for one in seen)
     no_ceiling = not_tested or ("" if has_ceiling else "no task has a second control")
-    distance = judged_over_seeds(CURVE_FINDINGS["C14"], seen, not_tested=no_ceiling)
+    distance = curve_finding_over_seeds(CURVE_FINDINGS["C14"], seen, not_tested=no_ceiling)
     return [*plain, closer, gain, place, groups, distance]
 
 
@@ -109,8 +111,8 @@ def _of_all_seen_together(seeds: Sequence[SeedResults], not_tested: str) -> list
     purity = [_pooled(one, one.purity) for one in seeds]
     by_chance = f"purity by chance {seeds[0].purity_chance:.2f}"
     return [
-        judged_over_seeds(CURVE_FINDINGS["C8"], dims, not_tested=not_tested),
-        judged_over_seeds(CURVE_FINDINGS["C11"], purity, not_tested=not_tested, note=by_chance),
+        curve_finding_over_seeds(CURVE_FINDINGS["C8"], dims, not_tested=not_tested),
+        curve_finding_over_seeds(CURVE_FINDINGS["C11"], purity, not_tested=not_tested, note=by_chance),
     ]
 
 
@@ -122,15 +124,15 @@ def _of_held_out_tasks(seeds: Sequence[SeedResults], curves: Sequence[TaskCurves
     encoded = [one.curves.select(~one.seen & one.encoded) for one in seeds]
     layers = f"{note}; called a later rise until 2026-11-24; {_crossings(seeds)}" if note else ""
     return [
-        judged_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=not_tested, note=layers),
-        judged_over_seeds(
+        curve_finding_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=not_tested, note=layers),
+        curve_finding_over_seeds(
             CURVE_FINDINGS["C18"],
             curves,
             control=("held-out tasks of operations that pre-training had encoded", encoded),
             not_tested=not_tested,
             note=note,
         ),
-        judged_over_seeds(CURVE_FINDINGS["C19"], curves, not_tested=not_tested, note=note),
+        curve_finding_over_seeds(CURVE_FINDINGS["C19"], curves, not_tested=not_tested, note=note),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.kept import load_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, result_path

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from mechclust.mossa.layer_groups import LayerGroups, crossover, group_boundaries_of, groups_of
+from mechclust.mossa.crossovers import crossover
+from mechclust.mossa.layer_groups import LayerGroups, group_boundaries_of, groups_of
 from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
 from mechclust.studies.kept import load_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled_skills, has_ceiling, result_path, suite_of

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import layer_axis, plot_seeds, subplots
+from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import COLORS, GREY
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.figures import shade_layers

@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import interval_over_seeds
-from mechclust.report.axes import layer_axis, plot_seeds, subplots
+from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT
 from mechclust.studies.planted_layers.config import (
     NONE,

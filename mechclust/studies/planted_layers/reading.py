@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mechclust.evidence.intervals import mean_with_interval
-from mechclust.mossa.layer_groups import crossovers, group_boundaries
+from mechclust.mossa.crossovers import crossovers
+from mechclust.mossa.layer_groups import group_boundaries
 from mechclust.mossa.nan_statistics import quantile_over_tasks
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mechclust.evidence import Finding
 from mechclust.models import model_for
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of

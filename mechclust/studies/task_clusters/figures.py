@@ -10,15 +10,8 @@ import einops
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import (
-    bare_axis,
-    direct_labels,
-    plain_ticks,
-    plot_seeds,
-    plot_widest_chance,
-    step_axis,
-    subplots,
-)
+from mechclust.report.axes import bare_axis, direct_labels, plain_ticks, step_axis, subplots
+from mechclust.report.seed_plots import plot_chance_of_seeds, plot_seeds
 from mechclust.report.style import BLUE, GREEN, ORANGE, PURPLE, RED, category_style, layer_shades
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.results import RunResults
@@ -38,7 +31,7 @@ def ari_over_training_figure(runs: Sequence[RunResults]) -> Figure:
     null = np.concatenate([einops.rearrange(run.null, "checkpoint site end -> site checkpoint end") for run in runs])
     titles = {TRAIN_SUBSET: "training subset", VALIDATION_SUBSET: "validation"}
     for axis, (split, title) in zip(axes, titles.items(), strict=True):
-        labels: list[tuple[float, str, Any]] = [plot_widest_chance(axis, steps, null)]
+        labels: list[tuple[float, str, Any]] = [plot_chance_of_seeds(axis, steps, null)]
         curves = einops.rearrange([run.ari[split] for run in runs], "seed checkpoint site -> site seed checkpoint")
         for name, color, values in zip(_names(len(curves)), layer_shades(len(curves)), curves, strict=True):
             plot_seeds(axis, steps, values, color=color, marker=".", ls="--" if name == "FN" else "-")
@@ -63,7 +56,7 @@ def ari_by_layer_figure(arms: Mapping[str, Sequence[RunResults]]) -> Figure:
     for axis, (arm, runs) in zip(axes, arms.items(), strict=True):
         names = _names(runs[0].output_ari.shape[1])
         x = np.arange(len(names))
-        labels = [plot_widest_chance(axis, x, np.stack([run.null[-1] for run in runs]))]
+        labels = [plot_chance_of_seeds(axis, x, np.stack([run.null[-1] for run in runs]))]
         for label, color, values in (
             ("task", BLUE, np.stack([run.ari[VALIDATION_SUBSET][-1] for run in runs])),
             ("output", RED, np.stack([run.output_ari[-1] for run in runs])),

@@ -12,7 +12,7 @@ from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import finding_number, untested_findings
-from mechclust.report.growth import judge_rise_with_layer, judge_rise_with_step
+from mechclust.report.rise import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm

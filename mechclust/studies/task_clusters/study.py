@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.studies.study import Job, Study
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, task_of
 from mechclust.studies.task_clusters.findings import findings_of

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import direct_labels, plot_seeds, step_axis, subplots
+from mechclust.report.axes import direct_labels, step_axis, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREY, MATHTEXT, RED, SOFT, layer_shades
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm

@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import plot_seeds, step_axis, subplots
+from mechclust.report.axes import step_axis, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREY, RED, layer_shades
 from mechclust.studies.topic_structure.arms import DECAYED
 from mechclust.studies.topic_structure.config import TopicStructureConfig

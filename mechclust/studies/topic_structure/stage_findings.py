@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import untested_findings
-from mechclust.report.text import join_words
+from mechclust.report.text import list_text
 from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, shares_of
@@ -118,7 +118,7 @@ def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
     return compared(
         "P4f",
         f"E3, as released, near-zero start, SGD, cross-entropy: {_SHARE}, at "
-        f"{join_words(f'rate {rate:g}' for rate in share or config.released_rates)}",
+        f"{list_text(f'rate {rate:g}' for rate in share or config.released_rates)}",
         {f"rate {rate:g}": Bound(">=", 0.5) for rate in share},
         list(share.values()),
         "W_V and W_K or W_Q exchanged",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.studies.study import Study
 from mechclust.studies.topic_structure import report
 from mechclust.studies.topic_structure.arms import jobs

@@ -98,7 +98,7 @@ class TestClusters:
 
     @pytest.mark.parametrize(("free", "kept", "fits"), [(164, 0, True), (163, 0, False), (114, 50, True)])
     def test_hidden_states_that_are_kept_need_no_room(self, monkeypatch, tmp_path, free, kept, fits):
-        monkeypatch.setattr(clusters, "free_space", lambda folder: free * 2**20)
+        monkeypatch.setattr(clusters, "free_folder_bytes", lambda folder: free * 2**20)
         monkeypatch.setattr(clusters, "folder_bytes", lambda folder: kept * 2**20)
         found = clusters.Estimate(
             40, 2, 75, 100, disk=100 * 2**20, layer=None, operations=None, measuring=None, drawing=DRAWING

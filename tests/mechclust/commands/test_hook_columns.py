@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from mechclust.report.html import table_html
-from mechclust.report.text import table_as_csv, table_text
+from mechclust.report.table_text import table_as_csv, table_text
 from tests.mechclust.commands.hook_columns import check_report, faults
 
 GOOD = pd.DataFrame(

@@ -19,7 +19,7 @@ from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.compare import CompareConfig, compare_models
 from mechclust.commands.folder import default_folder, own_folder, until_reported
 from mechclust.commands.topics import TopicsConfig, measure_topics
-from mechclust.report.text import table_as_csv
+from mechclust.report.table_text import table_as_csv
 from probes import load_result, run_stores
 from probes.store.files import temporary_of
 from probes.store.locks import locked_folder
@@ -31,7 +31,7 @@ from tests.mechclust.commands.test_topics import write_planted_corpus
 def hold(command, gate, argv):
     """Run a command that waits, once it has measured everything, for a file before it writes the first result."""
     module = import_module(f"mechclust.commands.{command}.measure")
-    save = module.save_results
+    save = module.save_folder_results
 
     def wait(*args):
         (gate / "measured").touch()
@@ -39,7 +39,7 @@ def hold(command, gate, argv):
             time.sleep(0.05)
         save(*args)
 
-    module.save_results = wait
+    module.save_folder_results = wait
     sys.exit(main([command, *argv]))
 
 

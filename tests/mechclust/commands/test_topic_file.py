@@ -20,7 +20,8 @@ from mechclust.commands.topics.topic_file import (
     models_of_seeds,
     save_topics,
 )
-from probes.store.files import DamagedError, write_safetensors
+from probes.store.files import DamagedError
+from probes.store.safetensors_files import write_safetensors
 from tasks import InputError, TopicModel
 from tasks.text.word_counts import WordCounts
 

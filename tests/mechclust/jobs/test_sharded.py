@@ -290,7 +290,7 @@ class TestFolder:
 
     def test_nothing_is_measured_twice(self, out: Path, monkeypatch: Any) -> None:
         expected = self.measure(out)
-        monkeypatch.setattr(sharded, "measuring_batches", None)  # calling it would fail
+        monkeypatch.setattr(sharded, "run_by_steps", None)  # calling it would fail
         assert same(self.measure(out), expected)
 
     @pytest.mark.parametrize("damage", ["flipped", "cut", "removed"])

@@ -15,7 +15,7 @@ from torch import nn
 from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, read_metadata, save_model
 from mechclust.models.config import config_from_json
 from mechclust.models.weights import get_weights, initial_weights, set_weights
-from probes.store.files import write_safetensors
+from probes.store.safetensors_files import write_safetensors
 from tasks import InputError
 
 CONFIG = ModelConfig(d_vocab=9, n_ctx=5, n_layers=1, d_model=8, n_heads=2, init_std=0.3, attention="bidirectional")

@@ -11,7 +11,11 @@ import pytest
 from scipy import stats
 
 from mechclust.mossa import curve_statistics as of
-from mechclust.mossa.layer_groups import all_groups
+from mechclust.mossa.layer_groups import (
+    has_all_layer_groups,
+    shared_layers_end_distance,
+    transition_layers_end_distance,
+)
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from tests.mechclust.mossa.test_task_curves import curves
 
@@ -36,17 +40,17 @@ def spread(values):
     [
         (of.base_depth_correlation, stats.spearmanr(np.arange(16), BASE).statistic),
         (of.median_fall, BASE[:4].mean() - BASE[-4:].mean()),
-        (of.spread_growth, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
+        (of.curve_spread_growth, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
         (of.spread_depth_correlation, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
-        (of.last_gap, TUNED[-1] - BASE[-1]),
-        (of.upper_gap, (TUNED - BASE)[8:].mean()),
-        (of.late_gap, (TUNED - BASE)[5:].mean()),
-        (of.least_upper_gap, (TUNED - BASE)[8:].min()),
-        (of.early_gap, (TUNED - BASE)[2:4].mean()),
+        (of.last_curve_gap, TUNED[-1] - BASE[-1]),
+        (of.upper_curve_gap, (TUNED - BASE)[8:].mean()),
+        (of.late_curve_gap, (TUNED - BASE)[5:].mean()),
+        (of.least_upper_curve_gap, (TUNED - BASE)[8:].min()),
+        (of.early_curve_gap, (TUNED - BASE)[2:4].mean()),
         (of.middle_spread_ratio, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
         (of.relative_curve_spread, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
         (
-            partial(of.gain_correlation, covariate="x"),
+            partial(of.curve_gain_correlation, covariate="x"),
             np.corrcoef((RANDOM.tuned - RANDOM.base)[:, 8:].mean(axis=1), RANDOM.covariates["x"])[0, 1],
         ),
         (
@@ -58,20 +62,20 @@ def spread(values):
             np.corrcoef(RANDOM.base[:, 0], RANDOM.covariates["x"])[0, 1],
         ),
         (
-            of.unseen_upper_gap,
+            of.unseen_upper_curve_gap,
             (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[8:].mean(),
         ),
         (
             of.ceiling_share,
             (TUNED - BASE)[8:].mean() / (np.median(RANDOM.ceiling, axis=0) - BASE)[8:].mean(),
         ),
-        (of.null_gap, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
+        (of.null_curve_gap, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
         (
             of.unseen_spread_gap,
             spread(RANDOM.tuned[6:])[8:].mean() - spread(RANDOM.tuned[:6])[8:].mean(),
         ),
         (
-            of.smaller_gap,
+            of.unseen_curve_gap_deficit,
             (np.median(RANDOM.tuned[:6], axis=0) - np.median(RANDOM.base[:6], axis=0))[4:8].mean()
             - (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[4:8].mean(),
         ),
@@ -93,7 +97,7 @@ def test_many_draws_at_once_are_those_one_by_one():
         and name != "correlation"
     ]  # fmt: skip
     assert len(statistics) >= 16
-    for statistic in (*statistics, all_groups):
+    for statistic in (*statistics, has_all_layer_groups, shared_layers_end_distance, transition_layers_end_distance):
         options = {k: v for k, v in given.items() if k in inspect.signature(statistic).parameters}
         together = statistic(drawn, **options)
         for i in range(12):
@@ -113,23 +117,27 @@ class TestLayers:
     def test_distance_of_the_boundaries_from_the_papers(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (3, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (3, 1))
         found = curves(base, tuned)  # shared 1-2, transition 3-4
-        assert float(of.shared_end_distance(found)) == pytest.approx(2 / 4 - 9 / 32)
-        assert float(of.transition_end_distance(found)) == pytest.approx(4 / 4 - 15 / 32)
-        assert np.isnan(of.shared_end_distance(curves(base)))  # no transition
-        assert np.isnan(of.transition_end_distance(curves(base)))
+        assert float(shared_layers_end_distance(found)) == pytest.approx(2 / 4 - 9 / 32)
+        assert float(transition_layers_end_distance(found)) == pytest.approx(4 / 4 - 15 / 32)
+        assert np.isnan(shared_layers_end_distance(curves(base)))  # no transition
+        assert np.isnan(transition_layers_end_distance(curves(base)))
 
     def test_all_groups(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (4, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (4, 1))
         to_the_top, apart = curves(base, tuned), tuned.copy()
         apart[:2, 3] -= 0.1  # tasks differ by .1 at the last layer, where refinement begins
-        assert [float(all_groups(c)) for c in (to_the_top, curves(base), curves(base, apart))] == [0.0, 0.0, 1.0]
+        assert [float(has_all_layer_groups(c)) for c in (to_the_top, curves(base), curves(base, apart))] == [
+            0.0,
+            0.0,
+            1.0,
+        ]
 
 
 class TestUndefined:
     def test_a_task_without_numbers_changes_nothing(self):
         lost = np.full((1, 16), np.nan)
         more = curves(np.concatenate([RANDOM.base, lost]), np.concatenate([RANDOM.tuned, lost]))
-        for statistic in (of.base_depth_correlation, of.upper_gap, of.relative_curve_spread, of.early_gap):
+        for statistic in (of.base_depth_correlation, of.upper_curve_gap, of.relative_curve_spread, of.early_curve_gap):
             assert statistic(more) == pytest.approx(float(statistic(RANDOM)))
 
     def test_correlations_need_three_tasks_and_variance(self):

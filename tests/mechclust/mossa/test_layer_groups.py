@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mechclust.mossa.crossovers import crossover
 from mechclust.mossa.layer_groups import (
     LayerGroups,
     LayerGroupsInterval,
-    crossover,
     group_boundaries,
     layer_groups,
     layer_groups_interval,

@@ -26,17 +26,17 @@ CURVES = replace(
 )
 CHANGES = [
     shuffled.swapped_curves,
-    shuffled.shuffled_controls,
+    shuffled.control_shuffled_curves,
     shuffled.permuted_layers,
-    shuffled.shuffled_held_out,
-    shuffled.shuffled_covariates,
-    shuffled.shuffled_clusters,
+    shuffled.held_out_shuffled_curves,
+    shuffled.covariate_shuffled_curves,
+    shuffled.cluster_shuffled_curves,
 ]
 
 
 @pytest.mark.parametrize(
     ("change", "one", "other"),
-    [(shuffled.swapped_curves, "base", "tuned"), (shuffled.shuffled_controls, "tuned", "null")],
+    [(shuffled.swapped_curves, "base", "tuned"), (shuffled.control_shuffled_curves, "tuned", "null")],
 )
 def test_two_curves_change_places_in_half_of_the_tasks(change, one, other):
     changed = change(CURVES)
@@ -56,15 +56,15 @@ def test_layers_of_all_curves_move_together():
 
 
 def test_as_many_seen_tasks_of_the_same_clusters_are_called_held_out():
-    changed = shuffled.shuffled_held_out(CURVES)
+    changed = shuffled.held_out_shuffled_curves(CURVES)
     assert changed.tasks == CURVES.seen.tasks
     assert [changed.clusters[place] for place in np.flatnonzero(changed.held_out)] == ["x", "y", None]
     whole = replace(CURVES, held_out=np.arange(11) < 4)  # all of x, of which no seen task is left
-    assert shuffled.shuffled_held_out(whole).held_out.sum() == 4
+    assert shuffled.held_out_shuffled_curves(whole).held_out.sum() == 4
 
 
 def test_covariates_are_those_of_other_tasks_seen_ones_for_seen_ones():
-    size = shuffled.shuffled_covariates(CURVES).covariates["size"]
+    size = shuffled.covariate_shuffled_curves(CURVES).covariates["size"]
     assert sorted(size[HELD_OUT]) == [0, 4, 9]
     assert sorted(size[~HELD_OUT]) == [1, 2, 3, 5, 6, 7, 8, 10]
     assert not np.array_equal(size, np.arange(11))
@@ -73,7 +73,7 @@ def test_covariates_are_those_of_other_tasks_seen_ones_for_seen_ones():
 def test_a_cluster_has_the_covariates_of_another():
     of_cluster = {"x": 1.0, "y": 2.0, None: 3.0}
     values = np.array([of_cluster[cluster] for cluster in CURVES.clusters])
-    given = shuffled.shuffled_clusters(replace(CURVES, covariates={"size": values})).covariates["size"]
+    given = shuffled.cluster_shuffled_curves(replace(CURVES, covariates={"size": values})).covariates["size"]
     by_cluster = {cluster: set(given[[c == cluster for c in CURVES.clusters]]) for cluster in of_cluster}
     assert sorted(value for (value,) in by_cluster.values()) == [1, 2, 3]
     assert by_cluster != {cluster: {value} for cluster, value in of_cluster.items()}

@@ -14,14 +14,16 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.axes import subplots
+from mechclust.report.figure_text import figure_text
 from mechclust.report.html import table_html
 from mechclust.report.page import render_report, write_report
+from mechclust.report.panel import Panel
 from mechclust.report.pictures import png_bytes
 from mechclust.report.style import MATHTEXT
-from mechclust.report.text import figure_text, table_as_csv, table_text
-from mechclust.web.scripts import content_policy
+from mechclust.report.table_text import table_as_csv, table_text
+from mechclust.web.scripts import script_content_policy
 from tasks.text.visible import visible_text
 from tests.faults.hostile import HOSTILE
 
@@ -152,13 +154,15 @@ class TestPage:
             facts={"<script>fact()</script>": 1},
             config={"<script>config()</script>": 1},
         )
-        policy = content_policy("<script>view()</script>", "<script>\nmore()</script>", "<script>folded()</script>")
+        policy = script_content_policy(
+            "<script>view()</script>", "<script>\nmore()</script>", "<script>folded()</script>"
+        )
         assert policy.count("'sha256-") == 3
         assert f'<meta http-equiv="Content-Security-Policy" content="{policy.replace(chr(39), "&#39;")}">' in page
         assert page.index("Content-Security-Policy") < page.index("<style")
 
     def test_a_page_without_scripts_may_run_none(self):
-        assert "script-src 'none';" in content_policy("<p>text</p>")
+        assert "script-src 'none';" in script_content_policy("<p>text</p>")
 
     @pytest.mark.parametrize("name", HOSTILE)
     def test_a_report_of_any_text_is_written(self, tmp_path, name, figure):

@@ -8,7 +8,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from mechclust.report.axes import bare_axis, outer_labels, plain_ticks, plot_seeds, step_axis, subplots
+from mechclust.report.axes import bare_axis, outer_labels, plain_ticks, step_axis, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import category_style, layer_shades, styled
 
 

@@ -15,7 +15,7 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report
 from mechclust.report.prompt_map import _packed_plane, prompt_map
 from mechclust.report.text import MAX_CHARACTERS
-from mechclust.web.scripts import with_kit
+from mechclust.web.scripts import scripts_with_kit
 from tasks import InputError
 
 browser = pytest.mark.browser
@@ -226,7 +226,7 @@ def lab(rgb):
     ids=["all cones", "protanopia", "deuteranopia"],
 )
 def test_hues_of_one_shape_can_be_told_apart(seen):
-    hues = re.findall(r"#\w{6}", re.search(r"HUES = \[(.*?)\]", with_kit("mechclust.report", "points.js"))[1])
+    hues = re.findall(r"#\w{6}", re.search(r"HUES = \[(.*?)\]", scripts_with_kit("mechclust.report", "points.js"))[1])
     assert len(hues) == 12
     for same in (hues[:6], hues[6:]):
         colours = [lab(seen @ linear(hue)) for hue in same]

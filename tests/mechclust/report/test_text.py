@@ -10,7 +10,8 @@ import pytest
 
 from mechclust.report.html import table_html
 from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations
-from mechclust.report.text import join_words, ranges_text, table_text
+from mechclust.report.table_text import table_text
+from mechclust.report.text import list_text, ranges_text
 
 
 def test_what_rounds_to_zero_has_no_sign_in_any_table():
@@ -23,7 +24,7 @@ def test_what_rounds_to_zero_has_no_sign_in_any_table():
 
 def test_layers_and_names_in_words():
     assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"
-    assert (join_words(["a"]), join_words(["a", "b"]), join_words("abc")) == ("a", "a and b", "a, b and c")
+    assert (list_text(["a"]), list_text(["a", "b"]), list_text("abc")) == ("a", "a and b", "a, b and c")
 
 
 def test_corrected_p_by_the_definition():

@@ -25,8 +25,9 @@ from mechclust.models.weights import get_weights, trainable_weights
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, accuracy, loop, train
 from probes import NDims, TaskClusterARI
 from probes.engine.hooked_model import forward
-from probes.store.files import read_safetensors, temporary_of, write_safetensors
+from probes.store.files import temporary_of
 from probes.store.locks import locked_folder
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from tasks import InputError
 from tests.damage import WAYS
 

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from scipy.spatial.distance import cdist
 
-from probes.functional.distances import Distances, first_at_distance_zero, squared_differences, upper_blocks
+from probes.functional.distances import Distances, first_at_distance_zero, squared_differences
+from probes.functional.matrix_blocks import upper_matrix_blocks
 from tasks import InputError
 from tests.probes.functional.test_cka import gaussians
 
@@ -21,7 +22,7 @@ def whole(distances: Distances) -> Float[np.ndarray, "row row"]:
     """All of them, from blocks of 7 rows and columns, in the unit of the rows."""
     n = distances.n
     squared = torch.full((n, n), torch.nan, dtype=torch.float64)
-    for rows, columns in upper_blocks(distances.n, 7):
+    for rows, columns in upper_matrix_blocks(distances.n, 7):
         squared[rows, columns] = distances.squared(rows, columns)
         squared[columns, rows] = squared[rows, columns].T
     return squared.sqrt().numpy() / distances.scale

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from probes.functional.cka import cka_from_hsic, linear_cka_terms
-from probes.functional.distances import upper_blocks
 from probes.functional.hsic import HSIC, centred_kernel, hsic_of_blocks, hsic_of_kernels, linear_kernel
+from probes.functional.matrix_blocks import upper_matrix_blocks
 from tests.probes.functional.test_cka import brute_force, gaussians
 
 N = 40
@@ -59,7 +59,7 @@ def test_no_block_is_larger_than_it_may_be_and_none_is_computed_twice(block_rows
     hsic_of_blocks({"x": ones}, N, [("x", "x")])
     computed = shapes[1:]  # the first one shows the device
     assert max(max(shape) for shape in computed) == block_rows
-    assert len(computed) == len(list(upper_blocks(N, block_rows)))
+    assert len(computed) == len(list(upper_matrix_blocks(N, block_rows)))
 
 
 def test_kernels_and_moments_give_the_same() -> None:

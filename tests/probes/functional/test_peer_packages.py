@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from probes import CKA, run
 from probes.functional import linear_cka, n_dims, rbf_cka, svcca
-from probes.functional.rbf_cka import GaussianKernel, cka_of_kernels
+from probes.functional.rbf_cka import GaussianKernel, rbf_cka_of_kernels
 from tests.probes.functional.test_cka import gaussians, related
 from tests.probes.test_cka import every_token, states
 
@@ -68,7 +68,7 @@ def test_rbf(debiased: bool) -> None:
     widths = [w * float((side[0] - side[1]).norm()) for w, side in zip(widths, (x, y), strict=True)]
     fractions = [w / float(torch.pdist(side).quantile(0.5)) for w, side in zip(widths, (x, y), strict=True)]
     kernels = {name: GaussianKernel(side, f) for name, side, f in zip("xy", (x, y), fractions, strict=True)}
-    same, _ = cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
+    same, _ = rbf_cka_of_kernels(kernels, [("x", "y")])["x", "y"][debiased]
     assert same == pytest.approx(reference, abs=1e-12)
     ours = float(rbf_cka(x, y, debiased=debiased))
     assert 1e-6 < abs(ours - reference) < 0.02  # another median

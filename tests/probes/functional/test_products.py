@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from probes.functional.products import check_product_precision, float32_as_it_is, product
+from probes.functional.products import check_product_precision, full_float32_products, product
 from tasks import InputError
 
 
@@ -23,7 +23,7 @@ def test_what_the_caller_set_comes_back() -> None:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        with float32_as_it_is():
+        with full_float32_products():
             assert torch.get_float32_matmul_precision() == "highest"
         assert torch.get_float32_matmul_precision() == "medium"
     finally:

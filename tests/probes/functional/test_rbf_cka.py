@@ -12,7 +12,7 @@ from jaxtyping import Float
 from scipy.spatial.distance import pdist, squareform
 
 from probes.functional import linear_cka, rbf_cka
-from probes.functional.rbf_cka import GaussianKernel, cka_of_kernels, gaussian_kernel_bytes
+from probes.functional.rbf_cka import GaussianKernel, gaussian_kernel_bytes, rbf_cka_of_kernels
 from tasks import InputError
 from tests.probes.functional.test_cka import from_kernels, gaussians, related
 
@@ -117,7 +117,7 @@ def test_every_pair_of_some_rows_of_many_kernels() -> None:
     rows["d"] = torch.ones(60, 2)
     kernels = {name: GaussianKernel(x, 0.5, which) for name, x in rows.items()}
     pairs = [(x, y) for x in "abcd" for y in "abcd"]
-    similarity = cka_of_kernels(kernels, pairs)
+    similarity = rbf_cka_of_kernels(kernels, pairs)
     for x, y in pairs:
         for debiased in (False, True):
             expected = rbf_cka(rows[x][which], rows[y][which], debiased=debiased)

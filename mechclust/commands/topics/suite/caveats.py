@@ -9,7 +9,7 @@ import numpy as np
 from mechclust.commands.topics.caveats import lost_words, tokenization_notes
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.vectors import PARTS
-from mechclust.report.text import join_words
+from mechclust.report.text import list_text
 
 
 def caveats(result: Measurements) -> list[str]:
@@ -43,7 +43,7 @@ def _measured(result: Measurements) -> str:
     times = "once" if len(fitted.seeds) == 1 else f"{len(fitted.seeds)} times"
     return (
         f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {times} (seed "
-        f"{join_words(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
+        f"{list_text(map(str, fitted.seeds))}) on {texts.n_documents} documents; encoders were measured on "
         f"{len(texts.documents)} of them."
     )
 
@@ -56,7 +56,7 @@ def _unknown(result: Measurements) -> Iterator[str]:
     single = [name for name, twins in result.twins.items() if len(twins) == 1]
     if single:
         yield (
-            f"With one set of random weights ({join_words(single)}) nothing is known of what its seed adds; give twins "
+            f"With one set of random weights ({list_text(single)}) nothing is known of what its seed adds; give twins "
             "= 3 in the suite file."
         )
     if fitted.undercount:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of, thresholds_of
 from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, SOURCE
 from mechclust.evidence import Bound, Control, Finding, Findings, Part, resampled_part
-from mechclust.report.text import join_words
+from mechclust.report.text import list_text
 from probes import ProbeResult, load_result
 from tasks import InputError
 
@@ -92,7 +92,7 @@ def _published_table(
     not_tested = ""
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
     if lacking:
-        not_tested = f"the suite has no {join_words(lacking)}"
+        not_tested = f"the suite has no {list_text(lacking)}"
     elif len(thresholds_of(rows["BERT"])) < 2:
         not_tested = "one threshold, so nothing can fall"
     return Finding(
@@ -151,7 +151,7 @@ def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str,
         unit=_unit(chain.from_iterable(pairs.values())),
         shown="page" if measure == "ratio" else "table",
         not_tested="" if names else "no encoder has an untrained twin",
-        note=f"left out, as without an untrained twin: {join_words(without_twins)}" if names and without_twins else "",
+        note=f"left out, as without an untrained twin: {list_text(without_twins)}" if names and without_twins else "",
     )
 
 
@@ -177,7 +177,7 @@ def _unit(curves: Iterable[Curve]) -> str:
         sources.append("topic models")
     if any(curve.without is not None for curve in known):
         sources.append(_WEIGHTS)
-    return join_words(sources)
+    return list_text(sources)
 
 
 def _least(ratios: _Ratios) -> _Numbers:

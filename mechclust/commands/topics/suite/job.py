@@ -24,7 +24,7 @@ from mechclust.models.tokenizers import tokenization_of
 from probes import DistanceMatchedTopicAttention, ProbeResult, attention, load_result, run
 from probes.functional.topic_embedding import SIMILARITIES
 from probes.store.digest import digest_of
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 from probes.store.versions import package_versions
 from tasks import InputError
 from tasks.text.bos_token import Bos

@@ -13,7 +13,7 @@ from mechclust.commands.topics.suite.tables import ATTENTION, ratio_text
 from mechclust.commands.topics.suite.vectors import VECTORS
 from mechclust.evidence.tables import findings_in_tables
 from mechclust.report.reading import Reading
-from mechclust.report.text import join_words, short_name
+from mechclust.report.text import list_text, short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +102,6 @@ def _random_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:
         distances.append(f"{distance:.4f} ({vectors})" if distance < 0.1 else f"{distance:.2g} ({vectors})")
     yield Reading(
         "Ratio of cosines with random weights, largest distance from 1",
-        join_words(distances),
+        list_text(distances),
         verdict=f"The published one is within {_PUBLISHED_DISTANCE}.",
     )

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from mechclust.commands.result import MeasuredResult
 from mechclust.commands.topics.suite import caveats, readings, tables
 from mechclust.commands.topics.suite.measurements import Measurements
-from mechclust.report.analysis import Analysis, Panel
+from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
+from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from probes import ProbeResult
 from probes.functional.topic_embedding import SIMILARITIES
-from probes.store.files import file_name
+from probes.store.file_names import file_name
 
 if TYPE_CHECKING:
     import pandas as pd

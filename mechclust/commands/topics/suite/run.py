@@ -15,7 +15,7 @@ from mechclust.commands.topics.suite.result import SuiteResult
 from mechclust.commands.topics.suite.texts import TOPIC_SEEDS, Texts, read_texts
 from mechclust.commands.topics.variants import chosen_words, kept_words, keys_of, variants_of
 from mechclust.jobs import map_jobs
-from mechclust.report.folder import check_folder, save_results
+from mechclust.report.folder import check_folder, save_folder_results
 from probes.store.digest import digest_of
 from tasks import InputError
 from tasks.text.words import words_of
@@ -65,7 +65,7 @@ def run_suite(config: SuiteConfig, out: str | Path, *, progress: bool = False) -
         workers = {**config.on, "workers": 1} if config.here else config.on
         measured = map_jobs(measure_model, [*jobs.values()], **workers, progress="encoders" if progress else None)
         result = _result(config, models, texts, dict(zip(jobs, measured, strict=True)))
-        save_results(out, "topics", result.results, subject)
+        save_folder_results(out, "topics", result.results, subject)
     return result
 
 

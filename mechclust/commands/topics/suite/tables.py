@@ -16,7 +16,7 @@ from mechclust.commands.topics.suite.models import SuiteModel
 from mechclust.commands.topics.suite.published import RANDOM, published_ratio
 from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, drawn_of
 from mechclust.commands.topics.tables import topic_table
-from probes.engine.sites import head_name
+from probes.engine.head_names import head_name
 from probes.functional.topic_embedding import SIMILARITIES
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from mechclust.attention import AttentionView, attention_view_from_patterns
-from probes.store.files import read_safetensors, write_safetensors
+from probes.store.safetensors_files import read_safetensors, write_safetensors
 from tasks import InputError
 
 VIEW_FORMAT = "mechclust-attention-view-1"

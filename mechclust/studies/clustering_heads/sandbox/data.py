@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Shaped
 
 from mechclust.models import build_model
-from mechclust.sandbox.class_map import map_grid
+from mechclust.sandbox.class_map import class_map_grid
 from mechclust.sandbox.curves import Curves
+from mechclust.sandbox.drawn_planes import drawn_plane_reach
 from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.planes import largest_coordinate
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.dynamics import places_of
@@ -89,9 +89,9 @@ def sandbox_run(
     followed = probe_sequences(task, equivalence)
     cloud = next(task.batches("test", min(_CLOUD_SEQUENCES, task.n_test)))
     values = record_frames(model, weights, torch.from_numpy(followed.tokens), cloud.tokens, task)
-    half_height = max(largest_coordinate(values["xi"]), largest_coordinate(values["cloud"]))
+    half_height = max(drawn_plane_reach(values["xi"]), drawn_plane_reach(values["cloud"]))
     values["simplex"] = _in_triangle(values["probabilities"])
-    values |= _class_map(answers_over(model, weights, map_grid(half_height, _GRID), after=False))
+    values |= _class_map(answers_over(model, weights, class_map_grid(half_height, _GRID), after=False))
     if curves is None:
         curves = Curves(kept, **measure_frames(model, weights, task))  # type: ignore[arg-type]
     return SandboxRun(
@@ -107,7 +107,7 @@ def sandbox_run(
         cloud_answers=cloud.label("answer").numpy(),
         values=values,
         map_half_height=half_height,
-        level_lines=_level_lines(model, weights, largest_coordinate(values["output"])),
+        level_lines=_level_lines(model, weights, drawn_plane_reach(values["output"])),
         curves=curves,
     )
 
@@ -172,7 +172,7 @@ def _change(snapshots: Snapshots, member: int, weights: WeightsByFrame) -> Float
 
 def _level_lines(model: HookedModel, weights: WeightsByFrame, half_height: float) -> Lines:
     """Return the lines on which an answer has one of the probabilities ``_LEVELS``, at each frame."""
-    points = map_grid(half_height, _GRID)
+    points = class_map_grid(half_height, _GRID)
     return [_lines_of_frame(points, answers) for answers in answers_over(model, weights, points, after=True)]
 
 

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import layer_axis, plot_seeds, subplots
+from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
 from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.evidence import Finding
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.origin.findings import origin_findings

@@ -24,7 +24,7 @@ from mechclust.training import TrainConfig, train
 from mechclust.training.callbacks import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
 from probes.engine.fingerprint import fingerprint
-from probes.functional.svcca import mean_correlation, svcca_basis
+from probes.functional.svcca import svcca_basis, svcca_correlation
 from probes.store.versions import package_versions
 from tasks import Batch
 
@@ -140,7 +140,7 @@ def _on_domain(
     curves: dict[str, list[float]] = {}
     notes = []
     for name, (x, y) in pairs.items():
-        correlations = [mean_correlation(of_x, of_y) for of_x, of_y in zip(x, y, strict=True)]
+        correlations = [svcca_correlation(of_x, of_y) for of_x, of_y in zip(x, y, strict=True)]
         curves[name] = [value for value, _ in correlations]
         for layer, (_, why) in enumerate(correlations, start=1):
             if why:

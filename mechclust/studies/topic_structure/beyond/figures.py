@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import direct_labels, plain_ticks, plot_seeds, subplots
+from mechclust.report.axes import direct_labels, plain_ticks, subplots
+from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import COLORS, GREY, SOFT
 from mechclust.studies.topic_structure.arms import OBJECTIVES, beyond_arm, beyond_documents
 from mechclust.studies.topic_structure.beyond.findings import OPTIMIZERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mechclust.report.analysis import Panel
+from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, label_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig

@@ -90,7 +90,7 @@ class TestRoom:
         def full(*args):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("mechclust.report.page.replace_files", full)
+        monkeypatch.setattr("mechclust.report.page.replace_folder_files", full)
         argv = ["clusters", str(gpt2), "--prompts", str(config.prompts), "--out", str(out), "--untrained", "0"]
         assert main([*argv, "--n-permutations", "49", "--n-shuffles", "19", "--n-init", "2"]) == 2
         found = capsys.readouterr()

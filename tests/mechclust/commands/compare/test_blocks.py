@@ -15,7 +15,7 @@ from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
 from mechclust.models.same_input import same_input
 from probes import RowStore, load_result, record
-from probes.engine.run import Measuring
+from probes.engine.run import RunStep
 from probes.functional import linear_cka
 from tests.mechclust.commands.compare.cases import TASKS
 
@@ -273,7 +273,7 @@ class TestResume:
         """Killed while what the tuned model's blocks add was written; then the same call again."""
         monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 8)
         passed: list[int] = []
-        original = Measuring.__call__
+        original = RunStep.__call__
 
         def counting(self, batch):
             if len(passed) == limit:
@@ -281,7 +281,7 @@ class TestResume:
             passed.append(len(batch))
             original(self, batch)
 
-        monkeypatch.setattr(Measuring, "__call__", counting)
+        monkeypatch.setattr(RunStep, "__call__", counting)
         per_model = sum(1 for _ in range(0, 36, 8))
         limit = 3 * per_model + 2
         with pytest.raises(KeyboardInterrupt):

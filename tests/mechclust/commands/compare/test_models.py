@@ -14,7 +14,7 @@ from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_pretrained
 from probes import RowStore
-from probes.engine.run import Measuring
+from probes.engine.run import RunStep
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import write_prompts
 
@@ -225,7 +225,7 @@ class TestAdapters:
 
     def test_an_interrupted_comparison_goes_on(self, gpt2, adapters, config, out, tmp_path, monkeypatch):
         monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 8)
-        passed, original = [], Measuring.__call__
+        passed, original = [], RunStep.__call__
 
         def counting(self, batch):
             if len(passed) == limit:
@@ -233,7 +233,7 @@ class TestAdapters:
             passed.append(len(batch))
             original(self, batch)
 
-        monkeypatch.setattr(Measuring, "__call__", counting)
+        monkeypatch.setattr(RunStep, "__call__", counting)
         limit = 7
         with pytest.raises(KeyboardInterrupt):
             compare_models(str(gpt2), str(adapters / "one"), config, out)

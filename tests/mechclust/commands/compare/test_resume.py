@@ -13,7 +13,7 @@ from mechclust.cli import main
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import check_same_prompts, read_inputs
 from mechclust.report.folder import claim_folder
-from probes.engine.run import Measuring
+from probes.engine.run import RunStep
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
 
@@ -26,7 +26,7 @@ class TestResume:
     def test_an_interrupted_comparison_goes_on(self, gpt2, shaken, measured, config, out, monkeypatch):
         """Killed while the tuned model's rows were written; then the same call again."""
         passed: list[int] = []
-        original = Measuring.__call__
+        original = RunStep.__call__
 
         def counting(self, batch):
             if len(passed) == limit:
@@ -34,7 +34,7 @@ class TestResume:
             passed.append(len(batch))
             original(self, batch)
 
-        monkeypatch.setattr(Measuring, "__call__", counting)
+        monkeypatch.setattr(RunStep, "__call__", counting)
         limit = 7
         with pytest.raises(KeyboardInterrupt):
             compare_models(str(gpt2), str(shaken), config, out)

@@ -27,7 +27,7 @@ END = "; expected at least 6, or there is no interval over tasks"
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals from fewer draws of tasks, which is quicker."""
-    monkeypatch.setattr("mechclust.mossa.findings.RESAMPLES", 200)
+    monkeypatch.setattr("mechclust.mossa.curve_findings.RESAMPLES", 200)
 
 
 @pytest.fixture(scope="module")

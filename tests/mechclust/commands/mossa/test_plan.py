@@ -134,7 +134,7 @@ class TestRoom:
     def test_too_little_is_refused(self, result, base, tasks, out, tmp_path, monkeypatch):
         config = tiny.settings(tasks, svcca=True, keep_rows=True)
         plan = replace(Plan.from_inputs(read_inputs(str(base), config), config), rows=2**30)
-        monkeypatch.setattr("mechclust.commands.mossa.estimate.free_space", lambda _: 2**20)
+        monkeypatch.setattr("mechclust.commands.mossa.estimate.free_folder_bytes", lambda _: 2**20)
         with pytest.raises(InputError) as caught:
             plan.check(config, tmp_path)
         assert str(caught.value).startswith("the run takes up to 1.06 GiB on disk, but ")

@@ -20,8 +20,8 @@ from mechclust.models import ModelConfig
 from mechclust.sandbox import Curves, sandbox_figure, sandbox_film, sandbox_page, sandbox_strip
 from mechclust.sandbox import figure as figure_module
 from mechclust.sandbox.frames import choose_frames
-from mechclust.sandbox.page import _packed, render_sandbox
-from mechclust.sandbox.panels import panel_grid
+from mechclust.sandbox.page import _packed, render_sandbox_page
+from mechclust.sandbox.panels import sandbox_panel_grid
 from mechclust.studies.clustering_heads import loss_spikes
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.results import TrainedNetwork
@@ -287,7 +287,7 @@ def test_panels_that_are_not_there(run):
     with pytest.raises(
         InputError, match=r"^no panel 'class map' \(there are token_embeddings, .*\); did you mean 'class_map'\?$"
     ):
-        panel_grid(["class map"], PANELS)
+        sandbox_panel_grid(["class map"], PANELS)
     with pytest.raises(InputError, match=r"^panels has 'xi' twice; give it once$"):
         sandbox_figure(run, 0, ["xi", "xi"])
     with pytest.raises(InputError, match=r"^panels is empty; expected names such as token_embeddings, "):
@@ -389,7 +389,7 @@ def test_a_page_is_one_file_that_refers_to_no_other(run, tmp_path):
 
 def test_300_frames_of_the_usual_network_stay_below_15_mb(tmp_path):
     snapshots = trained(tmp_path, SparseModularAddition(n_train=64, n_test=400))
-    few, many = (len(render_sandbox(sandbox_run(snapshots, 0, max_frames=n))) for n in (3, 13))
+    few, many = (len(render_sandbox_page(sandbox_run(snapshots, 0, max_frames=n))) for n in (3, 13))
     a_frame = (many - few) / 10
     assert few + 297 * a_frame < 15e6
     assert a_frame < 30e3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from mechclust.mossa.shuffled_curves import shuffled_held_out
+from mechclust.mossa.shuffled_curves import held_out_shuffled_curves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.findings import boundary_note, findings_of
 from tasks.skills import OPERATIONS
@@ -121,7 +121,7 @@ def test_the_controls_about_held_out_tasks():
     chosen = ~SEEN & ENCODED
     gaps = [np.median(m.cka["tuned"][chosen], axis=0) - np.median(m.cka["base"][chosen], axis=0) for m in SEEDS_BY_HAND]
     assert found["C18"].control.parts[0].values == pytest.approx([gap[4:].mean() for gap in gaps])
-    called = shuffled_held_out(SEEDS_BY_HAND[0].curves)
+    called = held_out_shuffled_curves(SEEDS_BY_HAND[0].curves)
     names = np.array(called.tasks)[called.held_out]
     assert sorted(name.split("-")[0] for name in names) == sorted(OPERATIONS)
     held = np.isin(NAMES, names)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mechclust.models import build_model, model_for
-from mechclust.mossa.layer_groups import crossover, layer_groups
+from mechclust.mossa.crossovers import crossover
+from mechclust.mossa.layer_groups import layer_groups
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers import PlantedConfig, plant_in
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, measure_alike, share_learnt

@@ -14,7 +14,7 @@ PlaneName = Literal["pca", "last", "classes"]
 _PLANE_NAMES = ("pca", "last", "classes")
 
 
-class Plane(NamedTuple):
+class DrawnPlane(NamedTuple):
     """A plane in a space of ``d`` dimensions.
 
     Attributes:
@@ -41,11 +41,11 @@ class Plane(NamedTuple):
         return np.divide(inside, total, out=np.full(len(points), np.nan), where=total > 0)
 
 
-def fit_plane(
+def fit_drawn_plane(
     points: Float[np.ndarray, "frame n d"],
     how: PlaneName | ArrayLike = "pca",
     classes: Int[np.ndarray, "n"] | None = None,
-) -> Plane:
+) -> DrawnPlane:
     """Return one plane for all frames.
 
     Args:
@@ -61,12 +61,12 @@ def fit_plane(
 
     Example:
         >>> points = np.random.default_rng(0).normal(size=(5, 40, 3)) * [3.0, 1.0, 0.01]
-        >>> abs(fit_plane(points).directions.round(1)).tolist()
+        >>> abs(fit_drawn_plane(points).directions.round(1)).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
     d = points.shape[-1]
     if not isinstance(how, str):
-        return Plane(_orthonormal(np.asarray(how, dtype=np.float64), d), np.zeros(d))
+        return DrawnPlane(_orthonormal(np.asarray(how, dtype=np.float64), d), np.zeros(d))
     if how not in _PLANE_NAMES:
         raise InputError(f"plane is {how!r}; expected 'pca', 'last', 'classes', or two directions [2 {d}]")
     rows = points.reshape(-1, d) if how == "pca" else points[-1]
@@ -78,7 +78,7 @@ def fit_plane(
     # With fewer than two components, as of two classes, the plane is completed along the axes.
     basis = np.linalg.qr(np.concatenate([components[:2], np.eye(d)]).T)[0].T[:2]
     signs = np.sign(basis[np.arange(2), np.abs(basis).argmax(axis=1)])
-    return Plane(basis * signs[:, None], centre)
+    return DrawnPlane(basis * signs[:, None], centre)
 
 
 def _orthonormal(directions: Float[np.ndarray, "..."], d: int) -> Float[np.ndarray, "2 d"]:
@@ -90,7 +90,7 @@ def _orthonormal(directions: Float[np.ndarray, "..."], d: int) -> Float[np.ndarr
     return np.asarray(basis.T * np.sign(np.diag(corner))[:, None])
 
 
-def largest_coordinate(points: Shaped[np.ndarray, "frame ..."]) -> float:
+def drawn_plane_reach(points: Shaped[np.ndarray, "frame ..."]) -> float:
     """Return the largest coordinate without outlier frames, with a margin."""
     furthest = np.abs(points.reshape(len(points), -1)).max(axis=1)
     return 1.08 * float(np.nanpercentile(furthest, 98)) or 1.0

@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
 from probes import Head, HookedModel, ProbeResult, Site, attention, resolve
-from probes.engine.sites import head_name
+from probes.engine.head_names import head_name
 from probes.head_roles import HEAD_ROLES
 from tasks import InputError
 
@@ -29,7 +29,7 @@ class ChosenHead(NamedTuple):
         return head_name(self.layer, self.head)
 
 
-def heads_with_roles(
+def choose_heads_by_role(
     roles: ProbeResult | None, layers: int | Sequence[int] | None, heads: HeadChoice | None
 ) -> dict[Head, str]:
     """Return the heads with the largest excess of each role that any plays, up to four, with the role.

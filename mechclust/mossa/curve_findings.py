@@ -22,28 +22,30 @@ from mechclust.mossa.curve_statistics import (
     band_correlation,
     base_depth_correlation,
     ceiling_share,
-    early_gap,
-    last_gap,
-    late_gap,
-    least_upper_gap,
+    curve_spread_growth,
+    early_curve_gap,
+    last_curve_gap,
+    late_curve_gap,
+    least_upper_curve_gap,
     median_fall,
     middle_spread_ratio,
-    null_gap,
+    null_curve_gap,
     relative_curve_spread,
-    shared_end_distance,
-    smaller_gap,
     spread_depth_correlation,
-    spread_growth,
-    transition_end_distance,
+    unseen_curve_gap_deficit,
     unseen_spread_gap,
-    unseen_upper_gap,
-    upper_gap,
+    unseen_upper_curve_gap,
+    upper_curve_gap,
 )
-from mechclust.mossa.layer_groups import all_groups
+from mechclust.mossa.layer_groups import (
+    has_all_layer_groups,
+    shared_layers_end_distance,
+    transition_layers_end_distance,
+)
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_bootstrap import MOST_UNDEFINED, Statistic, task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
-from mechclust.report.text import join_words
+from mechclust.report.text import list_text
 
 _PAPER = "Zhao, Ziser & Cohen"
 RESAMPLES = 1000
@@ -52,7 +54,7 @@ _LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True)
-class CurvePart:
+class CurveFindingPart:
     """A statistic of the curves and the bound that it must satisfy.
 
     Attributes:
@@ -67,7 +69,7 @@ class CurvePart:
 
 
 @dataclass(frozen=True)
-class CurveControl:
+class CurveFindingControl:
     """Curves in which a statement is false.
 
     Attributes:
@@ -106,8 +108,8 @@ class CurveFinding:
 
     id: str
     statement: str
-    parts: tuple[CurvePart, ...]
-    control: CurveControl
+    parts: tuple[CurveFindingPart, ...]
+    control: CurveFindingControl
     source: str = _PAPER
     paper: float | None = None
     shown: Shown = "table"
@@ -120,22 +122,22 @@ def _tuned_as_base(curves: TaskCurves) -> TaskCurves:
     return replace(curves, base=curves.tuned)
 
 
-_SWAPPED = CurveControl("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
-_TUNED = CurveControl("the tuned model in place of the base", _tuned_as_base, random=False)
-_LAYERS = CurveControl("layers in one random order", shuffled.permuted_layers)
-_HELD_OUT = CurveControl("random seen tasks called held out", shuffled.shuffled_held_out)
-_EXCHANGED = CurveControl(
-    "single-task models of other tasks for a random half of the tasks", shuffled.shuffled_controls
+_SWAPPED = CurveFindingControl("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
+_TUNED = CurveFindingControl("the tuned model in place of the base", _tuned_as_base, random=False)
+_LAYERS = CurveFindingControl("layers in one random order", shuffled.permuted_layers)
+_HELD_OUT = CurveFindingControl("random seen tasks called held out", shuffled.held_out_shuffled_curves)
+_EXCHANGED = CurveFindingControl(
+    "single-task models of other tasks for a random half of the tasks", shuffled.control_shuffled_curves
 )
-OTHER_TASKS = CurveControl("covariates of other tasks", shuffled.shuffled_covariates)
+OTHER_TASKS = CurveFindingControl("covariates of other tasks", shuffled.covariate_shuffled_curves)
 
 _FINDINGS = (
     CurveFinding(
         id="C2",
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
-            CurvePart("Spearman with depth", base_depth_correlation, Bound("<", -0.8)),
-            CurvePart("first quarter of the layers - last", median_fall, Bound(">=", 0.2)),
+            CurveFindingPart("Spearman with depth", base_depth_correlation, Bound("<", -0.8)),
+            CurveFindingPart("first quarter of the layers - last", median_fall, Bound(">=", 0.2)),
         ),
         control=_TUNED,
         paper=-0.94,
@@ -146,8 +148,8 @@ _FINDINGS = (
         id="C3",
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
-            CurvePart("Spearman with depth", spread_depth_correlation, Bound(">", 0.5)),
-            CurvePart("upper half - 2 x first layer", spread_growth, Bound(">=", 0)),
+            CurveFindingPart("Spearman with depth", spread_depth_correlation, Bound(">", 0.5)),
+            CurveFindingPart("upper half - 2 x first layer", curve_spread_growth, Bound(">=", 0)),
         ),
         control=_TUNED,
         paper=0.88,
@@ -158,8 +160,8 @@ _FINDINGS = (
         statement="the tuned model is closer to the controls than the base on every layer of the upper half, by 0.2 "
         "at the last (difference of medians over tasks)",
         parts=(
-            CurvePart("last layer", last_gap, Bound(">=", 0.2)),
-            CurvePart("least of the upper half", least_upper_gap, Bound(">", 0)),
+            CurveFindingPart("last layer", last_curve_gap, Bound(">=", 0.2)),
+            CurveFindingPart("least of the upper half", least_upper_curve_gap, Bound(">", 0)),
         ),
         control=_SWAPPED,
         paper=0.378,
@@ -169,7 +171,7 @@ _FINDINGS = (
         id="C5",
         statement="in the second eighth of the layers, the tuned model is farther from the controls than the base "
         "(tuned - base, difference of medians)",
-        parts=(CurvePart("", early_gap, Bound("<", 0)),),
+        parts=(CurveFindingPart("", early_curve_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
         shown="page",
@@ -180,8 +182,8 @@ _FINDINGS = (
         statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
         "ranges over tasks)",
         parts=(
-            CurvePart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
-            CurvePart("upper half / that of the base", relative_curve_spread, Bound("<", 0.5)),
+            CurveFindingPart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
+            CurveFindingPart("upper half / that of the base", relative_curve_spread, Bound("<", 0.5)),
         ),
         control=_SWAPPED,
         paper=0.38,
@@ -191,7 +193,7 @@ _FINDINGS = (
         id="C8",
         statement="the tuned model needs more dimensions than the base after the first third of the layers (log2 of "
         "the ratio)",
-        parts=(CurvePart("", late_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", late_curve_gap, Bound(">", 0)),),
         control=_LAYERS,
         paper=1.07,
     ),
@@ -199,7 +201,7 @@ _FINDINGS = (
         id="C9",
         statement="in the second quarter of the layers, the tuned model gains less on the base for held-out tasks "
         "than for seen ones (seen - held out)",
-        parts=(CurvePart("", smaller_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", unseen_curve_gap_deficit, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.15,
         shown="page",
@@ -209,7 +211,7 @@ _FINDINGS = (
         id="C11",
         statement="in the upper half of the layers, nearest neighbours share the cluster more often in the tuned model "
         "than in the base (difference)",
-        parts=(CurvePart("", upper_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", upper_curve_gap, Bound(">", 0)),),
         control=_LAYERS,
         shown="page",
     ),
@@ -217,8 +219,8 @@ _FINDINGS = (
         id="C12",
         statement="if there is a transition, it begins and ends where the paper has it (distance in relative depth)",
         parts=(
-            CurvePart("end of the shared layers from 9/32", shared_end_distance, Bound("<=", 0.1)),
-            CurvePart("end of the transition from 15/32", transition_end_distance, Bound("<=", 0.1)),
+            CurveFindingPart("end of the shared layers from 9/32", shared_layers_end_distance, Bound("<=", 0.1)),
+            CurveFindingPart("end of the transition from 15/32", transition_layers_end_distance, Bound("<=", 0.1)),
         ),
         control=_LAYERS,
         paper=0.0,
@@ -230,7 +232,7 @@ _FINDINGS = (
         id="C13",
         statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
         "(difference)",
-        parts=(CurvePart("", null_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", null_curve_gap, Bound(">", 0)),),
         control=_EXCHANGED,
         source="ours",
     ),
@@ -238,7 +240,7 @@ _FINDINGS = (
         id="C14",
         statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
         "upper half",
-        parts=(CurvePart("", ceiling_share, Bound(">=", 0.5)),),
+        parts=(CurveFindingPart("", ceiling_share, Bound(">=", 0.5)),),
         control=_SWAPPED,
         source="ours",
     ),
@@ -247,7 +249,7 @@ _FINDINGS = (
         statement=f"the tuned model's CKA rises with the {FLESCH_KINCAID} (correlation over tasks, as in layers 15 to "
         "29 of 32)",
         parts=(
-            CurvePart(
+            CurveFindingPart(
                 "",
                 partial(
                     band_correlation,
@@ -267,7 +269,7 @@ _FINDINGS = (
         statement=f"the tuned model's CKA rises with the {COLEMAN_LIAU} (correlation over tasks, as in layers 15 to 23 "
         "of 32)",
         parts=(
-            CurvePart(
+            CurveFindingPart(
                 "",
                 partial(band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
                 Bound(">", 0),
@@ -280,7 +282,7 @@ _FINDINGS = (
         id="C17",
         statement=f"the base model's CKA rises with the {DATA_SIZE} (correlation over tasks, first layer)",
         parts=(
-            CurvePart(
+            CurveFindingPart(
                 "",
                 partial(band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0),
                 Bound(">", 0),
@@ -293,7 +295,7 @@ _FINDINGS = (
         id="C18",
         statement="held-out tasks: in the upper half of the layers, the tuned model is closer to the controls than the "
         "base (difference of medians)",
-        parts=(CurvePart("", unseen_upper_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", unseen_upper_curve_gap, Bound(">", 0)),),
         control=_SWAPPED,
         paper=0.18,
     ),
@@ -301,14 +303,14 @@ _FINDINGS = (
         id="C19",
         statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
         "(difference of interquartile ranges)",
-        parts=(CurvePart("", unseen_spread_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", unseen_spread_gap, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.45,
     ),
     CurveFinding(
         id="C20",
         statement="there are shared layers, a transition, and refinement above (1 if all three)",
-        parts=(CurvePart("", all_groups, Bound(">", 0.5)),),
+        parts=(CurveFindingPart("", has_all_layer_groups, Bound(">", 0.5)),),
         control=_LAYERS,
         source=f"{_PAPER}; bound ours",
         paper=1.0,
@@ -323,7 +325,7 @@ CURVE_FINDINGS = {finding.id: finding for finding in _FINDINGS}
 # ---- over seeds ----
 
 
-def judged_over_seeds(
+def curve_finding_over_seeds(
     stated: CurveFinding,
     curves: Sequence[TaskCurves],
     *,
@@ -351,7 +353,7 @@ def judged_over_seeds(
         ...     )
         ...     for gain in (0.38, 0.4, 0.42)
         ... ]
-        >>> found = judged_over_seeds(CURVE_FINDINGS["C4"], curves)
+        >>> found = curve_finding_over_seeds(CURVE_FINDINGS["C4"], curves)
         >>> found.verdict, round(found.measured, 3), found.control.verdict
         ('holds', 0.4, 'does not hold')
     """
@@ -363,7 +365,7 @@ def judged_over_seeds(
     return _finding_from(stated, parts, Control(name, _parts_over_seeds(stated, control_curves)), "seeds", "", note)
 
 
-def _control_curves(control: CurveControl, curves: Sequence[TaskCurves]) -> tuple[str, Sequence[TaskCurves]]:
+def _control_curves(control: CurveFindingControl, curves: Sequence[TaskCurves]) -> tuple[str, Sequence[TaskCurves]]:
     """Return the name and the curves of a control."""
     name = f"{control.name}, the same in all seeds" if control.random else control.name
     return name, [control.change(one) for one in curves]
@@ -395,7 +397,7 @@ def _few_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> str:
 # ---- over tasks ----
 
 
-def judged_over_tasks(
+def curve_finding_over_tasks(
     stated: CurveFinding,
     curves: TaskCurves | None,
     *,
@@ -461,7 +463,7 @@ def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
         return ""
     if stated.condition:
         return f"there is no {stated.condition}"
-    return f"{join_words(names)} {'is' if len(names) == 1 else 'are'} undefined"
+    return f"{list_text(names)} {'is' if len(names) == 1 else 'are'} undefined"
 
 
 # ---- both ----

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Integer, Shaped
 from torch import Tensor
 
 from probes import HookedModel
-from probes.engine.text_tokenizer import tokenizers_of
+from probes.engine.text_tokenizer import text_tokenizers_of
 from tasks import InputError
 from tasks.text.bos_token import Bos
 from tasks.text.text_encoder import text_encoder
@@ -18,9 +18,9 @@ from tasks.text.text_encoder import text_encoder
 Labels: TypeAlias = Sequence[str | int | None] | Shaped[Tensor, "pos"]
 
 
-def encode_for_all(models: Mapping[str, HookedModel], text: str, bos: Bos) -> list[int]:
+def encode_view_tokens(models: Mapping[str, HookedModel], text: str, bos: Bos) -> list[int]:
     """Return the token ids of a text, identical in every model that has a tokenizer."""
-    ids = {name: text_encoder(tokenizer, bos)([text])[0] for name, tokenizer in tokenizers_of(models).items()}
+    ids = {name: text_encoder(tokenizer, bos)([text])[0] for name, tokenizer in text_tokenizers_of(models).items()}
     if not ids:
         who = " and ".join(dict.fromkeys(type(model).__name__ for model in models.values()))
         raise InputError(
@@ -37,7 +37,7 @@ def encode_for_all(models: Mapping[str, HookedModel], text: str, bos: Bos) -> li
     return tokens
 
 
-def check_ids_of_models(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos"]) -> None:
+def check_view_tokens(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos"]) -> None:
     """Refuse token ids that a model does not know, and a sequence longer than its context."""
     for name, model in models.items():
         who = f"model {name!r}" if name else "the model"
@@ -52,11 +52,11 @@ def check_ids_of_models(models: Mapping[str, HookedModel], ids: Int[Tensor, "pos
             raise InputError(f"there are {len(ids)} tokens, but {who} reads at most {n_ctx}; give fewer")
 
 
-def real_positions(attention_mask: Any, ids: Int[Tensor, "pos"]) -> Bool[Tensor, "pos"]:
+def real_view_tokens(attention_mask: Any, ids: Int[Tensor, "pos"]) -> Bool[Tensor, "pos"]:
     """Return the positions of a sequence that hold real tokens. These are all positions if there is no mask."""
     if attention_mask is None:
         return torch.ones_like(ids, dtype=torch.bool)
-    mask = one_sequence("attention_mask", attention_mask).bool().to(ids.device)
+    mask = view_token_sequence("attention_mask", attention_mask).bool().to(ids.device)
     if mask.shape != ids.shape or not mask.any():
         raise InputError(
             f"attention_mask has length {len(mask)} and {int(mask.sum())} real tokens for {len(ids)} token ids; "
@@ -65,7 +65,7 @@ def real_positions(attention_mask: Any, ids: Int[Tensor, "pos"]) -> Bool[Tensor,
     return mask
 
 
-def decode(models: Mapping[str, HookedModel], ids: Sequence[int]) -> list[str]:
+def decode_view_tokens(models: Mapping[str, HookedModel], ids: Sequence[int]) -> list[str]:
     """Return a string for each token id, by the first tokenizer. Without one, the ids."""
     for model in models.values():
         tokenizer: Any = getattr(model, "tokenizer", None)
@@ -74,7 +74,7 @@ def decode(models: Mapping[str, HookedModel], ids: Sequence[int]) -> list[str]:
     return [str(i) for i in ids]
 
 
-def one_sequence(name: str, value: Any) -> Integer[Tensor, "pos"] | Bool[Tensor, "pos"]:
+def view_token_sequence(name: str, value: Any) -> Integer[Tensor, "pos"] | Bool[Tensor, "pos"]:
     """Return one sequence of integers, given ``[pos]`` or ``[1 pos]``."""
     try:
         row = torch.as_tensor(value)
@@ -90,7 +90,7 @@ def one_sequence(name: str, value: Any) -> Integer[Tensor, "pos"] | Bool[Tensor,
     return row
 
 
-def token_labels(labels: Labels | None, n: int) -> tuple[str | None, ...]:
+def view_token_labels(labels: Labels | None, n: int) -> tuple[str | None, ...]:
     """Return labels as strings, one for each of ``n`` positions. Empty without labels."""
     if labels is None:
         return ()

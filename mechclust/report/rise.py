@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 
 from mechclust.evidence import Bound, Part, mean_part
+from mechclust.report.spearman import spearman_correlation
 
 
 def judge_rise_with_step(
@@ -45,10 +45,3 @@ def judge_rise_with_layer(layers: Float[np.ndarray, "seed layer"]) -> tuple[Part
         mean_part("Spearman", correlations, Bound(">", 0.8)),
         mean_part(f"layer {last} - layer 1", layers[:, last] - layers[:, 1], Bound(">=", 0.2)),
     )
-
-
-def spearman_correlation(x: Shaped[np.ndarray, "n"], y: Shaped[np.ndarray, "n"]) -> float:
-    """Return Spearman's correlation, or NaN for a flat curve, which has no ranks."""
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(x, y).statistic) if np.ptp(y) > 0 else math.nan
