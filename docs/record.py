@@ -24,7 +24,7 @@ from pathlib import Path
 import pandas as pd
 
 from mechclust.evidence import Findings, family_notes, load_findings
-from mechclust.evidence.tables import findings_in_tables, markdown_table
+from mechclust.evidence.finding_tables import findings_in_tables, findings_markdown_table
 from probes.head_roles import HEAD_ROLES
 
 _ROOT = Path(__file__).parents[1]
@@ -63,8 +63,8 @@ def _table(kind: str, names: str, held: str) -> str:
 def _findings_table(study: str, *ids: str) -> str:
     findings = _recorded(study)
     if ids:
-        return markdown_table([finding for finding in findings if finding.id in ids])
-    return "\n\n".join([markdown_table(findings_in_tables(findings)), *family_notes(findings)])
+        return findings_markdown_table([finding for finding in findings if finding.id in ids])
+    return "\n\n".join([findings_markdown_table(findings_in_tables(findings)), *family_notes(findings)])
 
 
 def _headlines() -> str:

@@ -16,10 +16,10 @@ import tyro
 
 from mechclust.cli_settings import SETTINGS
 from mechclust.command_table import ABOUT, COMMANDS, NO_VERIFY, READERS, UNVERIFIED
-from mechclust.jobs import close_bars, one_interrupt
+from mechclust.jobs import close_progress_bars, one_interrupt
 from probes.store.files import VERIFY
 from tasks import InputError
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 from tasks.text.visible import quoted, shortened, visible_text
 
 _MAX_ERROR = 2000  # characters
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for characters that it cannot write
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        return _bad_input(f"no command {argv[0]!r}{suggest(argv[0], COMMANDS)}")
+        return _bad_input(f"no command {argv[0]!r}{error_suggestion(argv[0], COMMANDS)}")
     parser = _parser(argv)  # before one_interrupt, because Ctrl-C during imports does not interrupt a command
     try:
         with one_interrupt(), _verifying(argv) as argv:
@@ -76,13 +76,13 @@ def _verifying(argv: list[str]) -> Iterator[list[str]]:
 
 def _bad_input(sentence: str) -> int:
     """Print an error without control characters, cut in the middle if it is long, and return its exit code."""
-    close_bars()
+    close_progress_bars()
     print(f"mechclust: {shortened(sentence, _MAX_ERROR)}", file=sys.stderr)
     return 2
 
 
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
-    close_bars()
+    close_progress_bars()
     hint = visible_text(str(interrupt.args[0])) if interrupt.args else ""
     print(f"\nmechclust: interrupted{hint}", file=sys.stderr)
     return 130

@@ -32,7 +32,7 @@ def error_sentence(error: BaseException) -> str:
     return re.split(r"(?<!e\.g)\. ", text)[0][:200].rstrip(".") or type(error).__name__
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def error_suggestion(name: str, known: Iterable[str]) -> str:
     """Return a hint at the known names, such as ``" (it has a, b); did you mean 'a'?"``."""
     return f" (it has {', '.join(known)}){did_you_mean(name, known)}"
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tasks._random import generator
 from tasks._regex import RandomRegex
-from tasks.batch import Batch, row_batches
+from tasks.batch import Batch
+from tasks.batch_rows import consecutive_batch_rows
 from tasks.errors import InputError
 from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, ShareBelowOne, ShareBetween, Size, WideSeed, check_settings
 from tasks.task import Task
@@ -294,7 +295,7 @@ class InstructionFollowing(Task):
         self._check_split(split)
         whole = split.removesuffix("_subset")
         instances = self._instances[split] if split == whole else self._subset(whole)
-        for rows in row_batches(len(instances), batch_size):
+        for rows in consecutive_batch_rows(len(instances), batch_size):
             yield self._batch(instances[rows])
 
     def train_batch(self, step: int, batch_size: int) -> Batch:

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from tasks._random import generator
-from tasks.batch import Batch, epoch_rows, row_batches
+from tasks.batch import Batch
+from tasks.batch_rows import consecutive_batch_rows, epoch_batch_rows
 from tasks.errors import InputError
 from tasks.settings import Size, SizeOfSeveral, WideSeed, check_settings
 from tasks.task import Task
@@ -151,7 +152,7 @@ class SparseModularAddition(Task):
         """Yield the sequences of a split, in a fixed order."""
         self._check_split(split)
         digits = self._digits(split)
-        for rows in row_batches(len(digits), batch_size):
+        for rows in consecutive_batch_rows(len(digits), batch_size):
             yield self._batch(digits[rows], rows)
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
@@ -165,7 +166,7 @@ class SparseModularAddition(Task):
     def train_rows(self, steps: range, batch_size: int) -> Int[Tensor, "batch"]:
         """Return which sequences of the split ``"train"`` the steps see, for code that gathers them itself."""
         self.epoch_steps(batch_size)
-        rows = [epoch_rows(self.seed, step, self.n_train, batch_size) for step in steps]
+        rows = [epoch_batch_rows(self.seed, step, self.n_train, batch_size) for step in steps]
         return torch.from_numpy(np.concatenate(rows))
 
     def epoch_steps(self, batch_size: int) -> int:

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tasks._random import generator
-from tasks.batch import Batch, row_batches
+from tasks.batch import Batch
+from tasks.batch_rows import consecutive_batch_rows
 from tasks.errors import InputError
 from tasks.settings import Count, CountOrZero, Several, Size, check_count, check_settings
 from tasks.task import Task
@@ -118,7 +119,7 @@ class RepeatedTokens(Task):
         """Yield the sequences of a split, in a fixed order."""
         self._check_split(split)
         whole = self._draw(generator(self.seed, f"{split} sequences"), np.arange(self.n_test))
-        for rows in row_batches(self.n_test, batch_size):
+        for rows in consecutive_batch_rows(self.n_test, batch_size):
             yield whole.select(torch.from_numpy(rows))
 
     def train_batch(self, step: int, batch_size: int) -> Batch:

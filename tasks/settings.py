@@ -32,13 +32,14 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from tasks.errors import InputError, suggest
+from tasks.errors import InputError, error_suggestion
+from tasks.repeated_values import repeated_values
 
 ConfigT = TypeVar("ConfigT")
 
 
 @dataclass(frozen=True)
-class Limit:
+class SettingLimit:
     """One end of a setting's range, written into its type: ``Annotated[int, AtLeast(2)]``.
 
     Attributes:
@@ -52,10 +53,10 @@ class Limit:
     number: float
 
 
-AtLeast = partial(Limit, "at least", operator.ge)
-AtMost = partial(Limit, "at most", operator.le)
-Above = partial(Limit, "above", operator.gt)
-Below = partial(Limit, "below", operator.lt)
+AtLeast = partial(SettingLimit, "at least", operator.ge)
+AtMost = partial(SettingLimit, "at most", operator.le)
+Above = partial(SettingLimit, "above", operator.gt)
+Below = partial(SettingLimit, "below", operator.lt)
 
 _MAX_INTEGER = 2**63 - 1  # largest 64-bit integer of PyTorch and NumPy
 _MAX_SEED = 2**32 - 1  # largest seed of scikit-learn
@@ -85,13 +86,13 @@ ShareBetween = Annotated[float, Above(0), Below(1)]
 _KINDS = {str: "a string", bool: "True or False"}
 
 
-def to_json(config: Any) -> dict[str, Any]:
+def settings_to_json(config: Any) -> dict[str, Any]:
     """Return a configuration's fields as JSON types, nested configurations included."""
     return json.loads(json.dumps(asdict(config)))  # type: ignore[no-any-return]
 
 
-def from_json(like: Any, values: Mapping[str, Any]) -> Any:
-    """Return the configuration that ``to_json`` wrote.
+def settings_from_json(like: Any, values: Mapping[str, Any]) -> Any:
+    """Return the configuration that ``settings_to_json`` wrote.
 
     Args:
         like: its class, or a configuration of the class with values for fields that ``values`` lacks.
@@ -106,7 +107,7 @@ def from_json(like: Any, values: Mapping[str, Any]) -> Any:
     for name, value in values.items():
         default = getattr(like, name, None)
         if is_dataclass(default) and isinstance(value, Mapping):
-            changes[name] = from_json(default, value)
+            changes[name] = settings_from_json(default, value)
         else:
             changes[name] = _tuples(value)
     return like(**changes) if like is cls else replace(like, **changes)
@@ -161,7 +162,7 @@ def _check(name: str, value: Any, kind: Any) -> None:
         check_choice(**{name: (value, parts)})
     elif origin is Annotated:
         _check(name, value, parts[0])
-        _check_limits(name, value, [mark for mark in parts[1:] if isinstance(mark, Limit)])
+        _check_limits(name, value, [mark for mark in parts[1:] if isinstance(mark, SettingLimit)])
     elif origin in (Union, UnionType):
         others = [part for part in parts if part is not NoneType]
         if value is not None:
@@ -207,7 +208,7 @@ def _check_number(name: str, value: Any) -> None:
         raise InputError(f"{name} is {value}; expected a finite number")
 
 
-def _check_limits(name: str, value: Any, limits: Iterable[Limit]) -> None:
+def _check_limits(name: str, value: Any, limits: Iterable[SettingLimit]) -> None:
     for limit in limits:
         if not limit.holds(value, limit.number):
             raise InputError(f"{name} is {value}; expected {limit.words} {limit.number}")
@@ -217,7 +218,7 @@ def _check_fields(cls: Any, names: Iterable[str]) -> None:
     known = [field.name for field in fields(cls)]
     for name in names:
         if name not in known:
-            raise InputError(f"{cls.__name__} has no field {name!r}{suggest(name, known)}")
+            raise InputError(f"{cls.__name__} has no field {name!r}{error_suggestion(name, known)}")
 
 
 def _tuples(value: Any) -> Any:
@@ -227,8 +228,8 @@ def _tuples(value: Any) -> Any:
 # ---- checks of one argument ----
 
 
-def check_different(**given: Sequence[object]) -> None:
-    """Refuse values of which one is given twice: ``check_different(seeds=seeds)``.
+def check_different_settings(**given: Sequence[object]) -> None:
+    """Refuse values of which one is given twice: ``check_different_settings(seeds=seeds)``.
 
     Raises:
         InputError: naming the first, such as ``"seeds has 3 twice; give it once"``.
@@ -237,16 +238,6 @@ def check_different(**given: Sequence[object]) -> None:
         twice = repeated_values(values)
         if twice:
             raise InputError(f"{name} has {twice[0]!r} twice; give it once")
-
-
-def repeated_values(values: Sequence[Any]) -> list[Any]:
-    """Return the values that occur earlier in the list, in order.
-
-    Example:
-        >>> repeated_values(["a", "b", "a"])
-        ['a']
-    """
-    return [value for i, value in enumerate(values) if value in values[:i]]
 
 
 def check_multiple(**given: tuple[int, int]) -> None:

@@ -24,7 +24,7 @@ from tasks.settings import (
     Size,
     SizeOfSeveral,
     WideSeed,
-    check_different,
+    check_different_settings,
     check_settings,
 )
 from tasks.task import Task
@@ -388,4 +388,4 @@ def _check_names(field: str, names: Sequence[str], known: Sequence[str]) -> None
     for name in names:
         if name not in known:
             raise InputError(f"{field} has {name!r}; expected some of {', '.join(known)}")
-    check_different(**{field: names})
+    check_different_settings(**{field: names})

@@ -11,8 +11,8 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from tasks.batch import Batch
-from tasks.errors import InputError, suggest
-from tasks.settings import from_json, to_json
+from tasks.errors import InputError, error_suggestion
+from tasks.settings import settings_from_json, settings_to_json
 
 _TASKS: dict[str, type[Task]] = {}
 
@@ -87,11 +87,11 @@ class Task(ABC):
 
     def _check_split(self, split: str) -> None:
         if split not in self.splits:
-            raise InputError(f"no split {split!r} in {self.name}{suggest(split, self.splits)}")
+            raise InputError(f"no split {split!r} in {self.name}{error_suggestion(split, self.splits)}")
 
     def to_config(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary that ``Task.from_config`` turns back into an equal task."""
-        return {"name": self.name, **to_json(self)}
+        return {"name": self.name, **settings_to_json(self)}
 
     @staticmethod
     def from_config(config: dict[str, Any]) -> Task:
@@ -104,4 +104,4 @@ class Task(ABC):
         name = config.pop("name", None)
         if name not in _TASKS:
             raise InputError(f"no task {name!r} (there are {', '.join(sorted(_TASKS))})")
-        return from_json(_TASKS[name], config)  # type: ignore[no-any-return]
+        return settings_from_json(_TASKS[name], config)  # type: ignore[no-any-return]

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 from tasks._random import generator
-from tasks.batch import Batch, epoch_rows, row_batches
+from tasks.batch import Batch
+from tasks.batch_rows import consecutive_batch_rows, epoch_batch_rows
 from tasks.errors import InputError
 from tasks.settings import (
     MAX_SIZE,
@@ -329,7 +330,7 @@ class TopicDocuments(Task):
         self._check_split(split)
         shown, selected = self._static_masks(split)
         tokens, topics = self._documents(split)
-        for rows in row_batches(self.n_documents, batch_size):
+        for rows in consecutive_batch_rows(self.n_documents, batch_size):
             yield self._batch(shown[rows], selected[rows], tokens[rows], topics[rows], rows)
 
     def text(self, split: str, n: int = 500, n_tokens: int = 100, batch_size: int = 100) -> Iterator[Batch]:
@@ -343,7 +344,7 @@ class TopicDocuments(Task):
         """
         self._check_split(split)
         tokens, topics = self._documents(split)
-        for rows in row_batches(min(n, self.n_documents), batch_size):
+        for rows in consecutive_batch_rows(min(n, self.n_documents), batch_size):
             beginning = tokens[rows, :n_tokens]
             yield self._batch(beginning, None, beginning, topics[rows, :n_tokens], rows)
 
@@ -352,7 +353,7 @@ class TopicDocuments(Task):
         check_count(batch_size=(batch_size, 1))
         if batch_size > self.n_documents:
             raise InputError(f"batch_size is {batch_size}; expected at most the {self.n_documents} documents")
-        rows = epoch_rows(self.seed, step, self.n_documents, batch_size)
+        rows = epoch_batch_rows(self.seed, step, self.n_documents, batch_size)
         tokens, topics = self._documents("train")
         if self.masking == "fresh":
             shown, selected = self._masked(tokens[rows], generator(self.seed, "fresh masks", step))

@@ -299,7 +299,7 @@ def measured(name: str, folder: Path) -> Numbers:
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each figure's file says what it draws."""
-    monkeypatch.setattr("mechclust.report.analysis.png_bytes", picture)
+    monkeypatch.setattr("mechclust.report.panel.png_bytes", picture)
 
 
 @pytest.mark.usefixtures("described")
@@ -324,7 +324,7 @@ def main() -> None:
     RECORDED.mkdir(exist_ok=True)
     for name in sys.argv[1:] or RUNS:
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("mechclust.report.analysis.png_bytes", picture)
+            patch.setattr("mechclust.report.panel.png_bytes", picture)
             found = measured(name, Path(folder))
         record: dict[str, Any] = {"machine": machine(), "numbers": {k: len(found[k]) for k in sorted(found)}}
         path = RECORDED / f"{name}-transformer-lens-{major}.json"

@@ -7,7 +7,7 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.evidence import load_findings
-from mechclust.evidence.tables import findings_in_tables
+from mechclust.evidence.finding_tables import findings_in_tables
 from probes.extend import check_probe
 
 ROOT = Path(__file__).parents[1]

@@ -14,10 +14,10 @@ from mechclust.cli_settings import PRESET_SETTINGS, Perhaps
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa
-from mechclust.evidence.tables import findings_in_tables, text_table
+from mechclust.evidence.finding_tables import findings_in_tables, findings_text_table
 from mechclust.report.text import LAYERS
 from tasks import InputError
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 
 _BASE = "a hub name, or a local directory with model and tokenizer (loaded offline)"
 _PRESETS = "defaults of all other options: flan2021: as published; small: for a small model on two CPU cores"
@@ -49,7 +49,7 @@ def mossa_command(argv: list[str]) -> None:
     name = first.parse_known_args(argv)[0].preset
     known = presets(tyro.MISSING)
     if name is not None and name not in known:
-        raise InputError(f"no preset {name!r} of mossa{suggest(name, known)}")
+        raise InputError(f"no preset {name!r} of mossa{error_suggestion(name, known)}")
     config = MossaConfig(tasks=tyro.MISSING) if name is None else known[name]
     parsed: Any = tyro.cli(
         _arguments(config),
@@ -62,7 +62,7 @@ def mossa_command(argv: list[str]) -> None:
     folder = parsed.out or default_folder("mossa", parsed.base, parsed.config.tasks)
     with goes_on(folder):
         result = run_mossa(parsed.base, parsed.config, folder, progress=True)
-        findings = text_table(findings_in_tables(result.findings))
+        findings = findings_text_table(findings_in_tables(result.findings))
         show(result, folder, brief=parsed.brief, print_figures=parsed.print_figures, below=f"{LAYERS}\n\n{findings}")
 
 

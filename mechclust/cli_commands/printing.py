@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from mechclust.commands.result import MeasuredResult
-from mechclust.evidence.tables import findings_in_tables, markdown_table, text_table
+from mechclust.evidence.finding_tables import findings_in_tables, findings_markdown_table, findings_text_table
 from mechclust.report.analysis import Analysis
 from mechclust.report.table_text import table_text
 from tasks import InputError
@@ -73,7 +73,7 @@ def show_findings(analysis: Analysis, folder: Path, *, markdown: bool = False, b
         markdown: print a Markdown table.
         below: text to print after it.
     """
-    table = markdown_table if markdown else text_table
+    table = findings_markdown_table if markdown else findings_text_table
     headline = "" if markdown else f"{analysis.headline}\n\n"
     print_visible(f"{headline}{table(findings_in_tables(analysis.findings))}")
     if below:

@@ -9,7 +9,7 @@ import tyro
 
 from mechclust.cli_commands.printing import PrintFigures, print_visible, show_findings
 from mechclust.cli_settings import Perhaps
-from mechclust.evidence.tables import findings_in_tables, markdown_table, text_table
+from mechclust.evidence.finding_tables import findings_in_tables, findings_markdown_table, findings_text_table
 from mechclust.studies import open_run, report_run
 from mechclust.studies.record import is_record, judge_again, record_run
 from tasks import InputError
@@ -34,7 +34,7 @@ def command(
     if figures and record is None:
         raise InputError("figures are kept in a record alone; add --record FOLDER")
     if record is None and is_record(run_folder):
-        table = markdown_table if markdown else text_table
+        table = findings_markdown_table if markdown else findings_text_table
         print_visible(
             f"{table(findings_in_tables(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}"
         )

@@ -13,7 +13,7 @@ from mechclust.cli_settings import SETTINGS
 from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics.suite import SuiteConfig, run_suite
-from mechclust.evidence.tables import findings_in_tables, text_table
+from mechclust.evidence.finding_tables import findings_in_tables, findings_text_table
 
 _OUT = "folder of the topics, the measurements and the report; runs/topics-suite-SUITE-CORPUS by default"
 _ABOUT = (
@@ -28,7 +28,7 @@ def suite_command(argv: list[str]) -> None:
     folder = parsed.out or default_folder("topics-suite", parsed.config.suite[0], *parsed.config.corpus[:1])
     with goes_on(folder):
         result = run_suite(parsed.config, folder, progress=True)
-        findings = text_table(findings_in_tables(result.findings))
+        findings = findings_text_table(findings_in_tables(result.findings))
         show(result, folder, brief=parsed.brief, print_figures=parsed.print_figures, below=findings)
 
 

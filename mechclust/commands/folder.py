@@ -30,7 +30,7 @@ def default_folder(command: str, *parts: Any) -> Path:
 
     Args:
         command: name of the command.
-        parts: models, adapters and files, each shortened to its last part, leaving out ``None``.
+        parts: models, adapters and files, each cut to its last part, leaving out ``None``.
 
     Example:
         >>> default_folder("compare", "openai/gpt2", "./tuned", "data/prompts.jsonl").as_posix()

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from mechclust.models import build_model, load_model, load_pretrained
 from mechclust.models.resolved import resolve_model
-from mechclust.models.tokenizers import tokenize_prompts, tokenizer_and_sizes
+from mechclust.models.tokenized_prompts import tokenize_prompts
+from mechclust.models.tokenizers import tokenizer_and_sizes
 from mechclust.models.weights import set_weights
 from mechclust.report.folder import check_writable
 from mechclust.report.pictures import png_bytes

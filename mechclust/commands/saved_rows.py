@@ -14,8 +14,9 @@ import torch
 from mechclust.commands.parts import shard_rows
 from mechclust.commands.settings import Dtype, ModelSettings
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.models.adapters import adapter_of, plain_model, set_adapter
+from mechclust.models.adapters import adapter_of, set_adapter
 from mechclust.models.load_plain import AttentionKind
+from mechclust.models.plain_model import plain_model
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from mechclust.jobs import Engine, Ray
-from mechclust.jobs.engine import engine_address
+from mechclust.jobs.ray_engine import ray_engine_address
 from mechclust.models import load_pretrained, set_adapter
 from mechclust.models.adapters import adapter_of, check_adapter
 from mechclust.models.load_plain import Quantization
@@ -63,7 +63,7 @@ class EngineSettings:
             raise InputError(f"{what} is for a Ray cluster; add --engine ray, or leave it out")
         engine = self.jobs
         if isinstance(engine, Ray):
-            engine_address(engine)
+            ray_engine_address(engine)
         if self.here and self.job_timeout is not None:
             raise InputError(
                 "--job-timeout ends worker processes, and there are none; add --workers 2 or --engine ray, or leave it "

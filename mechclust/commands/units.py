@@ -19,7 +19,7 @@ from probes.functional.hsic import LEAST_DEBIASED
 from probes.functional.relabelling import Relabelling
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings, units_needed
 from tasks import InputError, LabelledPrompts
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 
 _AUTO = "auto"
 NONE = "none"
@@ -149,7 +149,9 @@ def _by_label(
     prompts: LabelledPrompts, label: str, relabelled: str | None, compared_in: Sequence[str | None] | None
 ) -> Units:
     if label not in prompts.labels:
-        raise InputError(f"{prompts.source} has no label {label!r} for --units{suggest(label, prompts.labels)}")
+        raise InputError(
+            f"{prompts.source} has no label {label!r} for --units{error_suggestion(label, prompts.labels)}"
+        )
     if label == relabelled:
         raise InputError(f"--units is {label!r}, the label that is measured; give another label, or none")
     values = list(prompts.labels[label])

@@ -1,6 +1,6 @@
 """Findings: statements judged by their values and by the values of a control."""
 
-from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.families import family_notes
 from mechclust.evidence.finding import Control, Finding
 from mechclust.evidence.findings import Findings, load_findings, save_findings
@@ -22,8 +22,8 @@ __all__ = [
     "Finding",
     "Findings",
     "Part",
+    "TwoSidedBound",
     "Verdict",
-    "Within",
     "check_part",
     "family_notes",
     "load_findings",

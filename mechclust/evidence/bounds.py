@@ -43,7 +43,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Within:
+class TwoSidedBound:
     """``0.25 to 0.6``, ends included. NaN lies within no range.
 
     Attributes:

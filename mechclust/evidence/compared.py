@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.finding import Control, Finding
 from mechclust.evidence.parts import Part, mean_part, share_part
 
 _Units = Sequence[float] | Shaped[np.ndarray, "_"]  # values and control may have different units
 _Curve = Float[np.ndarray, "unit step"]
-_MakePart = Callable[[str, Any, Bound | Within], Part]
+_MakePart = Callable[[str, Any, Bound | TwoSidedBound], Part]
 
 
 def compared(
     id: str,
     statement: str,
-    bounds: Mapping[str, Bound | Within],
+    bounds: Mapping[str, Bound | TwoSidedBound],
     values: Sequence[_Units],
     control: str,
     control_values: Sequence[_Units],
@@ -56,7 +56,7 @@ def compared(
 
 
 def compared_with_untrained(
-    id: str, statement: str, bounds: Mapping[str, Bound | Within], curves: Sequence[_Curve], **details: Any
+    id: str, statement: str, bounds: Mapping[str, Bound | TwoSidedBound], curves: Sequence[_Curve], **details: Any
 ) -> Finding:
     """Return a finding about the last checkpoint whose control are the networks at the first, before training.
 
@@ -68,6 +68,6 @@ def compared_with_untrained(
 
 
 def _parts(
-    bounds: Mapping[str, Bound | Within], values: Sequence[_Units], make: Mapping[str, _MakePart]
+    bounds: Mapping[str, Bound | TwoSidedBound], values: Sequence[_Units], make: Mapping[str, _MakePart]
 ) -> tuple[Part, ...]:
     return tuple(make[name](name, units, bounds[name]) for name, units in zip(bounds, values, strict=True))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.finding import Finding
-from mechclust.evidence.intervals import share_trials
+from mechclust.evidence.intervals import share_interval_trials
 from mechclust.evidence.parts import Part
 from probes.functional.holm import holm
 
@@ -42,7 +42,7 @@ def _p_value(finding: Finding) -> float:
 
 
 def _p_of_part(part: Part) -> float:
-    if isinstance(part.bound, Within):
+    if isinstance(part.bound, TwoSidedBound):
         ends = (Bound(">=", part.bound.low), Bound("<=", part.bound.high))
         return max(_p_of_bound(part, bound) for bound in ends)
     return _p_of_bound(part, part.bound)
@@ -60,7 +60,7 @@ def _p_of_bound(part: Part, bound: Bound) -> float:
     freedom = len(part.values) - 1.0
     low, high = part.interval
     if part.method == "share":
-        trials, freedom = share_trials(part.values)
+        trials, freedom = share_interval_trials(part.values)
         scale = math.sqrt(max(bound.value * (1 - bound.value), 0.0) / trials)
     elif part.method in ("mean", "one more run"):
         scale = (high - low) / 2 / float(t.ppf(0.975, freedom))

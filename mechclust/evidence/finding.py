@@ -158,3 +158,8 @@ class Finding:
                 texts.append(f"{what} is undefined in {undefined} of {len(part.values)} {self.unit}")
         texts.append(self.note)
         return [text for text in texts if text]
+
+
+def finding_number(finding: Finding) -> int:
+    """Return the number in a finding's id, such as 12 for ``"T12"``, to sort by."""
+    return int(finding.id[1:])

@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.finding import Control, Finding, Kind, Shown
+from mechclust.evidence.finding_tables import findings_in_tables, findings_notebook_table, findings_text_table
 from mechclust.evidence.parts import Method, Part
-from mechclust.evidence.tables import findings_in_tables, notebook_table, text_table
 from mechclust.evidence.verdict import MARKS, VERDICTS, EarlierVerdict, Verdict
 from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
 from tasks import InputError
@@ -70,10 +70,10 @@ class Findings(list[Finding]):
         return f"Findings({len(self)} findings{verdicts and ': '}{verdicts}; print() shows them)"
 
     def __str__(self) -> str:
-        return text_table(self)
+        return findings_text_table(self)
 
     def _repr_html_(self) -> str:
-        return notebook_table(self)
+        return findings_notebook_table(self)
 
 
 def _first_ids(ids: Sequence[str]) -> str:
@@ -113,11 +113,6 @@ def _measured(part: Part) -> dict[str, float | None]:
 def untested_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings as not tested, because the study is too small. Those that have a reason keep it."""
     return [replace(finding, not_tested=finding.not_tested or TOO_SMALL) for finding in findings]
-
-
-def finding_number(finding: Finding) -> int:
-    """Return the number in a finding's id, such as 12 for ``"T12"``, to sort by."""
-    return int(finding.id[1:])
 
 
 # ---- files ----
@@ -228,10 +223,10 @@ def _part(record: Mapping[str, Any]) -> Part:
     return Part(record["name"], values, _bound(record["bound"]), interval, record["method"])
 
 
-def _bound(text: str) -> Bound | Within:
+def _bound(text: str) -> Bound | TwoSidedBound:
     first, *others = text.split()
     if others[0] == "to":
-        return Within(float(first), float(others[1]))
+        return TwoSidedBound(float(first), float(others[1]))
     _check_word(first, (">=", ">", "<=", "<"))
     return Bound(first, float(others[0]))
 

@@ -80,7 +80,7 @@ def share_interval(values: Sequence[float]) -> Interval | None:
     Raises:
         InputError: for a value below 0 or above 1.
 
-    Source: Wilson 1927. For shares of many examples, with the number of trials of ``share_trials``.
+    Source: Wilson 1927. For shares of many examples, with the number of trials of ``share_interval_trials``.
 
     Example:
         >>> low, high = share_interval([1.0] * 17 + [0.0] * 23)
@@ -95,7 +95,7 @@ def share_interval(values: Sequence[float]) -> Interval | None:
     outside = [value for value in values if not 0 <= value <= 1]
     if outside:
         raise InputError(f"{outside[0]} is not between 0 and 1, so it is no share; give the interval of the mean")
-    trials, freedom = share_trials(values)
+    trials, freedom = share_interval_trials(values)
     share = float(np.mean(values))
     z = _t_quantile(freedom)
     scale = 1 + z**2 / trials
@@ -106,7 +106,7 @@ def share_interval(values: Sequence[float]) -> Interval | None:
     return low, high
 
 
-def share_trials(values: Sequence[float]) -> tuple[float, float]:
+def share_interval_trials(values: Sequence[float]) -> tuple[float, float]:
     """Return how many independent trials the shares of several units are worth, and its degrees of freedom.
 
     Values 0 and 1 are one trial each. Shares of many examples count as the number of trials that gives a share the
@@ -120,9 +120,9 @@ def share_trials(values: Sequence[float]) -> tuple[float, float]:
     Source: Kish 1965, and Korn & Graubard, Survey Methodology 24 (1998).
 
     Example:
-        >>> share_trials([1.0, 1.0, 0.0])
+        >>> share_interval_trials([1.0, 1.0, 0.0])
         (3, inf)
-        >>> trials, freedom = share_trials([0.9, 0.8, 0.85])
+        >>> trials, freedom = share_interval_trials([0.9, 0.8, 0.85])
         >>> round(trials), freedom
         (153, 2)
     """

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Shaped
 
-from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.intervals import (
     Interval,
     mean_interval,
@@ -17,6 +17,7 @@ from mechclust.evidence.intervals import (
     prediction_interval,
     share_interval,
 )
+from mechclust.evidence.measured_numbers import measured_number
 from mechclust.evidence.verdict import Verdict, verdict_of
 from tasks import InputError
 from tasks.text.visible import quoted
@@ -41,7 +42,7 @@ class Part:
 
     name: str
     values: tuple[float, ...]
-    bound: Bound | Within
+    bound: Bound | TwoSidedBound
     interval: Interval | None
     method: Method
 
@@ -86,7 +87,7 @@ class Part:
         return verdict_of(self.bound, self.interval)
 
 
-def mean_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def mean_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | TwoSidedBound) -> Part:
     """Judge a mean by Student's interval.
 
     Args:
@@ -102,7 +103,9 @@ def mean_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], b
     return Part(name, numbers, bound, mean_interval(numbers), "mean")
 
 
-def prediction_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def prediction_part(
+    name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | TwoSidedBound
+) -> Part:
     """Judge by the interval in which one further run falls, to compare with a paper's single run.
 
     Arguments as ``mean_part``.
@@ -111,7 +114,7 @@ def prediction_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "uni
     return Part(name, numbers, bound, prediction_interval(numbers), "one more run")
 
 
-def share_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def share_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | TwoSidedBound) -> Part:
     """Judge a share by Wilson's interval. Arguments as ``mean_part``, with values between 0 and 1.
 
     Raises:
@@ -122,7 +125,7 @@ def share_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], 
 
 
 def paired_share_part(
-    name: str, differences: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within
+    name: str, differences: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | TwoSidedBound
 ) -> Part:
     """Judge the difference of two shares of one set of units.
 
@@ -133,7 +136,10 @@ def paired_share_part(
 
 
 def resampled_part(
-    name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], interval: Interval | None, bound: Bound | Within
+    name: str,
+    values: Sequence[float] | Shaped[np.ndarray, "unit"],
+    interval: Interval | None,
+    bound: Bound | TwoSidedBound,
 ) -> Part:
     """Judge a value by a given interval, such as a bootstrap over tasks.
 
@@ -153,20 +159,10 @@ def resampled_part(
     return Part(name, _numbers(values), bound, ends, "resampled")
 
 
-def check_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | Within) -> Part:
+def check_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | TwoSidedBound) -> Part:
     """Judge the worst value, as a check does. Arguments as ``mean_part``."""
     return Part(name, _numbers(values), bound, None, "worst")
 
 
 def _numbers(values: Sequence[float] | Shaped[np.ndarray, "unit"]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
-
-
-def measured_number(x: float) -> str:
-    """Return a number with three decimals, or two digits if three decimals would show a small one as zero.
-
-    Example:
-        >>> measured_number(1.2345), measured_number(-0.00047), measured_number(-1e-17)
-        ('1.234', '-0.00047', '0.000')
-    """
-    return f"{x:.2g}" if 1e-9 < abs(x) < 5e-4 else f"{x:z.3f}"

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.intervals import Interval
 
 Verdict = Literal["holds", "not specific", "does not hold", "undecided", "not tested"]
@@ -23,7 +23,7 @@ MARKS: dict[Verdict, str] = {
 SEEDS_ADDED = "seeds added"  # ``EarlierVerdict.changed`` if it is this run with fewer seeds
 
 
-def verdict_of(bound: Bound | Within, interval: Interval | None) -> Verdict:
+def verdict_of(bound: Bound | TwoSidedBound, interval: Interval | None) -> Verdict:
     """Return the verdict of an interval: all of it satisfies the bound, none of it does, or it straddles an end.
 
     Without an interval the verdict is undecided.
@@ -32,7 +32,7 @@ def verdict_of(bound: Bound | Within, interval: Interval | None) -> Verdict:
         >>> bound = Bound(">=", 0.5)
         >>> verdict_of(bound, (0.6, 0.9)), verdict_of(bound, (0.1, 0.4)), verdict_of(bound, (0.4, 0.9))
         ('holds', 'does not hold', 'undecided')
-        >>> verdict_of(Within(0.2, 0.6), (0.1, 0.7))
+        >>> verdict_of(TwoSidedBound(0.2, 0.6), (0.1, 0.7))
         'undecided'
     """
     if interval is None or not np.isfinite(interval).all():
@@ -40,7 +40,7 @@ def verdict_of(bound: Bound | Within, interval: Interval | None) -> Verdict:
     low, high = interval
     if bound.met(low) and bound.met(high):
         return "holds"
-    if isinstance(bound, Within):
+    if isinstance(bound, TwoSidedBound):
         apart = high < bound.low or low > bound.high
     else:
         apart = not bound.met(low) and not bound.met(high)

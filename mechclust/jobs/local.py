@@ -19,8 +19,8 @@ import torch
 from tqdm import tqdm
 
 from mechclust.jobs.outcome import pickled_outcome, setup_outcome, unpickled_outcome
-from mechclust.jobs.pool import Worker, WorkerLost, WorkerPool, WorkerReply
-from mechclust.jobs.progress import BarLock, place_bars
+from mechclust.jobs.pool import PoolWorker, PoolWorkerLost, PoolWorkerReply, WorkerPool
+from mechclust.jobs.progress import BarLock, place_progress_bars
 from probes.store.locks import wait_for_locks
 from tasks import InputError
 from tasks.errors import error_line
@@ -29,7 +29,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(kw_only=True, eq=False)
-class _LocalWorker(Worker):
+class _LocalWorker(PoolWorker):
     """A process and the pipe to it. One process a worker, so that one that is killed costs no other's job."""
 
     process: SpawnProcess
@@ -71,7 +71,7 @@ class LocalPool(WorkerPool[_LocalWorker]):
 
     def wait(
         self, workers: Sequence[_LocalWorker], seconds: float | None
-    ) -> list[tuple[_LocalWorker, WorkerReply | WorkerLost]]:
+    ) -> list[tuple[_LocalWorker, PoolWorkerReply | PoolWorkerLost]]:
         """Wait for events, and return at most one per worker."""
         readable = wait([worker.pipe for worker in workers], seconds)
         return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in readable]
@@ -100,22 +100,22 @@ def _name(function: Callable[..., Any]) -> str:
     return repr(getattr(function, "__qualname__", None) or str(function)[:80])
 
 
-def _receive_from(worker: _LocalWorker) -> WorkerReply | WorkerLost:
+def _receive_from(worker: _LocalWorker) -> PoolWorkerReply | PoolWorkerLost:
     try:
         reply = worker.pipe.recv_bytes()
     except (EOFError, OSError):
         worker.process.join()
     else:
-        return WorkerReply(*unpickled_outcome(reply))
+        return PoolWorkerReply(*unpickled_outcome(reply))
     code = worker.process.exitcode or 0
     if code == -signal.SIGKILL:
-        return WorkerLost(f"killed by signal {-code}, often for too little memory")
+        return PoolWorkerLost(f"killed by signal {-code}, often for too little memory")
     if code < 0:
-        return WorkerLost(f"killed by signal {-code}")
+        return PoolWorkerLost(f"killed by signal {-code}")
     if worker.ready:
-        return WorkerLost(f"its process ended with exit code {code}")
+        return PoolWorkerLost(f"its process ended with exit code {code}")
     guard = "a script that runs jobs in processes needs `if __name__ == '__main__':` before what it does"
-    return WorkerLost(
+    return PoolWorkerLost(
         f"a worker's process ended at its start with exit code {code} (error above); {guard}", again=False
     )
 
@@ -137,7 +137,7 @@ def _serve(pipe: Connection, work: bytes, lock: BarLock, line: int) -> None:
     torch.set_num_threads(1)
     wait_for_locks()
     tqdm.set_lock(lock)
-    place_bars(position=line, leave=False)
+    place_progress_bars(position=line, leave=False)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
     functions: list[Callable[..., Any]] = []

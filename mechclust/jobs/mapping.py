@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from mechclust.jobs.engine import Engine, Ray
 from mechclust.jobs.local import LocalPool
 from mechclust.jobs.outcome import Outcome, error_naming_job, first_error
-from mechclust.jobs.pool import PoolRules, each_outcome
+from mechclust.jobs.pool import PoolRules, run_pool
 from mechclust.jobs.progress import progress_bar
+from mechclust.jobs.ray_engine import Engine, Ray
 from tasks import InputError
 
 _Job = TypeVar("_Job")
@@ -141,7 +141,7 @@ def imap_jobs(
             return _in_this_process(fn, None, (), rules)
         jobs = chain(first, drawn)
         rules.retries = engine.retries
-        return each_outcome(RayPool(engine, fn, setup, workers, folder), jobs, rules)
+        return run_pool(RayPool(engine, fn, setup, workers, folder), jobs, rules)
     if engine != "local":
         raise InputError(f"no engine {engine!r}; expected 'local', 'ray', or mechclust.Ray(...) with its settings")
     drawn = iter(jobs)
@@ -149,7 +149,7 @@ def imap_jobs(
     jobs = chain(first, drawn)
     if timeout is None and len(first) <= 1:
         return _in_this_process(fn, setup, jobs, rules)
-    return each_outcome(LocalPool(fn, setup, len(first)), jobs, rules)
+    return run_pool(LocalPool(fn, setup, len(first)), jobs, rules)
 
 
 def _in_this_process(

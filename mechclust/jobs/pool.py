@@ -25,7 +25,7 @@ class PoolJob:
 
 
 @dataclass(eq=False)
-class Worker:
+class PoolWorker:
     """A process that does one job after another. Jobs sent to it are in ``items``, and it works on the first."""
 
     items: deque[PoolJob] = field(default_factory=deque)
@@ -33,13 +33,13 @@ class Worker:
     since: float = 0.0
 
 
-W = TypeVar("W", bound=Worker)
+W = TypeVar("W", bound=PoolWorker)
 
 _LONGEST_WAIT_S = 3600.0  # waiting for pipes takes no more than some weeks
 
 
 @dataclass(frozen=True)
-class WorkerReply:
+class PoolWorkerReply:
     """A worker is ready (its first reply), or done with the first of its jobs."""
 
     value: Any
@@ -47,7 +47,7 @@ class WorkerReply:
 
 
 @dataclass(frozen=True)
-class WorkerLost:
+class PoolWorkerLost:
     """A worker's process has ended."""
 
     why: str
@@ -73,7 +73,7 @@ class WorkerPool(ABC, Generic[W]):
         """Give a ready worker another job. If its process has ended, ``wait`` reports it."""
 
     @abstractmethod
-    def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, WorkerReply | WorkerLost]]:
+    def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, PoolWorkerReply | PoolWorkerLost]]:
         """Wait for events, and return at most one per worker, or none when the seconds are over."""
 
     @abstractmethod
@@ -103,7 +103,7 @@ class PoolRules:
     lead: int | None = None
 
 
-def each_outcome(pool: WorkerPool[W], jobs: Iterable[Any], rules: PoolRules) -> Generator[Outcome, None, None]:
+def run_pool(pool: WorkerPool[W], jobs: Iterable[Any], rules: PoolRules) -> Generator[Outcome, None, None]:
     """Run the jobs, drawn as they are needed, and yield each job's outcome once, as it arrives.
 
     The returned generator is started and the pool open. Closing or dropping it releases the pool's resources.
@@ -196,7 +196,7 @@ class _Run(Generic[W]):
     def wait(self) -> None:
         """Wait for events, act on them, and stop jobs that take too long."""
         for worker, event in self.pool.wait(self.workers, self._seconds_left()):
-            if isinstance(event, WorkerLost):
+            if isinstance(event, PoolWorkerLost):
                 self._lost(worker, event)
             elif not worker.ready:
                 self._ready(worker, event)
@@ -208,19 +208,19 @@ class _Run(Generic[W]):
             took = f"took longer than {self.rules.timeout:g} s and was stopped"
             self._fail(item, f"{took}; give more time (timeout, --job-timeout), or leave it out")
 
-    def _reply(self, worker: W, event: WorkerReply) -> None:
+    def _reply(self, worker: W, event: PoolWorkerReply) -> None:
         item = worker.items.popleft()
         worker.since = time.monotonic()
         error = event.error and error_naming_job(event.error, self._name(item))
         self.outcomes.append(Outcome(item.position, event.value, error))
 
-    def _ready(self, worker: W, event: WorkerReply) -> None:
+    def _ready(self, worker: W, event: PoolWorkerReply) -> None:
         if event.error is not None:
             raise event.error
         worker.ready = True
         self.lost_early = 0
 
-    def _lost(self, worker: W, event: WorkerLost) -> None:
+    def _lost(self, worker: W, event: PoolWorkerLost) -> None:
         """Count a loss for the worker's first job, and run it again with the others that it had.
 
         If workers are repeatedly lost before they are ready, the ready ones do all remaining jobs.

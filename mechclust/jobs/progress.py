@@ -25,7 +25,7 @@ def progress_bar(items: Iterable[Any] | None = None, *, disable: bool = False, *
     return _make(items, **_options, **{key: options[key] for key in ("desc", "total", "unit") if key in options})
 
 
-def place_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:
+def place_progress_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:
     """Set how this process makes its bars from now on: their place, or something else than tqdm."""
     global _make
     _make = make
@@ -33,7 +33,7 @@ def place_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:
     _options.update(options)
 
 
-def close_bars() -> None:
+def close_progress_bars() -> None:
     """Remove progress bars that an error left open, so that its message starts on a new line."""
     for bar in list(getattr(tqdm, "_instances", ())):
         bar.leave = False

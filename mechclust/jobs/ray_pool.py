@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.jobs.engine import Ray, engine_address
 from mechclust.jobs.outcome import pickled_outcome, setup_outcome, unpickled_outcome
-from mechclust.jobs.pool import Worker, WorkerLost, WorkerPool, WorkerReply
-from mechclust.jobs.progress import place_bars
+from mechclust.jobs.pool import PoolWorker, PoolWorkerLost, PoolWorkerReply, WorkerPool
+from mechclust.jobs.progress import place_progress_bars
 from mechclust.jobs.ray_connection import connect_to_ray, leave_ray
+from mechclust.jobs.ray_engine import Ray, ray_engine_address
 from probes.store.files import temporary_of
 from probes.store.locks import wait_for_locks
 from tasks import InputError
@@ -50,7 +50,7 @@ cloudpickle.register_pickle_by_value(ray_worker)
 
 
 @dataclass(kw_only=True, eq=False)
-class _RayWorker(Worker):
+class _RayWorker(PoolWorker):
     """An actor, the answers that it still has to send, and its node."""
 
     actor: Any
@@ -85,13 +85,13 @@ class RayPool(WorkerPool[_RayWorker]):
         """Join or start the cluster, and see that jobs fit on it."""
         engine = self.engine
         folder = self.folder
-        connect_to_ray(engine_address(engine))
+        connect_to_ray(ray_engine_address(engine))
         if self.workers is None and not self._look():
             raise InputError(_no_room(engine))
         self.token = _write_token(folder) if folder is not None else None
         terminal = sys.stderr.isatty()
         if terminal:
-            place_bars(_RayBar)
+            place_progress_bars(_RayBar)
         else:
             _without_colours()
         self.facts = {
@@ -107,7 +107,7 @@ class RayPool(WorkerPool[_RayWorker]):
         work = cloudpickle.dumps((self.fn, self.setup))
         functions = cloudpickle.dumps((_begin_work, _do_job))  # opened once versions agree
         self.work = ray.put((functions, work))
-        self.kind = ray.remote(ray_worker.MechclustWorker).options(
+        self.kind = ray.remote(ray_worker.MechclustRayWorker).options(
             num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
         )
         self.waiting_since: float | None = time.monotonic()  # None: the message was given
@@ -136,7 +136,7 @@ class RayPool(WorkerPool[_RayWorker]):
 
     def wait(
         self, workers: Sequence[_RayWorker], seconds: float | None
-    ) -> list[tuple[_RayWorker, WorkerReply | WorkerLost]]:
+    ) -> list[tuple[_RayWorker, PoolWorkerReply | PoolWorkerLost]]:
         """Wait for events, and return at most one per worker."""
         worker_by_answer = {worker.pending[0]: worker for worker in workers if worker.pending}
         answers = list(worker_by_answer)
@@ -159,19 +159,19 @@ class RayPool(WorkerPool[_RayWorker]):
             print(f"mechclust: {why}; waiting until one has, Ctrl-C ends the wait", file=sys.stderr, flush=True)
             self.waiting_since = None
 
-    def _receive_from(self, worker: _RayWorker) -> WorkerReply | WorkerLost | None:
+    def _receive_from(self, worker: _RayWorker) -> PoolWorkerReply | PoolWorkerLost | None:
         """Return a worker's first answer. ``None`` if that is no event, but a node that was checked."""
         try:
             answer = ray.get(worker.pending.pop(0))
         except RayTaskError as error:  # the node cannot even load the code
-            return WorkerReply(None, error.cause if isinstance(error.cause, Exception) else error)
+            return PoolWorkerReply(None, error.cause if isinstance(error.cause, Exception) else error)
         except RayError as error:
-            return WorkerLost(f"{worker.where}, {_cause(error)}")
+            return PoolWorkerLost(f"{worker.where}, {_cause(error)}")
         if isinstance(answer, bytes):
-            return WorkerReply(*unpickled_outcome(answer))
+            return PoolWorkerReply(*unpickled_outcome(answer))
         worker.where = f"process {answer['process']} on node {answer['node']}"
         worker.placed = True
-        return WorkerReply(None, InputError(_refusal(answer, self.facts))) if answer["refused"] else None
+        return PoolWorkerReply(None, InputError(_refusal(answer, self.facts))) if answer["refused"] else None
 
     def end(self, workers: Sequence[_RayWorker]) -> None:
         """End workers at once, even during a job."""
@@ -183,7 +183,7 @@ class RayPool(WorkerPool[_RayWorker]):
         """Remove the token. If the run is ``broken`` off, stop a cluster that we started, or leave one we joined."""
         if self.token is not None:
             self.token.unlink(missing_ok=True)
-        place_bars()
+        place_progress_bars()
         if broken:
             leave_ray()
 
@@ -284,7 +284,7 @@ def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., An
 
     torch.set_num_threads(facts["threads"])
     wait_for_locks()
-    place_bars(_RayBar, flush_interval_s=facts["flush"])
+    place_progress_bars(_RayBar, flush_interval_s=facts["flush"])
     functions: list[Callable[..., Any]] = []
     reply = setup_outcome(work, functions, cloudpickle.dumps)
     return (functions[0] if functions else None), reply

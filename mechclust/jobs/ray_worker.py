@@ -18,7 +18,7 @@ _LOOKS_FOR_TOKEN = 6
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
-class MechclustWorker:
+class MechclustRayWorker:
     """Does one job after another, once it has seen that the node is fit for them."""
 
     def check(self, facts: dict[str, Any]) -> dict[str, Any]:

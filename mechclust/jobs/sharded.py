@@ -14,19 +14,19 @@ import torch
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
-from mechclust.jobs.batches import batches_digest
-from mechclust.jobs.engine import Engine
+from mechclust.jobs.batch_tensors import batch_tensors_digest
+from mechclust.jobs.data_shards import (
+    Shard,
+    ShardedBatches,
+    check_data_shards,
+    count_shards,
+    shards_of,
+    tokenizer_of_data_shards,
+)
 from mechclust.jobs.mapping import imap_jobs
 from mechclust.jobs.outcome import Outcome, first_error
 from mechclust.jobs.progress import progress_bar
-from mechclust.jobs.shards import (
-    Shard,
-    ShardedBatches,
-    check_shard_inputs,
-    count_shards,
-    shards_of,
-    tokenizer_of_shards,
-)
+from mechclust.jobs.ray_engine import Engine
 from probes.engine.batches import count_batch_examples
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, HookedModels, hooked_models_by_name
@@ -147,9 +147,9 @@ def run_sharded(
         >>> result.metadata["examples"][:2]
         '20'
     """
-    check_shard_inputs(batches, shard_examples=shard_examples)
+    check_data_shards(batches, shard_examples=shard_examples)
     several = probes_as_list(probes)
-    reading = tokenizer_of_shards(tokenizer, bos)
+    reading = tokenizer_of_data_shards(tokenizer, bos)
     shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
     total = _Total(several)
     folder = None if out is None else Path(out).absolute()
@@ -228,12 +228,12 @@ def save_rows_sharded(
         ...     len(store), store.sites
         (20, ['hook_embed', 'blocks.0.hook_resid_post'])
     """
-    check_shard_inputs(batches, shard_rows=shard_rows)
+    check_data_shards(batches, shard_rows=shard_rows)
     keeping = Keeping(at, readout, labels, dtype)
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
-    reading = tokenizer_of_shards(tokenizer, bos)
+    reading = tokenizer_of_data_shards(tokenizer, bos)
     shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
     n_examples = None if count_shards(batches) else count_batch_examples(batches)
     setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
@@ -277,7 +277,7 @@ def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shar
     path = None if folder is None else folder / f"shard-{shard.number:05d}.safetensors"
     if path is not None:
         batches = list(batches)
-        header["data"] = batches_digest(batches)
+        header["data"] = batch_tensors_digest(batches)
         saved = None
         with suppress(InputError):  # missing, or damaged: it is made anew
             saved = check_safetensors(path)

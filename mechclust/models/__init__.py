@@ -6,7 +6,7 @@ from mechclust.models.config import AnyConfig, ModelConfig
 from mechclust.models.embeddings import token_embeddings
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.pretrained import PretrainedModel, load_pretrained
-from mechclust.models.saved_model import load_model, read_metadata, save_model
+from mechclust.models.saved_model import load_model, read_saved_model_metadata, save_model
 from mechclust.models.tokenizers import load_tokenizer
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "load_pretrained",
     "load_tokenizer",
     "model_for",
-    "read_metadata",
+    "read_saved_model_metadata",
     "save_model",
     "set_adapter",
     "token_embeddings",

@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 
-from mechclust.models.adapters import import_peft, named_base_of_adapter
-from mechclust.models.hugging_face_checkpoint import (
-    auto_class,
-    find_checkpoint,
-    quiet_transformers,
-    read_checkpoint_config,
-)
+from mechclust.models.adapters import named_base_of_adapter
+from mechclust.models.hugging_face_checkpoint import find_checkpoint, hugging_face_auto_class, read_checkpoint_config
+from mechclust.models.peft_import import import_peft
+from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
 
@@ -106,7 +103,7 @@ def _shapes(base: ResolvedModel, trust_remote_code: bool) -> tuple[dict[str, tup
     config = read_checkpoint_config(find_checkpoint(base.base, trust_remote_code=trust_remote_code))
     shapes: dict[str, tuple[int, int] | None] = {}
     with suppress(Exception), quiet_transformers(), torch.device("meta"):
-        model = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
+        model = hugging_face_auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
         for name, module in model.named_modules():
             shapes[name] = _linear_shape(module)
     return shapes, _is_renamed(config.model_type)

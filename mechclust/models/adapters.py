@@ -17,7 +17,9 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from mechclust.models.hugging_face_checkpoint import ADAPTER, quiet_transformers
+from mechclust.models.hugging_face_checkpoint import ADAPTER
+from mechclust.models.peft_import import import_peft
+from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.weights import shared_copy
 from probes.engine.hooked_model import HookedModel
 from probes.store.digest import digest_of
@@ -160,7 +162,7 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
         >>> set_adapter(model, "my-lora")  # doctest: +SKIP
         >>> set_adapter(model, None)  # doctest: +SKIP
     """
-    resident = _resident_of(model)
+    resident = adapter_resident(model)
     if resident is None:
         raise InputError(
             f"a {type(model).__name__} that load_pretrained did not load cannot take an adapter; load the base with "
@@ -183,9 +185,9 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
         _split_again(wrapper)
 
 
-def prepare_for_adapters(model: Any, plain: Any) -> None:
+def enable_adapters(model: Any, plain: Any) -> None:
     """Note on a hooked model which weights it has, for ``set_adapter``."""
-    resident = _resident_of(plain)
+    resident = adapter_resident(plain)
     if resident is None:
         resident = _Resident(plain)
         object.__setattr__(plain, _RESIDENT, resident)
@@ -193,7 +195,7 @@ def prepare_for_adapters(model: Any, plain: Any) -> None:
     object.__setattr__(model, _RESIDENT, resident)
 
 
-def _resident_of(model: Any) -> _Resident | None:
+def adapter_resident(model: Any) -> _Resident | None:
     """Return the resident weights of a model, hooked or plain, or ``None`` if ``load_pretrained`` did not see it."""
     resident = getattr(model, _RESIDENT, None)
     if not isinstance(resident, _Resident):
@@ -201,15 +203,9 @@ def _resident_of(model: Any) -> _Resident | None:
     return resident if model is resident.plain or model in resident.wrappers else None  # not a deep copy of these
 
 
-def plain_model(model: Any) -> Any:
-    """Return the Hugging Face model whose weights a model from ``load_pretrained`` shares, or ``None``."""
-    resident = _resident_of(model)
-    return None if resident is None else resident.plain
-
-
 def adapter_of(model: Any) -> str | None:
     """Return the folder of the adapter that is in a model, or ``None``."""
-    resident = _resident_of(model)
+    resident = adapter_resident(model)
     return None if resident is None else resident.adapter
 
 
@@ -232,26 +228,6 @@ def _read_config(adapter: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError(f"{str(path)!r} is not a JSON object; download it, or save the adapter, again")
     return config
-
-
-def import_peft(work: str, extra: str) -> Any:
-    """Import peft, without the advice that it and bitsandbytes print.
-
-    Args:
-        work: the task that needs it, for errors.
-        extra: our extra that installs it.
-
-    Raises:
-        InputError: if it is not installed, or cannot be imported, with the reason.
-    """
-    try:
-        with quiet_transformers():
-            import peft
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "peft"
-        why = f"{work} needs peft" if missing else f"{work} needs peft, which cannot be imported ({error_line(error)})"
-        raise InputError(f"{why}; install it with: pip install 'mechclust[{extra}]'") from None
-    return peft
 
 
 def digest_of_adapter(adapter: str | Path) -> str:

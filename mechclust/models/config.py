@@ -19,8 +19,8 @@ from tasks.settings import (
     WideSeed,
     check_multiple,
     check_settings,
-    from_json,
-    to_json,
+    settings_from_json,
+    settings_to_json,
 )
 
 MAX_LAYERS = 10_000  # of a model that is built here
@@ -97,13 +97,13 @@ class ModelConfig(AnyConfig):
 
 
 @cache
-def config_to_json(config: AnyConfig) -> dict[str, Any]:
+def model_config_to_json(config: AnyConfig) -> dict[str, Any]:
     """Return the fields of any model's configuration, and its kind, as JSON types."""
-    return {"kind": config.kind, **to_json(config)}
+    return {"kind": config.kind, **settings_to_json(config)}
 
 
-def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
-    """Read the configuration that ``config_to_json`` wrote.
+def model_config_from_json(record: Mapping[str, Any]) -> AnyConfig:
+    """Read the configuration that ``model_config_to_json`` wrote.
 
     Raises:
         InputError: for an unknown kind or field.
@@ -111,7 +111,7 @@ def config_from_json(record: Mapping[str, Any]) -> AnyConfig:
     values = dict(record)
     kind = values.pop("kind", None)
     cls = ModelConfig if kind == ModelConfig.kind else model_class_of_kind(kind).config_class
-    return from_json(cls, values)  # type: ignore[no-any-return]
+    return settings_from_json(cls, values)  # type: ignore[no-any-return]
 
 
 def config_of(model: HookedModel) -> AnyConfig:

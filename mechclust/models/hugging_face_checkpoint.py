@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import io
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any, Literal
 
+from mechclust.models.quiet_transformers import quiet_transformers
 from tasks import InputError
 from tasks.errors import error_line, error_sentence
 
@@ -47,7 +45,7 @@ _NO_MEMORY = re.compile("MemoryError|out of memory|allocate memory")
 
 
 @dataclass(frozen=True)
-class CheckpointSource:
+class HuggingFaceCheckpoint:
     """A checkpoint's place: on the hub or on disk.
 
     Attributes:
@@ -83,7 +81,7 @@ class CheckpointSource:
 
 def find_checkpoint(
     name_or_path: str | Path, *, weights: bool = True, tokenizer: bool = True, trust_remote_code: bool = False
-) -> CheckpointSource:
+) -> HuggingFaceCheckpoint:
     """Find the checkpoint of a name: a directory that has everything that is needed, a GGUF file, or a hub name.
 
     The hub is asked once, for at most a few seconds. If it cannot be reached, files that were downloaded before are
@@ -106,7 +104,7 @@ def find_checkpoint(
             raise InputError(f"{str(path)!r} is a file; give a directory written by save_pretrained, or a .gguf file")
         if find_spec("gguf") is None:
             raise InputError(f"reading {str(path)!r} needs gguf; install it with: pip install 'mechclust[gguf]'")
-        return CheckpointSource(str(path.parent), True, path.name, trust_remote_code)
+        return HuggingFaceCheckpoint(str(path.parent), True, path.name, trust_remote_code)
     if path.is_dir():
         if (path / ADAPTER).exists() and any(_there(path, file) for file in ("config.json", *_WEIGHTS[1:])):
             raise InputError(
@@ -117,7 +115,7 @@ def find_checkpoint(
             needed = (files != _WEIGHTS or weights) and ("tokenizer.json" not in files or tokenizer)
             if needed and not any(_there(path, file) for file in files):
                 raise InputError(f"{str(path)!r} {lacks}")
-        return CheckpointSource(str(path), True, trusted=trust_remote_code)
+        return HuggingFaceCheckpoint(str(path), True, trusted=trust_remote_code)
     if path.is_absolute() or str(name_or_path).startswith(("./", "../", "~")):
         raise InputError(f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'")
     return _on_the_hub(str(name_or_path), trust_remote_code)
@@ -134,10 +132,10 @@ def _near(path: Path) -> str:
     return f" (did you mean {str(path.parent / near[0])!r}?)" if near else ""
 
 
-def _on_the_hub(name: str, trusted: bool) -> CheckpointSource:
+def _on_the_hub(name: str, trusted: bool) -> HuggingFaceCheckpoint:
     no_directory = f"no directory {name!r} here{_near(Path(name))}, and"
     name, _, revision = name.partition("@")
-    cached = CheckpointSource(name, True, trusted=trusted, revision=revision or None)
+    cached = HuggingFaceCheckpoint(name, True, trusted=trusted, revision=revision or None)
     try:
         if _is_cached(cached, ADAPTER):
             raise _an_adapter(name)
@@ -161,13 +159,13 @@ def _on_the_hub(name: str, trusted: bool) -> CheckpointSource:
     return replace(cached, local=False)
 
 
-def _is_cached(source: CheckpointSource, file: str) -> bool:
+def _is_cached(source: HuggingFaceCheckpoint, file: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(source.name, file, revision=source.revision), str)
 
 
-def _files_on_the_hub(source: CheckpointSource) -> set[str]:
+def _files_on_the_hub(source: HuggingFaceCheckpoint) -> set[str]:
     from huggingface_hub import HfApi
 
     revision: dict[str, Any] = {} if source.revision is None else {"revision": source.revision}
@@ -175,7 +173,7 @@ def _files_on_the_hub(source: CheckpointSource) -> set[str]:
     return {file.rfilename for file in info.siblings or ()}
 
 
-def _hub_fault(error: Exception, source: CheckpointSource, no_directory: str) -> str | None:
+def _hub_fault(error: Exception, source: HuggingFaceCheckpoint, no_directory: str) -> str | None:
     """Return the hub's reason for refusing a model's name, or ``None`` for other errors."""
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -221,7 +219,7 @@ def _offline() -> bool:
     )
 
 
-def read_checkpoint_config(source: CheckpointSource) -> Any:
+def read_checkpoint_config(source: HuggingFaceCheckpoint) -> Any:
     """Read Hugging Face's configuration of a checkpoint.
 
     Raises:
@@ -231,7 +229,7 @@ def read_checkpoint_config(source: CheckpointSource) -> Any:
 
     if source.trusted:
         print(f"mechclust: code that comes with {source.name!r} may be run (--trust-remote-code)", file=sys.stderr)
-    with reading_checkpoint_part(source, "config"):
+    with reading_hugging_face_part(source, "config"):
         config = AutoConfig.from_pretrained(source.name, **source.options)
         _check_sizes(config)
     return config
@@ -248,22 +246,8 @@ def _check_sizes(config: Any) -> None:
             )
 
 
-def read_checkpoint_tokenizer(source: CheckpointSource) -> Any:
-    """Read a checkpoint's tokenizer, as Hugging Face gives it.
-
-    Raises:
-        InputError: for a tokenizer that is damaged, or encodes no text.
-    """
-    from transformers import AutoTokenizer
-
-    with reading_checkpoint_part(source, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
-        tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
-    return tokenizer
-
-
 @contextlib.contextmanager
-def reading_checkpoint_part(source: CheckpointSource, part: CheckpointPart) -> Iterator[None]:
+def reading_hugging_face_part(source: HuggingFaceCheckpoint, part: CheckpointPart) -> Iterator[None]:
     """Read a part of a checkpoint inside the block, quietly.
 
     Raises:
@@ -288,7 +272,7 @@ def _use_switchable_bar() -> None:
     modeling_gguf_pytorch_utils.tqdm = logging.tqdm
 
 
-def _why(error: Exception, part: CheckpointPart, source: CheckpointSource) -> str:
+def _why(error: Exception, part: CheckpointPart, source: HuggingFaceCheckpoint) -> str:
     """Return why reading failed, and the way out."""
     line = error_line(error)
     if "trust_remote_code" in str(error):
@@ -308,32 +292,7 @@ def _why(error: Exception, part: CheckpointPart, source: CheckpointSource) -> st
     return f"its {files} cannot be used ({line}); download it, or save it, again"
 
 
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence warnings, loading bars and advice inside the block. The caller shows progress instead."""
-    from transformers.utils import logging
-
-    others = [getLogger(name) for name in ("accelerate", "bitsandbytes")]
-    levels = [other.level for other in others]
-    verbosity = logging.get_verbosity()
-    bars_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    for other in others:
-        other.setLevel(ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        for other, before in zip(others, levels, strict=True):
-            other.setLevel(before)
-        if bars_enabled:
-            logging.enable_progress_bar()
-
-
-def auto_class(config: Any) -> Any:
+def hugging_face_auto_class(config: Any) -> Any:
     """Return the Auto class for a checkpoint: with its head, also if only the body was saved.
 
     Encoder families have a masked-LM class, decoder families a causal one. A family with neither comes without a head.

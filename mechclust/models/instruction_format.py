@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.tokenizers import OWN_TEMPLATE, render_chat_template, templated_tokenizer
+from mechclust.models.chat_templates import OWN_TEMPLATE, render_chat_template, templated_tokenizer
 from tasks import InputError
 from tasks.settings import check_at_least
 from tasks.text.bos_token import Bos, leading_bos
 from tasks.text.files import read_text
-from tasks.text.text_encoder import special_tokens_around
+from tasks.text.text_encoder import text_encoder_special_tokens
 
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
@@ -106,7 +106,7 @@ class InstructionFormat:
         self.bos = bos
         self._check_special_tokens()
         self._encode = templated_tokenizer(tokenizer, bos=bos)
-        self._before, self._after = special_tokens_around(tokenizer, bos=bos)
+        self._before, self._after = text_encoder_special_tokens(tokenizer, bos=bos)
         check_at_least(cutoff=(cutoff, len(self._before) + 2))
         if self.chat:
             self._check_template()

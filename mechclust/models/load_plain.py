@@ -14,16 +14,15 @@ from typing import Any, Literal, get_args
 import torch
 
 from mechclust.models.hugging_face_checkpoint import (
-    CheckpointSource,
-    auto_class,
+    HuggingFaceCheckpoint,
     find_checkpoint,
-    quiet_transformers,
+    hugging_face_auto_class,
     read_checkpoint_config,
-    read_checkpoint_tokenizer,
-    reading_checkpoint_part,
+    reading_hugging_face_part,
 )
+from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel
-from mechclust.models.tokenizers import tokenizer_source
+from mechclust.models.tokenizers import read_checkpoint_tokenizer, tokenizer_source
 from probes.engine.devices import check_device, device_of
 from tasks import InputError
 from tasks.settings import check_choice
@@ -34,7 +33,7 @@ Quantization = Literal["8bit", "4bit"]
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class PlainLoadOptions:
     """The options with which a model is loaded, see ``load_pretrained``."""
 
     device: str | torch.device | None = None
@@ -117,7 +116,7 @@ def _check_installed(package: str, work: str, extra: str) -> None:
 
 
 def load_plain(
-    model: ResolvedModel, tokenizer: Any, options: LoadOptions, *, untrained: bool = False, seed: int = 0
+    model: ResolvedModel, tokenizer: Any, options: PlainLoadOptions, *, untrained: bool = False, seed: int = 0
 ) -> tuple[Any, Any]:
     """Return the Hugging Face model, read by name or as it was given, without its adapter, and its tokenizer."""
     if model.in_memory:
@@ -128,8 +127,8 @@ def load_plain(
     config = read_checkpoint_config(source)
     if tokenizer is None:
         tokenizer = read_checkpoint_tokenizer(tokenizer_source(model.merged_adapter, source))
-    with reading_checkpoint_part(source, "config" if untrained else "weights"), torch.random.fork_rng(devices=[]):
-        auto = auto_class(config)
+    with reading_hugging_face_part(source, "config" if untrained else "weights"), torch.random.fork_rng(devices=[]):
+        auto = hugging_face_auto_class(config)
         if untrained:
             build = partial(auto.from_config, config, trust_remote_code=options.trust_remote_code)
             return _build_random(build, options, seed), tokenizer
@@ -137,7 +136,7 @@ def load_plain(
         return _read_weights(auto, source, options), tokenizer
 
 
-def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -> Any:
+def _from_memory(model: Any, options: PlainLoadOptions, untrained: bool, seed: int) -> Any:
     """Return a Hugging Face model in memory, or an untrained counterpart on its device."""
     if not hasattr(model, "base_model"):
         raise InputError(
@@ -156,7 +155,9 @@ def _from_memory(model: Any, options: LoadOptions, untrained: bool, seed: int) -
         return _build_random(partial(type(model)._from_config, copy.deepcopy(model.config)), like, seed)
 
 
-def _find_base(model: ResolvedModel, options: LoadOptions, *, weights: bool, tokenizer: bool) -> CheckpointSource:
+def _find_base(
+    model: ResolvedModel, options: PlainLoadOptions, *, weights: bool, tokenizer: bool
+) -> HuggingFaceCheckpoint:
     """Find the checkpoint, or the base of an adapter, naming the adapter in errors."""
     base = model.base
     try:
@@ -177,7 +178,7 @@ def _refuse_adapter_beside(model: Any) -> None:
         )
 
 
-def _read_weights(auto: Any, source: CheckpointSource, options: LoadOptions) -> Any:
+def _read_weights(auto: Any, source: HuggingFaceCheckpoint, options: PlainLoadOptions) -> Any:
     """Read a whole checkpoint with its weights."""
     arguments = {**source.options, **options.for_loading, "ignore_mismatched_sizes": True}  # refused below
     build = partial(auto.from_pretrained, source.name, output_loading_info=True, **arguments)
@@ -202,7 +203,7 @@ def _with_attention(build: Callable[..., Any], attention: AttentionKind) -> Any:
     return build(attn_implementation="eager")
 
 
-def _build_random(build: Callable[..., Any], options: LoadOptions, seed: int) -> Any:
+def _build_random(build: Callable[..., Any], options: PlainLoadOptions, seed: int) -> Any:
     """Build a model with random weights."""
     seeded = partial(_build_seeded, build, seed, dtype=options.dtype or torch.float32)
     return _placed(_with_attention(seeded, options.attention), options).eval()
@@ -213,7 +214,7 @@ def _build_seeded(build: Callable[..., Any], seed: int, **options: Any) -> Any:
     return build(**options)
 
 
-def _placed(plain: Any, options: LoadOptions) -> Any:
+def _placed(plain: Any, options: PlainLoadOptions) -> Any:
     """Move a model that was built on the CPU to its devices. Parts for the disk stay on the CPU."""
     if options.device_map is None:
         return plain.to(options.device or "cpu")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from probes.engine.devices import device_of
@@ -69,16 +69,6 @@ def patched_outputs(model: HookedModel, batch: Batch, states: ActivationsByHook)
     for name, written in states.items():
         logits, _ = patched_forward(model, batch, [name], {name: written})
         yield name, logits
-
-
-def predicts_next_token(model: HookedModel) -> bool:
-    """Return whether a model's output is logits for each token that do not depend on later tokens."""
-    tokens: Int[Tensor, "batch pos"] = torch.tensor([[0, 0], [0, 1]])
-    logits, _ = patched_forward(model, Batch(tokens), [])
-    if not isinstance(logits, Tensor) or logits.ndim != 3:
-        return False
-    first = logits[:, 0].float()
-    return torch.allclose(first[0], first[1], rtol=1e-3, atol=1e-3 * float(first.abs().max()))
 
 
 def can_be_patched(model: HookedModel) -> bool:

@@ -10,11 +10,12 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import nn
 
-from mechclust.models.adapters import plain_model, prepare_for_adapters, set_adapter, with_adapter
+from mechclust.models.adapters import enable_adapters, set_adapter, with_adapter
 from mechclust.models.build import build_model
 from mechclust.models.config import config_of
-from mechclust.models.hugging_face_checkpoint import quiet_transformers
-from mechclust.models.load_plain import AttentionKind, LoadOptions, Quantization, load_plain
+from mechclust.models.load_plain import AttentionKind, PlainLoadOptions, Quantization, load_plain
+from mechclust.models.plain_model import plain_model
+from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.saved_model import load_model
 from mechclust.models.weights import shared_copy
@@ -90,7 +91,9 @@ def load_pretrained(
         >>> model.cfg.n_layers, "blocks.1.hook_resid_post" in model.hook_dict
         (2, True)
     """
-    options = LoadOptions(device, device_map, max_memory, quantization, _dtype_of(dtype), attention, trust_remote_code)
+    options = PlainLoadOptions(
+        device, device_map, max_memory, quantization, _dtype_of(dtype), attention, trust_remote_code
+    )
     resolved = resolve_model(model, adapter)
     if resolved.is_own_file:
         return _from_own_file(resolved, options, untrained, seed)
@@ -103,7 +106,7 @@ def load_pretrained(
     return hooked
 
 
-def load_pretrained_plain(
+def load_pretrained_unhooked(
     model: AnyModel, *, tokenizer: Any = None, adapter: str | Path | None = None, **loading: Any
 ) -> tuple[Any, Any]:
     """Return the model and tokenizer as plain Hugging Face loads them, without hooks, to check numbers against.
@@ -115,14 +118,14 @@ def load_pretrained_plain(
         The Hugging Face model (of peft, if there is an adapter) and its tokenizer.
     """
     resolved = resolve_model(model, adapter)
-    options = LoadOptions(**{**loading, "dtype": _dtype_of(loading.get("dtype"))})
+    options = PlainLoadOptions(**{**loading, "dtype": _dtype_of(loading.get("dtype"))})
     plain, tokenizer = load_plain(resolved, tokenizer, options)
     if resolved.merged_adapter is not None:
         plain = with_adapter(shared_copy(plain), resolved.merged_adapter)
     return plain, tokenizer
 
 
-def _from_own_file(model: ResolvedModel, options: LoadOptions, untrained: bool, seed: int) -> Any:
+def _from_own_file(model: ResolvedModel, options: PlainLoadOptions, untrained: bool, seed: int) -> Any:
     """Return the model in a file that ``save_model`` wrote, or an untrained one like it."""
     options.refuse("the file is from save_model", "device_map", "quantization")
     if model.adapter is not None:
@@ -139,7 +142,7 @@ def _from_own_file(model: ResolvedModel, options: LoadOptions, untrained: bool, 
 
 
 def _hooked_already(
-    model: ResolvedModel, tokenizer: Any, options: LoadOptions, untrained: bool, seed: int
+    model: ResolvedModel, tokenizer: Any, options: PlainLoadOptions, untrained: bool, seed: int
 ) -> PretrainedModel:
     """Return a model that has hooks as it is, or one like it with random weights."""
     if model.adapter is not None:
@@ -156,7 +159,7 @@ def _hooked_already(
     return build_model(config_of(hooked).with_seed(seed)).to(first.dtype).to(first.device).eval()
 
 
-def _add_hooks(plain: Any, tokenizer: Any, options: LoadOptions, name: str | None) -> Any:
+def _add_hooks(plain: Any, tokenizer: Any, options: PlainLoadOptions, name: str | None) -> Any:
     """Return a hooked model with the weights of a Hugging Face model, whose own modules stay as they are."""
     from mechclust.models.read_only import ReadOnlyModel, is_read_only
 
@@ -174,7 +177,7 @@ def _add_hooks(plain: Any, tokenizer: Any, options: LoadOptions, name: str | Non
             hooked: Any = ReadOnlyModel(inner, tokenizer)
         else:
             hooked = _bridge(inner, tokenizer, name or plain.config.name_or_path or type(plain).__name__)
-    prepare_for_adapters(hooked, plain)
+    enable_adapters(hooked, plain)
     hooked.eval()
     return hooked
 
@@ -236,6 +239,6 @@ def _no_tokenizer() -> Any:
 
 
 def _dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """Return the dtype with a name such as ``"bfloat16"``. ``LoadOptions`` refuses other names."""
+    """Return the dtype with a name such as ``"bfloat16"``. ``PlainLoadOptions`` refuses other names."""
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     return named if isinstance(named, torch.dtype) else dtype  # type: ignore[return-value]

@@ -19,7 +19,12 @@ from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
 from mechclust.models.attention_calls import KIND, caught_attention, caught_eager_attention, eager_function
-from mechclust.models.blocks import Blocks, block_input, block_output, find_blocks
+from mechclust.models.hugging_face_blocks import (
+    Blocks,
+    find_blocks,
+    hugging_face_block_input,
+    hugging_face_block_output,
+)
 from mechclust.models.sizes import ModelShape
 from probes.engine.attention import Attention
 from probes.engine.hooked_model import evaluation_mode
@@ -228,7 +233,7 @@ class _ForwardPass:
         layer = self._layers.get((module, self._calls[module]))
         if layer is None:
             return
-        state = block_input(inputs, options)
+        state = hugging_face_block_input(inputs, options)
         if layer > 0:
             self._model.blocks[layer - 1].hook_resid_post(state)
         elif self._model._words is None:
@@ -248,7 +253,7 @@ class _ForwardPass:
 
     def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if self._layers.get((module, self._calls[module])) == len(self._layers) - 1:
-            self._model.blocks[-1].hook_resid_post(block_output(output))
+            self._model.blocks[-1].hook_resid_post(hugging_face_block_output(output))
         self._calls[module] += 1
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from mechclust.models.sizes import Sizes
 from tasks import Batch, InputError, RepeatedTokens
 from tasks.text.bos_token import Bos
-from tasks.text.text_encoder import special_tokens_around
+from tasks.text.text_encoder import text_encoder_special_tokens
 
 SEQUENCE_LENGTH = 96  # tokens of a sequence
 PERIODS = (20, 40)  # tokens before it repeats
@@ -43,7 +43,7 @@ def repeated_tokens(
     Raises:
         InputError: for periods that do not repeat within the length.
     """
-    before, after = special_tokens_around(tokenizer, bos=bos)
+    before, after = text_encoder_special_tokens(tokenizer, bos=bos)
     context = length if sizes.n_ctx is None else min(length, sizes.n_ctx)
     room = context - len(before) - len(after)
     if periods[1] > room - 2:

@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.adapters import adapter_of, base_of_adapter, is_adapter, plain_model
+from mechclust.models.adapters import adapter_of, base_of_adapter, is_adapter
+from mechclust.models.plain_model import plain_model
 from tasks import InputError
 
 
@@ -71,7 +72,7 @@ class ResolvedModel:
     @property
     def portable(self) -> ResolvedModel:
         """Return the model with absolute paths, for processes in other folders."""
-        return replace(self, source=absolute_path(self.source), adapter=absolute_path(self.adapter))
+        return replace(self, source=resolved_model_path(self.source), adapter=resolved_model_path(self.adapter))
 
     @property
     def name(self) -> str:
@@ -119,6 +120,6 @@ def resolve_model(model: Any, adapter: str | Path | None = None) -> ResolvedMode
     return replace(model, adapter=str(adapter))
 
 
-def absolute_path(path: Any) -> Any:
+def resolved_model_path(path: Any) -> Any:
     """Return a path that is valid in every folder. A hub name or a model in memory is returned unchanged."""
     return type(path)(Path(path).absolute()) if isinstance(path, (str, Path)) and Path(path).exists() else path

@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from mechclust.models.build import build_model
-from mechclust.models.config import config_from_json, config_of, config_to_json
+from mechclust.models.config import config_of, model_config_from_json, model_config_to_json
 from mechclust.models.weights import get_weights, set_weights
 from probes.engine.hooked_model import HookedModel
 from probes.store.safetensors_files import read_safetensors, write_safetensors
@@ -40,12 +40,12 @@ def save_model(model: HookedModel, path: str | Path, **metadata: Any) -> None:
         >>> model = build_model(ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2))
         >>> with TemporaryDirectory() as folder:
         ...     save_model(model, f"{folder}/model.safetensors", step=100)
-        ...     read_metadata(f"{folder}/model.safetensors")["metadata"]
+        ...     read_saved_model_metadata(f"{folder}/model.safetensors")["metadata"]
         {'step': 100}
     """
     header = {
         "format": _FORMAT,
-        "config": json.dumps(config_to_json(config_of(model))),
+        "config": json.dumps(model_config_to_json(config_of(model))),
         "versions": json.dumps(package_versions()),
         "weight_processing": "none",
         "metadata": json.dumps(metadata),
@@ -71,7 +71,7 @@ def load_model(path: str | Path) -> HookedModel:
     """
     tensors, header = _read(path)
     try:
-        config = config_from_json(json.loads(header["config"]))
+        config = model_config_from_json(json.loads(header["config"]))
     except InputError as error:
         raise InputError(
             f"{str(path)!r} has no readable configuration ({error}); save the model again, or install the package that "
@@ -94,7 +94,7 @@ def load_model(path: str | Path) -> HookedModel:
     return model
 
 
-def read_metadata(path: str | Path) -> dict[str, Any]:
+def read_saved_model_metadata(path: str | Path) -> dict[str, Any]:
     """Read the configuration, versions and metadata in a model file's header.
 
     Raises:

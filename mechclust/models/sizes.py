@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from mechclust.models.adapters import plain_model
+from mechclust.models.plain_model import plain_model
 from tasks import InputError
 
-_MEMORY = Path("/proc/meminfo")  # on Linux
 # Families that number positions from behind their padding token, so that fewer tokens fit than they have positions.
 _OFFSET_FAMILIES = (
     "roberta",
@@ -105,16 +101,6 @@ class ModelShape:
     d_head: int
     d_vocab: int
     n_ctx: int | None
-
-
-def free_memory_bytes(device: str) -> int | None:
-    """Return how many bytes of memory are free on a device of this machine. ``None`` if that is not known."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(torch.device(device))[0]
-    if torch.device(device).type != "cpu" or not _MEMORY.exists():
-        return None
-    (line,) = [line for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:")]
-    return int(line.split()[1]) * 1024
 
 
 def _block_weights(config: Any) -> int | None:

@@ -11,7 +11,7 @@ import xxhash
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from mechclust.models.adapters import plain_model
+from mechclust.models.plain_model import plain_model
 
 PER_WEIGHT = 1024  # numbers of a weight that are kept. Smaller weights are kept whole
 _DIGEST_CHUNK = 1 << 24  # numbers that are copied from a device at once

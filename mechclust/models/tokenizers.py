@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.hugging_face_checkpoint import (
-    CheckpointSource,
+    HuggingFaceCheckpoint,
     find_checkpoint,
     read_checkpoint_config,
-    read_checkpoint_tokenizer,
+    reading_hugging_face_part,
 )
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
 from probes.engine.text_tokenizer import tokenizer_of
-from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import error_line
+from tasks import Batch, InputError
 from tasks.text.bos_token import Bos, leading_bos
 from tasks.text.prompts import Encode
-from tasks.text.text_encoder import TextEncoder, special_tokens_around, text_encoder
 from tasks.text.text_encoder import tokenization as plain_tokenization
 
-OWN_TEMPLATE = "the chat template of this model's tokenizer"
-_TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
 _UNKNOWN_SHARE_NOTED = 0.1  # of the tokens
 
 
@@ -67,11 +63,11 @@ def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False
     return tokenizer, Sizes.from_config(config)
 
 
-def tokenizer_source(adapter: str | Path | None, base: CheckpointSource) -> CheckpointSource:
+def tokenizer_source(adapter: str | Path | None, base: HuggingFaceCheckpoint) -> HuggingFaceCheckpoint:
     """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
     if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
         return base
-    return CheckpointSource(str(adapter), True, trusted=base.trusted)
+    return HuggingFaceCheckpoint(str(adapter), True, trusted=base.trusted)
 
 
 def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
@@ -84,70 +80,6 @@ def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
     """
     if tokenizer is None:
         raise InputError(f"{model} has no tokenizer to read {what}; give a Hugging Face checkpoint, or tokenizer=")
-
-
-def templated_tokenizer(tokenizer: Any, chat: bool = False, template: Any = None, bos: Bos = "model") -> Encode:
-    """Return a function from texts to the token ids of Hugging Face's tokenizer.
-
-    Args:
-        tokenizer: of the model.
-        chat: give the text as a user's message in a chat template, up to the beginning of the answer.
-        template: the tokenizer that has the chat template, by default ``tokenizer``.
-        bos: whether a text begins with the beginning-of-sequence token: ``"model"`` leaves it to the tokenizer,
-            ``"yes"`` adds one if there is none, ``"no"`` removes it.
-
-    Raises:
-        InputError: if there is no chat template, or no beginning-of-sequence token to add or remove.
-
-    Example:
-        >>> from tokenizers import Tokenizer, models, pre_tokenizers
-        >>> from transformers import PreTrainedTokenizerFast
-        >>> words = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2}, unk_token="<s>"))
-        >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
-        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>")
-        >>> templated_tokenizer(tokenizer)(["a b", "a"]), templated_tokenizer(tokenizer, bos="yes")(["a b"])
-        ([[1, 2], [1]], [[0, 1, 2]])
-    """
-    read = text_encoder(tokenizer, bos)
-    if not chat:
-        return read
-    template = tokenizer if template is None else template
-    if not getattr(template, "chat_template", None):
-        raise InputError("this model's tokenizer has no chat template; leave out --chat")
-
-    return partial(_encode_messages, template, read)
-
-
-def _encode_messages(template: Any, read: TextEncoder, texts: Sequence[str]) -> list[list[int]]:
-    """Return the tokens of texts as a user's messages in a chat template."""
-    messages = [render_chat_template(template, text) for text in texts]
-    if len(set(messages)) == 1 < len(set(texts)):
-        raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_TEMPLATE_REMEDY}")
-    return read(messages, add_special_tokens=False)
-
-
-def render_chat_template(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:
-    """Render alternating messages of a user and an assistant in a tokenizer's chat template, which is a program.
-
-    After a user's message it ends at the beginning of the answer.
-
-    Args:
-        template: the tokenizer.
-        turns: the messages. The first is the user's.
-        called: the template's name in errors.
-        mend: the way out, in errors.
-
-    Raises:
-        InputError: if the template fails or refuses them.
-    """
-    messages = [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(turns)]
-    ask = len(turns) % 2 == 1
-    try:
-        return str(template.apply_chat_template(messages, add_generation_prompt=ask, tokenize=False))
-    except Exception as error:
-        line = getattr(error, "lineno", None)
-        where = "" if line is None else f" in line {line}"
-        raise InputError(f"{called} fails{where} ({error_line(error)}); {mend}") from None
 
 
 def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None, bos: Bos = "model") -> dict[str, Any]:
@@ -199,44 +131,12 @@ def _n_unknown(batch: Batch, unknown: int) -> int:
     return int((tokens == unknown).sum())
 
 
-def n_special_tokens_before(tokenizer: Any, bos: Bos = "model") -> int:
-    """Count the special tokens before a text, which must stay when its beginning is cut off."""
-    return len(special_tokens_around(tokenizer, bos=bos)[0])
-
-
-def tokenize_prompts(
-    prompts: LabelledPrompts,
-    tokenizer: Any,
-    sizes: Sizes,
-    *,
-    tokens_per_batch: int,
-    chat: bool = False,
-    bos: Bos = "model",
-    too_long: Literal["refuse", "truncate"] = "refuse",
-) -> Iterator[Batch]:
-    """Yield prompts as a model of these sizes reads them, with the arguments of ``LabelledPrompts.batches``.
-
-    Raises:
-        InputError: for a prompt longer than the model's context that is not to be truncated, or a token id that the
-            model does not have.
-    """
-    return prompts.batches(
-        templated_tokenizer(tokenizer, chat, bos=bos),
-        tokens_per_batch,
-        pad_id=tokenizer.pad_token_id or 0,
-        max_length=sizes.n_ctx,
-        too_long=too_long,
-        keep=n_special_tokens_before(tokenizer, bos),
-        d_vocab=sizes.d_vocab,
-    )
-
-
-def tokenization_in_words(tokenization: Mapping[str, Any]) -> str:
+def tokenizer_in_words(tokenization: Mapping[str, Any]) -> str:
     """Return the mapping from ``tokenization_of`` as a sentence.
 
     Example:
         >>> adds = "[CLS] before, [SEP] after"
-        >>> tokenization_in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": adds})
+        >>> tokenizer_in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": adds})
         "Texts are read with Hugging Face's BertTokenizer; special tokens: [CLS] before, [SEP] after (the last token)."
     """
     bos = "" if tokenization["bos"] == "model" else f" (--bos {tokenization['bos']})"
@@ -255,7 +155,7 @@ def _special_tokens_in_words(tokenization: Mapping[str, Any]) -> str:
     return f"special tokens: {adds}" + (" (the last token)" if adds.endswith(" after") else "")
 
 
-def check_tokenized_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:
+def check_tokenizers_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:
     """Refuse models that do not read texts as identical tokens.
 
     Args:
@@ -303,3 +203,17 @@ def _difference(tokenizer: Any, ids: list[int], other: Any, other_ids: list[int]
         if (i, name) != (j, other_name):
             return f"token {place} is {name!r}, id {i}, and {other_name!r}, id {j}"
     return f"{len(ids)} and {len(other_ids)} tokens"
+
+
+def read_checkpoint_tokenizer(source: HuggingFaceCheckpoint) -> Any:
+    """Read a checkpoint's tokenizer, as Hugging Face gives it.
+
+    Raises:
+        InputError: for a tokenizer that is damaged, or encodes no text.
+    """
+    from transformers import AutoTokenizer
+
+    with reading_hugging_face_part(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
+        tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
+    return tokenizer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup, escape
 
 from mechclust.evidence.finding import Finding
-from mechclust.evidence.parts import measured_number
+from mechclust.evidence.measured_numbers import measured_number
 from mechclust.report.table_text import map_table_texts, table_in_english
 from tasks.text.visible import visible_text
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from mechclust.models.sizes import free_memory_bytes
 from mechclust.report.text import duration_text, size_text
+from probes.engine.devices import free_memory_bytes
 from probes.store.versions import package_versions
 from tasks import InputError
 

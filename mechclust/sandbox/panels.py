@@ -12,7 +12,7 @@ from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.places import Place
 from tasks import InputError
 from tasks.errors import did_you_mean
-from tasks.settings import check_different
+from tasks.settings import check_different_settings
 
 Of = Literal["token", "position", "pair", "sequence", "neuron"]
 Grid = Sequence[Sequence[str]]
@@ -105,7 +105,7 @@ def sandbox_panel_grid(
     for name in names:
         if name not in known:
             raise InputError(f"no panel {name!r} (there are {', '.join(known)}){did_you_mean(str(name), known)}")
-    check_different(panels=names)
+    check_different_settings(panels=names)
     if all(isinstance(row, str) for row in chosen):
         columns = _n_columns(len(names))
         rows = [names[i : i + columns] for i in range(0, len(names), columns)]

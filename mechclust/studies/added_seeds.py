@@ -16,7 +16,7 @@ from mechclust.report.manifest import read_manifest
 from mechclust.report.run_record import read_run_record, record_differences
 from probes.store.files import write_json
 from tasks import InputError
-from tasks.settings import to_json
+from tasks.settings import settings_to_json
 
 _ADDED = "added_seeds"  # in config.json
 
@@ -38,7 +38,7 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
         return
     record = read_run_record(out, "choose another folder with --out")
     held = record["config"]
-    wanted = to_json(config)
+    wanted = settings_to_json(config)
     if record["study"] != study or list(dict(record_differences(held, wanted))) != ["seeds"]:
         return
     n_held = len(held["seeds"])

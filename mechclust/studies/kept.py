@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.models import build_model, model_for, read_metadata, save_model
+from mechclust.models import build_model, model_for, read_saved_model_metadata, save_model
 from mechclust.training import train
 from probes import HookedModel, ProbeResult, load_result
 from probes.store.whole_files import is_whole_file
@@ -82,7 +82,7 @@ def train_once(path: Path, train: Callable[[Path], tuple[HookedModel, int]], bas
     """
     state = path.with_suffix("")
     if is_whole_file(path):
-        if read_metadata(path)["metadata"].get("base") == base:
+        if read_saved_model_metadata(path)["metadata"].get("base") == base:
             shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
             return
         warnings.warn(

@@ -30,8 +30,8 @@ from mechclust.studies.registry import open_run
 from mechclust.studies.study import Study, check_findings, judge_run, report_run
 from probes.store.files import json_bytes
 from tasks import InputError
-from tasks.errors import suggest
-from tasks.settings import to_json
+from tasks.errors import error_suggestion
+from tasks.settings import settings_to_json
 
 _WAY_OUT = "choose another folder with --record"
 _JUDGE_COPY = "judge a copy of the folder"
@@ -71,12 +71,12 @@ def record_run(
     contents = {
         **_findings_files(findings_with_history(analysis.findings, folder)),
         "config.json": json_bytes(_portable(read_run_record(run_folder, _WAY_OUT))),
-        "command.txt": f"{command_of(study, _portable(to_json(config)))}\n".encode(),
+        "command.txt": f"{command_of(study, _portable(settings_to_json(config)))}\n".encode(),
     }
     pictures = {panel.name: panel for panel in analysis.panels}
     for name in figures:
         if name not in pictures:
-            raise InputError(f"the run has no figure {name!r}{suggest(name, pictures)}")
+            raise InputError(f"the run has no figure {name!r}{error_suggestion(name, pictures)}")
         contents[f"figures/{name}.png"] = pictures[name].png
     if (run_folder / "results").is_dir():
         contents[_RESULTS] = pack_folder(run_folder / "results", study.unrecorded)
@@ -154,7 +154,9 @@ def command_of(study: Study, config: Mapping[str, Any]) -> str:
         study: the study.
         config: settings as in ``config.json``.
     """
-    changes = {name: dict(record_differences(to_json(preset), config)) for name, preset in study.presets.items()}
+    changes = {
+        name: dict(record_differences(settings_to_json(preset), config)) for name, preset in study.presets.items()
+    }
     n_changes = {name: len(changed) for name, changed in changes.items()}
     preset = min(n_changes, key=n_changes.__getitem__)
     options: list[str] = []

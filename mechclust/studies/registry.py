@@ -13,8 +13,8 @@ from mechclust.report.run_record import read_run_record
 from mechclust.studies.study import Study
 from probes.engine.registry import entry_point_package, load_entry_point
 from tasks import InputError
-from tasks.errors import suggest
-from tasks.settings import from_json
+from tasks.errors import error_suggestion
+from tasks.settings import settings_from_json
 
 _STUDY_ENTRY_POINTS = "mechclust.studies"
 
@@ -64,7 +64,7 @@ def get_study(name: str) -> Study:
     if point is None and not any(map(_is_ours, points)):
         raise InputError(f"no study {name!r}: mechclust was installed by another version; install it again with pip")
     if point is None:
-        raise InputError(f"no study {name!r}{suggest(name, sorted({point.name for point in points}))}")
+        raise InputError(f"no study {name!r}{error_suggestion(name, sorted({point.name for point in points}))}")
     registered = _loaded(point, points)
     if registered.study is None:
         raise InputError(f"study {name!r} of {registered.package} is broken: {registered.error}")
@@ -79,7 +79,7 @@ def open_run(out: str | Path) -> tuple[Study, Any]:
     """
     record = read_run_record(Path(out), "give the --out folder of a run")
     study = get_study(record["study"])
-    return study, from_json(next(iter(study.presets.values())), record["config"])
+    return study, settings_from_json(next(iter(study.presets.values())), record["config"])
 
 
 def _points() -> list[EntryPoint]:

@@ -42,8 +42,8 @@ from mechclust.studies.trainings import check_cost, check_trainings, no_training
 from probes.engine.devices import check_device
 from probes.store.locks import locked_folder
 from tasks import InputError
-from tasks.errors import suggest
-from tasks.settings import check_different, check_settings, to_json
+from tasks.errors import error_suggestion
+from tasks.settings import check_different_settings, check_settings, settings_to_json
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Study:
             InputError: if there is no such preset. The text lists the existing ones.
         """
         if name not in self.presets:
-            raise InputError(f"{self.name} has no preset {name!r}{suggest(name, self.presets)}")
+            raise InputError(f"{self.name} has no preset {name!r}{error_suggestion(name, self.presets)}")
         return self.presets[name]
 
 
@@ -203,7 +203,7 @@ def check_seeds(seeds: Sequence[int], name: str = "seeds") -> None:
     """
     if not seeds:
         raise InputError(f"{name} is empty; expected at least one seed, such as --{name.replace('_', '-')} 0")
-    check_different(**{name: seeds})
+    check_different_settings(**{name: seeds})
 
 
 def check_past_warmup(section: str, warmup: int, **steps: int) -> None:
@@ -296,7 +296,7 @@ def run_study(
     with ExitStack() as held:
         held.enter_context(locked_folder(out, way="give another folder with --out"))
         add_seeds(study.name, study.jobs, config, out)
-        held.enter_context(open_folder(out, study.name, to_json(config)))
+        held.enter_context(open_folder(out, study.name, settings_to_json(config)))
         check_measured_files(out)
         forget_measured_files(out)
         there = out.absolute()  # remote workers have another working directory
@@ -373,7 +373,7 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     findings = study.findings(config, results)
     check_findings(findings)
     panels = study.panels(config, results)
-    check_different(figures=[panel.name for panel in panels])
+    check_different_settings(figures=[panel.name for panel in panels])
     tables = study.tables(config, results)
     return Analysis(
         headline=study.headline(config, results),
@@ -391,7 +391,7 @@ def check_findings(findings: Sequence[Finding]) -> None:
     Raises:
         InputError: naming the first such finding.
     """
-    check_different(findings=[finding.id for finding in findings])
+    check_different_settings(findings=[finding.id for finding in findings])
     for finding in findings:
         is_measured = any(part.values for part in finding.parts)
         if finding.kind == "finding" and finding.control is None and is_measured and not finding.note:

@@ -12,7 +12,6 @@ import torch
 
 from mechclust.models import ModelConfig, build_model
 from mechclust.models.config import AnyConfig
-from mechclust.models.sizes import free_memory_bytes
 from mechclust.models.weights import initial_weights
 from mechclust.report.resources import check_resources
 from mechclust.report.text import size_text
@@ -20,6 +19,7 @@ from mechclust.studies.kept import on_device
 from mechclust.training import TrainConfig, train
 from mechclust.training.optimizer import parameter_groups
 from probes import HookedModel
+from probes.engine.devices import free_memory_bytes
 from tasks import InputError, Task
 
 _BYTES_PER_WEIGHT = 16  # in float32: the weight, its gradient and Adam's two averages

@@ -1,13 +1,6 @@
 """Training: one short loop, many seeds at once, settings, callbacks, resumable state."""
 
-from mechclust.training.callbacks import (
-    AccuracyCallback,
-    Callback,
-    CheckpointCallback,
-    FileCallback,
-    ProbeCallback,
-    accuracy,
-)
+from mechclust.training.callbacks import AccuracyCallback, Callback, CheckpointCallback, FileCallback, ProbeCallback
 from mechclust.training.config import TrainConfig
 from mechclust.training.ensemble import train_ensemble
 from mechclust.training.loop import train
@@ -15,8 +8,9 @@ from mechclust.training.low_rank import LowRank
 from mechclust.training.member import Member
 from mechclust.training.norms import WeightNorms
 from mechclust.training.probe_hook import ProbeHook
-from mechclust.training.results import load_results_by_step
+from mechclust.training.results_by_step import load_results_by_step
 from mechclust.training.snapshots import Snapshots
+from mechclust.training.task_accuracy import accuracy
 
 __all__ = [
     "AccuracyCallback",

@@ -10,16 +10,15 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from mechclust.models.config import config_of, config_to_json
-from mechclust.models.saved_model import load_model, read_metadata, save_model
+from mechclust.models.config import config_of, model_config_to_json
+from mechclust.models.saved_model import load_model, read_saved_model_metadata, save_model
 from mechclust.models.weights import get_weights
-from mechclust.training.results import result_path, result_paths
+from mechclust.training.results_by_step import result_path, result_paths_by_step
+from mechclust.training.task_accuracy import accuracy
 from probes import Probe, ProbeResult, load_result, run
-from probes.engine.batches import readable_batch
-from probes.engine.devices import device_of
 from probes.engine.examples_digest import ExamplesDigest
 from probes.engine.fingerprint import fingerprint
-from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
+from probes.engine.hooked_model import HookedModel
 from probes.engine.parameters import parameter_json
 from probes.store.versions import package_versions
 from probes.store.whole_files import is_whole_file
@@ -256,7 +255,7 @@ class CheckpointCallback:
             return []
         if not is_whole_file(path):
             return [path]
-        _compare(path, read_metadata(path)["config"], config_to_json(config_of(model)))
+        _compare(path, read_saved_model_metadata(path)["config"], model_config_to_json(config_of(model)))
         return []
 
     def _path(self, step: int) -> Path:
@@ -265,7 +264,7 @@ class CheckpointCallback:
 
 def _saved_results(out: Path, name: str) -> Iterator[tuple[Path, ProbeResult]]:
     """Yield the undamaged results called ``name`` of a folder, of all steps."""
-    for _, path in result_paths(out, name):
+    for _, path in result_paths_by_step(out, name):
         if is_whole_file(path):
             yield path, load_result(path)
 
@@ -302,27 +301,3 @@ def _check_model(path: Path, model: HookedModel) -> None:
 
 def _short(digest: str) -> str:
     return digest[:12]
-
-
-def accuracy(model: HookedModel, task: Task, split: str, **which: Any) -> tuple[float, int]:
-    """Return the share of right answers on a split, and the number of examples. ``which`` goes to ``task.batches``.
-
-    Raises:
-        InputError: for tokens outside the model's vocabulary, and more of them than its context.
-
-    Example:
-        >>> from mechclust import build_model, model_for
-        >>> from tasks import SparseModularAddition
-        >>> task = SparseModularAddition()
-        >>> share, n = accuracy(build_model(model_for(task)), task, task.splits[1])
-        >>> 0 <= share <= 1, n > 0
-        (True, True)
-    """
-    right = 0.0
-    n = 0
-    with evaluation_mode(model), torch.inference_mode():
-        for batch in task.batches(split, **which):
-            moved = readable_batch(batch, {"": model}).to(device_of(model))
-            right += float(task.accuracy(forward(model, moved), moved).sum())
-            n += len(batch)
-    return right / n, n

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mechclust.jobs import progress_bar
-from mechclust.models.config import AnyConfig, ModelConfig, config_to_json
+from mechclust.models.config import AnyConfig, ModelConfig, model_config_to_json
 from mechclust.training.config import TrainConfig
 from mechclust.training.loop import WAIT
 from mechclust.training.low_rank import LowRank
@@ -35,7 +35,7 @@ from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
 from probes.store.versions import package_versions
 from tasks import InputError
-from tasks.settings import check_choice, to_json
+from tasks.settings import check_choice, settings_to_json
 
 _READ_AHEAD = 2048  # training sequences per member, drawn at once
 # Steps, each counted once more for every 2,000 sequences in it: compiling takes some 40 s and saves about 2 ms of each.
@@ -140,11 +140,11 @@ def _run_record(
     """Return the settings with which a saved state must have been trained to be resumed."""
     records = [_record(member) for member in members]
     run = {
-        "training": to_json(config),
+        "training": settings_to_json(config),
         "ensemble": {"members": records, "every": every, "backend": backend, "device": device},
     }
     if low_rank is not None:
-        run["training"]["low_rank"] = to_json(low_rank)
+        run["training"]["low_rank"] = settings_to_json(low_rank)
     if isinstance(members[0].model, ModelConfig):  # which decides how weights are laid out in the state
         run["versions"] = {"transformer-lens": package_versions()["transformer-lens"].split(".")[0]}
     return run
@@ -277,7 +277,7 @@ def _record(member: Member) -> dict[str, Any]:
         parts = (np.ascontiguousarray(v.detach().cpu().numpy()).tobytes() for _, v in sorted(member.weights.items()))
         digest = hashlib.sha256(b"".join(parts)).hexdigest()[:16]
     record = {
-        "model": config_to_json(member.model),
+        "model": model_config_to_json(member.model),
         "task": member.task.to_config(),
         "rate": member.rate,
         "rates": dict(member.rates),

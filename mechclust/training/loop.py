@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.jobs import progress_bar
-from mechclust.models.config import check_config_fits_task, config_of, config_to_json
+from mechclust.models.config import check_config_fits_task, config_of, model_config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable_weights
 from mechclust.training.callbacks import Callback, CheckpointCallback, FileCallback, ProbeCallback
 from mechclust.training.config import TrainConfig
@@ -29,7 +29,7 @@ from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
 from probes.store.versions import package_versions
 from tasks import Batch, InputError, Task
-from tasks.settings import to_json
+from tasks.settings import settings_to_json
 
 _WAY_OUT = "give a smaller lr, or look for damaged examples"
 _MAX_STEPS_LISTED = 8
@@ -162,8 +162,8 @@ class _Training:
         began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
         return {
             "task": self.task.to_config(),
-            "training": to_json(self.config),
-            "model": {**config_to_json(config_of(self.model)), **began},
+            "training": settings_to_json(self.config),
+            "model": {**model_config_to_json(config_of(self.model)), **began},
         }
 
     def _loss(self, step: int) -> Float[Tensor, ""]:

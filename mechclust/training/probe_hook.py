@@ -11,8 +11,8 @@ from typing import Any
 from mechclust.models.adapters import merged_copy
 from mechclust.models.pretrained import AnyModel, load_pretrained
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import tokenize_prompts
-from mechclust.training.results import result_path
+from mechclust.models.tokenized_prompts import tokenize_prompts
+from mechclust.training.results_by_step import result_path
 from probes import ProbeResult, run
 from probes.engine.batches import Batches
 from probes.engine.probe import Probe

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechclust.models.build import build_model
-from mechclust.models.config import AnyConfig, config_from_json
+from mechclust.models.config import AnyConfig, model_config_from_json
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.training.member import member_width
 from probes.engine.hooked_model import HookedModel
@@ -80,7 +80,7 @@ class Snapshots:
     def configs(self) -> list[AnyConfig]:
         """The members' model configurations, in order."""
         self._check(self._first)
-        return [config_from_json(record["model"]) for record in json.loads(self._header["members"])]
+        return [model_config_from_json(record["model"]) for record in json.loads(self._header["members"])]
 
     @cached_property
     def tasks(self) -> list[Task]:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from mechclust.jobs.batches import batch_of_tensors
+from mechclust.jobs.batch_tensors import batch_of_tensors
 from mechclust.models.build import build_model
 from mechclust.models.config import ModelConfig
 from mechclust.models.weights import get_weights, set_weights, trainable_weights

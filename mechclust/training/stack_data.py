@@ -10,7 +10,7 @@ from einops import rearrange, repeat
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from mechclust.jobs.batches import tensors_of_batch
+from mechclust.jobs.batch_tensors import tensors_of_batch
 from mechclust.models.config import ModelConfig
 from mechclust.training.member import Member
 from tasks import Batch, InputError

@@ -20,7 +20,7 @@ _BEGAN = ("model", "initial weights")  # section and key of the record
 _Weights: TypeAlias = Mapping[str, Shaped[Tensor, "..."]]
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     """A saved state.
 
     Attributes:
@@ -58,7 +58,7 @@ def load_state(
     optimizer: torch.optim.Optimizer,
     run: dict[str, Any],
     model_weights: _Weights | None = None,
-) -> State:
+) -> TrainingState:
     """Put the saved state into the optimiser, and return it.
 
     Args:
@@ -85,7 +85,7 @@ def load_state(
             _, i, key = name.split("/")
             state.setdefault(int(i), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return State(int(header["step"]), tensors["losses"], weights, saved)
+    return TrainingState(int(header["step"]), tensors["losses"], weights, saved)
 
 
 def task_of_state(path: Path) -> Task:

@@ -16,7 +16,8 @@ from probes.engine.batch_items import ExampleItem, SequenceBatchItem, is_one_exa
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
-from tasks.batch import pad_right, token_batches
+from tasks.batch import pad_right
+from tasks.batch_rows import token_batch_rows
 from tasks.settings import check_count
 
 TokenIds: TypeAlias = Tensor | np.ndarray  # [batch pos], checked when they are read
@@ -204,7 +205,7 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
 def _cut(batch: Batch, max_tokens: int) -> Iterator[Batch]:
     """Yield parts of a batch of sequences of one length."""
     lengths = [batch.tokens.shape[1]] * len(batch)
-    for rows in token_batches(lengths, max_tokens, partial(_example_name, batch.index)):
+    for rows in token_batch_rows(lengths, max_tokens, partial(_example_name, batch.index)):
         yield batch.select(slice(int(rows[0]), int(rows[-1]) + 1))
 
 
@@ -212,7 +213,7 @@ def _sorted_by_length(examples: list[ExampleItem], max_tokens: int) -> Iterator[
     """Yield batches of examples of similar length, longest first."""
     lengths = [len(example) for example in examples]
     numbers = [example.number for example in examples]
-    for places in token_batches(lengths, max_tokens, partial(_example_name, numbers)):
+    for places in token_batch_rows(lengths, max_tokens, partial(_example_name, numbers)):
         yield _padded([examples[i] for i in places])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
@@ -63,3 +65,16 @@ def device_memory_error(what: str, batch: Batch, size: int) -> InputError:
         f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} "
         f"tokens{parts}; give {way}, or a device with more"
     )
+
+
+_MEMINFO = Path("/proc/meminfo")  # on Linux
+
+
+def free_memory_bytes(device: str) -> int | None:
+    """Return how many bytes of memory are free on a device of this machine. ``None`` if that is not known."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(torch.device(device))[0]
+    if torch.device(device).type != "cpu" or not _MEMINFO.exists():
+        return None
+    (line,) = [line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:")]
+    return int(line.split()[1]) * 1024

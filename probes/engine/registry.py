@@ -11,7 +11,7 @@ from typing import Any
 
 from probes.engine.probe import Probe
 from tasks import InputError
-from tasks.errors import error_line, suggest
+from tasks.errors import error_line, error_suggestion
 
 _PROBE_ENTRY_POINTS = "mechclust.probes"
 
@@ -107,7 +107,7 @@ def find_probe(name: str) -> RegisteredProbe:
         return ours[name]
     known = {probe.name: probe for probe in list_probes()}
     if name not in known:
-        raise InputError(f"no probe {name!r}{suggest(name, sorted(known))}")
+        raise InputError(f"no probe {name!r}{error_suggestion(name, sorted(known))}")
     return known[name]
 
 

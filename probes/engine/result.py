@@ -25,7 +25,7 @@ from probes.engine.sites import renumbered_site_layer
 from probes.engine.state import AnyTensor
 from probes.store.safetensors_files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 from tasks.settings import check_count
 
 if TYPE_CHECKING:
@@ -119,7 +119,9 @@ class ProbeResult:
 
     def __getitem__(self, measure: str) -> AnyTensor:
         if measure not in self.values:
-            raise KeyError(f"no measure {measure!r} in this {self.probe} result{suggest(measure, self.values)}")
+            raise KeyError(
+                f"no measure {measure!r} in this {self.probe} result{error_suggestion(measure, self.values)}"
+            )
         return self.values[measure]
 
     def __iter__(self) -> Iterator[str]:
@@ -175,9 +177,9 @@ class ProbeResult:
         for axis, name in at.items():
             if axis not in axes:
                 known = [*axes, "layer"] if "site" in axes else [*axes] or ["none"]
-                raise InputError(f"no axis {axis!r} in {measure!r}{suggest(axis, known)}")
+                raise InputError(f"no axis {axis!r} in {measure!r}{error_suggestion(axis, known)}")
             if name not in self.coords[axis]:
-                raise InputError(f"no {axis} {name!r} in {measure!r}{suggest(name, self.coords[axis])}")
+                raise InputError(f"no {axis} {name!r} in {measure!r}{error_suggestion(name, self.coords[axis])}")
         return tensor[tuple(self.coords[axis].index(at[axis]) if axis in at else slice(None) for axis in axes)]
 
     def plot(self, measure: str | None = None, *, ax: Axes | None = None, **at: str | int) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from probes.functional.arrays import Array, computed_in_torch
 from probes.functional.intervals import half_samples
 from tasks import InputError
-from tasks.settings import check_at_least, check_count, check_different
+from tasks.settings import check_at_least, check_count, check_different_settings
 
 BLOCK_NUMBERS = {"cpu": 2**19, "cuda": 2**26}  # numbers in a block of rows, or in its distances
 DEVICES_ADDING_BY_INDEX = ("cpu",)  # elsewhere rows are summed by a product, whose order is fixed
@@ -114,7 +114,7 @@ def check_n_clusters(n_clusters: int | Sequence[int] | None) -> None:
     for k in each:
         if k < 2:
             raise InputError(f"n_clusters is {k}; expected at least 2, or None for one per class")
-    check_different(n_clusters=each)
+    check_different_settings(n_clusters=each)
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64, Integer, Shaped
 from torch import Tensor
 
 from tasks import InputError
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 
 Columns: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
 """``index``, ``tokens`` where they are known, and ``labels/<name>`` of some examples."""
@@ -95,9 +95,11 @@ class AlignedRows(ABC):
         for name in names:
             kind, _, key = name.partition("/")
             if kind == "rows" and key not in self.sites:
-                raise InputError(f"{self.source!r} has no rows of {key!r}{suggest(key, self.sites)}")
+                raise InputError(f"{self.source!r} has no rows of {key!r}{error_suggestion(key, self.sites)}")
             if kind == "labels" and key not in self.labels:
-                raise InputError(f"{self.source!r} has no label {key!r}{suggest(key, self.labels or ['no labels'])}")
+                raise InputError(
+                    f"{self.source!r} has no label {key!r}{error_suggestion(key, self.labels or ['no labels'])}"
+                )
             if kind not in ("rows", "labels"):
                 raise InputError(
                     f"{name!r} is not a name in {self.source!r}; expected 'rows/<site>' or 'labels/<name>'"

@@ -18,7 +18,7 @@ from probes.engine.run import compute_probe, probes_as_list
 from probes.engine.sites import split_site
 from probes.rows.row_source import RowSource
 from tasks import Batch, InputError
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 
 Stores: TypeAlias = RowSource | Mapping[str, RowSource]
 
@@ -98,7 +98,7 @@ def _keys_of(probe: Probe, store: RowSource, name: str) -> dict[str, str]:
         if owner != name:
             continue
         if hook not in store.sites:
-            raise InputError(f"{store.source!r} has no rows of {hook!r}{suggest(hook, store.sites)}")
+            raise InputError(f"{store.source!r} has no rows of {hook!r}{error_suggestion(hook, store.sites)}")
         keys[site] = f"rows/{hook}"
     if store.readout != repr(probe.readout):
         raise InputError(

@@ -18,7 +18,7 @@ from probes.engine.examples_digest import token_digests
 from probes.engine.readout import Readout
 from probes.engine.sites import site_called
 from tasks import Batch, InputError
-from tasks.settings import check_different
+from tasks.settings import check_different_settings
 
 
 class VllmFiles:
@@ -45,7 +45,7 @@ class VllmFiles:
                 "(vLLM's eagle_aux_hidden_state_layer_ids)"
             )
         self.sites = [site_called(layer) for layer in layers]
-        check_different(layers=list(layers))
+        check_different_settings(layers=list(layers))
         self._paths = paths
         self._positions = positions
         self._readout = readout

@@ -18,10 +18,10 @@ def file_name(name: str) -> str:
         >>> file_name("a/b"), file_name(".."), file_name("x" * 300)[-20:]
         ('a%2Fb', '%2E.', 'xxxxxxx-a5d1b4607dc8')
     """
-    quoted = quote(name, safe=" ", errors="surrogatepass") or "%"
-    if quoted.startswith("."):
-        quoted = f"%2E{quoted[1:]}"
-    if len(quoted) <= _MAX_NAME_LENGTH:
-        return quoted
+    escaped = quote(name, safe=" ", errors="surrogatepass") or "%"
+    if escaped.startswith("."):
+        escaped = f"%2E{escaped[1:]}"
+    if len(escaped) <= _MAX_NAME_LENGTH:
+        return escaped
     digest = xxhash.xxh3_64_hexdigest(name.encode(errors="surrogatepass"))[:12]
-    return f"{quoted[: _MAX_NAME_LENGTH - 13]}-{digest}"
+    return f"{escaped[: _MAX_NAME_LENGTH - 13]}-{digest}"

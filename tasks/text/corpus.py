@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -13,8 +13,8 @@ from tasks._random import generator
 from tasks.errors import InputError
 from tasks.settings import check_choice, check_count
 from tasks.text.bos_token import Bos
-from tasks.text.encoded_corpus import EncodedCorpus, encode_documents
-from tasks.text.files import check_utf8_texts, read_text
+from tasks.text.encoded_corpus import EncodedCorpus, encode_corpus
+from tasks.text.files import check_utf8_texts, corpus_files, read_text
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.words import words_of
 
@@ -137,37 +137,8 @@ class Corpus:
                 or remove, or gives ids beyond the model's embeddings. Also for a ``max_length`` that leaves room for
                 special tokens only.
         """
-        return encode_documents(
-            self.documents, tokenizer, words, max_length, bos=bos, d_vocab=d_vocab, progress=progress
-        )
+        return encode_corpus(self.documents, tokenizer, words, max_length, bos=bos, d_vocab=d_vocab, progress=progress)
 
 
 def _is_text(path: Path) -> bool:
     return path.name.endswith(".txt")
-
-
-def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool], kinds: str) -> list[Path]:
-    """Return the files of a corpus, each once: given files, and the wanted ones of directories, sorted by name.
-
-    Args:
-        paths: files and directories.
-        is_wanted: whether a file in a directory belongs to the corpus.
-        kinds: the wanted files in words, for the message, such as ``"*.txt file"``.
-
-    Raises:
-        InputError: for no paths, one that is missing, and a directory without wanted files.
-    """
-    files: dict[Path, None] = {}  # in order, each once
-    for path in map(Path, paths):
-        if path.is_dir():
-            wanted = sorted(file for file in path.rglob("*") if is_wanted(file) and file.is_file())
-            if not wanted:
-                raise InputError(f"the directory {str(path)!r} holds no {kinds}; name the files themselves")
-            files.update(dict.fromkeys(wanted))
-        elif path.exists():
-            files[path] = None
-        else:
-            raise InputError(f"no corpus file {str(path)!r}; give the path of a file or of a directory of them")
-    if not files:
-        raise InputError("no corpus files given; name at least one file or a directory of them")
-    return list(files)

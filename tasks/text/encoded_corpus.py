@@ -14,9 +14,11 @@ from jaxtyping import Bool, Int, Int32
 from torch import Tensor
 from tqdm import tqdm
 
-from tasks.batch import Batch, pad_right, token_batches
+from tasks.batch import Batch, pad_right
+from tasks.batch_rows import token_batch_rows
 from tasks.errors import InputError
 from tasks.text.bos_token import Bos, begin_tokens, beginning_id
+from tasks.text.token_ids import check_token_ids, known_pad_token_id
 from tasks.text.words import word_spans
 
 _Spans: TypeAlias = list[tuple[int, int]]  # start and end of each token in the characters of a text
@@ -101,14 +103,14 @@ class EncodedCorpus:
             InputError: for a window longer than ``tokens_per_batch``.
         """
         lengths = [len(window) for window in self.windows]
-        for rows in token_batches(lengths, tokens_per_batch, "window {}".format):
+        for rows in token_batch_rows(lengths, tokens_per_batch, "window {}".format):
             tokens, attention_mask = pad_right([torch.from_numpy(self.windows[row]) for row in rows], self.pad_id)
             words, _ = pad_right([torch.from_numpy(self.labels[row]) for row in rows], -1)
             labels = {"word": words.long(), "document": torch.from_numpy(self.documents[rows])}
             yield Batch(tokens.long(), attention_mask, labels=labels, index=torch.from_numpy(rows))
 
 
-def check_tokenizer(tokenizer: Any) -> None:
+def check_corpus_tokenizer(tokenizer: Any) -> None:
     """Refuse a tokenizer that cannot map tokens to characters of the text."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
@@ -117,7 +119,7 @@ def check_tokenizer(tokenizer: Any) -> None:
         )
 
 
-def encode_documents(
+def encode_corpus(
     documents: Sequence[str],
     tokenizer: Any,
     words: Sequence[str],
@@ -128,7 +130,7 @@ def encode_documents(
     progress: bool = False,
 ) -> EncodedCorpus:
     """Tokenize documents as ``Corpus.encode``."""
-    check_tokenizer(tokenizer)
+    check_corpus_tokenizer(tokenizer)
     beginning = _Beginning(tokenizer, bos)
     n_special = tokenizer.num_special_tokens_to_add() + beginning.n_added
     options: dict[str, Any] = {}
@@ -156,31 +158,8 @@ def encode_documents(
         occurrences=encoding.occurrences,
         lost=encoding.lost,
         documents=np.array(encoding.documents, dtype=np.int64),
-        pad_id=known_pad_id(tokenizer.pad_token_id, d_vocab),
+        pad_id=known_pad_token_id(tokenizer.pad_token_id, d_vocab),
     )
-
-
-def check_token_ids(rows: Iterable[Sequence[int]], d_vocab: int | None, what: str) -> None:
-    """Refuse token ids for which a model has no embedding.
-
-    Args:
-        rows: token ids.
-        d_vocab: number of the model's token embeddings. ``None``: do not check.
-        what: was read, for the message.
-    """
-    largest = max((max(row, default=0) for row in rows), default=0)
-    if d_vocab is not None and largest >= d_vocab:
-        raise InputError(
-            f"{what} has token id {largest}, but the model has {d_vocab} token embeddings; save the model's "
-            "own tokenizer"
-        )
-
-
-def known_pad_id(pad_id: int | None, d_vocab: int | None) -> int:
-    """Return an id to pad with that the model has an embedding for: ``pad_id`` or 0. The mask hides it."""
-    if pad_id is None or pad_id < 0:
-        return 0
-    return 0 if d_vocab is not None and pad_id >= d_vocab else pad_id
 
 
 class _Beginning:

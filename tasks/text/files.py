@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tasks.errors import InputError
@@ -115,3 +116,30 @@ def check_utf8(text: str, what: str) -> None:
     half = None if text.isascii() else _HALF_CHARACTER.search(text)
     if half:
         raise InputError(f"{what} has half a character ({half[0]!r}), which no tokenizer reads; fix it")
+
+
+def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool], kinds: str) -> list[Path]:
+    """Return the files of a corpus, each once: given files, and the wanted ones of directories, sorted by name.
+
+    Args:
+        paths: files and directories.
+        is_wanted: whether a file in a directory belongs to the corpus.
+        kinds: the wanted files in words, for the message, such as ``"*.txt file"``.
+
+    Raises:
+        InputError: for no paths, one that is missing, and a directory without wanted files.
+    """
+    files: dict[Path, None] = {}  # in order, each once
+    for path in map(Path, paths):
+        if path.is_dir():
+            wanted = sorted(file for file in path.rglob("*") if is_wanted(file) and file.is_file())
+            if not wanted:
+                raise InputError(f"the directory {str(path)!r} holds no {kinds}; name the files themselves")
+            files.update(dict.fromkeys(wanted))
+        elif path.exists():
+            files[path] = None
+        else:
+            raise InputError(f"no corpus file {str(path)!r}; give the path of a file or of a directory of them")
+    if not files:
+        raise InputError("no corpus files given; name at least one file or a directory of them")
+    return list(files)

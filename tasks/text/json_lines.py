@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tasks.errors import InputError
-from tasks.settings import repeated_values
+from tasks.repeated_values import repeated_values
 from tasks.text.visible import shortened
 
 Records: TypeAlias = Iterator[tuple[str, Mapping[str, Any]]]

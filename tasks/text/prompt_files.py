@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import InputError, suggest
-from tasks.settings import repeated_values
+from tasks.errors import InputError, error_suggestion
+from tasks.repeated_values import repeated_values
 from tasks.text.files import read_text
 from tasks.text.json_lines import Records, check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
@@ -20,7 +20,7 @@ _DATASET_FILES = ("state.json", "dataset_info.json")
 
 
 @dataclass(frozen=True)
-class PromptFields:
+class PromptFileFields:
     """Names of the fields or columns of a file that are read.
 
     Attributes:
@@ -44,7 +44,7 @@ def _quoted_field(name: str) -> str:
     return f'"{shortened(name)}"'
 
 
-def read_prompt_file(path: Path, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
+def read_prompt_file(path: Path, fields: PromptFileFields) -> tuple[list[str], dict[str, list[str]]]:
     """Return prompts, and by name one label each. The task's label is called ``"task"``.
 
     The format follows the name: ``.csv``, ``.tsv``, ``.parquet``, a folder that ``Dataset.save_to_disk`` wrote, and
@@ -64,11 +64,11 @@ def read_prompt_lines(path: Path) -> tuple[list[str], dict[str, list[str]]]:
     Raises:
         InputError: naming the file and the line.
     """
-    fields = PromptFields()
+    fields = PromptFileFields()
     return _labelled_prompts(_json_lines(path, fields), fields)
 
 
-def _labelled_prompts(records: Records, fields: PromptFields) -> tuple[list[str], dict[str, list[str]]]:
+def _labelled_prompts(records: Records, fields: PromptFileFields) -> tuple[list[str], dict[str, list[str]]]:
     prompts: list[str] = []
     labels: dict[str, list[str]] = {"task": []}
     names: list[str] | None = None
@@ -86,11 +86,11 @@ def _labelled_prompts(records: Records, fields: PromptFields) -> tuple[list[str]
     return prompts, labels
 
 
-def _label_names(record: Mapping[str, Any], fields: PromptFields, where: str) -> list[str]:
+def _label_names(record: Mapping[str, Any], fields: PromptFileFields, where: str) -> list[str]:
     """Return the names of a record's labels, apart from the task."""
     for field in fields.labels:
         if field not in record:
-            raise InputError(f"{where} has no field {quoted(field)} for a label{suggest(field, record)}")
+            raise InputError(f"{where} has no field {quoted(field)} for a label{error_suggestion(field, record)}")
     names = [name for name in dict.fromkeys(fields.labels or record) if name not in (fields.prompt, fields.task)]
     if "task" in names:
         raise InputError(
@@ -100,7 +100,7 @@ def _label_names(record: Mapping[str, Any], fields: PromptFields, where: str) ->
     return names
 
 
-def _check_both(record: Mapping[str, Any], fields: PromptFields, where: str) -> None:
+def _check_both(record: Mapping[str, Any], fields: PromptFileFields, where: str) -> None:
     """Refuse a record without a prompt or a task, naming both if both are missing."""
     options = {fields.prompt: "--prompt-field", fields.task: "--task-field"}
     missing = [field for field in options if field not in record]
@@ -135,7 +135,7 @@ def _checked_label(value: Any, name: str, where: str) -> str:
 # ---- formats ----
 
 
-def _records(path: Path, fields: PromptFields) -> Records:
+def _records(path: Path, fields: PromptFileFields) -> Records:
     kind = path.suffix.lower()
     if path.is_dir():
         return _dataset(path)
@@ -151,7 +151,7 @@ def _read_prompts_text(path: Path) -> str:
     return read_text(path, "a JSONL, CSV or parquet file", called="prompts file")
 
 
-def _json_lines(path: Path, fields: PromptFields) -> Records:
+def _json_lines(path: Path, fields: PromptFileFields) -> Records:
     return parse_lines(_read_prompts_text(path).split("\n"), path, fields.expected)
 
 

@@ -12,13 +12,14 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from tasks.batch import Batch, pad_right, token_batches
+from tasks.batch import Batch, pad_right
+from tasks.batch_rows import token_batch_rows
 from tasks.errors import InputError
 from tasks.settings import check_choice
 from tasks.text.bos_token import Bos, begin_tokens, beginning_id
-from tasks.text.encoded_corpus import check_token_ids, known_pad_id
 from tasks.text.files import check_utf8_texts
-from tasks.text.prompt_files import PromptFields, read_prompt_file, read_prompt_lines
+from tasks.text.prompt_files import PromptFileFields, read_prompt_file, read_prompt_lines
+from tasks.text.token_ids import check_token_ids, known_pad_token_id
 from tasks.text.visible import quoted, shortened
 
 Encode = Callable[[Sequence[str]], Any]
@@ -121,7 +122,7 @@ class LabelledPrompts:
             {'task': ['person']}
         """
         path = Path(path)
-        prompts, labels_of = read_prompt_file(path, PromptFields(prompt, task, tuple(labels)))
+        prompts, labels_of = read_prompt_file(path, PromptFileFields(prompt, task, tuple(labels)))
         return cls(prompts, labels_of, source=str(path))
 
     @classmethod
@@ -176,9 +177,9 @@ class LabelledPrompts:
                 if too_long == "refuse":
                     raise self._too_long_error(i, len(ids), max_length)
                 encoded[i] = [*ids[:keep], *ids[len(ids) - max_length + keep :]]
-        pad_id = known_pad_id(pad_id, d_vocab)
+        pad_id = known_pad_token_id(pad_id, d_vocab)
         labels = {name: self._label_numbers(name) for name in self.labels}
-        for rows in token_batches(list(map(len, encoded)), tokens_per_batch, self._name_of):
+        for rows in token_batch_rows(list(map(len, encoded)), tokens_per_batch, self._name_of):
             tokens, attention_mask = pad_right([torch.tensor(encoded[i]) for i in rows], pad_id)
             index = torch.from_numpy(rows)
             batch_labels = {name: numbers[index] for name, numbers in labels.items()}

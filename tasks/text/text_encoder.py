@@ -27,7 +27,7 @@ def _encode(tokenizer: Any, beginning: int, bos: Bos, texts: Sequence[str], **op
     return [begin_tokens(_as_list(ids), beginning, bos) for ids in encoded]
 
 
-def special_tokens_around(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
+def text_encoder_special_tokens(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:
     """Return the ids of the special tokens before a text and after it."""
     (ids,) = text_encoder(tokenizer, bos)([text])
     bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -43,10 +43,15 @@ def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
         ``tokenizer``: its class. ``bos``: as given. ``chat``: ``False``. ``adds``: the special tokens around a text,
         such as ``"[CLS] before, [SEP] after"``, or ``"none"``.
     """
-    around = dict(zip(("before", "after"), special_tokens_around(tokenizer, bos=bos), strict=True))
+    around = dict(zip(("before", "after"), text_encoder_special_tokens(tokenizer, bos=bos), strict=True))
     adds = [f"{' '.join(tokenizer.convert_ids_to_tokens(ids))} {where}" for where, ids in around.items() if ids]
     return {"tokenizer": type(tokenizer).__name__, "bos": bos, "chat": False, "adds": ", ".join(adds) or "none"}
 
 
 def _as_list(ids: Any) -> list[int]:
     return ids.tolist() if hasattr(ids, "tolist") else list(ids)
+
+
+def n_special_tokens_before(tokenizer: Any, bos: Bos = "model") -> int:
+    """Count the special tokens before a text, which must stay when its beginning is cut off."""
+    return len(text_encoder_special_tokens(tokenizer, bos=bos)[0])

@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from tasks._random import generator
-from tasks.batch import row_batches
+from tasks.batch_rows import consecutive_batch_rows
 from tasks.errors import InputError
 from tasks.settings import check_count
 from tasks.text.corpus import Corpus
@@ -92,11 +92,11 @@ def _check_threshold(threshold: float) -> None:
         raise InputError(f"threshold is {threshold}; expected a share of the vocabulary from 0 to below 1")
 
 
-def least_topic_threshold(n_words: int) -> float:
+def least_topic_model_threshold(n_words: int) -> float:
     """Return ``1 / n_words`` rounded up, the least threshold at which a topic keeps two words or more.
 
     Example:
-        >>> least_topic_threshold(20), least_topic_threshold(4321)
+        >>> least_topic_model_threshold(20), least_topic_model_threshold(4321)
         (0.05, 0.000232)
     """
     scale = 10 ** (len(str(n_words)) + 2)
@@ -138,13 +138,13 @@ def fit_topics(
         >>> model.words, sorted(sorted(words) for words in model.top_words(2))
         (['bread', 'cat', 'dog', 'milk'], [['bread', 'milk'], ['cat', 'dog']])
     """
-    check_topics(n_topics, passes, seed, batch_size)
+    check_topic_model(n_topics, passes, seed, batch_size)
     check_enough_for_topics(len(corpus), n_topics)
     counts = count_words(corpus, min_documents, max_share, stop_words, progress=progress)
     return fit_topics_to_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
 
 
-def check_topics(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
+def check_topic_model(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
     """Refuse settings that no topic model can be fitted with, before any work."""
     check_count(n_topics=(n_topics, 2), passes=(passes, 1), seed=(seed, 0), batch_size=(batch_size, 1))
 
@@ -172,7 +172,7 @@ def fit_topics_to_counts(
     from threadpoolctl import threadpool_limits
 
     n = counts.counts.shape[0]
-    check_topics(n_topics, passes, seed, batch_size)
+    check_topic_model(n_topics, passes, seed, batch_size)
     check_enough_for_topics(n, n_topics)
     model = LatentDirichletAllocation(
         n_topics, learning_method="online", total_samples=n, batch_size=batch_size, random_state=seed
@@ -191,5 +191,5 @@ def _shuffled_batches(n: int, passes: int, seed: int, batch_size: int) -> Iterat
     """Yield which of ``n`` documents make each batch, sorted, in a new order in each pass."""
     for number in range(passes):
         order = generator(seed, "topic model order", number).permutation(n)
-        for places in row_batches(n, batch_size):
+        for places in consecutive_batch_rows(n, batch_size):
             yield np.sort(order[places])

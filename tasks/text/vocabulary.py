@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from tasks.errors import InputError
 from tasks.settings import check_count
+from tasks.text.stop_words import read_stop_words
 from tasks.text.words import words_of
 
 
@@ -148,33 +148,3 @@ def empty_vocabulary_error(min_documents: int, max_documents: int, n_documents: 
         f"no word except stop words is in at least {min_documents} and at most {max_documents} of the {n_documents} "
         "documents; give more text, or lower min_documents or raise max_share"
     )
-
-
-def read_stop_words(given: str | Collection[str]) -> frozenset[str]:
-    """Return the words that a topic model leaves out, lower-cased.
-
-    Args:
-        given: ``"english"`` (scikit-learn's list), ``"none"``, the path of a UTF-8 file with one word
-            per line, or the words themselves.
-
-    Raises:
-        InputError: for a name that is neither, and no file.
-
-    Example:
-        >>> "the" in read_stop_words("english"), sorted(read_stop_words(["Der", "die"]))
-        (True, ['der', 'die'])
-    """
-    if not isinstance(given, (str, Path)):
-        return frozenset(word.lower() for word in given)
-    if given == "none":
-        return frozenset()
-    if given == "english":
-        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-        return ENGLISH_STOP_WORDS
-    try:
-        return frozenset(Path(given).read_text(encoding="utf-8-sig").lower().split())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"stop_words is {str(given)!r}; expected 'english', 'none' or a UTF-8 file with one word per line ({error})"
-        ) from None

@@ -15,7 +15,8 @@ from tqdm import tqdm
 from tasks.errors import InputError
 from tasks.settings import check_choice, check_count
 from tasks.text.corpus import Corpus
-from tasks.text.vocabulary import Vocabulary, check_vocabulary_share, empty_vocabulary_error, read_stop_words
+from tasks.text.stop_words import read_stop_words
+from tasks.text.vocabulary import Vocabulary, check_vocabulary_share, empty_vocabulary_error
 
 Weighting = Literal["counts", "tfidf"]
 

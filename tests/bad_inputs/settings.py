@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from tasks.settings import Limit
+from tasks.settings import SettingLimit
 
 HUGE = str(10**20)
 _NOT_TRIED = ("engine", "address", "gpus_per_job", "workers", "device_map", "trust_remote_code")
@@ -30,7 +30,7 @@ def bad_words(kind: Any) -> list[str]:
     origin = get_origin(kind)
     parts = get_args(kind)
     if origin is Annotated:
-        outside = [_outside(mark) for mark in parts[1:] if isinstance(mark, Limit)]
+        outside = [_outside(mark) for mark in parts[1:] if isinstance(mark, SettingLimit)]
         return [*bad_words(parts[0]), *outside]
     if origin in (Union, UnionType):
         return bad_words(next(part for part in parts if part is not NoneType))
@@ -45,7 +45,7 @@ def bad_words(kind: Any) -> list[str]:
     return []
 
 
-def _outside(limit: Limit) -> str:
+def _outside(limit: SettingLimit) -> str:
     """Return a number beyond one end of a range."""
     step = {"at least": -1, "at most": 1}.get(limit.words, 0)
     return str(limit.number + step)

@@ -61,7 +61,7 @@ def _plain(model: Any, rows: list[list[int]], folder: Path, all_logits: bool) ->
     import peft
     from transformers import Trainer, TrainingArguments
 
-    from mechclust.models.hugging_face_checkpoint import quiet_transformers
+    from mechclust.models.quiet_transformers import quiet_transformers
     from mechclust.models.weights import shared_copy
 
     def collate(batch: list[list[int]]) -> dict[str, torch.Tensor]:

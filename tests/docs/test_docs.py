@@ -22,7 +22,7 @@ import yaml
 
 import probes
 from mechclust.evidence import load_findings
-from mechclust.evidence.tables import findings_in_tables, markdown_table
+from mechclust.evidence.finding_tables import findings_in_tables, findings_markdown_table
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -158,7 +158,9 @@ def test_the_findings_are_the_measured_ones(run: Path) -> None:
         return
     ids, page = marked[0]
     findings = load_findings(run / "findings.json")
-    assert markdown_table([f for f in findings if f.id in ids] if ids else findings_in_tables(findings)) in page
+    assert (
+        findings_markdown_table([f for f in findings if f.id in ids] if ids else findings_in_tables(findings)) in page
+    )
 
 
 def test_the_numbers_are_what_their_generator_writes() -> None:

@@ -154,9 +154,9 @@ def follow(said: str, folder: Path) -> str:
         Failed: when it names no way out.
     """
     _, _, way = said.rpartition("; ")
-    quoted = re.findall(r"'([^']+)'", way) or re.findall(r"'([^']+)'", said)
+    in_quotes = re.findall(r"'([^']+)'", way) or re.findall(r"'([^']+)'", said)
     if re.search(r"\b(delete|remove|move)\b", way):
-        paths = [folder / name for name in quoted if (folder / name).exists() or (folder / name).is_symlink()]
+        paths = [folder / name for name in in_quotes if (folder / name).exists() or (folder / name).is_symlink()]
         if not paths:
             raise Failed(f"nothing to delete is there: {said}")
         for path in paths[:1]:

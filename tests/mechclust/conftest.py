@@ -26,7 +26,7 @@ COMMON = {"vocab_size": len(WORDS), "initializer_range": 0.1}
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports have an empty picture in place of each figure, for tests that repeat a run whose figures were drawn."""
-    monkeypatch.setattr("mechclust.report.analysis.png_bytes", lambda figure: b"\x89PNG\r\n\x1a\n")
+    monkeypatch.setattr("mechclust.report.panel.png_bytes", lambda figure: b"\x89PNG\r\n\x1a\n")
 
 
 def _configuration(family: str) -> tuple[str, dict[str, Any]]:

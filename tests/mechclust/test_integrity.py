@@ -16,7 +16,7 @@ from mechclust import ModelConfig, build_model
 from mechclust.cli import main
 from mechclust.evidence import Bound, Finding, load_findings, mean_part, save_findings
 from mechclust.models import load_model, save_model
-from mechclust.models.saved_model import read_metadata
+from mechclust.models.saved_model import read_saved_model_metadata
 from mechclust.report.folder import check_folder, claim_folder, open_folder
 from mechclust.report.run_record import read_run_record
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
@@ -136,9 +136,9 @@ def test_not_compared_when_told_so(written: Path, tmp_path: Path, monkeypatch: p
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(InputError, match="its checksum does not match"):
-        read_metadata(path)
+        read_saved_model_metadata(path)
     monkeypatch.setenv("MECHCLUST_VERIFY", "0")
-    assert read_metadata(path)["metadata"] == {"step": 3}
+    assert read_saved_model_metadata(path)["metadata"] == {"step": 3}
     load_model(path)
 
 

@@ -245,7 +245,7 @@ class TestWriting:
     def test_a_real_limit(self, tmp_path):
         """The kernel refuses the write itself, in the middle of the data."""
         program = (
-            "import resource, signal, sys, torch; from probes.store.files import write_safetensors; "
+            "import resource, signal, sys, torch; from probes.store.safetensors_files import write_safetensors; "
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
             "write_safetensors(sys.argv[1], {'x': torch.zeros(9999)}, {'format': 'mechclust-demo-1'})"
         )

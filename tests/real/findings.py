@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, Finding, Findings, Part, Within, check_part, mean_part, share_part
+from mechclust.evidence import Bound, Control, Finding, Findings, Part, TwoSidedBound, check_part, mean_part, share_part
 from mechclust.report.rise import judge_rise_with_layer
 from mechclust.report.spearman import spearman_correlation
 
@@ -235,7 +235,7 @@ def _best(ari: Sequence[Values] | np.ndarray) -> Float[np.ndarray, " seed"]:
 
 
 def _within(values: Values, low: float, high: float) -> tuple[Part, ...]:
-    return (mean_part("", values, Within(low, high)),)
+    return (mean_part("", values, TwoSidedBound(low, high)),)
 
 
 def _falls(cka: Sequence[Values]) -> tuple[Part, ...]:

@@ -13,8 +13,8 @@ import torch
 
 from mechclust import load_pretrained
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.pretrained import AnyModel
-from mechclust.models.tokenizers import templated_tokenizer
 from probes import CKA, Readout, RowStore, TaskClusterARI, first_token, residual, run_stores, save_rows
 from tasks import LabelledPrompts
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mechclust.models.hugging_face_checkpoint import quiet_transformers
+from mechclust.models.quiet_transformers import quiet_transformers
 from tests.real import convert
 from tests.real.packages import CACHE, Package, whole
 

@@ -24,7 +24,7 @@ import pandas as pd
 from mechclust import HistoryConfig, check_model, load_pretrained, measure_history
 from mechclust.cli import main as mechclust
 from mechclust.evidence import load_findings, save_findings
-from mechclust.evidence.tables import text_table
+from mechclust.evidence.finding_tables import findings_text_table
 from mechclust.jobs import map_jobs
 from mechclust.report.resources import machine_facts
 from mechclust.report.table_text import table_as_csv
@@ -80,7 +80,7 @@ def main() -> None:
     write_atomic(options.out / "findings.csv", table_as_csv(table.to_dataframe()))
     write_json(options.out / "models.json", {"settings": _SETTINGS, "machine": machine_facts(), "models": _rows(found)})
     by_layer(found["reactions"], options.out / "figures" / "reactions.png")
-    print(f"\n{text_table(table)}\n\n{time.time() - start:.0f} s; reports in {options.out}")
+    print(f"\n{findings_text_table(table)}\n\n{time.time() - start:.0f} s; reports in {options.out}")
     if failed := [name for name, row in found["checks"].items() if row["failed"]]:
         raise SystemExit(f"mechclust check failed for {', '.join(failed)}; see check.txt in their folders")
     if options.record:

@@ -24,8 +24,8 @@ from tasks.settings import (
     check_count,
     check_settings,
     configure,
-    from_json,
-    to_json,
+    settings_from_json,
+    settings_to_json,
 )
 
 
@@ -72,23 +72,23 @@ class TestConfigure:
 class TestJSON:
     @pytest.mark.parametrize("like", [Tree, Tree(), replace(TREE, leaf=Leaf(9.0))])
     def test_round_trip(self, like):
-        record = to_json(TREE)
+        record = settings_to_json(TREE)
         assert record == {
             "seeds": [4, 5],
             "leaf": {"rate": 0.3, "pair": [7, 8], "kind": "plain"},
             "pairs": [[1, 2], [3, 4]],
             "name": "x",
         }
-        assert from_json(like, json.loads(json.dumps(record))) == TREE
+        assert settings_from_json(like, json.loads(json.dumps(record))) == TREE
 
     def test_what_is_left_out_is_as_in_the_example(self):
-        assert from_json(TREE, {"leaf": {"rate": 0.5}}) == replace(TREE, leaf=Leaf(0.5, (7, 8)))
-        assert from_json(Tree, {"leaf": {"rate": 0.5}}) == Tree(leaf=Leaf(0.5))
+        assert settings_from_json(TREE, {"leaf": {"rate": 0.5}}) == replace(TREE, leaf=Leaf(0.5, (7, 8)))
+        assert settings_from_json(Tree, {"leaf": {"rate": 0.5}}) == Tree(leaf=Leaf(0.5))
 
     @pytest.mark.parametrize("like", [Tree, TREE])
     def test_an_unknown_field_is_named(self, like):
         with pytest.raises(InputError) as refused:
-            from_json(like, {"nam": "x"})
+            settings_from_json(like, {"nam": "x"})
         assert str(refused.value) == "Tree has no field 'nam' (it has seeds, leaf, pairs, name); did you mean 'name'?"
 
 

@@ -27,9 +27,10 @@ from mechclust.commands.settings import Dtype
 from mechclust.jobs import progress_bar
 from mechclust.models import build_model, load_pretrained
 from mechclust.models.adapter_fit import adapter_fit_notes
-from mechclust.models.adapters import adapter_of, plain_model, set_adapter
+from mechclust.models.adapters import adapter_of, set_adapter
 from mechclust.models.config import config_of
-from mechclust.models.pretrained import AnyModel, load_pretrained_plain
+from mechclust.models.plain_model import plain_model
+from mechclust.models.pretrained import AnyModel, load_pretrained_unhooked
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from probes import attach, embedding, resolve
 from probes.engine.devices import check_device
@@ -250,7 +251,7 @@ def _reference(model: ResolvedModel, options: dict[str, Any], seed: int) -> _Kno
     if model.is_own_file:
         return _Known("the file is from save_model, so there is no Hugging Face model to compare with")
     torch.manual_seed(seed)  # of heads that a checkpoint lacks
-    plain, tokenizer = load_pretrained_plain(model, **options)
+    plain, tokenizer = load_pretrained_unhooked(model, **options)
     reference = _take(plain, tokenizer, seed)
     del plain
     gc.collect()

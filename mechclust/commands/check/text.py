@@ -7,10 +7,10 @@ from typing import Any
 
 from mechclust.commands.check.inputs import CheckedModel, first_trouble
 from mechclust.commands.check.result import NotTried
-from mechclust.models.tokenizers import templated_tokenizer
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.report.text import counted
 from tasks import LabelledPrompts
-from tasks.text.text_encoder import special_tokens_around
+from tasks.text.text_encoder import text_encoder_special_tokens
 
 _MAX_IDS = 4000  # among which plain words are looked for
 _TEXT_LENGTHS = (2, 3, 5)  # words per text
@@ -123,7 +123,7 @@ def _misplaced(checked: CheckedModel, texts: list[str], ids: list[list[int]]) ->
 
 def _special(tokenizer: Any, text: str) -> str:
     """Say which tokens are added before and after a text, and which one a probe at the last token reads."""
-    before, after = (tokenizer.convert_ids_to_tokens(ids) for ids in special_tokens_around(tokenizer, text))
+    before, after = (tokenizer.convert_ids_to_tokens(ids) for ids in text_encoder_special_tokens(tokenizer, text))
     if not before and not after:
         return "no special tokens are added"
     added = [f"{' '.join(tokens)} {where}" for tokens, where in ((before, "before"), (after, "after")) if tokens]

@@ -25,7 +25,7 @@ from tasks.settings import (
     Repeats,
     RepeatsOrZero,
     Several,
-    check_different,
+    check_different_settings,
 )
 
 MAX_FOLDS = 5  # of the linear classifier
@@ -90,7 +90,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         check_map_prompts(self.map_prompts)
         if "task" in self.also:
             raise InputError("task is measured anyway; leave it out of --also")
-        check_different(also=self.also, n_clusters=self.n_clusters)
+        check_different_settings(also=self.also, n_clusters=self.n_clusters)
         if self.within in self.labels:
             raise InputError(
                 f"within is {self.within!r}, which is itself compared with the clusters; choose another label, or "

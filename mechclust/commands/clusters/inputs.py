@@ -21,20 +21,15 @@ from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import (
-    check_has_tokenizer,
-    tokenization_of,
-    tokenize_prompts,
-    tokenizer_and_sizes,
-    tokenizer_notes,
-)
+from mechclust.models.tokenized_prompts import tokenize_prompts
+from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, tokenizer_notes
 from mechclust.report.p_values import CHANCE_LEVEL
 from mechclust.report.text import list_text
 from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
 from probes.rows.shards import read_shard_index, store_shards
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.errors import did_you_mean, suggest
+from tasks.errors import did_you_mean, error_suggestion
 from tasks.text.visible import quoted
 
 
@@ -231,7 +226,7 @@ def _check_label(name: str, n: int, prompts: LabelledPrompts, source: Path) -> N
 
 def _check_has_label(name: str, prompts: LabelledPrompts, source: Path) -> None:
     if name not in prompts.labels:
-        raise InputError(f"{source} has no label {name!r}{suggest(name, prompts.labels)}")
+        raise InputError(f"{source} has no label {name!r}{error_suggestion(name, prompts.labels)}")
 
 
 def _check_within(within: str, prompts: LabelledPrompts, config: ClustersConfig) -> None:

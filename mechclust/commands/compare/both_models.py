@@ -30,11 +30,12 @@ from mechclust.commands.saved_rows import (
     put_adapter,
 )
 from mechclust.jobs import map_jobs, progress_bar
-from mechclust.models.adapters import adapter_of, plain_model
+from mechclust.models.adapters import adapter_of
 from mechclust.models.patching import can_be_patched, patching_points
-from mechclust.models.sizes import free_memory_bytes
+from mechclust.models.plain_model import plain_model
 from mechclust.report.text import GIB
 from probes import ProbeResult, RowStore
+from probes.engine.devices import free_memory_bytes
 from probes.engine.hooked_model import HookedModel
 from tasks import Batch, InputError
 from tasks.errors import error_line

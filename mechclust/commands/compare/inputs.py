@@ -22,14 +22,9 @@ from mechclust.commands.saved_rows import Checkpoint
 from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.adapters import check_adapter
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import (
-    check_tokenized_alike,
-    n_special_tokens_before,
-    templated_tokenizer,
-    tokenization_of,
-    tokenizer_notes,
-)
+from mechclust.models.tokenizers import check_tokenizers_alike, tokenization_of, tokenizer_notes
 from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.folder import check_folder, folder_bytes, free_folder_bytes
 from mechclust.report.text import GIB
@@ -37,6 +32,7 @@ from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import Batch, InputError, LabelledPrompts
+from tasks.text.text_encoder import n_special_tokens_before
 
 
 @dataclass(frozen=True)
@@ -208,7 +204,7 @@ def _tokenize(
     readers = {
         str(m): (t, templated_tokenizer(t, config.chat, template, bos=config.bos)) for m, t in tokenizers.items()
     }
-    notes = check_tokenized_alike({f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}, readers)
+    notes = check_tokenizers_alike({f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}, readers)
     tokenizer, encode = readers[str(base)]
     source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"
     kept = {"task", *([] if units.label is None else [units.label])}

@@ -14,6 +14,7 @@ from torch import Tensor
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.evidence.intervals import ratio_interval
+from mechclust.models.next_token import predicts_next_token
 from mechclust.models.patching import (
     Activations,
     ActivationsByHook,
@@ -21,13 +22,12 @@ from mechclust.models.patching import (
     patched_forward,
     patched_outputs,
     patching_points,
-    predicts_next_token,
 )
 from probes import ProbeResult
 from probes.engine.hooked_model import HookedModel
 from probes.store.versions import package_versions
 from tasks import Batch
-from tasks.batch import token_batches
+from tasks.batch_rows import token_batch_rows
 
 
 def why_not_patched(base: HookedModel, tuned: HookedModel) -> str:
@@ -48,7 +48,7 @@ def batches_to_patch(
     parts = [batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches]
     whole = Batch.concat([part.padded_to(longest) for part in parts])
     lengths = whole.lengths().tolist()
-    places = token_batches(lengths, tokens_per_batch, str)
+    places = token_batch_rows(lengths, tokens_per_batch, str)
     return [_without_padding(whole.select(torch.from_numpy(rows))) for rows in places]
 
 

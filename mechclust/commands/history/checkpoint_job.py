@@ -24,7 +24,7 @@ from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.parts import shard_rows
 from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
-from mechclust.models.adapters import plain_model
+from mechclust.models.plain_model import plain_model
 from mechclust.models.sketch import WeightSketch, sketched_weights, weight_sketch
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of

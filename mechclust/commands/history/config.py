@@ -23,7 +23,7 @@ from tasks.settings import (
     Repeats,
     Several,
     ShareBelowOne,
-    check_different,
+    check_different_settings,
 )
 
 PROBES = ("clusters", "cka", "heads", "topics")
@@ -89,7 +89,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
         for name in self.probes:
             if name not in PROBES:
                 self.registered(name)
-        check_different(probes=self.probes)
+        check_different_settings(probes=self.probes)
         if "topics" in self.probes and not self.corpus:
             raise InputError("--probes topics needs text; give --corpus, or leave topics out")
         check_resamples(self.n_resamples)

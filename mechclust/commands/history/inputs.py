@@ -17,22 +17,17 @@ from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.hugging_face_checkpoint import find_checkpoint, read_checkpoint_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import (
-    templated_tokenizer,
-    tokenization_in_words,
-    tokenization_of,
-    tokenize_prompts,
-    tokenizer_and_config,
-    tokenizer_notes,
-)
+from mechclust.models.tokenized_prompts import tokenize_prompts
+from mechclust.models.tokenizers import tokenization_of, tokenizer_and_config, tokenizer_in_words, tokenizer_notes
 from mechclust.models.whole_weights import check_whole_weights
 from probes.engine.examples_digest import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
-from tasks.text.encoded_corpus import EncodedCorpus, check_tokenizer
+from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer
 from tasks.text.topic_model import check_enough_for_topics, fit_topics
 
 _MAX_PROMPTS_COMPARED = 64  # prompts that distinguish a tokenizer from others, with its vocabulary
@@ -124,7 +119,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         corpus=corpus,
         topics=topics,
         notes=[
-            tokenization_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
+            tokenizer_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
             *tokenizer_notes(reader, batches, prompts.repeated),
             units.sentence,
             *adapter_fit_notes([series[-1].model]),
@@ -228,7 +223,7 @@ def _topics(
 
     Return it with the topics of its words, and notes.
     """
-    check_tokenizer(reader)
+    check_corpus_tokenizer(reader)
     corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
     check_enough_for_topics(len(corpus), config.n_topics)
     topic_model = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from mechclust.commands.settings import ModelSettings, check_resamples
 from mechclust.models.instruction_format import PLAIN_END
-from mechclust.models.resolved import absolute_path
+from mechclust.models.resolved import resolved_model_path
 from mechclust.training.tuning import TuneConfig
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
@@ -139,7 +139,7 @@ class MossaConfig(ModelSettings):
         if self.here:
             return self
         names = ("tasks", "clusters", "chat_template", "experimental", "without_held_out")
-        paths: dict[str, Any] = {name: absolute_path(getattr(self, name)) for name in names}
+        paths: dict[str, Any] = {name: resolved_model_path(getattr(self, name)) for name in names}
         return replace(self, **paths)
 
     @property

@@ -17,7 +17,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.report.folder import folder_bytes, free_folder_bytes
 from mechclust.report.resources import matmul_speed
 from mechclust.report.text import GIB, size_text
-from mechclust.training.tuning import TuneConfig, adapter_at
+from mechclust.training.tuning import TuneConfig, tuned_adapter_at
 from tasks import InputError
 
 _OPERATIONS_PER_TRAINED_TOKEN = 4  # per weight: forward, and back to the activations
@@ -92,7 +92,7 @@ class Plan:
         Finished adapters need no more room, and those that were begun and kept hidden states need less.
         """
         folders = [out / "adapters" / name for name in self.steps]
-        begun = [folder for folder in folders if adapter_at(folder) is None]
+        begun = [folder for folder in folders if tuned_adapter_at(folder) is None]
         adapters = sum(max(0, self.adapter - folder_bytes(folder)) for folder in begun)
         return max(0, self.rows - folder_bytes(out / "rows")) + adapters + _REPORT_BYTES
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding
-from mechclust.evidence.findings import finding_number
+from mechclust.evidence.finding import finding_number
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.crossovers import crossover
 from mechclust.mossa.curve_findings import (

@@ -17,16 +17,18 @@ from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
 from mechclust.models.adapter_fit import adapter_fit_notes, check_fits_base
 from mechclust.models.adapters import check_adapter
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_tokenized_alike, templated_tokenizer, tokenizer_and_sizes
+from mechclust.models.tokenizers import check_tokenizers_alike, tokenizer_and_sizes
 from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.text import list_text
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
-from tasks.batch import pad_right, token_batches
+from tasks.batch import pad_right
+from tasks.batch_rows import token_batch_rows
 from tasks.text.instructions import MISC, Example, InstructionTask, TaskCollection
 from tasks.text.instructions.collection import LEAST_TEST_PROMPTS
 from tasks.text.visible import shortened
@@ -136,7 +138,7 @@ def _check_checkpoints(
             continue
         own_tokenizer, own_sizes = tokenizer_and_sizes(model.given, trust_remote_code=config.trust_remote_code)
         tokenizers = {f"base {base!r}": tokenizer, model.name: own_tokenizer}
-        notes += check_tokenized_alike(
+        notes += check_tokenizers_alike(
             texts, {name: (each, templated_tokenizer(each, bos=config.bos)) for name, each in tokenizers.items()}
         )
         if own_sizes.n_layers != sizes.n_layers:
@@ -312,7 +314,7 @@ def test_batches(
     texts = [example.prompt for example in examples]
     tokens = text_format.prompts(texts)
     batches = []
-    for rows in token_batches([len(ids) for ids in tokens], tokens_per_batch, partial(_prompt_name, texts)):
+    for rows in token_batch_rows([len(ids) for ids in tokens], tokens_per_batch, partial(_prompt_name, texts)):
         padded, mask = pad_right([torch.tensor(tokens[i]) for i in rows])
         index = torch.from_numpy(rows)
         batch_labels = {name: values[index] for name, values in labels.items()}

@@ -21,8 +21,8 @@ from mechclust.commands.mossa.pooled import measure_pooled
 from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.commands.saved_rows import rows_errors
-from mechclust.models.adapters import plain_model
 from mechclust.models.instruction_format import FormattedExample
+from mechclust.models.plain_model import plain_model
 from mechclust.report.text import GIB
 from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows

@@ -16,9 +16,10 @@ from mechclust.commands.mossa.config import MossaConfig
 from mechclust.jobs import progress_bar
 from mechclust.jobs.mapping import imap_jobs
 from mechclust.jobs.outcome import first_error
-from mechclust.models.adapters import digest_of_adapter, plain_model, set_adapter
+from mechclust.models.adapters import digest_of_adapter, set_adapter
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
-from mechclust.models.resolved import ResolvedModel, absolute_path, resolve_model
+from mechclust.models.plain_model import plain_model
+from mechclust.models.resolved import ResolvedModel, resolve_model, resolved_model_path
 from mechclust.training.tuning import TuneConfig
 from probes.engine.fingerprint import fingerprint
 from probes.store.file_names import file_name
@@ -192,7 +193,7 @@ def run_on_base(
     outcomes = imap_jobs(
         run,
         jobs,
-        setup=partial(ResidentBase, absolute_path(base), config.portable, out.absolute()),
+        setup=partial(ResidentBase, resolved_model_path(base), config.portable, out.absolute()),
         workers=config.workers or (1 if config.here else None),
         engine=config.jobs,
         timeout=config.job_timeout,

@@ -16,7 +16,7 @@ from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model
 from mechclust.commands.mossa.readability import kept_readability
 from mechclust.commands.mossa.result import MossaResult
 from mechclust.commands.mossa.train import Trained, train_adapters
-from mechclust.models.resolved import absolute_path
+from mechclust.models.resolved import resolved_model_path
 from mechclust.report.folder import check_folder, save_folder_results
 from mechclust.report.text import list_text
 from probes import ProbeResult
@@ -61,7 +61,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         print(plan.text(), file=sys.stderr)
         fewer = "fewer prompts (--n-prompts), steps (--steps-per-task) or half-samples (--n-resamples)"
         plan.cost(speed).check(config, fewer)
-    subject = {"base model": str(absolute_path(base)), "texts": inputs.digest()}
+    subject = {"base model": str(resolved_model_path(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
         trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
         by_task, by_model = measure_models(inputs, config, out, [*trained.failed], progress=progress)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mechclust.commands.mossa.models import ResidentBase
-from mechclust.models.adapters import plain_model
+from mechclust.models.plain_model import plain_model
 from probes import last_token, residual
 from probes.engine.devices import device_of
 from probes.engine.sites import Sites

@@ -10,7 +10,7 @@ from pathlib import Path
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import TUNED, Model, ResidentBase, run_on_base
 from mechclust.training.diverged import DivergedError
-from mechclust.training.tuning import Tuned, adapter_at, tune_adapter
+from mechclust.training.tuning import Tuned, tune_adapter, tuned_adapter_at
 from tasks import InputError
 
 
@@ -38,7 +38,7 @@ def train_adapters(
         InputError: if the multi-task model could not be trained.
     """
     wanted = [model for model in models if model.kind != "base" and model.given is None]
-    lacking = [model for model in wanted if adapter_at(model.folder(out)) is None]
+    lacking = [model for model in wanted if tuned_adapter_at(model.folder(out)) is None]
     # Finished adapters are jobs too, because their settings are compared with the requested ones.
     order = [*lacking, *(model for model in wanted if model not in lacking)]
     if not order:
@@ -52,7 +52,7 @@ def train_adapters(
             raise InputError(f"{why}; without this model there is nothing to compare the others with")
     adapters = {}
     for model in wanted:
-        tuned = adapter_at(model.folder(out))
+        tuned = tuned_adapter_at(model.folder(out))
         if tuned is not None:
             adapters[model] = tuned
     return Trained(adapters, failed)

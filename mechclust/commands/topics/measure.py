@@ -30,7 +30,7 @@ from probes.engine.fingerprint import fingerprint
 from probes.engine.sites import Sites
 from probes.store.digest import digest_of
 from tasks import Corpus, CorpusStream, InputError, TopicModel
-from tasks.text.encoded_corpus import EncodedCorpus, check_tokenizer
+from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer
 from tasks.text.topic_model import check_enough_for_topics, fit_topics_to_counts
 from tasks.text.word_counts import WordCounts, count_words
 
@@ -126,7 +126,7 @@ class _Call:
             return
         tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=self.config.trust_remote_code)
         tokenizer = tokenizer if self.tokenizer is None else self.tokenizer
-        check_tokenizer(tokenizer)
+        check_corpus_tokenizer(tokenizer)
         yield _Reader(tokenizer, sizes.d_vocab, sizes.n_ctx)
 
     @contextmanager
@@ -134,7 +134,7 @@ class _Call:
         """Load a model whose attention can be measured."""
         with self.config.loaded(model, "text", measures_attention=True, tokenizer=self.tokenizer, **options) as loaded:
             hooked, tokenizer = loaded
-            check_tokenizer(tokenizer)
+            check_corpus_tokenizer(tokenizer)
             yield _Reader(tokenizer, hooked.cfg.d_vocab, hooked.cfg.n_ctx, hooked)
 
 

@@ -20,7 +20,7 @@ from probes import ProbeResult, run
 from probes.engine.probe import Probe
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
-from tasks.batch import token_batches
+from tasks.batch_rows import token_batch_rows
 from tasks.text.encoded_corpus import EncodedCorpus
 
 SHARDS = "shards"  # folder of the workers' states, until the report is written
@@ -55,7 +55,7 @@ class LoadedModel:
         batches: Iterable[Batch] = encoded.batches(config.tokens_per_batch)
         if self.progress:
             lengths = [len(window) for window in encoded.windows]
-            total = sum(1 for _ in token_batches(lengths, config.tokens_per_batch, str))
+            total = sum(1 for _ in token_batch_rows(lengths, config.tokens_per_batch, str))
             batches = progress_bar(batches, total=total, desc="measuring", unit="batch")
         return run(self.hooked, batches, probes)
 

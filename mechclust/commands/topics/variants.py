@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from tasks import InputError, TopicModel
-from tasks.text.topic_model import least_topic_threshold
+from tasks.text.topic_model import least_topic_model_threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
     """Refuse thresholds if none lets two words share a topic: every mean over a topic's pairs would be NaN."""
     if int(n_words * max(thresholds)) > 0:
         return
-    least = least_topic_threshold(n_words)
+    least = least_topic_model_threshold(n_words)
     way_out = f"a threshold of at least {least:g}, or more text" if least < 1 else "more text"
     words = "1 different word" if n_words == 1 else f"{n_words} different words"
     raise InputError(

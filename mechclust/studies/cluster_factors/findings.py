@@ -15,7 +15,8 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, EarlierVerdict, Finding, check_part
 from mechclust.evidence.compared import compared, compared_with_untrained
-from mechclust.evidence.findings import TOO_SMALL, finding_number
+from mechclust.evidence.finding import finding_number
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.report.spearman import spearman_correlation
 from mechclust.studies.cluster_factors.config import (
     ARMS,

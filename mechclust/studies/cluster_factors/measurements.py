@@ -12,7 +12,7 @@ from mechclust.studies.cluster_factors.config import (
     measured_steps,
 )
 from mechclust.studies.study import Job
-from mechclust.training.results import result_path
+from mechclust.training.results_by_step import result_path
 from probes import LinearDecodability, Probe, TaskClusterARI, mean, token_at
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 

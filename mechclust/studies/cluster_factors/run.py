@@ -25,7 +25,7 @@ from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.results import loss_result
+from mechclust.training.results_by_step import loss_result
 from probes import HookedModel, ProbeResult
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch, InstructionFollowing

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Control, Finding, Part, Within, paired_share_part, resampled_part
+from mechclust.evidence import Bound, Control, Finding, Part, TwoSidedBound, paired_share_part, resampled_part
 from mechclust.evidence.compared import compared
 from mechclust.studies.clustering_heads.claims import FIRST_PAPER, joined_notes
 from mechclust.studies.clustering_heads.config import (
@@ -55,7 +55,7 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
         compared(
             "H1",
             f"p = {config.task.p}: share of networks above {SOLVED} test accuracy after {config.epochs:,} epochs",
-            {"": Within(0.25, 0.6)},
+            {"": TwoSidedBound(0.25, 0.6)},
             [[network.solved for network in results.networks.values()]],
             _SLOWER,
             [slower],

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models import ModelConfig, build_model, load_pretrained, model_for
-from mechclust.models.tokenizers import load_tokenizer, templated_tokenizer
+from mechclust.models.chat_templates import templated_tokenizer
+from mechclust.models.tokenizers import load_tokenizer
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,

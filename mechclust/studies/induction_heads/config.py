@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
-from mechclust.training.results import result_path
+from mechclust.training.results_by_step import result_path
 from tasks import RepeatedTokens
 from tasks.settings import Count, Positive, Seed, Size, check_settings
 

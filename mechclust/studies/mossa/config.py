@@ -18,7 +18,7 @@ from tasks.settings import (
     CountOrZero,
     Positive,
     Seed,
-    check_different,
+    check_different_settings,
     check_multiple,
     check_settings,
 )
@@ -68,7 +68,7 @@ class OriginConfig:
                 f"origin.domains has {len(self.domains)}; expected at least 2, since one leaves nothing to compare"
             )
         for name in ("domains", "widths", "sizes"):
-            check_different(**{f"origin.{name}": getattr(self, name)})
+            check_different_settings(**{f"origin.{name}": getattr(self, name)})
         if self.width not in self.widths:
             raise InputError(f"origin.widths lacks origin.width ({self.width}), the reference; add it")
         if 1 not in self.sizes:

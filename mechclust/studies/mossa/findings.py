@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.evidence import Bound, Finding, check_part
-from mechclust.evidence.findings import TOO_SMALL, finding_number
+from mechclust.evidence.finding import finding_number
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.curve_findings import (

@@ -24,7 +24,7 @@ from mechclust.studies.mossa.config import (
     suite_of,
 )
 from mechclust.training import LowRank, Member, TrainConfig, train, train_ensemble
-from mechclust.training.callbacks import accuracy
+from mechclust.training.task_accuracy import accuracy
 from probes import (
     CKA,
     HookedModel,

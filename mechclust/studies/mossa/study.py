@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from mechclust.models import model_for
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.mossa import report
-from mechclust.studies.mossa.config import FROZEN, SEEN_TASKS, ModelJob, MossaConfig, jobs
+from mechclust.studies.mossa.config import FROZEN, ModelJob, MossaConfig, jobs
 from mechclust.studies.mossa.origin import report as origin_report
 from mechclust.studies.mossa.origin.jobs import OriginJob, cells_of, models_of, origin_jobs
 from mechclust.studies.mossa.origin.run import corpus_of, run_origin_job, trained_origin_models, training_of
@@ -24,6 +25,7 @@ from mechclust.studies.study import Study
 from mechclust.studies.trainings import Training
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
+from tasks.skills import OPERATIONS
 
 
 def trainings(config: MossaConfig) -> list[Training]:
@@ -80,6 +82,9 @@ def _of_experiment(function: str, config: MossaConfig, argument: Any) -> Any:
 
 
 _ARM_SEEDS = (100, 101, 102, 103)
+_QUICK_HELD_OUT = ("copy-2", "swap-0", "translate-1", "type-2", "classify-0", "sentiment-1")
+_ALL_QUICK_TASKS = [f"{operation}-{argument}" for operation, argument in product(OPERATIONS, range(3))]
+_QUICK_TASKS = tuple(task for task in _ALL_QUICK_TASKS if task not in _QUICK_HELD_OUT)
 
 STUDY = Study(
     name="mossa",
@@ -107,11 +112,10 @@ STUDY = Study(
         ),
         "quick": MossaConfig(
             seeds=(20,),
-            suite=SkillSuite(n_eval=700, seen=SEEN_TASKS),
+            suite=SkillSuite(n_eval=400, n_arguments=3, seen=_QUICK_TASKS),
             n_layers=6,
             pretraining=TrainConfig(steps=800, batch_size=64, lr=2e-3, warmup=50),
-            tuning=TrainConfig(steps=18 * 60, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),
-            control_steps=60,
+            tuning=TrainConfig(steps=12 * 120, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),
             ceiling=False,
         ),
         "paper": MossaConfig(),

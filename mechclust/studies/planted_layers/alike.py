@@ -19,7 +19,7 @@ from mechclust.studies.planted_layers.rows import (
     read_same_input,
     stream_of,
 )
-from mechclust.training.callbacks import accuracy
+from mechclust.training.task_accuracy import accuracy
 from probes import ProbeResult, Readout
 from probes.engine.hooked_model import HookedModel
 from probes.functional import n_dims

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mechclust.models.blocks import find_blocks
+from mechclust.models.hugging_face_blocks import find_blocks
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode
 from tasks import InputError

@@ -12,7 +12,7 @@ from typing import Any
 
 from mechclust.models import load_model, load_pretrained
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import tokenize_prompts
+from mechclust.models.tokenized_prompts import tokenize_prompts
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device, pretrain, train_once
 from mechclust.studies.planted_layers.alike import measure_alike, share_learnt

@@ -10,7 +10,7 @@ from typing import Any
 
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
-from mechclust.training.results import result_path
+from mechclust.training.results_by_step import result_path
 from tasks import InputError, InstructionFollowing
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_choice, check_settings

@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.finding import Shown
-from mechclust.evidence.findings import finding_number, untested_findings
+from mechclust.evidence.finding import Shown, finding_number
+from mechclust.evidence.findings import untested_findings
 from mechclust.report.rise import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of

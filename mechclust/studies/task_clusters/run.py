@@ -13,7 +13,7 @@ from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.results import loss_result
+from mechclust.training.results_by_step import loss_result
 from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, ROWS, TopicStructureConfig
 from mechclust.training import TrainConfig
-from mechclust.training.results import result_path
+from mechclust.training.results_by_step import result_path
 from tasks import TopicDocuments
 
 OBJECTIVES = ("cross-entropy", "squared")

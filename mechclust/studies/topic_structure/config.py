@@ -19,7 +19,7 @@ from tasks.settings import (
     ShareBetween,
     Size,
     WideSeed,
-    check_different,
+    check_different_settings,
     check_settings,
 )
 
@@ -122,7 +122,7 @@ class Beyond:
 
     def __post_init__(self) -> None:
         check_settings(self, "beyond.")
-        check_different(**{"beyond.overlaps": self.overlaps})
+        check_different_settings(**{"beyond.overlaps": self.overlaps})
         if not self.overlaps:
             raise InputError("beyond.overlaps is empty; expected at least one number of words, such as 2")
         if self.after not in self.measured:

@@ -13,7 +13,7 @@ from operator import attrgetter
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, Finding, Within
+from mechclust.evidence import Bound, Finding, TwoSidedBound
 from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import TOO_SMALL, untested_findings
 from mechclust.studies.study import Job
@@ -78,7 +78,7 @@ def _near_theory(id: str, what: str, runs: Sequence[TrainedRun], matrix: str, ga
         id,
         f"{what}: same-topic minus different-topic entries of {matrix} is within 5% of theory, and every same-topic "
         "block is above every other",
-        {"gap": Within(0.95 * gap, 1.05 * gap), "smallest same - largest other": _ABOVE},
+        {"gap": TwoSidedBound(0.95 * gap, 1.05 * gap), "smallest same - largest other": _ABOVE},
         end,
         "before training",
         start,

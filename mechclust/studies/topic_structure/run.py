@@ -49,7 +49,7 @@ from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.studies.trainings import Training
 from mechclust.training import Callback, ProbeCallback, train
-from mechclust.training.results import loss_result
+from mechclust.training.results_by_step import loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.engine.fingerprint import fingerprint
 from probes.store.versions import package_versions

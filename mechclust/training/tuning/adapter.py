@@ -99,7 +99,7 @@ def tune_adapter(
     if not examples:
         raise InputError(f"{name} has no examples to train on; give some, or leave it out")
     subject = {"config": asdict(config), "base": base, "data": _digest(examples)}
-    finished = adapter_at(folder, subject, name)
+    finished = tuned_adapter_at(folder, subject, name)
     if finished is not None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
         return finished
@@ -117,7 +117,7 @@ def tune_adapter(
         "losses": [(int(log["step"]), float(log["loss"])) for log in logs if "loss" in log],
         "examples": len(examples),
         "seconds": seconds,
-        "weights": adapter_digest(folder),
+        "weights": tuned_adapter_digest(folder),
         "versions": package_versions() | {package: version(package) for package in _PACKAGES},
     }
     write_json(folder / _RECORD, {**_as_json(subject), **record})
@@ -125,7 +125,7 @@ def tune_adapter(
     return _tuned(folder, {**subject, **record})
 
 
-def adapter_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
+def tuned_adapter_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
     """Return the finished adapter in a folder, or ``None`` if it is missing or damaged.
 
     Raises:
@@ -145,7 +145,7 @@ def adapter_at(folder: str | Path, subject: dict[str, Any] | None = None, name: 
     return _tuned(folder, record) if record is not None and _is_undamaged(folder, record) else None
 
 
-def adapter_digest(folder: str | Path) -> str:
+def tuned_adapter_digest(folder: str | Path) -> str:
     """Return a digest that identifies an adapter's weights."""
     weights = load_file(Path(folder) / _WEIGHTS)
     return digest_of(chain.from_iterable(sorted(weights.items())))
@@ -238,7 +238,7 @@ def _is_undamaged(folder: Path, record: dict[str, Any]) -> bool:
         settings = record["config"]
         saved = (config["peft_type"], config["r"], config["lora_alpha"], sorted(config["target_modules"]))
         wanted = ("LORA", settings["rank"], settings["alpha"], sorted(settings["modules"]))
-        return bool(saved == wanted and adapter_digest(folder) == record["weights"])
+        return bool(saved == wanted and tuned_adapter_digest(folder) == record["weights"])
     except Exception:  # a damaged file may raise anything
         return False
 

@@ -82,7 +82,7 @@ class _StepBar(TrainerCallback):  # type: ignore[misc]
         self.bar.close()
 
 
-def training_arguments(
+def trainer_arguments(
     config: TuneConfig, n_examples: int, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Any:
     """Return Hugging Face's ``TrainingArguments`` for one model on one device. Several adapters are several jobs."""
@@ -100,7 +100,7 @@ def training_arguments(
         warmup_steps=config.warmup,
         weight_decay=config.weight_decay,
         max_grad_norm=config.clip,
-        **training_precision(config, device, dtype),
+        **trainer_precision(config, device, dtype),
         logging_steps=every,
         logging_nan_inf_filter=False,
         save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
@@ -117,7 +117,7 @@ def training_arguments(
     return arguments
 
 
-def training_precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
+def trainer_precision(config: TuneConfig, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
     """Return the format in which matrices are multiplied, as ``TrainingArguments`` takes it.
 
     In float16 small gradients of the activations would be 0, so the Trainer scales the loss. The adapter's weights are

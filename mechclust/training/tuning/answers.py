@@ -18,7 +18,7 @@ from mechclust.models.instruction_format import FormattedExample
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import evaluation_mode
 from tasks import InputError
-from tasks.batch import token_batches
+from tasks.batch_rows import token_batch_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,7 +64,7 @@ def score_answers(
     options = {"use_cache": False} if "use_cache" in _takes(model) else {}
     lengths = [len(example.tokens) for example in examples]
     with evaluation_mode(model):
-        for rows in token_batches(lengths, tokens_per_batch, _name_of):
+        for rows in token_batch_rows(lengths, tokens_per_batch, _name_of):
             inputs = {name: x.to(device) for name, x in collate([examples[i] for i in rows]).items()}
             labels = inputs.pop("labels")[:, 1:]
             logits = model(**inputs, **options).logits[:, :-1]

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mechclust.models.adapters import import_peft
-from mechclust.models.hugging_face_checkpoint import quiet_transformers
 from mechclust.models.instruction_format import FormattedExample
+from mechclust.models.peft_import import import_peft
+from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.weights import shared_copy
 from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
 from probes.engine.devices import device_of
 from probes.store.files import write_errors
 from tasks import InputError
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,9 +63,9 @@ def train_lora(
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
     with quiet_transformers(), _borrowed(model), _seeded(config.seed):
-        from mechclust.training.tuning.answer_trainer import AnswerTrainer, training_arguments
+        from mechclust.training.tuning.answer_trainer import AnswerTrainer, trainer_arguments
 
-        arguments = training_arguments(config, len(examples), checkpoints, device, model.dtype)
+        arguments = trainer_arguments(config, len(examples), checkpoints, device, model.dtype)
         wrapped = _with_adapter(peft, model, config)
         if source is not None:
             wrapped.peft_config["default"].base_model_name_or_path = source
@@ -111,8 +111,8 @@ def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
             linear = (name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D"))
             known = sorted({name.rpartition(".")[2] for name in linear})
             raise InputError(
-                f"{type(model).__name__} has no linear layer {wanted!r}{suggest(wanted, known)}; name some with "
-                "--tuning.modules"
+                f"{type(model).__name__} has no linear layer {wanted!r}{error_suggestion(wanted, known)}; "
+                "name some with --tuning.modules"
             )
 
 

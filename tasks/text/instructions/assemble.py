@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tasks.text.instructions.clusters import ClusterFile, check_cluster_file
 from tasks.text.instructions.collection import LEAST_TEST_PROMPTS, InstructionTask, TaskCollection, check_task_names
-from tasks.text.instructions.records import Example
-from tasks.text.instructions.splits import SPLITS, TEST_SHARE, Split, with_test
+from tasks.text.instructions.example import Example
+from tasks.text.instructions.splits import SPLITS, TEST_SHARE, Split, with_test_split
 from tasks.text.visible import shortened
 
 
@@ -49,7 +49,7 @@ def assemble(
     tasks = []
     cuts: dict[str, tuple[Split, ...]] = {}
     for name, cluster in clusters.items():
-        splits, cuts[name] = with_test(examples[name])
+        splits, cuts[name] = with_test_split(examples[name])
         train, validation, test = (tuple(splits[split]) for split in SPLITS)
         tasks.append(InstructionTask(name, cluster, name in held_out, train, validation, test))
     all_notes = [*notes, _clusters_note(clusters, clusters_text), *_cut_notes(cuts), *_count_notes(tasks)]

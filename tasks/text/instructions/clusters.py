@@ -128,7 +128,7 @@ def _names(value: object, what: str) -> list[str]:
 
 
 def _lines_of_names(text: str) -> dict[str, list[int]]:
-    """Return the lines in which each quoted name is written, unless it has an escape."""
+    """Return the lines in which each name in quotes is written, unless it has an escape."""
     lines: dict[str, list[int]] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         for double, single in _QUOTED.findall(line):

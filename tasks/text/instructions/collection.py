@@ -8,7 +8,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from tasks.errors import InputError, did_you_mean
-from tasks.text.instructions.records import Example
+from tasks.text.instructions.example import Example
 from tasks.text.visible import quoted, shortened
 
 LEAST_TEST_PROMPTS = 4

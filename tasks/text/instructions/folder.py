@@ -11,8 +11,9 @@ from tasks.errors import InputError
 from tasks.text.instructions.assemble import assemble
 from tasks.text.instructions.clusters import find_cluster_file
 from tasks.text.instructions.collection import TaskCollection, check_task_names
+from tasks.text.instructions.example import Example
 from tasks.text.instructions.flan2021 import flan2021_cluster
-from tasks.text.instructions.records import Example, RecordFields, read_records
+from tasks.text.instructions.records import InstructionRecordFields, read_records
 from tasks.text.instructions.splits import Split
 from tasks.text.visible import quoted, shortened
 
@@ -47,8 +48,8 @@ def read_task_folder(
     A file is called ``copa.jsonl``, or after its split too: ``copa_train.jsonl``, ``copa-test.parquet``,
     ``train.jsonl`` or ``test/copa.jsonl``. ``valid``, ``val`` and ``dev`` mean ``validation``. Shards
     (``train-00000-of-00002.parquet``) are one file. The task is in the task field, or in the file's name if the lines
-    have no such field. If a task has no test split, ``split_of`` cuts one from its training examples, and also a
-    validation split if there is none.
+    have no such field. If a task has no test split, ``split_of_instruction`` cuts one from its training examples, and
+    also a validation split if there is none.
 
     Clusters and held-out tasks come from ``clusters.toml`` in the folder. Without it, clusters come from ``FLAN2021``
     if the names match, and no task is held out.
@@ -84,7 +85,9 @@ def read_task_folder(
     files, notes = _task_files(folder)
     file = find_cluster_file(folder, clusters)
     check_task_names(tasks, tasks, "tasks:")
-    examples, origins = _gather(files, RecordFields(prompt_field, answer_field, task_field, unit_field), tasks)
+    examples, origins = _gather(
+        files, InstructionRecordFields(prompt_field, answer_field, task_field, unit_field), tasks
+    )
     known = sorted(examples)
     check_task_names(tasks, known, f"{str(folder)!r}: no task is called")
     chosen = {name: examples[name] for name in known if not tasks or name in tasks}
@@ -103,7 +106,7 @@ def read_task_folder(
 
 
 def _gather(
-    files: Sequence[_TaskFile], fields: RecordFields, chosen: Collection[str]
+    files: Sequence[_TaskFile], fields: InstructionRecordFields, chosen: Collection[str]
 ) -> tuple[dict[str, dict[Split | None, list[Example]]], dict[tuple[str, Split | None], str]]:
     """Return examples by task and split, of chosen tasks only, and the file of each task and split."""
     examples: dict[str, dict[Split | None, list[Example]]] = {}
@@ -175,11 +178,11 @@ def _task_files(folder: Path) -> tuple[list[_TaskFile], list[str]]:
         >>> [(file.task, file.split) for file in files], notes
         ([('copa', 'train'), (None, 'train'), ('copa', 'validation')], [])
     """
-    entries = folder_entries(folder, _WANTED)
+    entries = task_folder_entries(folder, _WANTED)
     files = [_task_file(path, None) for path in entries if _holds_tasks(path)]
     left_out = []
     for sub_folder in filter(Path.is_dir, entries):
-        inside = [path for path in folder_entries(sub_folder, _WANTED) if _holds_tasks(path)]
+        inside = [path for path in task_folder_entries(sub_folder, _WANTED) if _holds_tasks(path)]
         split = _SPLITS.get(sub_folder.name.lower())
         if split is not None:
             files += [_task_file(path, split) for path in inside]
@@ -197,7 +200,7 @@ def _task_files(folder: Path) -> tuple[list[_TaskFile], list[str]]:
     return files, notes
 
 
-def folder_entries(folder: Path, wanted: str) -> list[Path]:
+def task_folder_entries(folder: Path, wanted: str) -> list[Path]:
     """Return the files and folders in a folder, sorted, without hidden ones.
 
     Raises:

@@ -12,8 +12,9 @@ from tasks.text.files import read_text
 from tasks.text.instructions.assemble import assemble
 from tasks.text.instructions.clusters import find_cluster_file
 from tasks.text.instructions.collection import TaskCollection, check_task_names
-from tasks.text.instructions.folder import folder_entries
-from tasks.text.instructions.records import Example, checked_record_text
+from tasks.text.instructions.example import Example
+from tasks.text.instructions.folder import task_folder_entries
+from tasks.text.instructions.records import checked_record_text
 from tasks.text.instructions.splits import Split
 from tasks.text.json_lines import check_json_field, parse_object
 from tasks.text.visible import quoted
@@ -35,7 +36,8 @@ def read_natural_instructions(
 
     A task has the name of its file. A prompt is the first definition and an instance's input, as
     ``"{definition}\n\nInput: {input}\nOutput:"``. The answer is the first of the instance's outputs. A task's cluster
-    is its first category, unless there is a ``clusters.toml``. The files have no splits: ``split_of`` makes them.
+    is its first category, unless there is a ``clusters.toml``. The files have no splits: ``split_of_instruction`` makes
+    them.
 
     Source of the format: Wang et al., arXiv 2204.07705.
 
@@ -83,7 +85,7 @@ def read_natural_instructions(
 
 
 def _files(folder: Path) -> list[Path]:
-    entries = folder_entries(folder, "task*_*.json files")
+    entries = task_folder_entries(folder, "task*_*.json files")
     files = [path for path in entries if _NAME.fullmatch(path.name) and path.is_file()]
     if not files:
         tasks = folder / "tasks"

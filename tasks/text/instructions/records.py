@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tasks.errors import InputError
 from tasks.text.files import check_utf8, read_text
+from tasks.text.instructions.example import Example
 from tasks.text.json_lines import Records, check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.visible import quoted
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One instruction and its answer.
-
-    Attributes:
-        prompt: the input of a model.
-        answer: the output that it should give.
-        where: place of the example, such as ``"tasks/copa_train.jsonl, line 3"``. Not compared by ``==``.
-        unit: says which examples belong together, for example by template. Empty if unknown.
-    """
-
-    prompt: str
-    answer: str
-    where: str = field(default="", compare=False)
-    unit: str = ""
-
-
 @dataclass(frozen=True)
-class RecordFields:
+class InstructionRecordFields:
     """Names of the fields that are read.
 
     Attributes:
@@ -48,7 +32,7 @@ class RecordFields:
     unit: str = ""
 
 
-def read_records(path: Path, fields: RecordFields) -> Iterator[tuple[str | None, Example]]:
+def read_records(path: Path, fields: InstructionRecordFields) -> Iterator[tuple[str | None, Example]]:
     """Yield the examples of a file, each with its task if the file names it.
 
     Raises:
@@ -82,7 +66,7 @@ def read_records(path: Path, fields: RecordFields) -> Iterator[tuple[str | None,
         raise InputError(f"{str(path)!r} holds no examples; give it some, or remove it")
 
 
-def _records(path: Path, fields: RecordFields) -> Records:
+def _records(path: Path, fields: InstructionRecordFields) -> Records:
     if path.suffix.lower() == ".parquet":
         optional = [fields.task, fields.unit] if fields.unit else [fields.task]
         return parquet_rows(path, (fields.prompt, fields.answer), optional, extra="llm")

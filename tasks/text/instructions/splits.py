@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from tasks.text.instructions.records import Example
+from tasks.text.instructions.example import Example
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -14,14 +14,14 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 TEST_SHARE = 0.1  # equal to the share for validation
 
 
-def split_of(prompt: str) -> Split:
+def split_of_instruction(prompt: str) -> Split:
     """Return the split of a prompt, by a hash of its text: about a tenth each is for validation and for testing.
 
     It depends on the text alone. So a prompt never moves when examples are added or reordered, and equal prompts, also
     of two tasks, are in one split. One question in two wordings is two prompts: such data should come with splits.
 
     Example:
-        >>> [split_of(f"Sort: b a {i}") for i in range(5)]
+        >>> [split_of_instruction(f"Sort: b a {i}") for i in range(5)]
         ['train', 'test', 'test', 'validation', 'train']
     """
     digest = hashlib.blake2b(prompt.encode("utf-8"), digest_size=8).digest()
@@ -31,10 +31,13 @@ def split_of(prompt: str) -> Split:
     return "validation" if place < 2 * TEST_SHARE else "train"
 
 
-def with_test(given: Mapping[Split | None, Sequence[Example]]) -> tuple[dict[Split, list[Example]], tuple[Split, ...]]:
+def with_test_split(
+    given: Mapping[Split | None, Sequence[Example]],
+) -> tuple[dict[Split, list[Example]], tuple[Split, ...]]:
     """Return examples by split, with a test split: if none is given, it is cut from the training examples.
 
-    ``split_of`` cuts it, and with it a validation split if none is given. If a test split is given, no split is cut.
+    ``split_of_instruction`` cuts it, and with it a validation split if none is given. If a test split is given, no
+    split is cut.
 
     Args:
         given: examples by their split in the data, or under ``None`` if the data have no splits.
@@ -51,6 +54,6 @@ def with_test(given: Mapping[Split | None, Sequence[Example]]) -> tuple[dict[Spl
         "test": list(given.get("test", ())),
     }
     for example in (*given.get("train", ()), *given.get(None, ())):
-        split = split_of(example.prompt) if cut else "train"
+        split = split_of_instruction(example.prompt) if cut else "train"
         examples[split if split in cut else "train"].append(example)
     return examples, cut

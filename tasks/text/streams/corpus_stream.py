@@ -11,8 +11,8 @@ from typing import Any, get_args
 from tasks._random import generator
 from tasks.errors import InputError
 from tasks.settings import check_choice, check_count
-from tasks.text.corpus import Corpus, corpus_files
-from tasks.text.files import check_utf8_texts
+from tasks.text.corpus import Corpus
+from tasks.text.files import check_utf8_texts, corpus_files
 from tasks.text.json_lines import check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.splitting import SplitBy, split_lines

@@ -19,7 +19,7 @@ _EXPECTED = "expected a MediaWiki export, such as enwiki-latest-pages-articles.x
 
 
 @dataclass(frozen=True)
-class Page:
+class MediaWikiPage:
     """An article.
 
     Attributes:
@@ -33,7 +33,7 @@ class Page:
     files: frozenset[str]
 
 
-def wiki_articles(reading: FileProgress) -> Iterator[Page]:
+def wiki_articles(reading: FileProgress) -> Iterator[MediaWikiPage]:
     """Yield the articles of a dump: pages of the main namespace that are no redirects. Memory: one revision.
 
     If the dump breaks off, the articles before come, and ``reading.ended`` says why.
@@ -66,7 +66,7 @@ class _Reader:
         self._fields: dict[str, str] = {}  # fields of the current page
         self._parents: list[str] = []
 
-    def pages(self, events: Iterable[tuple[str, Any]]) -> Iterator[Page]:
+    def pages(self, events: Iterable[tuple[str, Any]]) -> Iterator[MediaWikiPage]:
         """Yield the articles that end in these events."""
         for event, element in events:
             name = element.tag.rpartition("}")[2]
@@ -77,7 +77,7 @@ class _Reader:
             self._read(element, name)
             if name == "page":
                 if self._is_article():
-                    yield Page(self._fields.get("title", ""), self._fields.get("text", ""), self.files)
+                    yield MediaWikiPage(self._fields.get("title", ""), self._fields.get("text", ""), self.files)
                 self._fields = {}
             self._free(element, name)
 
@@ -107,7 +107,7 @@ class _Reader:
             self.root.clear()
 
 
-def plain_text(page: Page) -> str:
+def plain_text(page: MediaWikiPage) -> str:
     """Return an article's text without markup, templates, tables, references, files and categories.
 
     Raises:

@@ -25,9 +25,10 @@ from mechclust import (
 from mechclust.attention import attention_view
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import load_tokenizer
-from mechclust.models.adapters import plain_model
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.instruction_format import InstructionFormat
-from mechclust.models.tokenizers import templated_tokenizer, tokenization_in_words, tokenization_of
+from mechclust.models.plain_model import plain_model
+from mechclust.models.tokenizers import tokenization_of, tokenizer_in_words
 from mechclust.training import ProbeHook
 from probes import NDims, collect_rows, run, run_stores, save_rows
 from tasks import Corpus, InputError, LabelledPrompts
@@ -320,7 +321,7 @@ class TestReportsStateIt:
         assert ids == [2, 3][begins == "none" :]  # the tokenizer adds none to it
         recorded = tokenization_of(tokenizer, chat=True)
         assert recorded["begins"] == begins
-        assert ("<s>" in tokenization_in_words(recorded)) == (begins == "<s>")
+        assert ("<s>" in tokenizer_in_words(recorded)) == (begins == "<s>")
         assert tokenization_of(tokenizer, chat=True, bos="yes")["begins"] == "<s>"
         assert tokenization_of(tokenizer, chat=True, bos="no")["begins"] == "none"
 

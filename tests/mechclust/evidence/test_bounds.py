@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.evidence.bounds import Bound, Within
+from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.intervals import mean_interval
 from mechclust.evidence.verdict import joint_verdict, verdict_of
 
@@ -34,7 +34,7 @@ class TestBound:
 
 class TestWithin:
     def test_met(self):
-        within = Within(0.2, 0.6)
+        within = TwoSidedBound(0.2, 0.6)
         assert [within.met(x) for x in (0.1, 0.2, 0.4, 0.6, 0.7)] == [False, True, True, True, False]
         assert not within.met(math.nan)
 
@@ -51,11 +51,11 @@ class TestWithin:
         ],
     )
     def test_by_the_whole_interval(self, interval, verdict):
-        assert verdict_of(Within(0.2, 0.6), interval) == verdict
+        assert verdict_of(TwoSidedBound(0.2, 0.6), interval) == verdict
 
     def test_worst_is_farthest_from_the_middle(self):
-        assert Within(0, 1).worst([0.4, 0.9, 0.2]) == 0.9
-        assert math.isnan(Within(0, 1).worst([]))
+        assert TwoSidedBound(0, 1).worst([0.4, 0.9, 0.2]) == 0.9
+        assert math.isnan(TwoSidedBound(0, 1).worst([]))
 
 
 class TestVerdict:

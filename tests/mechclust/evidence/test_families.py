@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.evidence import Bound, Finding, Within, check_part, family_notes, mean_part, resampled_part, share_part
+from mechclust.evidence import (
+    Bound,
+    Finding,
+    TwoSidedBound,
+    check_part,
+    family_notes,
+    mean_part,
+    resampled_part,
+    share_part,
+)
 from mechclust.evidence.families import _p_value
 from probes.functional.holm import holm
 
@@ -74,9 +83,9 @@ class TestPValue:
 
     def test_of_a_range_is_that_of_the_nearer_end(self):
         values = [0.5, 0.55, 0.58, 0.52]
-        within = of_mean("A", values, Within(0.1, 0.7))
+        within = of_mean("A", values, TwoSidedBound(0.1, 0.7))
         assert _p_value(within) == pytest.approx(stats.ttest_1samp(values, 0.7).pvalue)
-        assert _p_value(of_mean("A", values, Within(0.6, 0.7))) == 1.0
+        assert _p_value(of_mean("A", values, TwoSidedBound(0.6, 0.7))) == 1.0
 
     def test_of_equal_values_is_nothing(self):
         assert _p_value(of_mean("A", [1.0, 1.0])) == 0.0

@@ -10,7 +10,7 @@ from mechclust.evidence import (
     Bound,
     Control,
     Finding,
-    Within,
+    TwoSidedBound,
     check_part,
     mean_part,
     paired_share_part,
@@ -41,7 +41,7 @@ class TestPart:
         assert part.verdict == "holds"
         assert mean_part("", values, Bound(">=", 1.0)).verdict == "undecided"  # the mean satisfies it
         assert mean_part("", values, Bound(">=", 1.1)).verdict == "does not hold"
-        assert mean_part("", values, Within(0.9, 1.1)).verdict == "holds"
+        assert mean_part("", values, TwoSidedBound(0.9, 1.1)).verdict == "holds"
 
     def test_of_one_more_run_has_a_prediction_interval(self):
         values = [5.3, 12.0, 32.1, 20.0]

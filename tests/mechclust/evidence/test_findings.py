@@ -14,16 +14,16 @@ from mechclust.evidence import (
     EarlierVerdict,
     Finding,
     Findings,
-    Within,
+    TwoSidedBound,
     check_part,
     load_findings,
     mean_part,
     resampled_part,
     save_findings,
 )
+from mechclust.evidence.finding_tables import findings_in_tables, findings_markdown_table, findings_text_table
 from mechclust.evidence.findings import findings_with_history
 from mechclust.evidence.intervals import mean_interval, mean_with_interval
-from mechclust.evidence.tables import findings_in_tables, markdown_table, text_table
 from mechclust.report.html import findings_html
 from tasks import InputError
 
@@ -38,7 +38,7 @@ LOW = (mean_part("a", [0.0, 0.02], Bound(">=", 0.1)), mean_part("b", [3.0, 3.5],
 FINDINGS = (
     finding("A", note="ä <b>", shown="headline", paper=0.9),
     finding("B", *TWO_PARTS, control=Control("untrained", LOW)),
-    finding("C", mean_part("", [math.nan, 0.7], Within(0.25, 0.6))),
+    finding("C", mean_part("", [math.nan, 0.7], TwoSidedBound(0.25, 0.6))),
     finding("D", resampled_part("", [0.3], (0.2, 0.4), Bound(">", 0)), unit="tasks", shown="table"),
     finding("E", not_tested="too small"),
     Finding(id="F", statement="nothing", source="ours", parts=()),
@@ -70,7 +70,7 @@ class TestFile:
         loaded = load_findings(tmp_path)
         assert [f for f in loaded if f.id != "C"] == [f for f in FINDINGS if f.id != "C"]
         assert math.isnan(loaded[2].parts[0].values[0])
-        assert loaded[2].parts[0].bound == Within(0.25, 0.6)
+        assert loaded[2].parts[0].bound == TwoSidedBound(0.25, 0.6)
         save_findings(loaded, tmp_path / "again.json")
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "findings.json").read_bytes()
 
@@ -127,7 +127,7 @@ class TestHistory:
 
 class TestTables:
     def test_text_has_a_row_for_each_part_and_checks_apart(self):
-        findings, checks = text_table(FINDINGS).split("\n\n")
+        findings, checks = findings_text_table(FINDINGS).split("\n\n")
         rows = findings.splitlines()[2:]
         assert [row.split("  ")[0] for row in rows] == ["A", "B", "", "C", "D", "E", "F"]
         assert "0.600 (-0.671 to 1.871)" in rows[1]
@@ -142,27 +142,27 @@ class TestTables:
 
     def test_small_numbers_are_not_shown_as_zero(self):
         small = finding("A", resampled_part("", [0.0003], (-0.00047, 0.0011), Bound(">", 0)))
-        assert "0.0003 (-0.00047 to 0.001)" in text_table([small])
+        assert "0.0003 (-0.00047 to 0.001)" in findings_text_table([small])
         zero = finding("A", resampled_part("", [0.0], (-1e-17, 0.5), Bound(">", 0)))
-        assert "0.000 (0.000 to 0.500)" in text_table([zero])
+        assert "0.000 (0.000 to 0.500)" in findings_text_table([zero])
 
     def test_text_is_no_wider_than_can_be_read(self):
         long = finding("A", mean_part("b" * 90, [0.1, 0.2], Bound(">", 0)), statement="s" * 300)
-        row = text_table([long]).splitlines()[2]
+        row = findings_text_table([long]).splitlines()[2]
         assert "s" * 61 + "…" in row
         assert "b" * 47 + "…" in row
         assert "s" * 62 not in row
 
     def test_of_nothing_is_a_heading(self):
-        assert "finding" in text_table([])
-        assert len(markdown_table([]).splitlines()) == 2
+        assert "finding" in findings_text_table([])
+        assert len(findings_markdown_table([]).splitlines()) == 2
 
     def test_of_checks_alone_has_no_findings(self):
-        assert "control" not in text_table(FINDINGS[-1:])
+        assert "control" not in findings_text_table(FINDINGS[-1:])
 
     def test_markdown_has_as_many_cells_in_every_row(self):
         odd = finding("H", statement="a | b " + "s" * 300)
-        findings, checks = markdown_table([*FINDINGS, odd]).split("\n\n")
+        findings, checks = findings_markdown_table([*FINDINGS, odd]).split("\n\n")
         for table, bars in ((findings, 7), (checks, 6)):
             assert {line.replace("\\|", "").count("|") for line in table.splitlines()} == {bars}
         assert "s" * 300 in findings
@@ -182,7 +182,7 @@ class TestTables:
         assert second[["low", "high"]].tolist() == pytest.approx(mean_interval([1.0, 1.1]))
 
     def test_list_prints_a_table_and_counts_verdicts(self):
-        assert str(Findings(FINDINGS)) == text_table(FINDINGS)
+        assert str(Findings(FINDINGS)) == findings_text_table(FINDINGS)
         assert repr(Findings(FINDINGS[:2])).startswith("Findings(2 findings: 1 'holds', 1 'does not hold'")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechclust.jobs import close_bars, imap_jobs, map_jobs, mapping, progress_bar
+from mechclust.jobs import close_progress_bars, imap_jobs, map_jobs, mapping, progress_bar
 from mechclust.jobs.progress import BarLock
 from probes.engine.devices import check_device
 from tasks import InputError
@@ -138,7 +138,7 @@ def test_an_error_begins_on_a_line_of_its_own(capsys):
     """A bar that an exception left standing is taken away before the error is printed."""
     bar = iter(progress_bar(range(3), desc="layers", file=sys.stderr))
     next(bar)
-    close_bars()
+    close_progress_bars()
     print("mechclust: wrong", file=sys.stderr)
     shown, wiped, told = capsys.readouterr().err.rsplit("\r", 2)
     assert "layers" in shown

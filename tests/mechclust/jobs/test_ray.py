@@ -105,13 +105,13 @@ def driver(tmp_path, engine):
     job = noting(tmp_path, "(print('a job says hello'), __import__('time').sleep(500))")
     script.write_text(
         "import sys\n"
-        "from mechclust.jobs import Ray, close_bars, map_jobs, one_interrupt\n"
+        "from mechclust.jobs import Ray, close_progress_bars, map_jobs, one_interrupt\n"
         "def main():\n"
         "    try:\n"
         "        with one_interrupt():\n"
         f"            print(map_jobs(eval, [{job!r}] * 2, 2, engine={engine}, progress='all jobs'))\n"
         "    except KeyboardInterrupt:\n"
-        "        close_bars()\n"
+        "        close_progress_bars()\n"
         "        return 130\n"
         "if __name__ == '__main__':\n"
         "    sys.exit(main())\n"

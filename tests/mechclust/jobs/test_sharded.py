@@ -147,7 +147,10 @@ class TestEqualToRun:
             lacks={"": "say %r"},
         )
         (shard,) = sharded.shards_of(
-            [batch.select(slice(1, None))], 1, reading=sharded.tokenizer_of_shards(None, "model"), tokens_per_batch=1
+            [batch.select(slice(1, None))],
+            1,
+            reading=sharded.tokenizer_of_data_shards(None, "model"),
+            tokens_per_batch=1,
         )
         (found,) = shard.batches({}, shard.reading({}))
         expected = batch.select(slice(1, None))

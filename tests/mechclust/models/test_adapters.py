@@ -13,8 +13,9 @@ import torch
 import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer, set_adapter
-from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter, plain_model
-from mechclust.models.pretrained import load_pretrained_plain
+from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter
+from mechclust.models.plain_model import plain_model
+from mechclust.models.pretrained import load_pretrained_unhooked
 from probes import CKA, record, residual, run
 from tasks import Batch, InputError
 from tests.mechclust.models.hooked import MASK, TOKENS
@@ -100,7 +101,7 @@ def state(model, mask=None):
 
 def expected(folder, adapter, mask=None):
     """What peft computes, with the adapter beside the weights."""
-    model, _ = load_pretrained_plain(folder / "base", adapter=adapter and folder / adapter)
+    model, _ = load_pretrained_unhooked(folder / "base", adapter=adapter and folder / adapter)
     with torch.no_grad():
         return model(TOKENS, attention_mask=mask).logits
 
@@ -212,7 +213,7 @@ class TestFolders:
         tokenizer.chat_template = "{{ messages[0]['content'] }}!"
         tokenizer.save_pretrained(adapter)
         found = [load_tokenizer(adapter)[0], load_pretrained(base, adapter=adapter).tokenizer]
-        found += [load_pretrained_plain(base, adapter=adapter)[1]]
+        found += [load_pretrained_unhooked(base, adapter=adapter)[1]]
         assert [each.chat_template for each in found] == [tokenizer.chat_template] * 3
         assert load_pretrained(base).tokenizer.chat_template is None
 

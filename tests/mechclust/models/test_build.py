@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from mechclust.models import ModelConfig, build_model, model_for
-from mechclust.models.config import config_from_json, config_to_json
+from mechclust.models.config import model_config_from_json, model_config_to_json
 from mechclust.models.weights import get_weights, initial_weights, set_weights
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
 from probes.engine.hooked_model import forward
@@ -293,14 +293,14 @@ class TestConfig:
 
     def test_an_unknown_field_is_named(self):
         with pytest.raises(InputError, match=r"ModelConfig has no field 'depth' \(it has d_vocab, n_ctx, n_layers"):
-            config_from_json({"kind": "transformer", "d_vocab": 3, "n_ctx": 3, "depth": 2})
+            model_config_from_json({"kind": "transformer", "d_vocab": 3, "n_ctx": 3, "depth": 2})
 
     def test_an_unknown_kind_is_named(self):
         with pytest.raises(
             InputError,
             match=r"no model of kind 'cnn' \(there are transformer, pooling-transformer, topic-transformer\)",
         ):
-            config_from_json({"kind": "cnn", "d_vocab": 3})
+            model_config_from_json({"kind": "cnn", "d_vocab": 3})
 
     @pytest.mark.parametrize(
         ("config", "kind"),
@@ -310,9 +310,9 @@ class TestConfig:
         ],
     )
     def test_survives_json(self, config, kind):
-        record = json.loads(json.dumps(config_to_json(config)))
+        record = json.loads(json.dumps(model_config_to_json(config)))
         assert record["kind"] == kind
-        assert config_from_json(record) == config
+        assert model_config_from_json(record) == config
         assert record["kind"] == kind  # what is read is left as it was
 
     def test_widths(self):
@@ -330,8 +330,8 @@ def test_a_broken_model_of_another_package_is_named(monkeypatch):
     from importlib.metadata import EntryPoint, EntryPoints
 
     points = EntryPoints([EntryPoint("cnn", "no_such_package:CNN", "mechclust.models")])
-    monkeypatch.setattr("mechclust.models.config.entry_points", lambda group: points)
+    monkeypatch.setattr("mechclust.models.model_kinds.entry_points", lambda group: points)
     with pytest.raises(
         InputError, match=r"^the model of kind 'cnn' of .* is broken: no_such_package:CNN: ModuleNotFound"
     ):
-        config_from_json({"kind": "cnn"})
+        model_config_from_json({"kind": "cnn"})

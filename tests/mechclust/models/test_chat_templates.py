@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mechclust.models.tokenizers import load_tokenizer, templated_tokenizer
+from mechclust.models.chat_templates import templated_tokenizer
+from mechclust.models.tokenizers import load_tokenizer
 from tasks import InputError
 
 BAD = {

@@ -15,8 +15,9 @@ import torch
 import transformers
 
 from mechclust.models import load_pretrained, load_tokenizer
-from mechclust.models.pretrained import load_pretrained_plain
-from mechclust.models.tokenizers import templated_tokenizer, tokenization_of
+from mechclust.models.chat_templates import templated_tokenizer
+from mechclust.models.pretrained import load_pretrained_unhooked
+from mechclust.models.tokenizers import tokenization_of
 from probes import ClusteringHead, causal_checks, head_attribution, interchange, interchange_together, run
 from tasks import InputError
 from tests.mechclust.models.hooked import MASK, TOKENS, activations, check_untrained
@@ -175,7 +176,7 @@ class TestRefusals:
     def test_a_model_that_transformer_lens_took_apart(self, checkpoint):
         from transformer_lens.model_bridge import TransformerBridge
 
-        plain, tokenizer = load_pretrained_plain(checkpoint("gpt2"))
+        plain, tokenizer = load_pretrained_unhooked(checkpoint("gpt2"))
         bridge = TransformerBridge.boot_transformers("m", hf_model=plain, tokenizer=tokenizer, device="cpu")
         assert self.refused(plain) == (
             "TransformerLens made a bridge of this model and replaced its modules; give the bridge, or make the bridge "
@@ -587,12 +588,12 @@ class TestPlacement:
     @pytest.mark.parametrize("untrained", [False, True])
     @pytest.mark.parametrize(("option", "value"), [("device_map", "auto"), ("quantization", "8bit")])
     def test_a_model_in_memory_is_neither_spread_nor_quantised(self, checkpoint, option, value, untrained):
-        plain, tokenizer = load_pretrained_plain(checkpoint("gpt2"))
+        plain, tokenizer = load_pretrained_unhooked(checkpoint("gpt2"))
         with pytest.raises(InputError, match=f"{option} is '{value}', but the model is in memory"):
             load_pretrained(plain, tokenizer=tokenizer, untrained=untrained, **{option: value})
 
     def test_an_untrained_copy_of_a_model_in_memory_takes_a_device_and_a_dtype(self, checkpoint):
-        plain, tokenizer = load_pretrained_plain(checkpoint("gpt2"))
+        plain, tokenizer = load_pretrained_unhooked(checkpoint("gpt2"))
         copy = load_pretrained(plain, tokenizer=tokenizer, untrained=True, device="cpu", dtype=torch.bfloat16)
         assert {p.dtype for p in copy.parameters()} == {torch.bfloat16}
 
@@ -631,7 +632,7 @@ class TestQuantised:
         pytest.importorskip("bitsandbytes")
         path = write_checkpoint(tmp_path, "llama", hidden_size=64, intermediate_size=64)
         model = load_pretrained(path, quantization=kind)
-        theirs, _ = load_pretrained_plain(path, quantization=kind)
+        theirs, _ = load_pretrained_unhooked(path, quantization=kind)
         caplog.clear()
         _, kept = activations(model, ["blocks.0.hook_resid_post", "blocks.1.attn.hook_pattern"])
         with torch.no_grad():
@@ -656,7 +657,7 @@ class TestQuantised:
         write_gguf(tmp_path / "tiny.gguf")
         model = load_pretrained(tmp_path / "tiny.gguf")
         assert capfd.readouterr() == ("", "")
-        theirs, _ = load_pretrained_plain(tmp_path / "tiny.gguf")
+        theirs, _ = load_pretrained_unhooked(tmp_path / "tiny.gguf")
         with torch.no_grad():
             expected = theirs(TOKENS).logits
         torch.testing.assert_close(activations(model, [])[0], expected, atol=1e-5, rtol=0)

@@ -12,8 +12,15 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from mechclust.models import ModelConfig, build_model, load_model, load_pretrained, read_metadata, save_model
-from mechclust.models.config import config_from_json
+from mechclust.models import (
+    ModelConfig,
+    build_model,
+    load_model,
+    load_pretrained,
+    read_saved_model_metadata,
+    save_model,
+)
+from mechclust.models.config import model_config_from_json
 from mechclust.models.weights import get_weights, initial_weights, set_weights
 from probes.store.safetensors_files import write_safetensors
 from tasks import InputError
@@ -61,8 +68,8 @@ class TestRoundTrip:
         assert first.keys() == again.keys()
 
     def test_header_says_everything_else(self, saved):
-        record = read_metadata(saved[1])
-        assert config_from_json(record["config"]) == CONFIG
+        record = read_saved_model_metadata(saved[1])
+        assert model_config_from_json(record["config"]) == CONFIG
         assert record["metadata"] == {"step": 17, "note": "ü"}
         assert record["weight_processing"] == "none"
         assert record["versions"]["transformer-lens"] == version("transformer-lens")
@@ -82,7 +89,7 @@ class TestRoundTrip:
         tensors = {k: torch.randn(shape, generator=draw) for k, shape in SHAPES.items()}
         other = {"mechclust": "0.1.0", "torch": "2.6.0", "transformer-lens": "0.0.0"}
         path = crafted(saved[1], tensors, versions=json.dumps(other))
-        assert read_metadata(path)["versions"] == other
+        assert read_saved_model_metadata(path)["versions"] == other
         found = get_weights(load_model(path))
         assert all(torch.equal(found[k], v) for k, v in tensors.items())
 
@@ -124,7 +131,7 @@ class TestRefusals:
         path = saved[1]
         data = path.read_bytes()
         path.write_bytes(data[: int(len(data) * share)])
-        for read in (load_model, read_metadata):
+        for read in (load_model, read_saved_model_metadata):
             with pytest.raises(InputError, match=r"m\.safetensors' is truncated or not a safetensors file \("):
                 read(path)
 
@@ -134,7 +141,7 @@ class TestRefusals:
 
     def test_not_ours(self, tmp_path):
         path = tmp_path / "theirs.safetensors"
-        for header, read in itertools.product((None, {"format": "pt"}), (load_model, read_metadata)):
+        for header, read in itertools.product((None, {"format": "pt"}), (load_model, read_saved_model_metadata)):
             save_file({"weight": torch.zeros(2)}, path, header)
             with pytest.raises(InputError) as refused:
                 read(path)

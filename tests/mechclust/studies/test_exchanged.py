@@ -22,7 +22,7 @@ from mechclust.studies.record import judge_again
 from probes import ProbeResult
 from probes.store.files import read_json, write_json
 from tasks import InputError
-from tasks.settings import to_json
+from tasks.settings import settings_to_json
 
 RECORDS = Path(__file__).parents[3] / "examples" / "results"
 STUDIES = [registered.name for registered in list_studies()]
@@ -35,7 +35,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
     record = RECORDS / f"{name}-paper"
     out = tmp_path / "run"
     out.mkdir()
-    config = to_json(open_run(record)[1])  # with the defaults of settings that are newer than the record
+    config = settings_to_json(open_run(record)[1])  # with the defaults of settings that are newer than the record
     write_json(out / "config.json", {**read_json(record / "config.json"), "config": config})
     with tarfile.open(record / "results.tar.xz") as archive:
         places = [Path(member.name) for member in archive if member.name.endswith(".safetensors")]

@@ -20,7 +20,7 @@ from mechclust.studies import Study, get_study, list_studies, record_run, run_st
 from mechclust.studies.record import command_of, judge_again
 from probes.store.files import read_json, write_json
 from tasks import InputError
-from tasks.settings import configure, to_json
+from tasks.settings import configure, settings_to_json
 
 
 @pytest.fixture
@@ -267,17 +267,17 @@ class TestCommand:
         for one, other in zip(names, [*names[1:], names[0]], strict=True):
             alone, wanted = replace(study, presets={one: study.preset(one)}), study.preset(other)
             monkeypatch.setattr("mechclust.cli_commands.run.get_study", lambda name, found=alone: found)
-            command = command_of(alone, to_json(wanted))
+            command = command_of(alone, settings_to_json(wanted))
             assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
             assert configs[-1] == wanted, command
 
     def test_of_a_preset_names_it_alone(self) -> None:
         for study in list_studies():
             for name, config in study.presets.items():
-                assert command_of(study, to_json(config)) == f"mechclust run {study.name} --preset {name}"
+                assert command_of(study, settings_to_json(config)) == f"mechclust run {study.name} --preset {name}"
 
     def test_starts_from_the_nearest_preset(self, toy: Study) -> None:
         config = configure(toy.preset("slow"), seeds=(3, 4), name="a b", plot_all=False)
-        assert command_of(toy, to_json(config)) == (
+        assert command_of(toy, settings_to_json(config)) == (
             "mechclust run toy --preset slow --seeds 3 4 --name 'a b' --no-plot-all"
         )

@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 
 from mechclust.evidence import Bound, Finding, mean_part
-from mechclust.evidence.tables import findings_in_tables
+from mechclust.evidence.finding_tables import findings_in_tables
 from mechclust.report import Panel
 from mechclust.studies import Study, configure, get_study, list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.study import analyse_run, judge_run
@@ -24,7 +24,7 @@ from mechclust.studies.trainings import no_trainings
 from probes import ProbeResult, load_result
 from probes.store.files import read_json, write_json
 from tasks import InputError
-from tasks.settings import from_json, to_json
+from tasks.settings import settings_from_json, settings_to_json
 
 STUDY = get_study("task-clusters")
 SMOKE = STUDY.preset("smoke")
@@ -59,7 +59,7 @@ class TestSmoke:
     def test_configuration_is_kept_with_machine_and_versions(self, smoke_run):
         record = json.loads((smoke_run[1] / "config.json").read_text())
         assert record["study"] == "task-clusters"
-        assert record["config"] == to_json(SMOKE)
+        assert record["config"] == settings_to_json(SMOKE)
         assert {"date", "python", "machine", "versions"} <= record["machine"].keys()
         assert {"torch", "transformer-lens", "scikit-learn"} <= record["machine"]["versions"].keys()
 
@@ -302,7 +302,9 @@ class TestPresets:
     @pytest.mark.parametrize("study", list_studies(), ids=lambda study: study.name)
     def test_survive_json(self, study):
         first, *_ = study.presets.values()
-        assert [from_json(first, to_json(config)) for config in study.presets.values()] == [*study.presets.values()]
+        assert [settings_from_json(first, settings_to_json(config)) for config in study.presets.values()] == [
+            *study.presets.values()
+        ]
 
 
 def test_the_studies_are_listed_by_name():

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from mechclust import TrainConfig, train
-from mechclust.models import load_model, read_metadata
+from mechclust.models import load_model, read_saved_model_metadata
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, callbacks
-from mechclust.training.results import load_results_by_step, result_path
+from mechclust.training.results_by_step import load_results_by_step, result_path
 from probes import NDims, ProbeResult, TaskClusterARI, load_result, run
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import forward
@@ -178,7 +178,7 @@ def test_only_at_the_steps_asked_for(task, model, tmp_path):
 def test_saved_models_say_their_step(model, batch, tmp_path):
     CheckpointCallback(tmp_path, at=[12])(12, model)
     path = tmp_path / "step-000012.safetensors"
-    assert read_metadata(path)["metadata"] == {"step": 12}
+    assert read_saved_model_metadata(path)["metadata"] == {"step": 12}
     assert torch.equal(load_model(path)(batch.tokens), model(batch.tokens))
 
 

@@ -83,7 +83,7 @@ def test_scalars_leave_out_heads_and_nan():
 @pytest.fixture(scope="module")
 def runs(untrained_gpt2, history_prompts, tmp_path_factory):
     """The same training with a callback that was added, with one that was given, and with none."""
-    from mechclust.training.trainer import MechclustCallback
+    from mechclust.training.trainer_callback import MechclustCallback
     from tests.mechclust.trained import train
 
     prompts, found = LabelledPrompts.from_jsonl(history_prompts), {}
@@ -165,7 +165,7 @@ def test_other_callbacks_see_what_was_added_and_the_terminal_does_not(
     """As Weights & Biases' does, which is told of every log."""
     from transformers import TrainerCallback
 
-    from mechclust.training.trainer import MechclustCallback
+    from mechclust.training.trainer_callback import MechclustCallback
     from tests.mechclust.trained import train
 
     class Told(TrainerCallback):
@@ -190,7 +190,7 @@ def test_tensorboard_keeps_names_with_signs_and_may_be_added_later(
 ):
     from transformers.integrations import TensorBoardCallback
 
-    from mechclust.training.trainer import MechclustCallback
+    from mechclust.training.trainer_callback import MechclustCallback
     from tests.mechclust.trained import train
 
     monkeypatch.chdir(tmp_path)
@@ -219,7 +219,7 @@ def test_training_goes_on_to_the_same_bits(runs):
 
 
 def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2):
-    from mechclust.training.trainer import MechclustCallback
+    from mechclust.training.trainer_callback import MechclustCallback
 
     model, tokenizer = untrained_gpt2()
     callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"], every=5)
@@ -230,7 +230,7 @@ def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2):
 
 
 def test_what_cannot_be_told_to_tensorboard_is_said(untrained_gpt2):
-    from mechclust.training.trainer import MechclustCallback
+    from mechclust.training.trainer_callback import MechclustCallback
 
     model, tokenizer = untrained_gpt2()
     callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"])

@@ -7,7 +7,7 @@ import torch
 
 from mechclust import load_pretrained
 from mechclust.models.adapters import merged_copy
-from mechclust.training.trainer import MechclustCallback
+from mechclust.training.trainer_callback import MechclustCallback
 from probes import TaskClusterARI, last_token, run
 from tasks import InputError, LabelledPrompts
 from tests.mechclust.trained import train

@@ -13,7 +13,7 @@ import pytest
 
 from tasks import Corpus, CorpusStream, InputError
 from tasks.text.streams import corpus_stream, reading
-from tasks.text.streams.mediawiki import Page, plain_text
+from tasks.text.streams.mediawiki import MediaWikiPage, plain_text
 
 TEXTS = [f"Café number{i} has a cat, a dog\nand bird{i}." for i in range(40)]
 DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11">
@@ -179,7 +179,7 @@ def test_markup_is_left_out():
         "{| class=x\n| cell\n|}\n== Life ==\n* They [https://example.org purr] &amp; ''sleep''. "
         "__NOTOC__ <math>x^2</math>"
     )
-    found = plain_text(Page("Cat", wikitext, frozenset({"datei", "file", "category"})))
+    found = plain_text(MediaWikiPage("Cat", wikitext, frozenset({"datei", "file", "category"})))
     assert found.split() == ["Cats", "are", "felines.", "Life", "They", "purr", "&", "sleep."]
 
 

@@ -9,8 +9,13 @@ import pytest
 import torch
 
 from tasks import Corpus, InputError, TopicModel, fit_topics
-from tasks.text.topic_model import check_enough_for_topics, check_topics, fit_topics_to_counts, least_topic_threshold
-from tasks.text.vocabulary import read_stop_words
+from tasks.text.stop_words import read_stop_words
+from tasks.text.topic_model import (
+    check_enough_for_topics,
+    check_topic_model,
+    fit_topics_to_counts,
+    least_topic_model_threshold,
+)
 from tasks.text.word_counts import count_words
 
 WORDS = [[f"{letter}{i}" for i in range(8)] for letter in "abcd"]
@@ -140,7 +145,7 @@ class TestMembership:
 
     def test_the_least_threshold_keeps_two_words_and_no_much_smaller_one_does(self):
         for n in (2, 3, 7, 20, 49, 1000, 4321, 98765):
-            least = least_topic_threshold(n)
+            least = least_topic_model_threshold(n)
             assert int(n * least) + 1 == 2
             assert int(n * least * 0.98) + 1 == 1
 
@@ -185,6 +190,6 @@ class TestRefusals:
         assert self.refused(fit_topics, planted, **{"n_topics": 4, **changes}) == message
 
     def test_settings_are_checked_without_a_corpus_and_its_size_without_settings(self):
-        assert check_topics(1000) is None
+        assert check_topic_model(1000) is None
         assert check_enough_for_topics(4, 4) is None
         assert "3 documents for 4 topics" in self.refused(check_enough_for_topics, 3, 4)

@@ -20,7 +20,7 @@ from tasks.settings import (
     Seed,
     Several,
     ShareBelowOne,
-    check_different,
+    check_different_settings,
 )
 from tasks.text.word_counts import Weighting
 
@@ -83,7 +83,7 @@ class SuiteConfig(ModelSettings, CorpusSettings):
                 "--adapter is for one model, and a suite has several; name the adapter's folder as a model"
             )
         super().check()
-        check_different(topic_seeds=self.topic_seeds)
+        check_different_settings(topic_seeds=self.topic_seeds)
         check_thresholds(self.thresholds)
         if self.document is not None and not 0 <= self.document < self.max_documents:
             raise InputError(

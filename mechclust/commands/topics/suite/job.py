@@ -28,7 +28,7 @@ from probes.store.file_names import file_name
 from probes.store.versions import package_versions
 from tasks import InputError
 from tasks.text.bos_token import Bos
-from tasks.text.encoded_corpus import EncodedCorpus, check_tokenizer, encode_documents
+from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer, encode_corpus
 
 _SHOWN_TOKENS = 72
 _SHOWN_HEADS = 8
@@ -206,9 +206,9 @@ def _max_length(job: ModelJob, hooked: Any) -> int:
 
 
 def _encode(job: ModelJob, hooked: Any) -> EncodedCorpus:
-    check_tokenizer(hooked.tokenizer)
+    check_corpus_tokenizer(hooked.tokenizer)
     options: dict[str, Any] = {"bos": job.reading.bos, "d_vocab": hooked.cfg.d_vocab}
-    encoded = encode_documents(job.documents, hooked.tokenizer, job.words, _max_length(job, hooked), **options)
+    encoded = encode_corpus(job.documents, hooked.tokenizer, job.words, _max_length(job, hooked), **options)
     encoded.check_whole()
     return encoded
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mechclust.commands.topics.suite.published import PUBLISHED
 from tasks import InputError
-from tasks.errors import suggest
+from tasks.errors import error_suggestion
 from tasks.text.files import read_text
 from tasks.text.visible import quoted
 
@@ -96,7 +96,7 @@ def _model(table: Mapping[str, Any], where: str) -> SuiteModel:
     known = {field.name: type(field.default) for field in fields(SuiteModel)} | {"model": str}
     for key, value in table.items():
         if key not in known:
-            raise InputError(f"{where} has a key {key!r}{suggest(key, known)}")
+            raise InputError(f"{where} has a key {key!r}{error_suggestion(key, known)}")
         if type(value) is not known[key]:  # True is not a number of twins
             kind = "a string" if known[key] is str else "an integer"
             raise InputError(f"{where}: {key} is {quoted(value)}; expected {kind}")

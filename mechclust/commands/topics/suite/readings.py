@@ -11,7 +11,7 @@ import numpy as np
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.tables import ATTENTION, ratio_text
 from mechclust.commands.topics.suite.vectors import VECTORS
-from mechclust.evidence.tables import findings_in_tables
+from mechclust.evidence.finding_tables import findings_in_tables
 from mechclust.report.reading import Reading
 from mechclust.report.text import list_text, short_name
 

@@ -25,8 +25,9 @@ from mechclust.jobs import progress_bar
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import CorpusStream, InputError
+from tasks.text.stop_words import read_stop_words
 from tasks.text.topic_model import check_enough_for_topics
-from tasks.text.vocabulary import Vocabulary, read_stop_words
+from tasks.text.vocabulary import Vocabulary
 from tasks.text.word_counts import WordCountsOnDisk
 from tasks.text.words import words_of
 

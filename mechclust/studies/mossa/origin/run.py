@@ -21,7 +21,7 @@ from mechclust.studies.mossa.origin.corpus import DomainCorpus, skills_of
 from mechclust.studies.mossa.origin.jobs import OriginJob, cells_of, models_of
 from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig, train
-from mechclust.training.callbacks import accuracy
+from mechclust.training.task_accuracy import accuracy
 from probes import HookedModel, ProbeResult, collect_rows
 from probes.engine.fingerprint import fingerprint
 from probes.functional.svcca import svcca_basis, svcca_correlation

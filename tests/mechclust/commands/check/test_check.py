@@ -173,7 +173,7 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
 
         return get
 
-    for name in ("load_pretrained_plain", "load_pretrained"):
+    for name in ("load_pretrained_unhooked", "load_pretrained"):
         load = getattr(mechclust.commands.check.model, name)
         monkeypatch.setattr(mechclust.commands.check.model, name, alone(load))
     report = sound(check_model(str(gpt2)), set())

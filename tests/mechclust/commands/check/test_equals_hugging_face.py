@@ -20,7 +20,7 @@ from mechclust.commands.check.reference import AS_IT_IS, FROM_THE_MASK, take_ref
 from mechclust.commands.check.result import NotTried
 from mechclust.models import ModelConfig, build_model, load_pretrained
 from mechclust.models.adapters import set_adapter
-from mechclust.models.pretrained import load_pretrained_plain
+from mechclust.models.pretrained import load_pretrained_unhooked
 from tasks import InputError
 
 ROW = "equals Hugging Face"
@@ -162,12 +162,12 @@ def test_both_need_not_fit_into_memory(models, row, monkeypatch):
         return load_pretrained(*args, **options)
 
     def reference(*args, **options):
-        plain, tokenizer = load_pretrained_plain(*args, **options)
+        plain, tokenizer = load_pretrained_unhooked(*args, **options)
         alive.append(weakref.ref(plain))
         return plain, tokenizer
 
     monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained", load)
-    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained_plain", reference)
+    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained_unhooked", reference)
     assert row(models("gpt2")).passed is True
     assert len(alive) == 1
 
@@ -254,11 +254,11 @@ def test_a_file_of_save_model(tiny_model, row, tmp_path):
 
 def test_a_reference_that_fails(models, row, monkeypatch):
     def load(*args, **options):
-        plain, tokenizer = load_pretrained_plain(*args, **options)
+        plain, tokenizer = load_pretrained_unhooked(*args, **options)
         plain.forward = None
         return plain, tokenizer
 
-    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained_plain", load)
+    monkeypatch.setattr(mechclust.commands.check.model, "load_pretrained_unhooked", load)
     found = row(models("gpt2"))
     assert found.passed is None
     assert found.detail.startswith("plain Hugging Face stopped with TypeError")

@@ -15,7 +15,8 @@ from mechclust.commands.compare.output_verdict import OutputVerdict
 from mechclust.commands.compare.patching import batches_to_patch, patch_batch, patching_result
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
-from mechclust.models.patching import patched_forward, patched_outputs, patching_points, predicts_next_token
+from mechclust.models.next_token import predicts_next_token
+from mechclust.models.patching import patched_forward, patched_outputs, patching_points
 from probes import ProbeResult, load_result
 from tasks import Batch, InputError
 from tests.mechclust.commands.compare.cases import TASKS, found, write_prompts

@@ -12,7 +12,7 @@ import pytest
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
 from mechclust.models import save_model
-from mechclust.models.tokenizers import check_tokenized_alike
+from mechclust.models.tokenizers import check_tokenizers_alike
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
 
@@ -231,14 +231,14 @@ class TestTokenizers:
 
         readers = {"base 'x'": (Fake("abc"), encode), "tuned 'y'": (Fake("abd"), encode)}
         with pytest.raises(InputError) as error:
-            check_tokenized_alike({"prompt 1": "v vv", "prompt 2": "v vvv"}, readers)
+            check_tokenizers_alike({"prompt 1": "v vv", "prompt 2": "v vvv"}, readers)
         assert str(error.value) == (
             "prompt 2 is read as different tokens by base 'x' and tuned 'y' (token 2 is 'c', id 2, and 'd', id 2); "
             "compare models with one tokenizer"
         )
         readers["tuned 'y'"] = (Fake("abc"), lambda texts: [ids[:1] for ids in encode(texts)])
         with pytest.raises(InputError, match=r"prompt 1 is read as .* \(2 and 1 tokens\); compare"):
-            check_tokenized_alike({"prompt 1": "v vv"}, readers)
+            check_tokenizers_alike({"prompt 1": "v vv"}, readers)
 
     def test_tokens_that_no_prompt_uses_may_differ(self, gpt2, other, config, out):
         from transformers import AutoTokenizer

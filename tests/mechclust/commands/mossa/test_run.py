@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mechclust.models.adapters import with_adapter
-from mechclust.training.tuning.adapter import adapter_digest
+from mechclust.training.tuning.adapter import tuned_adapter_digest
 from probes import RowStore
 from probes.functional import linear_cka
 from tasks import InputError
@@ -159,7 +159,9 @@ def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path,
     for name, time in times.items():  # what was trained is not trained again
         assert (tmp_path / "run" / "adapters" / name / "tuning.json").stat().st_mtime_ns == time
     for name in ("tuned", "without-held-out", "control-swap", "again-copy"):
-        assert adapter_digest(tmp_path / "run" / "adapters" / name) == adapter_digest(out / "adapters" / name)
+        assert tuned_adapter_digest(tmp_path / "run" / "adapters" / name) == tuned_adapter_digest(
+            out / "adapters" / name
+        )
     assert other(bits(tmp_path / "run" / "results"), bits(out / "results")) == ""
     assert [c.verdict for c in again.findings] == [c.verdict for c in result.findings]
 

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from mechclust.evidence import Bound, check_part
+from mechclust.evidence.finding_tables import findings_markdown_table
 from mechclust.evidence.intervals import mean_interval
-from mechclust.evidence.tables import markdown_table
 from mechclust.studies.cluster_factors import ClusterFactorsConfig
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -384,7 +384,7 @@ def test_a_missing_arm_and_a_small_size_are_not_tested(ideal: Runs) -> None:
     assert tested == CHECKS | {"T9", "T17", "T18", "T19", "T20", "T23", "T24"}
     assert findings["T15"].why_not == "needs the arm 'outputs-2'"
     assert findings["T11"].why_not == "needs the arm 'overlap-0.2'"
-    assert "| T15 |" in markdown_table(list(findings.values()))
+    assert "| T15 |" in findings_markdown_table(list(findings.values()))
     small = findings_of(replace(CONFIG, test_findings=False), results_of(ideal))
     assert {finding.verdict for finding in small} == {"not tested"}
 

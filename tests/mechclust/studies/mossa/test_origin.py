@@ -19,7 +19,7 @@ from mechclust.studies.mossa.origin.jobs import Cell, OriginJob, origin_jobs
 from mechclust.studies.mossa.origin.results import OriginResults, cells_table, load_origin_results
 from mechclust.studies.mossa.origin.run import training_of
 from mechclust.training import TrainConfig
-from mechclust.training.callbacks import accuracy
+from mechclust.training.task_accuracy import accuracy
 from probes import load_result
 from tasks import InputError, SkillSuite, Task
 from tests.mechclust.studies.damaged import check_made_whole

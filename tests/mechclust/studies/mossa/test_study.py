@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.models import load_model, read_metadata
+from mechclust.models import load_model, read_saved_model_metadata
 from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
 from mechclust.studies.mossa.results import groups_table, load_results, medians_table
 from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig
-from mechclust.training.callbacks import accuracy
+from mechclust.training.task_accuracy import accuracy
 from probes import CKA, load_result, run
 from probes.engine.fingerprint import fingerprint
 from probes.functional import linear_cka
@@ -178,7 +178,7 @@ class TestRun:
         with pytest.warns(UserWarning, match=r"control-type-0\.safetensors' was tuned from another base"):
             STUDY.run_job(SMOKE, job, copy)
         base = fingerprint(load_model(models / "tuned.safetensors"))
-        assert read_metadata(job.model_path(copy))["metadata"]["base"] == base
+        assert read_saved_model_metadata(job.model_path(copy))["metadata"]["base"] == base
         times = job.model_path(copy).stat().st_mtime_ns
         STUDY.run_job(SMOKE, job, copy)  # and no second time
         assert job.model_path(copy).stat().st_mtime_ns == times

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mechclust.models import ModelConfig, build_model, load_pretrained
-from mechclust.models.adapters import plain_model
+from mechclust.models.plain_model import plain_model
 from mechclust.models.weights import get_weights
 from mechclust.studies.planted_layers import plant_in, rounded_in
 from tasks import InputError

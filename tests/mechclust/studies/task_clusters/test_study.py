@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from mechclust.evidence import load_findings
-from mechclust.models import load_model, read_metadata
+from mechclust.models import load_model, read_saved_model_metadata
 from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
@@ -40,7 +40,7 @@ class TestSmoke:
         for path in results.iterdir():
             assert load_result(path).values
         model = smoke_run[1] / "models" / job / "step-000020.safetensors"
-        assert read_metadata(model)["metadata"] == {"step": 20}
+        assert read_saved_model_metadata(model)["metadata"] == {"step": 20}
         assert load_model(model).cfg.n_layers == 2
 
     def test_figures(self, smoke_run):
@@ -87,7 +87,7 @@ class TestSmoke:
         assert curves.tsne is not None
 
     def test_the_seed_of_a_run_is_the_seed_of_its_data_and_weights(self, smoke_run):
-        record = read_metadata(smoke_run[1] / "models/private-seed0/step-000020.safetensors")
+        record = read_saved_model_metadata(smoke_run[1] / "models/private-seed0/step-000020.safetensors")
         assert record["config"]["seed"] == 0
 
 

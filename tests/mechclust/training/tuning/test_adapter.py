@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file
 
 from mechclust.models.instruction_format import FormattedExample
-from mechclust.training.tuning import TuneConfig, adapter_at, tune_adapter
-from mechclust.training.tuning.adapter import adapter_digest
-from mechclust.training.tuning.answer_trainer import training_arguments, training_precision
+from mechclust.training.tuning import TuneConfig, tune_adapter, tuned_adapter_at
+from mechclust.training.tuning.adapter import tuned_adapter_digest
+from mechclust.training.tuning.answer_trainer import trainer_arguments, trainer_precision
 from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, MODULES, examples, language_model, settings
 
@@ -130,7 +130,7 @@ def test_bfloat16_products(tmp_path: Path) -> None:
     ],
 )
 def test_float16_on_a_gpu_has_its_loss_scaled(dtype, device, bf16, expected) -> None:
-    assert training_precision(settings(bf16=bf16), torch.device(device), dtype) == expected
+    assert trainer_precision(settings(bf16=bf16), torch.device(device), dtype) == expected
 
 
 def test_the_format_of_the_weights_is_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +139,9 @@ def test_the_format_of_the_weights_is_what_counts(tmp_path: Path, monkeypatch: p
 
     def noted(config: Any, device: torch.device, dtype: torch.dtype) -> dict[str, bool]:
         asked.append((device.type, dtype))
-        return training_precision(config, device, dtype)
+        return trainer_precision(config, device, dtype)
 
-    monkeypatch.setattr("mechclust.training.tuning.answer_trainer.training_precision", noted)
+    monkeypatch.setattr("mechclust.training.tuning.answer_trainer.trainer_precision", noted)
     config = settings(modules=MODULES["llama"], steps=1)
     tune_adapter(language_model("llama").half(), examples(), config, tmp_path / "a", base="b")
     assert asked == [("cpu", torch.float16)]
@@ -153,7 +153,7 @@ def test_a_gpu_that_has_no_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     with pytest.raises(InputError, match=r"^Tesla T4 cannot multiply in bfloat16; leave out --tuning\.bf16$"):
-        training_arguments(settings(bf16=True), 13, tmp_path, torch.device("cuda:0"))
+        trainer_arguments(settings(bf16=True), 13, tmp_path, torch.device("cuda:0"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -192,9 +192,9 @@ def test_model_and_random_state_stay_as_they_are(tmp_path: Path) -> None:
 
     torch.manual_seed(123)  # and what is drawn does not depend on it
     tune_adapter(model, examples(), settings(dropout=0.3), tmp_path / "b", base="b")
-    assert adapter_digest(tmp_path / "a") == adapter_digest(tmp_path / "b")
+    assert tuned_adapter_digest(tmp_path / "a") == tuned_adapter_digest(tmp_path / "b")
     tune_adapter(model, examples(), settings(dropout=0.3, seed=1), tmp_path / "c", base="b")
-    assert adapter_digest(tmp_path / "a") != adapter_digest(tmp_path / "c")
+    assert tuned_adapter_digest(tmp_path / "a") != tuned_adapter_digest(tmp_path / "c")
 
 
 def test_a_model_comes_back_also_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_what_a_folder_holds(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "some/base"
     assert config["target_modules"] == ["q_proj", "v_proj"]
-    assert adapter_at(tmp_path) == tuned
+    assert tuned_adapter_at(tmp_path) == tuned
     assert (tuned.folder, tuned.examples, tuned.base) == (tmp_path, 13, "b")
     assert tuned.seconds > 0
 
@@ -251,7 +251,7 @@ def test_a_digest_is_of_names_and_weights(tmp_path: Path) -> None:
     ):
         (tmp_path / str(i)).mkdir()
         save_file(given, tmp_path / str(i) / "adapter_model.safetensors")
-        found.append(adapter_digest(tmp_path / str(i)))
+        found.append(tuned_adapter_digest(tmp_path / str(i)))
     assert found[0] == found[1]
     assert len(set(found)) == 3
 
@@ -261,7 +261,7 @@ def test_one_gpu_per_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     from transformers import TrainingArguments
 
     monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: self.__dict__.get("_n_gpu", 0) or 4))
-    found = training_arguments(settings(), 13, tmp_path, torch.device("cpu"))
+    found = trainer_arguments(settings(), 13, tmp_path, torch.device("cpu"))
     assert found.n_gpu == 1
     assert found.train_batch_size == 2
     assert TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=2).train_batch_size == 8
@@ -270,7 +270,7 @@ def test_one_gpu_per_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_resident_base_is_tuned_between_swaps(gpt2: Path, tmp_path: Path) -> None:
     """As a run does: the Hugging Face model below one with hooks, before and after adapters were in it."""
     from mechclust.models import load_pretrained, set_adapter
-    from mechclust.models.adapters import plain_model
+    from mechclust.models.plain_model import plain_model
     from tasks import InputError
 
     config = settings(modules=("c_attn",))
@@ -287,7 +287,7 @@ def test_a_resident_base_is_tuned_between_swaps(gpt2: Path, tmp_path: Path) -> N
     )
     set_adapter(hooked, None)
     tune_adapter(plain_model(hooked), given, config, tmp_path / "b", base="b")
-    assert adapter_digest(tmp_path / "a") == adapter_digest(tmp_path / "b")
+    assert tuned_adapter_digest(tmp_path / "a") == tuned_adapter_digest(tmp_path / "b")
 
 
 SCRIPT = """

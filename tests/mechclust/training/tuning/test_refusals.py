@@ -13,8 +13,8 @@ import torch
 from mechclust.models.adapters import check_adapter
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.diverged import DivergedError
-from mechclust.training.tuning import TuneConfig, adapter, adapter_at, tune_adapter
-from mechclust.training.tuning.adapter import adapter_digest
+from mechclust.training.tuning import TuneConfig, adapter, tune_adapter, tuned_adapter_at
+from mechclust.training.tuning.adapter import tuned_adapter_digest
 from mechclust.training.tuning.checkpoints import saving_checkpoint
 from tasks import InputError
 from tests.faults.disks import _small, mounts
@@ -212,11 +212,11 @@ class TestFullDisk:
                 f"cannot write '{disk}/a/checkpoints' (No space left on device); free space there and run the same "
                 "command again (what was already written is kept)"
             )
-            assert adapter_at(disk / "a") is None
+            assert tuned_adapter_at(disk / "a") is None
             more()
             self.tune(disk / "a")
             self.tune(tmp_path / "whole")
-            assert adapter_digest(disk / "a") == adapter_digest(tmp_path / "whole")
+            assert tuned_adapter_digest(disk / "a") == tuned_adapter_digest(tmp_path / "whole")
 
     @pytest.mark.parametrize(
         ("raised", "said"),

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mechclust.training.tuning import Tuned, adapter, adapter_at, checkpoints, tune_adapter
-from mechclust.training.tuning.adapter import adapter_digest
+from mechclust.training.tuning import Tuned, adapter, checkpoints, tune_adapter, tuned_adapter_at
+from mechclust.training.tuning.adapter import tuned_adapter_digest
 from mechclust.training.tuning.checkpoints import newest_checkpoint
 from tests.faults.process import python, run
 from tests.mechclust.training.tuning.small import examples, language_model, settings
@@ -92,7 +92,7 @@ def same(folder: Path, found: Tuned, whole: tuple[Path, Tuned]) -> None:
         assert (folder / name).read_bytes() == (whole[0] / name).read_bytes()
     assert (found.steps, found.losses) == (whole[1].steps, whole[1].losses)
     assert not (folder / "checkpoints").exists()
-    assert adapter_at(folder) == found
+    assert tuned_adapter_at(folder) == found
 
 
 @pytest.mark.parametrize("kill", KILLS)
@@ -106,7 +106,7 @@ def test_killed(kill: str, whole: tuple[Path, Tuned], tmp_path: Path, monkeypatc
 
     ended = run(python(work), tmp_path)
     assert ended.code == -signal.SIGKILL, ended.told
-    assert adapter_at(folder) is None
+    assert tuned_adapter_at(folder) is None
     found = newest_checkpoint(folder / "checkpoints")
     assert (found and found[0]) == last
     left = [path.name for path in (folder / "checkpoints").glob("checkpoint-*")]
@@ -139,7 +139,7 @@ def test_killed_after_the_end_of_steps_that_are_no_whole_epochs(
     assert run(python(work), tmp_path).code == -signal.SIGKILL
     found = tune(tmp_path / "a", BY_STEPS)
     assert (found.steps, found.losses, found.seconds) == (10, expected.losses, 0.0)
-    assert adapter_digest(tmp_path / "a") == adapter_digest(tmp_path / "whole")
+    assert tuned_adapter_digest(tmp_path / "a") == tuned_adapter_digest(tmp_path / "whole")
 
 
 def test_a_finished_one_is_not_trained_again(whole: tuple[Path, Tuned], tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_what_is_damaged_is_trained_again(damage: str, whole: tuple[Path, Tuned]
     folder = shutil.copytree(whole[0], tmp_path / "a")
     name, change = DAMAGES[damage]
     change(folder / name)
-    assert adapter_at(folder) is None
+    assert tuned_adapter_at(folder) is None
     same(folder, tune(folder), whole)
 
 

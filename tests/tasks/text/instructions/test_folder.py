@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks import InputError
-from tasks.text.instructions import TaskCollection, read_task_folder, split_of
+from tasks.text.instructions import TaskCollection, read_task_folder, split_of_instruction
 
 Put = Callable[..., Path]
 Lines = Callable[..., list[dict[str, str]]]
@@ -146,9 +146,9 @@ def test_where_no_split_is_given_the_hash_of_the_prompt_says_it(put: Put, lines:
     found = read_task_folder(folder)
     for name in ("rte", "cb"):
         for split in ("train", "validation", "test"):
-            assert {split_of(e.prompt) for e in getattr(found[name], split)} == {split}
+            assert {split_of_instruction(e.prompt) for e in getattr(found[name], split)} == {split}
     assert found["rte"].test == found["cb"].test
-    assert {split_of(e.prompt) for e in found["wnli"].train} == {"train", "validation"}
+    assert {split_of_instruction(e.prompt) for e in found["wnli"].train} == {"train", "validation"}
     assert len(found["wnli"].validation) == 7
     assert found.notes[1:] == (
         "no test split is given: test split cut from the other examples by a hash of the prompt's text, about 10% of "

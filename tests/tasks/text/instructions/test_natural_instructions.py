@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks import InputError
-from tasks.text.instructions import read_natural_instructions, split_of
+from tasks.text.instructions import read_natural_instructions, split_of_instruction
 
 COUNT = {
     "Contributors": ["A. Writer"],
@@ -60,7 +60,7 @@ def test_definition_and_input_are_the_prompt_and_the_first_output_the_answer(wri
     assert found["task901_upper"].train[0].prompt.startswith("Write it in capitals.\n\nInput: word ")
     for split in ("train", "validation", "test"):
         for each in found:
-            assert {split_of(e.prompt) for e in getattr(each, split)} == {split}
+            assert {split_of_instruction(e.prompt) for e in getattr(each, split)} == {split}
     assert found.notes[:2] == (
         "clusters are the tasks' first categories",
         "no test split is given: validation and test split cut from the other examples by a hash of the prompt's text, "

@@ -60,7 +60,7 @@ def _check_address(address: str, name: str = "address") -> None:
         raise InputError(f"{name} is {address!r}; expected a port from 1 to 65535")
 
 
-def engine_address(engine: Ray) -> str:
+def ray_engine_address(engine: Ray) -> str:
     """Return the engine's address, or else the environment's, or ``"local"``.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 
-from mechclust.jobs.batches import batch_of_tensors, tensors_of_batch
+from mechclust.jobs.batch_tensors import batch_of_tensors, tensors_of_batch
 from probes.engine.batches import Batches, each_batch, readable_batch
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import TextTokenizer
@@ -54,7 +54,7 @@ class Shard:
         return each_batch(self.source(), models, reading=reading, tokens_per_batch=self.tokens_per_batch, first=first)
 
 
-def tokenizer_of_shards(tokenizer: Any, bos: Bos) -> TextTokenizer:
+def tokenizer_of_data_shards(tokenizer: Any, bos: Bos) -> TextTokenizer:
     """Return the tokenizer of texts in the driver, which has no model."""
     return TextTokenizer({}, tokenizer, bos, lacking="the workers have the model")
 
@@ -79,7 +79,7 @@ def count_shards(batches: ShardedBatches) -> int | None:
     return len(_functions(batches)) or None
 
 
-def check_shard_inputs(batches: ShardedBatches, **sizes: int) -> None:
+def check_data_shards(batches: ShardedBatches, **sizes: int) -> None:
     """Refuse inputs that cannot be cut into shards, before work starts."""
     check_count(**{name: (size, 1) for name, size in sizes.items()})
     if not all(map(callable, _functions(batches))):

@@ -11,7 +11,7 @@ from torch import Tensor
 from probes import ProbeResult, load_result
 
 
-def result_paths(out: Path, name: str) -> list[tuple[int, Path]]:
+def result_paths_by_step(out: Path, name: str) -> list[tuple[int, Path]]:
     """Return the steps and files of the results called ``name``, in order."""
     pattern = re.compile(rf"step-(\d+)\.{re.escape(name)}\.safetensors")
     steps = []
@@ -29,7 +29,7 @@ def result_path(out: Path, step: int, name: str) -> Path:
 
 def load_results_by_step(out: Path, name: str) -> dict[int, ProbeResult]:
     """Return the saved results called ``name``, by step."""
-    return {step: load_result(path) for step, path in result_paths(out, name)}
+    return {step: load_result(path) for step, path in result_paths_by_step(out, name)}
 
 
 def loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:

@@ -16,17 +16,17 @@ def findings_in_tables(findings: Sequence[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.shown != "table"]
 
 
-def markdown_table(findings: Sequence[Finding]) -> str:
+def findings_markdown_table(findings: Sequence[Finding]) -> str:
     """Return a Markdown table with a row for each part of a finding, and a separate table of checks."""
     return "\n\n".join(_markdown(rows) for rows in _tables(findings))
 
 
-def text_table(findings: Sequence[Finding]) -> str:
+def findings_text_table(findings: Sequence[Finding]) -> str:
     """Return a table for a terminal, and a separate one of checks. Long statements are cut."""
     return "\n\n".join(_text(rows) for rows in _tables(findings))
 
 
-def notebook_table(findings: Sequence[Finding]) -> str:
+def findings_notebook_table(findings: Sequence[Finding]) -> str:
     """Return these tables for a notebook, with texts escaped and uncut."""
     import pandas as pd
 

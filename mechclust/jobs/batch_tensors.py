@@ -47,7 +47,7 @@ def batch_of_tensors(
     return Batch(**fields, lacks=lacks or {})
 
 
-def batches_digest(batches: Iterable[Batch]) -> str:
+def batch_tensors_digest(batches: Iterable[Batch]) -> str:
     """Return 32 hexadecimal digits that identify these batches."""
     parts: list[str | Tensor] = []
     for batch in batches:

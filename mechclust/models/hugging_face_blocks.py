@@ -56,7 +56,7 @@ class _CallRecorder:
 
     def enter(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Record that a module is called."""
-        state = block_input(inputs, options)
+        state = hugging_face_block_input(inputs, options)
         call = _Call(module, self._numbers[module], state) if isinstance(state, Tensor) else None
         self._numbers[module] += 1
         self._running.append(call)
@@ -99,15 +99,15 @@ def find_blocks(body: nn.Module, forward: Callable[[], Any]) -> Blocks:
 
 def _is_passed_on(state: Float[Tensor, "batch pos d_model"], layer_calls: Sequence[Sequence[_Call]]) -> bool:
     """Return whether the last block but one returns the hidden state that the last block takes."""
-    return len(layer_calls) == 1 or any(block_output(call.output) is state for call in layer_calls[-2])
+    return len(layer_calls) == 1 or any(hugging_face_block_output(call.output) is state for call in layer_calls[-2])
 
 
-def block_input(inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+def hugging_face_block_input(inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
     """Return the hidden state that a module is called with."""
     return inputs[0] if inputs else options.get("hidden_states")
 
 
-def block_output(output: Any) -> Any:
+def hugging_face_block_output(output: Any) -> Any:
     """Return the hidden state that a module returns, alone or before others."""
     return output[0] if isinstance(output, (tuple, list)) and output else output
 
@@ -129,7 +129,7 @@ def _record(body: nn.Module, forward: Callable[[], Any]) -> tuple[list[_Call], A
 
 def _is_layer(call: _Call) -> bool:
     """Return whether a module has weight matrices, unlike dropouts and norms, and gives a hidden state for one."""
-    output = block_output(call.output)
+    output = hugging_face_block_output(call.output)
     has_matrices = any(weight.ndim > 1 for weight in call.module.parameters())
     return has_matrices and getattr(output, "shape", None) == call.state.shape
 

@@ -1,0 +1,39 @@
+"""Prompts as the batches that a model of certain sizes reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from mechclust.models.chat_templates import templated_tokenizer
+from mechclust.models.sizes import Sizes
+from tasks import Batch, LabelledPrompts
+from tasks.text.bos_token import Bos
+from tasks.text.text_encoder import n_special_tokens_before
+
+
+def tokenize_prompts(
+    prompts: LabelledPrompts,
+    tokenizer: Any,
+    sizes: Sizes,
+    *,
+    tokens_per_batch: int,
+    chat: bool = False,
+    bos: Bos = "model",
+    too_long: Literal["refuse", "truncate"] = "refuse",
+) -> Iterator[Batch]:
+    """Yield prompts as a model of these sizes reads them, with the arguments of ``LabelledPrompts.batches``.
+
+    Raises:
+        InputError: for a prompt longer than the model's context that is not to be truncated, or a token id that the
+            model does not have.
+    """
+    return prompts.batches(
+        templated_tokenizer(tokenizer, chat, bos=bos),
+        tokens_per_batch,
+        pad_id=tokenizer.pad_token_id or 0,
+        max_length=sizes.n_ctx,
+        too_long=too_long,
+        keep=n_special_tokens_before(tokenizer, bos),
+        d_vocab=sizes.d_vocab,
+    )
