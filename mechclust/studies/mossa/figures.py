@@ -18,6 +18,7 @@ from mechclust.mossa.layer_groups import MARGIN
 from mechclust.mossa.task_curves import Which
 from mechclust.report.axes import bare_axis, direct_labels, layer_axis, outer_labels, subplots
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT, category_style
+from mechclust.report.text import counted
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult
 
@@ -66,7 +67,7 @@ def boxes_figure(runs: Runs) -> Figure:
             _draw_boxes(axis, places, values, _MODEL_COLORS[model])
         layer_axis(axis)
         axis.axhline(0, color=GREY, lw=0.8)
-        axis.set_title(f"{title} ({int(masks[0].sum())} in each of {len(runs)} seeds)")
+        axis.set_title(f"{title} ({int(masks[0].sum())} per seed)")
     handles: list[Patch | Line2D] = [
         Patch(facecolor=_MODEL_COLORS[model], alpha=0.45, label=_NAMES[model]) for model in _MODEL_COLORS
     ]
@@ -139,7 +140,7 @@ def _draw_boundaries(axis: Axes, runs: Runs) -> None:
     """Draw the mean last layer of the shared layers and of the transition, with intervals."""
     ends, has_transition = boundaries_by_seed([run.curves.seen for run in runs])
     count = int(has_transition.sum())
-    axis.set_title(f"a transition in {count} of {len(runs)} seeds", fontsize=9, loc="left")
+    axis.set_title(f"a transition in {count} of {counted(len(runs), 'seed')}", fontsize=9, loc="left")
     if not count:
         return
     looks = (("shared", SOFT, 0.02), ("transition", GREEN, 0.1))

@@ -109,6 +109,12 @@ def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:
     }
 
 
+def headline(config: MossaConfig, results: Results) -> str:
+    """Say how similar the last layer is to single-task models, before tuning and after."""
+    base, tuned = (np.mean([run.median(model, run.seen)[-1] for run in results.runs]) for model in MODELS)
+    return f"Last layer: median CKA with single-task models {base:z.2f} before tuning, {tuned:z.2f} after."
+
+
 def notes(config: MossaConfig, results: Results) -> list[str]:
     """Return the notes for readers of the report, with the reasons for undefined values."""
     tuning = config.tuning

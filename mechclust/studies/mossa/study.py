@@ -81,6 +81,11 @@ def _of_experiment(function: str, config: MossaConfig, argument: Any) -> Any:
     return getattr(module, function)(config, argument)
 
 
+def _headline(config: MossaConfig, results: Any) -> str:
+    """Return the conclusion on tuning. The other experiment's is in its findings."""
+    return "" if config.experiment == "origin" else report.headline(config, results)
+
+
 _ARM_SEEDS = (100, 101, 102, 103)
 _QUICK_HELD_OUT = ("copy-2", "swap-0", "translate-1", "type-2", "classify-0", "sentiment-1")
 _ALL_QUICK_TASKS = [f"{operation}-{argument}" for operation, argument in product(OPERATIONS, range(3))]
@@ -152,5 +157,6 @@ STUDY = Study(
     panels=partial(_of_experiment, "panels"),
     tables=partial(_of_experiment, "tables"),
     notes=partial(_of_experiment, "notes"),
+    headline=_headline,
     stage=_stage_of,
 )

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.mossa.layer_groups import layer_groups
+from mechclust.studies.mossa.config import MossaConfig
+from mechclust.studies.mossa.report import Results, headline
 from tests.mechclust.studies.mossa.made import SEEN, measured
 
 
@@ -27,3 +29,8 @@ def test_no_task_is_no_number():
     everything = replace(measured(), seen=np.ones(24, dtype=bool), ceiling=None)
     assert np.isnan(everything.median("base", ~everything.seen)).all()
     assert not everything.unseen_groups.transition
+
+
+def test_the_headline_has_the_last_layer_before_and_after_tuning_also_of_one_seed():
+    conclusion = headline(MossaConfig(seeds=(0,)), Results([measured()], {}))
+    assert conclusion == "Last layer: median CKA with single-task models 0.50 before tuning, 0.90 after."
