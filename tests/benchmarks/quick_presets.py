@@ -1,6 +1,6 @@
-"""Does each paper's quick preset show its main effect? One fresh seed at a time, measured once, kept as JSON.
+"""Does the quick preset of a study in ``EFFECTS`` show its main effect? One seed at a time, kept as JSON.
 
-    python -m tests.benchmarks.quick_presets mossa 300 301
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.quick_presets mossa 300 301
 
 Runs in ``quick_presets.json`` are not measured again. Seeds are fresh: presets were chosen on seeds below 100.
 """
@@ -8,7 +8,6 @@ Runs in ``quick_presets.json`` are not measured again. Seeds are fresh: presets 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 import time
@@ -21,24 +20,19 @@ from mechclust.studies.study import run_study
 
 KEPT = Path(__file__).with_name("quick_presets.json")
 SEEDS = range(300, 310)
-# The finding that states a paper's main effect, and the settings with seeds that it depends on.
-EFFECTS = {
-    "task-clusters": ("T2", ("seeds",)),
-    "mossa": ("C4", ("seeds",)),
-    "topic-structure": ("P1b", ("seeds",)),
-}
+EFFECTS = {"task-clusters": "T2", "mossa": "C4", "topic-structure": "P1b"}  # the finding of each study's main effect
 
 
-def measured() -> list[dict[str, Any]]:
+def kept_runs() -> list[dict[str, Any]]:
     """Return every measured run: its study and seed, the values of its main effect, and its seconds."""
     return json.loads(KEPT.read_text()) if KEPT.exists() else []
 
 
 def measure(name: str, seed: int) -> dict[str, Any]:
-    """Run a quick preset with one seed, and return whether its main effect is within the finding's bounds."""
+    """Run a quick preset with one seed, and return its record. ``shown``: its main effect meets the bounds."""
     study = get_study(name)
-    effect, settings = EFFECTS[name]
-    config = replace(study.presets["quick"], **dict.fromkeys(settings, (seed,)))
+    effect = EFFECTS[name]
+    config = replace(study.presets["quick"], seeds=(seed,))
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         findings = run_study(study, config, f"{folder}/run", workers=1).findings
@@ -58,14 +52,16 @@ def measure(name: str, seed: int) -> dict[str, Any]:
 
 def main(name: str, seeds: list[int]) -> None:
     """Measure the seeds that were not measured yet, and keep each when it ends."""
-    known = {(run["study"], run["seed"]) for run in measured()}
+    known = {(run["study"], run["seed"]) for run in kept_runs()}
     for seed in seeds or SEEDS:
-        if (name, seed) not in known:
-            runs = sorted([*measured(), measure(name, seed)], key=lambda run: (run["study"], run["seed"]))
-            KEPT.write_text(json.dumps(runs, indent=1) + "\n")
-            print(runs[-1], flush=True)
+        if (name, seed) in known:
+            continue
+        run = measure(name, seed)
+        runs = [*kept_runs(), run]  # read after measuring: another study may have been measured meanwhile
+        runs.sort(key=lambda run: (run["study"], run["seed"]))
+        KEPT.write_text(json.dumps(runs, indent=1) + "\n")
+        print(run, flush=True)
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     main(sys.argv[1], [int(seed) for seed in sys.argv[2:]])
