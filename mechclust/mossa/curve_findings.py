@@ -1,8 +1,10 @@
 """The findings of MOSSA that the study and the command share: C2 to C6, C8, C9 and C11 to C20.
 
-The study judges them over the seeds of networks trained from scratch, the command over the tasks of a real model. C7
-and the check C1 are made where they are judged, the check C10 is in ``cka_forms``. Here, a *control* is the comparison
-that a finding is judged by. The models tuned on one task alone, which the paper calls controls, are single-task models.
+The study judges them over the seeds of networks trained from scratch, the command over the tasks of a real model. Each
+states C7 in its own ``findings.py``, and the study's also has the check C1. The check C10 is in ``cka_forms``.
+
+Two things are called controls. In statements, as in the paper, *the controls* are the models tuned on one task alone
+(single-task models). In code, the ``control`` of a finding is a set of curves in which its statement should be false.
 """
 
 from __future__ import annotations
@@ -18,24 +20,24 @@ from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampl
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.intervals import Interval
 from mechclust.mossa import shuffled_curves as shuffled
-from mechclust.mossa.curve_statistics import (
+from mechclust.mossa.gaps_and_spreads import (
     band_correlation,
-    base_depth_correlation,
+    base_median_depth_correlation,
+    base_median_fall,
+    base_spread_depth_correlation,
+    base_spread_doubling,
     ceiling_share,
-    curve_spread_growth,
-    early_curve_gap,
-    last_curve_gap,
-    late_curve_gap,
-    least_upper_curve_gap,
-    median_fall,
+    gap_after_first_third,
+    last_layer_gap,
+    least_upper_half_gap,
     middle_spread_ratio,
-    null_curve_gap,
-    relative_curve_spread,
-    spread_depth_correlation,
-    unseen_curve_gap_deficit,
-    unseen_spread_gap,
-    unseen_upper_curve_gap,
-    upper_curve_gap,
+    own_control_advantage,
+    second_eighth_gap,
+    unseen_gap_deficit,
+    unseen_spread_excess,
+    unseen_upper_half_gap,
+    upper_half_gap,
+    upper_half_spread_ratio,
 )
 from mechclust.mossa.layer_groups import (
     has_all_layer_groups,
@@ -54,7 +56,7 @@ _LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True)
-class CurveFindingPart:
+class BoundedStatistic:
     """A statistic of the curves and the bound that it must satisfy.
 
     Attributes:
@@ -69,13 +71,13 @@ class CurveFindingPart:
 
 
 @dataclass(frozen=True)
-class CurveFindingControl:
+class FalseCurves:
     """Curves in which a statement is false.
 
     Attributes:
         name: the change in words.
         change: makes them from the measured curves.
-        random: whether ``change`` draws at random. All seeds then share one draw, and the name says so.
+        random: whether ``change`` draws at random. All seeds then share one draw, and reports add this to the name.
     """
 
     name: str
@@ -98,7 +100,7 @@ class CurveFinding:
         control: the curves on which these parts are judged as well.
         source: where the claim comes from.
         paper: the paper's own value.
-        shown: where tables show it.
+        shown: where a report shows it, as ``Finding.shown``.
         by_depth: whether it needs ``_LEAST_LAYERS`` layers, because it uses quarters or eighths of the depth, a
             correlation with depth, or layer groups.
         share: whether its values over seeds are shares.
@@ -108,8 +110,8 @@ class CurveFinding:
 
     id: str
     statement: str
-    parts: tuple[CurveFindingPart, ...]
-    control: CurveFindingControl
+    parts: tuple[BoundedStatistic, ...]
+    control: FalseCurves
     source: str = _PAPER
     paper: float | None = None
     shown: Shown = "table"
@@ -122,22 +124,22 @@ def _tuned_as_base(curves: TaskCurves) -> TaskCurves:
     return replace(curves, base=curves.tuned)
 
 
-_SWAPPED = CurveFindingControl("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
-_TUNED = CurveFindingControl("the tuned model in place of the base", _tuned_as_base, random=False)
-_LAYERS = CurveFindingControl("layers in one random order", shuffled.permuted_layers)
-_HELD_OUT = CurveFindingControl("random seen tasks called held out", shuffled.held_out_shuffled_curves)
-_EXCHANGED = CurveFindingControl(
+_SWAPPED = FalseCurves("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
+_TUNED = FalseCurves("the tuned model in place of the base", _tuned_as_base, random=False)
+_LAYERS = FalseCurves("layers in one random order", shuffled.permuted_layers)
+_HELD_OUT = FalseCurves("random seen tasks called held out", shuffled.held_out_shuffled_curves)
+_EXCHANGED = FalseCurves(
     "single-task models of other tasks for a random half of the tasks", shuffled.control_shuffled_curves
 )
-OTHER_TASKS = CurveFindingControl("covariates of other tasks", shuffled.covariate_shuffled_curves)
+OTHER_TASKS = FalseCurves("covariates of other tasks", shuffled.covariate_shuffled_curves)
 
 _FINDINGS = (
     CurveFinding(
         id="C2",
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
-            CurveFindingPart("Spearman with depth", base_depth_correlation, Bound("<", -0.8)),
-            CurveFindingPart("first quarter of the layers - last", median_fall, Bound(">=", 0.2)),
+            BoundedStatistic("Spearman with depth", base_median_depth_correlation, Bound("<", -0.8)),
+            BoundedStatistic("first quarter of the layers - last", base_median_fall, Bound(">=", 0.2)),
         ),
         control=_TUNED,
         paper=-0.94,
@@ -148,8 +150,8 @@ _FINDINGS = (
         id="C3",
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
-            CurveFindingPart("Spearman with depth", spread_depth_correlation, Bound(">", 0.5)),
-            CurveFindingPart("upper half - 2 x first layer", curve_spread_growth, Bound(">=", 0)),
+            BoundedStatistic("Spearman with depth", base_spread_depth_correlation, Bound(">", 0.5)),
+            BoundedStatistic("upper half - 2 x first layer", base_spread_doubling, Bound(">=", 0)),
         ),
         control=_TUNED,
         paper=0.88,
@@ -160,8 +162,8 @@ _FINDINGS = (
         statement="the tuned model is closer to the controls than the base on every layer of the upper half, by 0.2 "
         "at the last (difference of medians over tasks)",
         parts=(
-            CurveFindingPart("last layer", last_curve_gap, Bound(">=", 0.2)),
-            CurveFindingPart("least of the upper half", least_upper_curve_gap, Bound(">", 0)),
+            BoundedStatistic("last layer", last_layer_gap, Bound(">=", 0.2)),
+            BoundedStatistic("least of the upper half", least_upper_half_gap, Bound(">", 0)),
         ),
         control=_SWAPPED,
         paper=0.378,
@@ -171,7 +173,7 @@ _FINDINGS = (
         id="C5",
         statement="in the second eighth of the layers, the tuned model is farther from the controls than the base "
         "(tuned - base, difference of medians)",
-        parts=(CurveFindingPart("", early_curve_gap, Bound("<", 0)),),
+        parts=(BoundedStatistic("", second_eighth_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
         shown="page",
@@ -182,8 +184,8 @@ _FINDINGS = (
         statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
         "ranges over tasks)",
         parts=(
-            CurveFindingPart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
-            CurveFindingPart("upper half / that of the base", relative_curve_spread, Bound("<", 0.5)),
+            BoundedStatistic("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
+            BoundedStatistic("upper half / that of the base", upper_half_spread_ratio, Bound("<", 0.5)),
         ),
         control=_SWAPPED,
         paper=0.38,
@@ -193,7 +195,7 @@ _FINDINGS = (
         id="C8",
         statement="the tuned model needs more dimensions than the base after the first third of the layers (log2 of "
         "the ratio)",
-        parts=(CurveFindingPart("", late_curve_gap, Bound(">", 0)),),
+        parts=(BoundedStatistic("", gap_after_first_third, Bound(">", 0)),),
         control=_LAYERS,
         paper=1.07,
     ),
@@ -201,7 +203,7 @@ _FINDINGS = (
         id="C9",
         statement="in the second quarter of the layers, the tuned model gains less on the base for held-out tasks "
         "than for seen ones (seen - held out)",
-        parts=(CurveFindingPart("", unseen_curve_gap_deficit, Bound(">", 0)),),
+        parts=(BoundedStatistic("", unseen_gap_deficit, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.15,
         shown="page",
@@ -211,7 +213,7 @@ _FINDINGS = (
         id="C11",
         statement="in the upper half of the layers, nearest neighbours share the cluster more often in the tuned model "
         "than in the base (difference)",
-        parts=(CurveFindingPart("", upper_curve_gap, Bound(">", 0)),),
+        parts=(BoundedStatistic("", upper_half_gap, Bound(">", 0)),),
         control=_LAYERS,
         shown="page",
     ),
@@ -219,8 +221,8 @@ _FINDINGS = (
         id="C12",
         statement="if there is a transition, it begins and ends where the paper has it (distance in relative depth)",
         parts=(
-            CurveFindingPart("end of the shared layers from 9/32", shared_layers_end_distance, Bound("<=", 0.1)),
-            CurveFindingPart("end of the transition from 15/32", transition_layers_end_distance, Bound("<=", 0.1)),
+            BoundedStatistic("end of the shared layers from 9/32", shared_layers_end_distance, Bound("<=", 0.1)),
+            BoundedStatistic("end of the transition from 15/32", transition_layers_end_distance, Bound("<=", 0.1)),
         ),
         control=_LAYERS,
         paper=0.0,
@@ -232,7 +234,7 @@ _FINDINGS = (
         id="C13",
         statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
         "(difference)",
-        parts=(CurveFindingPart("", null_curve_gap, Bound(">", 0)),),
+        parts=(BoundedStatistic("", own_control_advantage, Bound(">", 0)),),
         control=_EXCHANGED,
         source="ours",
     ),
@@ -240,7 +242,7 @@ _FINDINGS = (
         id="C14",
         statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
         "upper half",
-        parts=(CurveFindingPart("", ceiling_share, Bound(">=", 0.5)),),
+        parts=(BoundedStatistic("", ceiling_share, Bound(">=", 0.5)),),
         control=_SWAPPED,
         source="ours",
     ),
@@ -249,7 +251,7 @@ _FINDINGS = (
         statement=f"the tuned model's CKA rises with the {FLESCH_KINCAID} (correlation over tasks, as in layers 15 to "
         "29 of 32)",
         parts=(
-            CurveFindingPart(
+            BoundedStatistic(
                 "",
                 partial(
                     band_correlation,
@@ -269,7 +271,7 @@ _FINDINGS = (
         statement=f"the tuned model's CKA rises with the {COLEMAN_LIAU} (correlation over tasks, as in layers 15 to 23 "
         "of 32)",
         parts=(
-            CurveFindingPart(
+            BoundedStatistic(
                 "",
                 partial(band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
                 Bound(">", 0),
@@ -282,7 +284,7 @@ _FINDINGS = (
         id="C17",
         statement=f"the base model's CKA rises with the {DATA_SIZE} (correlation over tasks, first layer)",
         parts=(
-            CurveFindingPart(
+            BoundedStatistic(
                 "",
                 partial(band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0),
                 Bound(">", 0),
@@ -295,7 +297,7 @@ _FINDINGS = (
         id="C18",
         statement="held-out tasks: in the upper half of the layers, the tuned model is closer to the controls than the "
         "base (difference of medians)",
-        parts=(CurveFindingPart("", unseen_upper_curve_gap, Bound(">", 0)),),
+        parts=(BoundedStatistic("", unseen_upper_half_gap, Bound(">", 0)),),
         control=_SWAPPED,
         paper=0.18,
     ),
@@ -303,14 +305,14 @@ _FINDINGS = (
         id="C19",
         statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
         "(difference of interquartile ranges)",
-        parts=(CurveFindingPart("", unseen_spread_gap, Bound(">", 0)),),
+        parts=(BoundedStatistic("", unseen_spread_excess, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.45,
     ),
     CurveFinding(
         id="C20",
         statement="there are shared layers, a transition, and refinement above (1 if all three)",
-        parts=(CurveFindingPart("", has_all_layer_groups, Bound(">", 0.5)),),
+        parts=(BoundedStatistic("", has_all_layer_groups, Bound(">", 0.5)),),
         control=_LAYERS,
         source=f"{_PAPER}; bound ours",
         paper=1.0,
@@ -325,7 +327,7 @@ CURVE_FINDINGS = {finding.id: finding for finding in _FINDINGS}
 # ---- over seeds ----
 
 
-def curve_finding_over_seeds(
+def judge_curves_over_seeds(
     stated: CurveFinding,
     curves: Sequence[TaskCurves],
     *,
@@ -353,7 +355,7 @@ def curve_finding_over_seeds(
         ...     )
         ...     for gain in (0.38, 0.4, 0.42)
         ... ]
-        >>> found = curve_finding_over_seeds(CURVE_FINDINGS["C4"], curves)
+        >>> found = judge_curves_over_seeds(CURVE_FINDINGS["C4"], curves)
         >>> found.verdict, round(found.measured, 3), found.control.verdict
         ('holds', 0.4, 'does not hold')
     """
@@ -365,7 +367,7 @@ def curve_finding_over_seeds(
     return _finding_from(stated, parts, Control(name, _parts_over_seeds(stated, control_curves)), "seeds", "", note)
 
 
-def _control_curves(control: CurveFindingControl, curves: Sequence[TaskCurves]) -> tuple[str, Sequence[TaskCurves]]:
+def _control_curves(control: FalseCurves, curves: Sequence[TaskCurves]) -> tuple[str, Sequence[TaskCurves]]:
     """Return the name and the curves of a control."""
     name = f"{control.name}, the same in all seeds" if control.random else control.name
     return name, [control.change(one) for one in curves]
@@ -397,7 +399,7 @@ def _few_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> str:
 # ---- over tasks ----
 
 
-def curve_finding_over_tasks(
+def judge_curves_over_tasks(
     stated: CurveFinding,
     curves: TaskCurves | None,
     *,
@@ -466,7 +468,7 @@ def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
     return f"{list_text(names)} {'is' if len(names) == 1 else 'are'} undefined"
 
 
-# ---- both ----
+# ---- over seeds or tasks ----
 
 
 def _few_layers(stated: CurveFinding, curves: TaskCurves) -> str:

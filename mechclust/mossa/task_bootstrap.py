@@ -27,7 +27,7 @@ def task_bootstrap_interval(
 
     Args:
         curves: to resample.
-        statistic: of curves, such as ``last_curve_gap``, or ``lambda c: c.median("tuned")`` with a number for each
+        statistic: of curves, such as ``last_layer_gap``, or ``lambda c: c.median("tuned")`` with a number for each
             layer. It is given all draws at once, as a leading axis.
         draws: how many.
         seed: for the draws.

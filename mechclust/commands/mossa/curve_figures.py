@@ -36,7 +36,7 @@ from mechclust.commands.mossa.drawing import (
 )
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
-from mechclust.mossa.curve_statistics import covariate_correlation
+from mechclust.mossa.gaps_and_spreads import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.mossa.nan_statistics import quantile_over_tasks
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN

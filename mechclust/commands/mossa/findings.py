@@ -20,11 +20,11 @@ from mechclust.mossa.crossovers import crossover
 from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
     OTHER_TASKS,
+    BoundedStatistic,
     CurveFinding,
-    CurveFindingPart,
-    curve_finding_over_tasks,
+    judge_curves_over_tasks,
 )
-from mechclust.mossa.curve_statistics import curve_gain_correlation
+from mechclust.mossa.gaps_and_spreads import gain_correlation
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.text import counted
@@ -35,7 +35,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for tasks on which tuning "
     "separated more right answers from others (correlation over tasks)",
-    parts=(CurveFindingPart("", partial(curve_gain_correlation, covariate=GAIN), Bound(">", 0)),),
+    parts=(BoundedStatistic("", partial(gain_correlation, covariate=GAIN), Bound(">", 0)),),
     control=OTHER_TASKS,
     shown="page",
 )
@@ -74,7 +74,7 @@ def findings_of(
     """
     if gains is not None:
         curves = replace(curves, covariates={**curves.covariates, GAIN: np.asarray(gains, dtype=float)})
-    judge = partial(curve_finding_over_tasks, seed=seed)
+    judge = partial(judge_curves_over_tasks, seed=seed)
     findings = [
         *_of_seen_tasks(curves, judge),
         _of_dims(_seen_curves(curves, task_dims), judge),

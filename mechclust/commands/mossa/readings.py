@@ -11,7 +11,7 @@ import numpy as np
 from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.evidence.intervals import interval_text
-from mechclust.mossa.curve_statistics import upper_curve_gap
+from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.reading import Reading
@@ -53,7 +53,7 @@ def _direction(result: Measurements) -> str:
 
 
 def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
-    return task_bootstrap_interval(result.curves().seen, upper_curve_gap, seed=result.config.seed)
+    return task_bootstrap_interval(result.curves().seen, upper_half_gap, seed=result.config.seed)
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -210,7 +210,7 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
         else:
             yield Reading("Held-out tasks", "none", verdict=verdict)
         return
-    value = float(upper_curve_gap(curves))
+    value = float(upper_half_gap(curves))
     if not np.isfinite(value):
         return
     gains = curves.gain[np.isfinite(curves.gain)]
@@ -218,7 +218,7 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
     all_tasks = result.values("all-tasks")[result.is_held_out]
     seen_too = ""
     if np.isfinite(all_tasks).any():
-        seen_too = f", and {float(upper_curve_gap(replace(curves, tuned=all_tasks))):z.2f} if tuned on them too"
+        seen_too = f", and {float(upper_half_gap(replace(curves, tuned=all_tasks))):z.2f} if tuned on them too"
     which = f"Held out: {first_few(curves.tasks)}"
     yield Reading(which, f"tuned - pre {value:z.2f}{span} if tuned without them{seen_too}", _UPPER)
 

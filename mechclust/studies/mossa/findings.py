@@ -17,10 +17,10 @@ from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
+    BoundedStatistic,
     CurveFinding,
-    CurveFindingControl,
-    CurveFindingPart,
-    curve_finding_over_seeds,
+    FalseCurves,
+    judge_curves_over_seeds,
 )
 from mechclust.mossa.shuffled_curves import cluster_shuffled_curves
 from mechclust.mossa.task_curves import ByLayer, TaskCurves
@@ -46,8 +46,8 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
-    parts=(CurveFindingPart("", _encoded_difference, Bound(">", 0)),),
-    control=CurveFindingControl("other operations called encoded", cluster_shuffled_curves),
+    parts=(BoundedStatistic("", _encoded_difference, Bound(">", 0)),),
+    control=FalseCurves("other operations called encoded", cluster_shuffled_curves),
     shown="page",
 )
 
@@ -86,23 +86,23 @@ def boundary_note(curves: Sequence[TaskCurves]) -> str:
 def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves], not_tested: str) -> list[Finding]:
     """Return C2 to C7, C12, C14 and C20."""
     plain = [
-        curve_finding_over_seeds(CURVE_FINDINGS[id], seen, not_tested=not_tested) for id in ("C2", "C3", "C5", "C6")
+        judge_curves_over_seeds(CURVE_FINDINGS[id], seen, not_tested=not_tested) for id in ("C2", "C3", "C5", "C6")
     ]
     encoded = [one.curves.select(one.seen & one.encoded) for one in seeds]
-    closer = curve_finding_over_seeds(
+    closer = judge_curves_over_seeds(
         CURVE_FINDINGS["C4"],
         seen,
         control=("tasks that pre-training had encoded", encoded),
         not_tested=not_tested,
         note="the control has little to gain, since its base is similar to the controls already",
     )
-    gain = curve_finding_over_seeds(_C7, seen, not_tested=not_tested, note=_TWO_ENCODED)
+    gain = judge_curves_over_seeds(_C7, seen, not_tested=not_tested, note=_TWO_ENCODED)
     ends = boundary_note(seen)
-    place = curve_finding_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=f"{_CHANGED}; {ends}")
-    groups = curve_finding_over_seeds(CURVE_FINDINGS["C20"], seen, not_tested=not_tested, note=ends)
+    place = judge_curves_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=f"{_CHANGED}; {ends}")
+    groups = judge_curves_over_seeds(CURVE_FINDINGS["C20"], seen, not_tested=not_tested, note=ends)
     has_ceiling = all(one.ceiling is not None for one in seen)
     no_ceiling = not_tested or ("" if has_ceiling else "no task has a second control")
-    distance = curve_finding_over_seeds(CURVE_FINDINGS["C14"], seen, not_tested=no_ceiling)
+    distance = judge_curves_over_seeds(CURVE_FINDINGS["C14"], seen, not_tested=no_ceiling)
     return [*plain, closer, gain, place, groups, distance]
 
 
@@ -112,8 +112,8 @@ def _of_all_seen_together(seeds: Sequence[SeedResults], not_tested: str) -> list
     purity = [_pooled(one, one.purity) for one in seeds]
     by_chance = f"purity by chance {seeds[0].purity_chance:.2f}"
     return [
-        curve_finding_over_seeds(CURVE_FINDINGS["C8"], dims, not_tested=not_tested),
-        curve_finding_over_seeds(CURVE_FINDINGS["C11"], purity, not_tested=not_tested, note=by_chance),
+        judge_curves_over_seeds(CURVE_FINDINGS["C8"], dims, not_tested=not_tested),
+        judge_curves_over_seeds(CURVE_FINDINGS["C11"], purity, not_tested=not_tested, note=by_chance),
     ]
 
 
@@ -125,15 +125,15 @@ def _of_held_out_tasks(seeds: Sequence[SeedResults], curves: Sequence[TaskCurves
     encoded = [one.curves.select(~one.seen & one.encoded) for one in seeds]
     layers = f"{note}; called a later rise until 2026-11-24; {_crossings(seeds)}" if note else ""
     return [
-        curve_finding_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=not_tested, note=layers),
-        curve_finding_over_seeds(
+        judge_curves_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=not_tested, note=layers),
+        judge_curves_over_seeds(
             CURVE_FINDINGS["C18"],
             curves,
             control=("held-out tasks of operations that pre-training had encoded", encoded),
             not_tested=not_tested,
             note=note,
         ),
-        curve_finding_over_seeds(CURVE_FINDINGS["C19"], curves, not_tested=not_tested, note=note),
+        judge_curves_over_seeds(CURVE_FINDINGS["C19"], curves, not_tested=not_tested, note=note),
     ]
 
 

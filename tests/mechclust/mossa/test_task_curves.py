@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.mossa.curve_statistics import last_curve_gap
+from mechclust.mossa.gaps_and_spreads import last_layer_gap
 from mechclust.mossa.nan_statistics import nan_mean, quantile_over_tasks
 from mechclust.mossa.task_bootstrap import task_bootstrap_ends, task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves
@@ -127,7 +127,7 @@ class TestBootstrap:
         one_by_one = [
             float(np.median(t[:, -1]) - np.median(b[:, -1])) for b, t in zip(drawn.base, drawn.tuned, strict=True)
         ]
-        value, ends = task_bootstrap_interval(found, last_curve_gap, draws=40, seed=5)
+        value, ends = task_bootstrap_interval(found, last_layer_gap, draws=40, seed=5)
         assert value == float(np.median(found.tuned[:, -1]) - np.median(found.base[:, -1]))
         assert ends == pytest.approx(np.quantile(one_by_one, (0.025, 0.975)))
 
@@ -159,8 +159,8 @@ class TestBootstrap:
 
     def test_seeds_repeat(self):
         found = curves(np.random.default_rng(0).random((6, 2)))
-        assert task_bootstrap_interval(found, last_curve_gap, 50, 1) == task_bootstrap_interval(
-            found, last_curve_gap, 50, 1
+        assert task_bootstrap_interval(found, last_layer_gap, 50, 1) == task_bootstrap_interval(
+            found, last_layer_gap, 50, 1
         )
         one, other = (found.resampled(50, seed).base for seed in (1, 2))
         assert not np.array_equal(one, other)

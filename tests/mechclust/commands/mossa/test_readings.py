@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechclust.evidence import Bound, Control, Finding, Findings, mean_part
-from mechclust.mossa.curve_statistics import upper_curve_gap
+from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.text import list_text
 from tests.faults.hostile import HOSTILE
@@ -45,7 +45,7 @@ def swapped(result):
 
 class TestHeadline:
     def test_says_layers_direction_and_what_was_learnt(self, result):
-        gap = upper_curve_gap(result.curves().seen)
+        gap = upper_half_gap(result.curves().seen)
         assert result.headline == (
             f"Layers: {result.groups.groups}. Tuned is nearer to the controls than pre (upper half {gap:.2f}). "
             "Learnt: 2 of 11 tasks."
@@ -115,7 +115,7 @@ class TestLayers:
 
     def test_difference_has_an_interval_and_its_largest_layer(self, result):
         curves = result.curves().seen
-        value, (low, high) = task_bootstrap_interval(curves, upper_curve_gap)
+        value, (low, high) = task_bootstrap_interval(curves, upper_half_gap)
         gain = reading(result, "Tuned - pre")
         assert gain.value == f"{value:.2f} (95% over tasks {low:.2f} to {high:.2f})"
         assert gain.verdict == "Tuned is nearer to the controls than pre: difference of medians over 9 seen tasks."
@@ -150,8 +150,8 @@ class TestTasks:
         curves = result.curves().unseen
         with_examples = replace(curves, tuned=result.values("all-tasks")[result.is_held_out])
         assert reading(result, "Held out: gsm8k_work and qasc").value == (
-            f"tuned - pre {upper_curve_gap(curves):.2f} ({curves.gain.min():.2f} to {curves.gain.max():.2f}) if tuned "
-            f"without them, and {upper_curve_gap(with_examples):.2f} if tuned on them too"
+            f"tuned - pre {upper_half_gap(curves):.2f} ({curves.gain.min():.2f} to {curves.gain.max():.2f}) if tuned "
+            f"without them, and {upper_half_gap(with_examples):.2f} if tuned on them too"
         )
 
     def test_without_held_out_tasks(self, few):

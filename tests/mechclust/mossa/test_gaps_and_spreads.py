@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mechclust.mossa import curve_statistics as of
+from mechclust.mossa import gaps_and_spreads as of
 from mechclust.mossa.layer_groups import (
     has_all_layer_groups,
     shared_layers_end_distance,
@@ -38,19 +38,19 @@ def spread(values):
 @pytest.mark.parametrize(
     ("statistic", "expected"),
     [
-        (of.base_depth_correlation, stats.spearmanr(np.arange(16), BASE).statistic),
-        (of.median_fall, BASE[:4].mean() - BASE[-4:].mean()),
-        (of.curve_spread_growth, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
-        (of.spread_depth_correlation, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
-        (of.last_curve_gap, TUNED[-1] - BASE[-1]),
-        (of.upper_curve_gap, (TUNED - BASE)[8:].mean()),
-        (of.late_curve_gap, (TUNED - BASE)[5:].mean()),
-        (of.least_upper_curve_gap, (TUNED - BASE)[8:].min()),
-        (of.early_curve_gap, (TUNED - BASE)[2:4].mean()),
+        (of.base_median_depth_correlation, stats.spearmanr(np.arange(16), BASE).statistic),
+        (of.base_median_fall, BASE[:4].mean() - BASE[-4:].mean()),
+        (of.base_spread_doubling, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
+        (of.base_spread_depth_correlation, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
+        (of.last_layer_gap, TUNED[-1] - BASE[-1]),
+        (of.upper_half_gap, (TUNED - BASE)[8:].mean()),
+        (of.gap_after_first_third, (TUNED - BASE)[5:].mean()),
+        (of.least_upper_half_gap, (TUNED - BASE)[8:].min()),
+        (of.second_eighth_gap, (TUNED - BASE)[2:4].mean()),
         (of.middle_spread_ratio, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
-        (of.relative_curve_spread, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
+        (of.upper_half_spread_ratio, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
         (
-            partial(of.curve_gain_correlation, covariate="x"),
+            partial(of.gain_correlation, covariate="x"),
             np.corrcoef((RANDOM.tuned - RANDOM.base)[:, 8:].mean(axis=1), RANDOM.covariates["x"])[0, 1],
         ),
         (
@@ -62,20 +62,20 @@ def spread(values):
             np.corrcoef(RANDOM.base[:, 0], RANDOM.covariates["x"])[0, 1],
         ),
         (
-            of.unseen_upper_curve_gap,
+            of.unseen_upper_half_gap,
             (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[8:].mean(),
         ),
         (
             of.ceiling_share,
             (TUNED - BASE)[8:].mean() / (np.median(RANDOM.ceiling, axis=0) - BASE)[8:].mean(),
         ),
-        (of.null_curve_gap, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
+        (of.own_control_advantage, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
         (
-            of.unseen_spread_gap,
+            of.unseen_spread_excess,
             spread(RANDOM.tuned[6:])[8:].mean() - spread(RANDOM.tuned[:6])[8:].mean(),
         ),
         (
-            of.unseen_curve_gap_deficit,
+            of.unseen_gap_deficit,
             (np.median(RANDOM.tuned[:6], axis=0) - np.median(RANDOM.base[:6], axis=0))[4:8].mean()
             - (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[4:8].mean(),
         ),
@@ -110,9 +110,9 @@ def test_many_draws_at_once_are_those_one_by_one():
 class TestLayers:
     def test_bands_are_shares_of_the_depth(self):
         thirty_two, two = curves(np.zeros((1, 32))), curves(np.zeros((1, 2)))
-        assert [*range(1, 33)][of._early_layers(thirty_two)] == [5, 6, 7, 8]
-        assert [*range(1, 33)][of._middle_layers(thirty_two)] == [*range(9, 17)]
-        assert [1, 2][of._early_layers(two)] == [of._middle_layers(two).start + 1]
+        assert [*range(1, 33)][of._second_eighth(thirty_two)] == [5, 6, 7, 8]
+        assert [*range(1, 33)][of._second_quarter(thirty_two)] == [*range(9, 17)]
+        assert [1, 2][of._second_eighth(two)] == [of._second_quarter(two).start + 1]
 
     def test_distance_of_the_boundaries_from_the_papers(self):
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (3, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (3, 1))
@@ -137,7 +137,12 @@ class TestUndefined:
     def test_a_task_without_numbers_changes_nothing(self):
         lost = np.full((1, 16), np.nan)
         more = curves(np.concatenate([RANDOM.base, lost]), np.concatenate([RANDOM.tuned, lost]))
-        for statistic in (of.base_depth_correlation, of.upper_curve_gap, of.relative_curve_spread, of.early_curve_gap):
+        for statistic in (
+            of.base_median_depth_correlation,
+            of.upper_half_gap,
+            of.upper_half_spread_ratio,
+            of.second_eighth_gap,
+        ):
             assert statistic(more) == pytest.approx(float(statistic(RANDOM)))
 
     def test_correlations_need_three_tasks_and_variance(self):

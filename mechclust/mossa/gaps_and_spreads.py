@@ -1,8 +1,8 @@
-"""Compute the numbers that MOSSA's findings are about from curves of similarity by task and layer.
+"""Statistics of the curves of similarity by task and layer: the numbers that MOSSA's findings judge.
 
-Every function takes ``TaskCurves`` and uses all of their tasks, so give it ``curves.seen`` or ``curves.unseen``. Those
-that compare held-out tasks with the others take both together. Curves with leading axes (``resampled``) give arrays
-with these axes. Bands of layers are shares of the depth, so that models of other depths can be compared.
+A statistic takes ``TaskCurves`` and uses all of their tasks, so give it ``curves.seen`` or ``curves.unseen``. The three
+named ``unseen_...`` separate both themselves, so give them all curves. Curves with leading axes (``resampled``) give
+arrays with these axes. Layers are chosen by their share of the depth, so that models of any depth can be compared.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mechclust.mossa.nan_statistics import nan_mean, quantile_over_tasks
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
 
 
-def _early_layers(curves: TaskCurves) -> slice:
+def _second_eighth(curves: TaskCurves) -> slice:
     """Return the second eighth of the layers: layers 5 to 8 of 32."""
     start = curves.n_layers // 8
     return slice(start, max(curves.n_layers // 4, start + 1))
 
 
-def _middle_layers(curves: TaskCurves) -> slice:
+def _second_quarter(curves: TaskCurves) -> slice:
     """Return the second quarter of the layers: layers 9 to 16 of 32."""
     return slice(curves.n_layers // 4, curves.n_layers // 2)
 
@@ -31,25 +31,25 @@ def _middle_layers(curves: TaskCurves) -> slice:
 # ---- the untuned model ----
 
 
-def base_depth_correlation(curves: TaskCurves) -> Numbers:
+def base_median_depth_correlation(curves: TaskCurves) -> Numbers:
     """Return Spearman's correlation of base's median with depth. -1: it falls from layer to layer."""
     return _depth_correlation(curves.median("base"))
 
 
-def median_fall(curves: TaskCurves) -> Numbers:
-    """Return the mean of base's median over the first quarter of the layers - its mean over the last quarter."""
+def base_median_fall(curves: TaskCurves) -> Numbers:
+    """Return how far base's median falls: its mean over the first quarter of the layers minus that over the last."""
     median = curves.median("base")
     part = max(curves.n_layers // 4, 1)
     return nan_mean(median[..., :part]) - nan_mean(median[..., -part:])
 
 
-def curve_spread_growth(curves: TaskCurves) -> Numbers:
-    """Return base's interquartile range over tasks, mean of the upper half - twice the first layer's."""
+def base_spread_doubling(curves: TaskCurves) -> Numbers:
+    """Return base's interquartile range over tasks: the upper half's mean minus twice the first layer's value."""
     spread = curves.spread("base")
     return nan_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
 
 
-def spread_depth_correlation(curves: TaskCurves) -> Numbers:
+def base_spread_depth_correlation(curves: TaskCurves) -> Numbers:
     """Return Spearman's correlation of base's interquartile range over tasks with depth."""
     return _depth_correlation(curves.spread("base"))
 
@@ -57,71 +57,71 @@ def spread_depth_correlation(curves: TaskCurves) -> Numbers:
 # ---- tuned against untuned ----
 
 
-def last_curve_gap(curves: TaskCurves) -> Numbers:
-    """Return tuned - base, of the medians, at the last layer."""
+def last_layer_gap(curves: TaskCurves) -> Numbers:
+    """Return the tuned median minus the base median, at the last layer."""
     return curves.gap[..., -1]
 
 
-def upper_curve_gap(curves: TaskCurves) -> Numbers:
-    """Return tuned - base, of the medians, mean over the upper half."""
+def upper_half_gap(curves: TaskCurves) -> Numbers:
+    """Return the tuned median minus the base median, mean over the upper half."""
     return nan_mean(curves.gap[..., curves.upper])
 
 
-def late_curve_gap(curves: TaskCurves) -> Numbers:
-    """Return tuned - base, of the medians, mean over the layers after the first third."""
+def gap_after_first_third(curves: TaskCurves) -> Numbers:
+    """Return the tuned median minus the base median, mean over the layers after the first third."""
     return nan_mean(curves.gap[..., curves.n_layers // 3 :])
 
 
-def least_upper_curve_gap(curves: TaskCurves) -> Numbers:
-    """Return the least of tuned - base, of the medians, over the upper half."""
+def least_upper_half_gap(curves: TaskCurves) -> Numbers:
+    """Return the least difference of tuned median minus base median over the layers of the upper half."""
     return _least(curves.gap[..., curves.upper])
 
 
-def early_curve_gap(curves: TaskCurves) -> Numbers:
-    """Return tuned - base, of the medians, mean over the second eighth of the layers."""
-    return nan_mean(curves.gap[..., _early_layers(curves)])
+def second_eighth_gap(curves: TaskCurves) -> Numbers:
+    """Return the tuned median minus the base median, mean over the second eighth of the layers."""
+    return nan_mean(curves.gap[..., _second_eighth(curves)])
 
 
 def middle_spread_ratio(curves: TaskCurves) -> Numbers:
-    """Return tuned's interquartile range, mean of the second quarter of the layers, over the second eighth's."""
+    """Return the ratio of tuned's mean interquartile range in the second quarter to that in the second eighth."""
     spread = curves.spread("tuned")
-    return _ratio(nan_mean(spread[..., _middle_layers(curves)]), nan_mean(spread[..., _early_layers(curves)]))
+    return _ratio(nan_mean(spread[..., _second_quarter(curves)]), nan_mean(spread[..., _second_eighth(curves)]))
 
 
-def relative_curve_spread(curves: TaskCurves) -> Numbers:
+def upper_half_spread_ratio(curves: TaskCurves) -> Numbers:
     """Return tuned's interquartile range over tasks as a share of base's, means over the upper half."""
     tuned = nan_mean(curves.spread("tuned")[..., curves.upper])
     base = nan_mean(curves.spread("base")[..., curves.upper])
     return _ratio(tuned, base)
 
 
-def unseen_upper_curve_gap(curves: TaskCurves) -> Numbers:
-    """Return ``upper_curve_gap`` of the held-out tasks."""
-    return upper_curve_gap(curves.unseen)
+def unseen_upper_half_gap(curves: TaskCurves) -> Numbers:
+    """Return ``upper_half_gap`` of the held-out tasks."""
+    return upper_half_gap(curves.unseen)
 
 
-def curve_gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
-    """Return the correlation over tasks of tuned - base, mean over the upper half, with a covariate."""
+def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
+    """Return the correlation over tasks of a covariate with ``TaskCurves.gain``."""
     return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
 
 
 # ---- held-out tasks ----
 
 
-def unseen_curve_gap_deficit(curves: TaskCurves) -> Numbers:
-    """Return the mean over the second quarter of the layers of the seen tasks' gap - the held-out tasks' gap."""
-    band = _middle_layers(curves)
+def unseen_gap_deficit(curves: TaskCurves) -> Numbers:
+    """Return by how much the held-out tasks' gap is below the seen tasks' gap, mean over the second quarter."""
+    band = _second_quarter(curves)
     return nan_mean(curves.seen.gap[..., band]) - nan_mean(curves.unseen.gap[..., band])
 
 
-def unseen_spread_gap(curves: TaskCurves) -> Numbers:
-    """Return tuned's interquartile range over held-out tasks - its range over seen ones, mean over the upper half."""
+def unseen_spread_excess(curves: TaskCurves) -> Numbers:
+    """Return tuned's interquartile range over held-out tasks minus that over seen ones, mean over the upper half."""
     unseen = nan_mean(curves.unseen.spread("tuned")[..., curves.upper])
     seen = nan_mean(curves.seen.spread("tuned")[..., curves.upper])
     return unseen - seen
 
 
-# ---- upper and lower references ----
+# ---- against a second control and other tasks' controls ----
 
 
 def ceiling_share(curves: TaskCurves) -> Numbers:
@@ -136,8 +136,11 @@ def ceiling_share(curves: TaskCurves) -> Numbers:
     return np.where(way >= 0.01, _ratio(tuned - base, way), np.nan)
 
 
-def null_curve_gap(curves: TaskCurves) -> Numbers:
-    """Return tuned's similarity to the task's control - to others' controls, upper half's mean, median over tasks."""
+def own_control_advantage(curves: TaskCurves) -> Numbers:
+    """Return how much more similar tuned is to a task's own control than to other tasks' controls.
+
+    Mean over the upper half of the layers, then median over tasks.
+    """
     difference = nan_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
     return quantile_over_tasks(difference[..., None], 0.5)[..., 0]
 
@@ -157,21 +160,21 @@ def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> F
 
 
 def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> Numbers:
-    """Return ``covariate_correlation``, mean over the layers between two shares of the depth, at least one.
+    """Return the mean of ``covariate_correlation`` over the layers from ``start`` to ``end``, at least one layer.
 
     Args:
         curves: of the tasks.
         which: the curve.
-        covariate: its name.
-        start: share of the layers below the band.
-        end: share of the layers up to its last one.
+        covariate: the covariate's name.
+        start: where the band begins, as a share of the depth, rounded down to a layer.
+        end: where it ends, rounded up. ``start=0, end=0`` is the first layer.
     """
     first = math.floor(start * curves.n_layers)
     last = max(math.ceil(end * curves.n_layers), first + 1)
     return nan_mean(covariate_correlation(curves, which, covariate)[..., first:last])
 
 
-# ---- computing ----
+# ---- correlations, ratios and medians ----
 
 
 def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:
