@@ -111,7 +111,8 @@ def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:
 
 def headline(config: MossaConfig, results: Results) -> str:
     """Say how similar the last layer is to single-task models, before tuning and after."""
-    base, tuned = (np.mean([run.median(model, run.seen)[-1] for run in results.runs]) for model in MODELS)
+    base = np.mean([run.median("base")[-1] for run in results.runs])
+    tuned = np.mean([run.median("tuned")[-1] for run in results.runs])
     return f"Last layer: median CKA with single-task models {base:z.2f} before tuning, {tuned:z.2f} after."
 
 
