@@ -18,7 +18,6 @@ from probes.engine.sites import Site, Sites, attention, check_attention_sites, c
 from probes.engine.state import Sum
 from probes.functional.intervals import interval_from_sums
 from tasks import Batch, InputError
-from tasks.batch import real_tokens_of_batch
 
 
 class AttentionEntropy(Probe):
@@ -108,7 +107,7 @@ class AttentionEntropyReadout(AttentionReadout):
 
     def read(self, attention: Attention, batch: Batch) -> Float[Tensor, "batch head 2"]:
         """Return the mean entropy and the mean uniform entropy, in nats."""
-        real = real_tokens_of_batch(batch)
+        real = batch.token_mask()
         weights = self._query_weights(real, batch)
         entropy = torch.where(real[:, None], attention.entropy(), 0).double()  # that of padding means nothing
         entropy = torch.einsum("bhq,bq->bh", entropy, weights)

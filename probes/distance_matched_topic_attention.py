@@ -24,7 +24,6 @@ from probes.functional.distance_matched_topic_attention import (
 )
 from probes.functional.word_topics import WordTopics
 from tasks import Batch
-from tasks.batch import words_of_batch
 from tasks.settings import check_count
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
@@ -235,7 +234,7 @@ class _DistanceSums(AttentionReadout):
 
     def pairs(self, batch: Batch) -> DistanceMatchedPairs:
         """Return the pairs of a batch."""
-        return DistanceMatchedPairs.from_words(words_of_batch(batch, self.words), self.topics, self.max_distance)
+        return DistanceMatchedPairs.from_words(batch.words(self.words), self.topics, self.max_distance)
 
 
 def _both_ways(

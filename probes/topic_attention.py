@@ -26,7 +26,6 @@ from probes.functional.topic_attention import (
 )
 from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
-from tasks.batch import words_of_batch
 from tasks.settings import check_count
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
@@ -285,7 +284,7 @@ class _TopicAttentionSums(AttentionReadout):
         self, batch: Batch
     ) -> tuple[Int[Tensor, "batch pos"], Int[Tensor, "labelling row"], Bool[Tensor, "group group"] | None]:
         """Return the words of a batch, their groups in every labelling, and which groups meet."""
-        row = self.topics.rows_of(words_of_batch(batch, self.words))
+        row = self.topics.rows_of(batch.words(self.words))
         meet = None if self.topics.disjoint else self.topics.same.to(row.device)
         return row, self._labels.to(row.device), meet
 

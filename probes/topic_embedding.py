@@ -16,7 +16,6 @@ from probes.engine.topic_probe import TopicProbe
 from probes.functional.topic_attention import BUCKETS, TopicPairs
 from probes.functional.topic_embedding import SIMILARITIES, TopicSimilarityGroups
 from tasks import Batch, InputError
-from tasks.batch import words_of_batch
 
 
 class TopicEmbedding(TopicProbe):
@@ -72,7 +71,7 @@ class TopicEmbedding(TopicProbe):
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
         """Add each word's vectors at every site."""
-        table = TopicPairs.from_words(words_of_batch(batch, self.words), self._known)
+        table = TopicPairs.from_words(batch.words(self.words), self._known)
         word = table.word[table.real]
         place = table.place
         n_rows = len(self._known.group)

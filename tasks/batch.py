@@ -10,7 +10,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
-from jaxtyping import Bool, Int, Integer, Num, Shaped
+from jaxtyping import Bool, Integer, Num, Shaped
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -42,12 +42,12 @@ class Batch:
         labels: named integer labels, per example or per token. Bools become 0 and 1.
         index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
             cannot change a result. Defaults to ``0..batch-1``.
-        lacks: messages of ``label`` about missing labels. By name, the whole sentence. Under ``""``, the hint for all
-            other names, in which ``%r`` stands for the name.
+        lacks: error messages for labels that the batch does not have. The key is the label's name and the value the
+            whole message. The key ``""`` holds only the advice, for any other name. ``%r`` in it becomes that name.
 
     Raises:
-        InputError: when a field is no tensor, has a shape that does not fit ``tokens``, or is not of integers: tokens,
-            targets, index and labels.
+        InputError: when a field is no tensor, or its shape does not fit ``tokens``, or when tokens, targets, index or
+            labels are not integers.
 
     Example:
         >>> batch = Batch(torch.tensor([[1, 2], [3, 4]]), labels={"task": torch.tensor([0, 1])})
@@ -77,7 +77,7 @@ class Batch:
         self._check_labels()
         self._turn_bool_labels_into_integers()
 
-    # ---- checks ----
+    # ---- checks and conversions ----
 
     def _check_types(self) -> None:
         """Refuse lists and arrays: the batch would carry them to code that needs tensors."""
@@ -201,6 +201,17 @@ class Batch:
             raise InputError(f"no position {name!r} in this batch (it has {known}); add it to Batch.positions")
         return self.positions[name]
 
+    def token_mask(self) -> TokenMask:
+        """Return which positions hold real tokens. All do if there is no attention mask."""
+        if self.attention_mask is None:
+            return torch.ones_like(self.tokens, dtype=torch.bool)
+        return self.attention_mask
+
+    def words(self, label: str | None = None) -> PerToken:
+        """Return the word at each position, -1 at padding: its token, or the per-token label called ``label``."""
+        words = self.tokens if label is None else self.label(label, per="token")
+        return words if self.attention_mask is None else torch.where(self.attention_mask, words, -1)
+
     def lengths(self) -> PerExample:
         """Return the number of real tokens in each sequence."""
         if self.attention_mask is None:
@@ -211,9 +222,9 @@ class Batch:
         """Return the position of each sequence's first real token, whichever side is padded.
 
         Raises:
-            InputError: see ``check_real``.
+            InputError: see ``check_examples_are_real``.
         """
-        self.check_real()
+        self.check_examples_are_real()
         if self.attention_mask is None or len(self) == 0:
             return torch.zeros(len(self), dtype=torch.long, device=self.tokens.device)
         return self.attention_mask.long().argmax(dim=1)
@@ -222,16 +233,16 @@ class Batch:
         """Return the position of each sequence's last real token, whichever side is padded.
 
         Raises:
-            InputError: see ``check_real``.
+            InputError: see ``check_examples_are_real``.
         """
-        self.check_real()
+        self.check_examples_are_real()
         last = self.tokens.shape[1] - 1
         if self.attention_mask is None or len(self) == 0:
             return torch.full((len(self),), last, device=self.tokens.device)
         distance_from_end = self.attention_mask.flip(1).long().argmax(dim=1)
         return last - distance_from_end
 
-    def check_real(self) -> None:
+    def check_examples_are_real(self) -> None:
         """Refuse an example without a real token: all that could be measured of it is padding.
 
         Raises:
@@ -288,9 +299,7 @@ class Batch:
         n_tokens = self.tokens.shape[1]
         if length < n_tokens:
             raise InputError(f"length is {length}, but the batch has {n_tokens} tokens; give at least that")
-        attention_mask = self.attention_mask
-        if attention_mask is None:
-            attention_mask = torch.ones_like(self.tokens, dtype=torch.bool)
+        attention_mask = self.token_mask()
         loss_mask = self.loss_mask
         if loss_mask is None and self.targets is not None:
             loss_mask = attention_mask  # without a mask, the loss would count padding
@@ -382,19 +391,3 @@ def _check_same_fields(batches: Sequence[Batch]) -> None:
             raise InputError(
                 f"batch {number} has {fields}, but batch 0 has {expected}; join batches of the same fields"
             )
-
-
-# ---- which rows make a batch ----
-
-
-def real_tokens_of_batch(batch: Batch) -> Bool[Tensor, "batch pos"]:
-    """Return which positions are not padding."""
-    if batch.attention_mask is None:
-        return torch.ones_like(batch.tokens, dtype=torch.bool)
-    return batch.attention_mask
-
-
-def words_of_batch(batch: Batch, label: str | None) -> Int[Tensor, "batch pos"]:
-    """Return the word at each position, its token or a per-token label, -1 at padding."""
-    words = batch.tokens if label is None else batch.label(label, per="token")
-    return words if batch.attention_mask is None else torch.where(batch.attention_mask, words, -1)

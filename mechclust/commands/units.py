@@ -197,6 +197,21 @@ def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = _
     return ""
 
 
+def repeated_prompt_notes(repeated: int) -> list[str]:
+    """Note that some prompts repeat an earlier one.
+
+    Args:
+        repeated: how many do.
+    """
+    if not repeated:
+        return []
+    prompts = "prompts repeat" if repeated > 1 else "prompt repeats"
+    return [
+        f"{repeated} {prompts} an earlier one word for word, and intervals and chance take prompts to be "
+        "independent: give each once."
+    ]
+
+
 def _by_group(units: Sequence[str], groups: Sequence[str | None]) -> dict[str, list[str]]:
     by_group: dict[str, list[str]] = {}
     for unit, group in zip(units, groups, strict=True):

@@ -39,7 +39,7 @@ def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False)
 
 
 def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """Return the tokenizer and the configuration of a model that was given by name, as ``load_tokenizer``."""
+    """Return the tokenizer and the configuration of a model from ``resolve_model``, as ``load_tokenizer``."""
     if model.is_own_file:
         raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
     source = find_checkpoint(model.base, trust_remote_code=trust_remote_code)
@@ -64,10 +64,24 @@ def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False
 
 
 def tokenizer_source(adapter: str | Path | None, base: HuggingFaceCheckpoint) -> HuggingFaceCheckpoint:
-    """Return the source of the tokenizer for a model with this adapter, which often has one with a chat template."""
+    """Return the source of the tokenizer for a model with an adapter, whose own tokenizer often has a chat template."""
     if adapter is None or not (Path(adapter) / "tokenizer_config.json").exists():
         return base
-    return HuggingFaceCheckpoint(str(adapter), True, trusted=base.trusted)
+    return HuggingFaceCheckpoint(str(adapter), local=True, trusted=base.trusted)
+
+
+def read_checkpoint_tokenizer(source: HuggingFaceCheckpoint) -> Any:
+    """Read a checkpoint's tokenizer, as Hugging Face gives it.
+
+    Raises:
+        InputError: for a tokenizer that is damaged, or encodes no text.
+    """
+    from transformers import AutoTokenizer
+
+    with reading_hugging_face_part(source, "tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
+        tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
+    return tokenizer
 
 
 def check_has_tokenizer(model: str, tokenizer: Any, what: str) -> None:
@@ -99,30 +113,23 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
     return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
 
 
-def tokenizer_notes(tokenizer: Any, batches: Sequence[Batch], repeated: int) -> list[str]:
-    """Note prompts that carry less than they seem to: unknown words, and texts that occur twice.
+def unknown_token_notes(tokenizer: Any, batches: Sequence[Batch]) -> list[str]:
+    """Note if more than a tenth of the tokens are unknown words.
 
     Args:
-        tokenizer: that read them.
-        batches: the prompts as tokens.
-        repeated: how many prompts repeat an earlier one.
+        tokenizer: that read the texts.
+        batches: the texts as tokens.
     """
-    notes = []
-    if tokenizer.unk_token_id is not None and tokenizer.unk_token not in (tokenizer.bos_token, tokenizer.eos_token):
-        n_tokens = sum(int(batch.lengths().sum()) for batch in batches)
-        n_unknown = sum(_n_unknown(batch, tokenizer.unk_token_id) for batch in batches)
-        if n_unknown > _UNKNOWN_SHARE_NOTED * n_tokens:
-            notes.append(
-                f"{n_unknown / n_tokens:.0%} of the tokens are {tokenizer.unk_token}: the tokenizer does not know "
-                "these texts, so the numbers say little about what is in them."
-            )
-    if repeated:
-        prompts = "prompts repeat" if repeated > 1 else "prompt repeats"
-        notes.append(
-            f"{repeated} {prompts} an earlier one word for word, and intervals and chance take prompts to be "
-            "independent: give each once."
-        )
-    return notes
+    if tokenizer.unk_token_id is None or tokenizer.unk_token in (tokenizer.bos_token, tokenizer.eos_token):
+        return []
+    n_tokens = sum(int(batch.lengths().sum()) for batch in batches)
+    n_unknown = sum(_n_unknown(batch, tokenizer.unk_token_id) for batch in batches)
+    if n_unknown <= _UNKNOWN_SHARE_NOTED * n_tokens:
+        return []
+    return [
+        f"{n_unknown / n_tokens:.0%} of the tokens are {tokenizer.unk_token}: the tokenizer does not know "
+        "these texts, so the numbers say little about what is in them."
+    ]
 
 
 def _n_unknown(batch: Batch, unknown: int) -> int:
@@ -131,12 +138,12 @@ def _n_unknown(batch: Batch, unknown: int) -> int:
     return int((tokens == unknown).sum())
 
 
-def tokenizer_in_words(tokenization: Mapping[str, Any]) -> str:
+def tokenization_in_words(tokenization: Mapping[str, Any]) -> str:
     """Return the mapping from ``tokenization_of`` as a sentence.
 
     Example:
         >>> adds = "[CLS] before, [SEP] after"
-        >>> tokenizer_in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": adds})
+        >>> tokenization_in_words({"tokenizer": "BertTokenizer", "bos": "model", "chat": False, "adds": adds})
         "Texts are read with Hugging Face's BertTokenizer; special tokens: [CLS] before, [SEP] after (the last token)."
     """
     bos = "" if tokenization["bos"] == "model" else f" (--bos {tokenization['bos']})"
@@ -156,11 +163,11 @@ def _special_tokens_in_words(tokenization: Mapping[str, Any]) -> str:
 
 
 def check_tokenizers_alike(texts: Mapping[str, str], readers: Mapping[str, tuple[Any, Encode]]) -> list[str]:
-    """Refuse models that do not read texts as identical tokens.
+    """Refuse models that turn one of the texts into different tokens.
 
     Args:
         texts: by their names in errors, such as ``"prompt 3 of file.jsonl"``.
-        readers: tokenizer and encoder of each model, by its name in errors. The first is compared with each other.
+        readers: tokenizer and encoder of each model, by its name in errors. All others are compared with the first.
 
     Returns:
         Notes on vocabularies that differ only in tokens that no text has.
@@ -185,7 +192,9 @@ def check_tokenizers_alike(texts: Mapping[str, str], readers: Mapping[str, tuple
         n_different = _n_different_tokens(tokenizer, other_tokenizer)
         if n_different:
             tokens = "1 token" if n_different == 1 else f"{n_different} tokens"
-            notes.append(f"The vocabularies of {first} and {other} differ in {tokens}, which no prompt uses.")
+            notes.append(
+                f"The vocabularies of {first} and {other} differ in {tokens}, which none of the compared prompts uses."
+            )
     return notes
 
 
@@ -203,17 +212,3 @@ def _difference(tokenizer: Any, ids: list[int], other: Any, other_ids: list[int]
         if (i, name) != (j, other_name):
             return f"token {place} is {name!r}, id {i}, and {other_name!r}, id {j}"
     return f"{len(ids)} and {len(other_ids)} tokens"
-
-
-def read_checkpoint_tokenizer(source: HuggingFaceCheckpoint) -> Any:
-    """Read a checkpoint's tokenizer, as Hugging Face gives it.
-
-    Raises:
-        InputError: for a tokenizer that is damaged, or encodes no text.
-    """
-    from transformers import AutoTokenizer
-
-    with reading_hugging_face_part(source, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
-        tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
-    return tokenizer

@@ -39,17 +39,17 @@ _OTHER = "is not what this run measured; delete it and run the study again with 
 _WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
-def check_writable(out: Path, way: str = "choose another folder with --out") -> None:
+def check_writable(out: Path, way_out: str = "choose another folder with --out") -> None:
     """Refuse a folder that cannot be made or written to, and a full disk, before any work. No folder is made.
 
     Args:
         out: the folder.
-        way: out of it.
+        way_out: advice that ends the message of an error.
 
     Raises:
         InputError: saying why.
     """
-    nearest = _there(out)
+    nearest = _nearest_existing(out)
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:  # permissions or an empty file do not reveal a full disk
             file.write(bytes(_LEAST))
@@ -57,7 +57,7 @@ def check_writable(out: Path, way: str = "choose another folder with --out") -> 
             return
     except OSError as error:
         why = os.strerror(error.errno or errno.EACCES)
-    raise InputError(f"cannot write to {str(out.absolute())!r} ({why}); {way}")
+    raise InputError(f"cannot write to {str(out.absolute())!r} ({why}); {way_out}")
 
 
 def check_folder(out: Path, command: str, way_out: str = WAY_OUT) -> None:
@@ -68,8 +68,8 @@ def check_folder(out: Path, command: str, way_out: str = WAY_OUT) -> None:
 
     Args:
         out: the folder.
-        command: as it is called, such as ``"clusters"``.
-        way_out: out of it.
+        command: the command's name, such as ``"clusters"`` or ``"run mossa"``.
+        way_out: advice that ends the message of an error.
 
     Raises:
         InputError: for a folder of another command or of unknown files, a link out of the folder, and a file of the
@@ -78,11 +78,12 @@ def check_folder(out: Path, command: str, way_out: str = WAY_OUT) -> None:
     check_writable(out)
     manifest = read_manifest(out, way_out)
     owner = manifest.command or _run_in(out, way_out)
-    if not owner and _may_hold_ours(out):
+    if not owner and _has_unlisted_files(out):
         raise InputError(f"{str(out)!r} holds files that no {MANIFEST} lists; {way_out}")
     if owner not in ("", command):
         raise InputError(f"{str(out)!r} holds a report of mechclust {owner}; {way_out}")
     _check_links(out, way_out)
+    # Figures of unknown origin: as a name that the manifest does not list, they are refused.
     figures = ["figures"] if not manifest.files and _holds_files(out / "figures") else []
     check_folder_files(out, [*manifest.files, *_PAGES, *figures], way_out)
 
@@ -97,8 +98,8 @@ def _run_in(out: Path, way_out: str) -> str:
         return ""
 
 
-def _may_hold_ours(folder: Path) -> bool:
-    """Return whether a folder has a file of a type that mechclust writes, or a folder with files in it."""
+def _has_unlisted_files(folder: Path) -> bool:
+    """Return whether a folder without a manifest has a file of a kind that mechclust writes, or a folder with files."""
     entries = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
     return any(_holds_files(path) or path.suffix in _WRITTEN_KINDS or path.name == "command.txt" for path in entries)
 
@@ -141,7 +142,9 @@ def claim_folder(out: Path, command: str, subject: Mapping[str, str] | None = No
 
 @contextmanager
 def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[None]:
-    """Begin a run in the folder ``out``, or resume one of equal study and settings. The block owns the folder.
+    """Begin a run in the folder ``out``, or resume it there if study and settings are the same.
+
+    Use as a ``with`` block.
 
     Temporary files of killed processes are removed. If somebody removes the folder inside the block, later files still
     belong to this run, and the record is written again at the end.
@@ -159,6 +162,19 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
             )
         check_folder(out, f"run {study}")
         _begin(out, study, config)
+    _check_same_run(out, study, config)
+    check_folder(out, f"run {study}")
+    remove_leftovers(out, recursive=True)
+    try:
+        yield
+    finally:
+        if out.is_dir() and not (out / "config.json").exists():
+            with suppress(InputError):
+                _begin(out, study, config)
+
+
+def _check_same_run(out: Path, study: str, config: Mapping[str, Any]) -> None:
+    """Refuse a folder with a run of another study or other settings, naming the first that differs."""
     held = read_run_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"
     if not different and held["config"] != config:
@@ -171,14 +187,6 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
             "or the same settings to continue"
         )
-    check_folder(out, f"run {study}")
-    remove_leftovers(out, recursive=True)
-    try:
-        yield
-    finally:
-        if out.is_dir() and not (out / "config.json").exists():
-            with suppress(InputError):
-                _begin(out, study, config)
 
 
 def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
@@ -205,17 +213,17 @@ def save_folder_results(
     write_folder_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 
-def free_folder_bytes(out: Path) -> int:
-    """Return the bytes that are free where ``out`` is, or would be made."""
-    return shutil.disk_usage(_there(out)).free
+def free_disk_bytes(out: Path) -> int:
+    """Return the free bytes of the disk on which ``out`` is, or would be made."""
+    return shutil.disk_usage(_nearest_existing(out)).free
 
 
-def folder_bytes(rows: Path) -> int:
-    """Return the bytes of the hidden states that are kept in a folder already."""
-    return sum(path.stat().st_size for path in rows.rglob("*.safetensors"))
+def safetensors_bytes(folder: Path) -> int:
+    """Return the bytes of the ``.safetensors`` files at any depth of a folder, 0 if it is missing."""
+    return sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
 
 
-def _there(out: Path) -> Path:
+def _nearest_existing(out: Path) -> Path:
     """Return a folder, or the nearest existing one above it."""
     out = out.absolute()
     return next(path for path in (out, *out.parents) if path.exists())
@@ -243,7 +251,7 @@ def check_folder_files(folder: Path, names: Iterable[str], way_out: str = WAY_OU
             raise InputError(f"{str(path)!r} {why}; move it away, or {way_out}")
 
 
-def _check_links(folder: Path, way_out: str = WAY_OUT) -> None:
+def _check_links(folder: Path, way_out: str) -> None:
     """Refuse a folder with a link that leads out of it or in a circle, because files behind the link are not ours.
 
     Raises:
@@ -293,7 +301,8 @@ def replace_folder_files(folder: Path, contents: Mapping[str, bytes], way_out: s
     """Write files, and delete all others that the manifest lists.
 
     Raises:
-        InputError: as ``check_folder_files``, before any file is written or deleted. Also if a file cannot be.
+        InputError: as ``check_folder_files``, before any file is written or deleted. Also if a file cannot be
+            written or deleted.
     """
     manifest = read_manifest(folder, way_out)
     check_folder_files(folder, {*manifest.files, *contents}, way_out)
@@ -328,8 +337,9 @@ def forget_measured_files(folder: Path) -> None:
 def check_measured_files(folder: Path) -> None:
     """Refuse a run in which a file of ``results/`` was replaced, such as by one of another seed, step or split.
 
-    Every file says where it belongs. In a finished run their content is known too, unless checksums are not compared.
-    Missing or damaged files are left to the code that reads them.
+    Every saved ``ProbeResult`` records its place, which is compared always. The manifest of a finished run also has
+    each file's digest, which is compared unless ``MECHCLUST_VERIFY=0``. Code that reads a file reports it if it is
+    missing or damaged.
 
     Raises:
         InputError: naming the first file that is not as the run wrote it.

@@ -114,7 +114,7 @@ def readable_batch(batch: Batch, models: Mapping[str, HookedModel]) -> Batch:
         InputError: for other ids outside a vocabulary, more tokens than a model's context, and an example without a
             real token.
     """
-    batch.check_real()
+    batch.check_examples_are_real()
     tokens = batch.tokens
     if tokens.dtype not in (torch.int32, torch.int64):  # other integers cannot be embedded
         tokens = tokens.long()

@@ -124,7 +124,7 @@ class _Mean(Readout):
     """See ``mean``."""
 
     def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        batch.check_real()
+        batch.check_examples_are_real()
         is_half = activation.dtype in (torch.float16, torch.bfloat16)
         summed_in = torch.float32 if is_half else activation.dtype
         if batch.attention_mask is None:

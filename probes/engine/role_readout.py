@@ -17,7 +17,6 @@ from probes.functional.arrays import exact_dtype
 from probes.functional.head_roles import RowsOfExample, first_role_keys, keys_at_offset, permuted_role_attention
 from probes.functional.permutation_test import enough_permutations
 from tasks import Batch
-from tasks.batch import real_tokens_of_batch
 
 TESTED_ROLES = ("duplicate", "induction")  # by permuting token ids
 OTHER_PLACES = ("first", "duplicate", "induction", "local")  # after the offsets from 0
@@ -275,7 +274,7 @@ class _RoleTexts:
     @classmethod
     def from_batch(cls, batch: Batch, max_offset: int, attention: Attention) -> _RoleTexts:
         """Return the texts of a batch, with offsets of up to ``max_offset``."""
-        real = real_tokens_of_batch(batch)
+        real = batch.token_mask()
         keys = [keys_at_offset(real, offset) for offset in range(max_offset + 1)]
         return cls(batch.tokens, real, attention.looks_ahead(real), torch.stack([*keys, first_role_keys(real)], dim=-1))
 
@@ -336,7 +335,7 @@ class _RoleTexts:
 
 def _positions(batch: Batch, example: int) -> Int[Tensor, "pos"]:
     """Return the positions of an example's tokens without padding."""
-    return real_tokens_of_batch(batch)[example].nonzero().flatten()
+    return batch.token_mask()[example].nonzero().flatten()
 
 
 def _rows(

@@ -352,7 +352,7 @@ def _with_batches(
     """
     if isinstance(states, Tensor):
         batch = Batch(torch.zeros(states.shape[:2], dtype=torch.int64), mask, positions=positions, index=index)
-        batch.check_real()
+        batch.check_examples_are_real()
         yield states, batch
         return
     for i, x in enumerate(states):
@@ -375,7 +375,7 @@ def _digests(
         raise InputError(f"tokens is for {len(tokens)} examples and the rows for {n}; give tokens for every example")
     if isinstance(tokens, (Tensor, np.ndarray)):
         batches = [Batch(_tensor("tokens", tokens).cpu(), None if mask is None else mask.cpu(), index=index)]
-        batches[0].check_real()
+        batches[0].check_examples_are_real()
     else:
         batches = [Batch(_tensor("tokens", ids).reshape(1, -1)) for ids in tokens]
     given = torch.cat([batch.lengths() for batch in batches])

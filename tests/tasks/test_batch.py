@@ -105,7 +105,7 @@ def test_an_example_without_a_real_token_has_no_position() -> None:
     hidden[2] = False
     batch = Batch(TOKENS, hidden, index=torch.tensor([10, 11, 12, 13]))
     message = re.escape("example index 12 has no real token (its attention mask is all 0); leave it out")
-    for ask in (batch.last_positions, batch.first_positions, batch.check_real):
+    for ask in (batch.last_positions, batch.first_positions, batch.check_examples_are_real):
         with pytest.raises(InputError, match=f"^{message}$"):
             ask()
     none = Batch(torch.zeros(2, 0, dtype=torch.long), index=torch.tensor([7, 8]))

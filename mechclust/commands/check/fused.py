@@ -18,7 +18,6 @@ from probes.engine.attention import Attention, EagerAttention
 from probes.engine.recorder import record
 from probes.engine.sites import attention, resolve
 from tasks import InputError
-from tasks.batch import real_tokens_of_batch
 
 _CLASSES = 3  # of keys, drawn at random
 _KEYS = 4  # of each query, drawn at random
@@ -93,7 +92,7 @@ def _distances(checked: CheckedModel, case: ReferenceCase, sites: list[str]) -> 
         if not case.padded:
             raise
         return {}
-    real = real_tokens_of_batch(batch)[:, None, :, None]
+    real = batch.token_mask()[:, None, :, None]
     ways = []
     for values in case.by_positions.values():
         distances = {}

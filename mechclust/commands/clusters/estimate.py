@@ -11,7 +11,7 @@ import torch
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.clusters.inputs import Inputs
 from mechclust.commands.cost import HALF_CLUSTERING_OVERHEAD_S, LABEL_WIDTH, Cost, relabelling_seconds
-from mechclust.report.folder import folder_bytes, free_folder_bytes
+from mechclust.report.folder import free_disk_bytes, safetensors_bytes
 from mechclust.report.resources import matmul_speed
 from mechclust.report.text import GIB, duration_text, size_text
 from probes.functional.linear_decodability import ALPHAS
@@ -144,8 +144,8 @@ class Estimate:
         )
 
     def _check_disk(self, needed: int, out: Path, rows: Path) -> None:
-        to_write = max(0, needed - folder_bytes(rows)) + _REPORT_BYTES
-        free = free_folder_bytes(out)
+        to_write = max(0, needed - safetensors_bytes(rows)) + _REPORT_BYTES
+        free = free_disk_bytes(out)
         if to_write <= free:
             return
         models = "the model" if self.n_models == 1 else f"{self.n_models} models"

@@ -15,7 +15,7 @@ from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
 from mechclust.commands.units import TEMPLATE
 from mechclust.evidence.intervals import interval_text
-from mechclust.models.tokenizers import tokenizer_in_words
+from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.p_values import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
 from mechclust.report.text import first_few, layers_text, list_text, ranges_text, span_text
@@ -288,7 +288,7 @@ def caveats(result: Measurements) -> list[str]:
     return [
         *result.input_notes,
         f"{metadata['n']} prompts, hidden state at {config.states}{after}; clusters: {clusters}.",
-        *([tokenizer_in_words(metadata["tokenization"])] if "tokenization" in metadata else []),
+        *([tokenization_in_words(metadata["tokenization"])] if "tokenization" in metadata else []),
         *_on_given(result),
         f"Chance: 95% of the indices when labels are permuted among the {exchanged}; p: the share of "
         f"{config.n_permutations} such permutations at least as high. Above chance: p of at most "

@@ -19,14 +19,14 @@ from mechclust.commands.compare.roles import role_sequences
 from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_clusters
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
-from mechclust.commands.units import Units, units_of
+from mechclust.commands.units import Units, repeated_prompt_notes, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_tokenizers_alike, tokenization_of, tokenizer_notes
+from mechclust.models.tokenizers import check_tokenizers_alike, tokenization_of, unknown_token_notes
 from mechclust.models.whole_weights import check_whole_weights
-from mechclust.report.folder import check_folder, folder_bytes, free_folder_bytes
+from mechclust.report.folder import check_folder, free_disk_bytes, safetensors_bytes
 from mechclust.report.text import GIB
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
@@ -225,7 +225,7 @@ def _tokenize(
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    return batches, [*notes, *tokenizer_notes(tokenizer, batches, prompts.repeated)]
+    return batches, [*notes, *unknown_token_notes(tokenizer, batches), *repeated_prompt_notes(prompts.repeated)]
 
 
 def _widths(size: Sizes) -> list[int]:
@@ -265,8 +265,8 @@ def _check_disk(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], out: Path) ->
     for model, size in sizes.items():
         n_prompts = sum(map(len, inputs.batches_of(model.task)))
         total += n_prompts * sum(_widths(size)) * getattr(torch, model.dtype).itemsize
-    free = free_folder_bytes(out)
-    if total - folder_bytes(out / "rows") > free:
+    free = free_disk_bytes(out)
+    if total - safetensors_bytes(out / "rows") > free:
         n = sum(map(len, inputs.batches))
         tuned = _widths(sizes[inputs.checkpoints[1]])
         raise InputError(

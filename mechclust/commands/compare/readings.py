@@ -14,7 +14,7 @@ from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.commands.compare.roles import role_readings
 from mechclust.evidence.intervals import interval_text
-from mechclust.models.tokenizers import tokenizer_in_words
+from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
 from mechclust.report.text import LAYERS, first_few, layers_text, list_text, ranges_text, span_text
 from tasks.text.visible import shortened
@@ -321,7 +321,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         which = "every label" if len(small) == len(counts) else list_text(map(shortened, small.index))
         notes.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; use debiased_cka.")
     if result.tokenization:
-        notes.append(tokenizer_in_words(result.tokenization))
+        notes.append(tokenization_in_words(result.tokenization))
     return [
         *notes,
         *result.notes,

@@ -7,7 +7,7 @@ from itertools import chain
 
 from mechclust.commands.heads.inputs import NATURAL_TEXT, REPEATED
 from mechclust.commands.heads.measurements import NAMES, Measurements, RoleSummary
-from mechclust.models.tokenizers import tokenizer_in_words
+from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
 from mechclust.report.text import counted
 from probes.head_roles import ALPHA, LEAST_EXCESS, LEAST_LOCALITY
@@ -93,7 +93,7 @@ def caveats(result: Measurements) -> list[str]:
         f"{config.periods[0]} to {config.periods[1]} tokens ({roles.metadata['n']} measured).",
         *_on_text(result),
         *_on_random_weights(result),
-        tokenizer_in_words(result.tokenization),
+        tokenization_in_words(result.tokenization),
         *result.input_notes,
         *_probe_notes(result),
     ]

@@ -15,14 +15,19 @@ from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
-from mechclust.commands.units import Units, units_of
+from mechclust.commands.units import Units, repeated_prompt_notes, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.hugging_face_checkpoint import find_checkpoint, read_checkpoint_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenized_prompts import tokenize_prompts
-from mechclust.models.tokenizers import tokenization_of, tokenizer_and_config, tokenizer_in_words, tokenizer_notes
+from mechclust.models.tokenizers import (
+    tokenization_in_words,
+    tokenization_of,
+    tokenizer_and_config,
+    unknown_token_notes,
+)
 from mechclust.models.whole_weights import check_whole_weights
 from probes.engine.examples_digest import token_digests
 from probes.store.digest import digest_of
@@ -119,8 +124,9 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         corpus=corpus,
         topics=topics,
         notes=[
-            tokenizer_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
-            *tokenizer_notes(reader, batches, prompts.repeated),
+            tokenization_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
+            *unknown_token_notes(reader, batches),
+            *repeated_prompt_notes(prompts.repeated),
             units.sentence,
             *adapter_fit_notes([series[-1].model]),
             *corpus_notes,

@@ -14,7 +14,7 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
-from mechclust.report.folder import folder_bytes, free_folder_bytes
+from mechclust.report.folder import free_disk_bytes, safetensors_bytes
 from mechclust.report.resources import matmul_speed
 from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, tuned_adapter_at
@@ -93,8 +93,8 @@ class Plan:
         """
         folders = [out / "adapters" / name for name in self.steps]
         begun = [folder for folder in folders if tuned_adapter_at(folder) is None]
-        adapters = sum(max(0, self.adapter - folder_bytes(folder)) for folder in begun)
-        return max(0, self.rows - folder_bytes(out / "rows")) + adapters + _REPORT_BYTES
+        adapters = sum(max(0, self.adapter - safetensors_bytes(folder)) for folder in begun)
+        return max(0, self.rows - safetensors_bytes(out / "rows")) + adapters + _REPORT_BYTES
 
     def check(self, config: MossaConfig, out: Path) -> None:
         """Refuse what does not fit on the disk or the device.
@@ -102,7 +102,7 @@ class Plan:
         Raises:
             InputError: with both numbers.
         """
-        free = free_folder_bytes(out)
+        free = free_disk_bytes(out)
         lacking = self.lacking(out)
         if lacking > free:
             more = "" if lacking == self.disk else " beside what it has kept"

@@ -7,7 +7,7 @@ from typing import Any
 
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.tables import KINDS
-from mechclust.models.tokenizers import tokenizer_in_words
+from mechclust.models.tokenizers import tokenization_in_words
 from tasks.text.topic_model import least_topic_model_threshold
 
 _TOO_FEW = "fewer than two topics keep a word, so there is nothing to compare"
@@ -102,7 +102,7 @@ def tokenization_notes(tokenization: Mapping[str, Any]) -> list[str]:
     Args:
         tokenization: as from ``mechclust.models.tokenizers.tokenization_of``.
     """
-    notes = [tokenizer_in_words(tokenization)]
+    notes = [tokenization_in_words(tokenization)]
     if " before" not in tokenization.get("adds", " before"):
         notes.append(
             "The tokenizer puts no special token before a text, so heads that attend mostly to the first token attend "

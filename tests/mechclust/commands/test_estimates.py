@@ -98,8 +98,8 @@ class TestClusters:
 
     @pytest.mark.parametrize(("free", "kept", "fits"), [(164, 0, True), (163, 0, False), (114, 50, True)])
     def test_hidden_states_that_are_kept_need_no_room(self, monkeypatch, tmp_path, free, kept, fits):
-        monkeypatch.setattr(clusters, "free_folder_bytes", lambda folder: free * 2**20)
-        monkeypatch.setattr(clusters, "folder_bytes", lambda folder: kept * 2**20)
+        monkeypatch.setattr(clusters, "free_disk_bytes", lambda folder: free * 2**20)
+        monkeypatch.setattr(clusters, "safetensors_bytes", lambda folder: kept * 2**20)
         found = clusters.Estimate(
             40, 2, 75, 100, disk=100 * 2**20, layer=None, operations=None, measuring=None, drawing=DRAWING
         )
@@ -167,7 +167,7 @@ class TestMossa:
     @pytest.mark.parametrize(("rows", "kept"), [(500, 500), (3 * 2**20, 3 * 2**20), (4 * 2**20, 3 * 2**20)])
     def test_what_is_kept_needs_no_room(self, monkeypatch, tmp_path, rows, kept):
         sizes = {"a": 1000, "rows": rows}
-        monkeypatch.setattr(mossa, "folder_bytes", lambda folder: sizes.get(folder.name, 0))
+        monkeypatch.setattr(mossa, "safetensors_bytes", lambda folder: sizes.get(folder.name, 0))
         assert self.PLAN.lacking(tmp_path) == self.PLAN.disk - 1000 - kept
 
     def test_words(self):

@@ -28,7 +28,7 @@ from mechclust.models import load_tokenizer
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.instruction_format import InstructionFormat
 from mechclust.models.plain_model import plain_model
-from mechclust.models.tokenizers import tokenization_of, tokenizer_in_words
+from mechclust.models.tokenizers import tokenization_in_words, tokenization_of
 from mechclust.training import ProbeHook
 from probes import NDims, collect_rows, run, run_stores, save_rows
 from tasks import Corpus, InputError, LabelledPrompts
@@ -321,7 +321,7 @@ class TestReportsStateIt:
         assert ids == [2, 3][begins == "none" :]  # the tokenizer adds none to it
         recorded = tokenization_of(tokenizer, chat=True)
         assert recorded["begins"] == begins
-        assert ("<s>" in tokenizer_in_words(recorded)) == (begins == "<s>")
+        assert ("<s>" in tokenization_in_words(recorded)) == (begins == "<s>")
         assert tokenization_of(tokenizer, chat=True, bos="yes")["begins"] == "<s>"
         assert tokenization_of(tokenizer, chat=True, bos="no")["begins"] == "none"
 

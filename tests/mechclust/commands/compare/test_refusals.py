@@ -247,5 +247,6 @@ class TestTokenizers:
         tokenizer.add_tokens(["<user>", "<model>"])
         tokenizer.save_pretrained(other)
         assert read_inputs(str(gpt2), str(other), config, out).notes[0] == (
-            f"The vocabularies of base {str(gpt2)!r} and tuned {str(other)!r} differ in 2 tokens, which no prompt uses."
+            f"The vocabularies of base {str(gpt2)!r} and tuned {str(other)!r} differ in 2 tokens, which none of "
+            "the compared prompts uses."
         )

@@ -17,7 +17,7 @@ from mechclust.commands.mossa.inputs import chosen_examples, read_inputs
 from mechclust.commands.mossa.jobs import other_tasks
 from mechclust.commands.mossa.models import models_of
 from mechclust.commands.mossa.states import comparison_device
-from mechclust.report.folder import folder_bytes
+from mechclust.report.folder import safetensors_bytes
 from tasks import InputError
 from tasks.text.instructions import MISC
 from tests.mechclust.commands.mossa import tiny
@@ -127,14 +127,14 @@ class TestRoom:
         plan = Plan.from_inputs(read_inputs(str(base), config), config)
         assert plan.lacking(tmp_path) == plan.disk
         report = plan.disk - plan.rows - len(plan.steps) * plan.adapter
-        assert plan.lacking(out) == report + max(0, plan.rows - folder_bytes(out / "rows"))
+        assert plan.lacking(out) == report + max(0, plan.rows - safetensors_bytes(out / "rows"))
         begun = replace(plan, steps={**plan.steps, "control-more": 3})
         assert begun.lacking(out) == plan.lacking(out) + plan.adapter
 
     def test_too_little_is_refused(self, result, base, tasks, out, tmp_path, monkeypatch):
         config = tiny.settings(tasks, svcca=True, keep_rows=True)
         plan = replace(Plan.from_inputs(read_inputs(str(base), config), config), rows=2**30)
-        monkeypatch.setattr("mechclust.commands.mossa.estimate.free_folder_bytes", lambda _: 2**20)
+        monkeypatch.setattr("mechclust.commands.mossa.estimate.free_disk_bytes", lambda _: 2**20)
         with pytest.raises(InputError) as caught:
             plan.check(config, tmp_path)
         assert str(caught.value).startswith("the run takes up to 1.06 GiB on disk, but ")
