@@ -139,7 +139,7 @@ class CheckReport:
                 check.detail,
                 max(_LINE_WIDTH, len(start) + 40),
                 initial_indent=start,
-                subsequent_indent=" " * len(start),
+                subsequent_indent="".ljust(len(start)),
                 break_long_words=False,
                 break_on_hyphens=False,
             )
