@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mechclust.commands.folder import own_folder
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
-from mechclust.report.page import write_report
+from mechclust.report.page import write_report_page
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from probes import ProbeResult
@@ -96,10 +96,10 @@ class MeasuredResult(ABC):
             config: the settings.
             results: the measurements, by the name of their file.
             tables: by name, for ``NAME.csv``.
-            print_figures: as in ``write_report``.
+            print_figures: as in ``write_report_page``.
         """
         with own_folder(out, command):
-            return write_report(
+            return write_report_page(
                 out,
                 command=command,
                 title=self.title,

@@ -28,7 +28,7 @@ from probes.store.files import (
     write_errors,
     write_json,
 )
-from probes.store.whole_files import is_whole_file
+from probes.store.safetensors_files import is_whole_file
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least

@@ -29,7 +29,7 @@ _UNFOLDED_FIGURES = 3  # after the first
 _WIDEST_ASPECT = 2.0  # width / height of a figure next to a table
 
 
-def write_report(
+def write_report_page(
     out: str | Path,
     *,
     title: str,

@@ -12,7 +12,7 @@ from typing import Any
 from mechclust.models import build_model, model_for, read_saved_model_metadata, save_model
 from mechclust.training import train
 from probes import HookedModel, ProbeResult, load_result
-from probes.store.whole_files import is_whole_file
+from probes.store.safetensors_files import is_whole_file
 from tasks import InputError, SkillSuite, Task
 
 

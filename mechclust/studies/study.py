@@ -26,7 +26,7 @@ from mechclust.report.folder import (
 )
 from mechclust.report.html import table_html
 from mechclust.report.manifest import read_manifest
-from mechclust.report.page import write_report
+from mechclust.report.page import write_report_page
 from mechclust.report.panel import Panel
 from mechclust.report.run_record import read_run_record
 from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
@@ -350,7 +350,7 @@ def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = Fa
         views={**analysis.views, **further_views(out)},
         notes=[*analysis.notes, *family_notes(analysis.findings), *further_notes(out)],
     )
-    write_report(
+    write_report_page(
         out,
         title=study.title,
         source=study.source,

@@ -20,8 +20,8 @@ from probes.engine.examples_digest import ExamplesDigest
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel
 from probes.engine.parameters import parameter_json
+from probes.store.safetensors_files import is_whole_file
 from probes.store.versions import package_versions
-from probes.store.whole_files import is_whole_file
 from tasks import Batch, InputError, Task
 
 _WAY_OUT = "give another folder, or the same settings to continue"

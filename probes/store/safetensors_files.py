@@ -16,7 +16,7 @@ from jaxtyping import Shaped, UInt8
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from probes.store.files import RECREATE, RECREATE_OURS, DamagedError, files_are_verified, replacing_file
+from probes.store.files import RECREATE, RECREATE_OURS, DamagedError, files_are_verified, read_json, replacing_file
 from tasks import InputError
 
 _NO_CHECKSUM = "0" * 32  # stands in a header while the checksum is computed
@@ -152,3 +152,15 @@ def _reading(path: str | Path) -> Iterator[None]:
     except (SafetensorError, OSError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{str(path)!r} is truncated or not a safetensors file ({why}); {RECREATE_OURS}") from None
+
+
+def is_whole_file(path: str | Path) -> bool:
+    """Return whether a safetensors or JSON file that mechclust wrote is there, undamaged. Cost: reading it once."""
+    path = Path(path)
+    try:
+        if path.suffix == ".json":
+            read_json(path)
+            return True
+        return "checksum" in check_safetensors(path)
+    except InputError:
+        return False

@@ -22,7 +22,7 @@ from mechclust.report.run_record import read_run_record
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, Snapshots, TrainConfig, train, train_ensemble
 from probes import CKA, ProbeResult, RowStore, attach, load_result, residual, save_rows
-from probes.store.whole_files import is_whole_file
+from probes.store.safetensors_files import is_whole_file
 from tasks import Batch, InputError, SparseModularAddition
 
 MODEL = ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2)

@@ -28,8 +28,7 @@ from probes.store.files import (
     write_atomic,
     write_json,
 )
-from probes.store.safetensors_files import read_safetensors, write_safetensors
-from probes.store.whole_files import is_whole_file
+from probes.store.safetensors_files import is_whole_file, read_safetensors, write_safetensors
 from tasks import InputError
 
 HEADER = {"format": "mechclust-demo-1", "text": 'ü "checksum":"' + "0" * 32}

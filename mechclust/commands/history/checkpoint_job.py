@@ -34,9 +34,8 @@ from probes.engine.hooked_model import evaluation_mode, forward
 from probes.store.digest import digest_of
 from probes.store.file_names import file_name
 from probes.store.files import read_json, write_json
-from probes.store.safetensors_files import read_safetensors, write_safetensors
+from probes.store.safetensors_files import is_whole_file, read_safetensors, write_safetensors
 from probes.store.versions import package_versions
-from probes.store.whole_files import is_whole_file
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 

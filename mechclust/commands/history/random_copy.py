@@ -15,9 +15,8 @@ from mechclust.commands.settings import stamps_of
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sketch import WeightSketch, constant_sketch_values, weight_sketch
 from probes.store.digest import digest_of
-from probes.store.safetensors_files import read_safetensors, write_safetensors
+from probes.store.safetensors_files import is_whole_file, read_safetensors, write_safetensors
 from probes.store.versions import package_versions
-from probes.store.whole_files import is_whole_file
 from tasks import InputError
 
 

@@ -19,7 +19,7 @@ from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, 
 from mechclust.mossa.nan_statistics import nan_mean
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import TaskCurves
-from mechclust.training.tuning import Tuned
+from mechclust.training.tuning import TunedAdapter
 from probes import ProbeResult
 from probes.functional.intervals import interval_from_halves
 from probes.store.file_names import file_name
@@ -48,7 +48,7 @@ class Measurements:
     readability: Mapping[str, Mapping[str, float]]
     of_task: Mapping[str, Mapping[str, ProbeResult]]
     of_model: Mapping[str, Mapping[str, ProbeResult]]
-    trained: Mapping[Model, Tuned]
+    trained: Mapping[Model, TunedAdapter]
     failed: Mapping[Model, str]
     n_layers: int
     d: int

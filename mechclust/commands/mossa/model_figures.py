@@ -26,7 +26,7 @@ from mechclust.mossa.published import DIMS
 from mechclust.report.axes import bare_axis, direct_labels, subplots
 from mechclust.report.figure_text import figure_text
 from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, SOFT, category_style
-from mechclust.training.tuning import Tuned
+from mechclust.training.tuning import TunedAdapter
 
 _MULTI_TASK = {TUNED: (ORANGE, "on all tasks"), UNSEEN: (BLUE, "without held-out")}
 _NOT_LEARNT = "#b3382c"
@@ -63,11 +63,11 @@ def losses_figure(result: Measurements) -> Figure:
     return figure
 
 
-def _loss_panels(result: Measurements) -> dict[str, dict[Model, Tuned]]:
+def _loss_panels(result: Measurements) -> dict[str, dict[Model, TunedAdapter]]:
     """Return the adapters with a curve, by title of their panel."""
     clusters = dict(zip(result.tasks, result.clusters, strict=True))
-    panels: dict[str, dict[Model, Tuned]] = {}
-    by_cluster: dict[str, dict[Model, Tuned]] = {}
+    panels: dict[str, dict[Model, TunedAdapter]] = {}
+    by_cluster: dict[str, dict[Model, TunedAdapter]] = {}
     for model, tuned in result.trained.items():
         if tuned.losses and model.kind in _MULTI_TASK:
             panels.setdefault("multi-task models", {})[model] = tuned
@@ -78,7 +78,7 @@ def _loss_panels(result: Measurements) -> dict[str, dict[Model, Tuned]]:
     return panels
 
 
-def _draw_losses(axis: Axes, adapters: dict[Model, Tuned]) -> list[Label]:
+def _draw_losses(axis: Axes, adapters: dict[Model, TunedAdapter]) -> list[Label]:
     labels = []
     tasks = list(dict.fromkeys(model.task for model in adapters))
     for model, tuned in adapters.items():

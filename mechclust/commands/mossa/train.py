@@ -10,7 +10,7 @@ from pathlib import Path
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import TUNED, Model, ResidentBase, run_on_base
 from mechclust.training.diverged import DivergedError
-from mechclust.training.tuning import Tuned, tune_adapter, tuned_adapter_at
+from mechclust.training.tuning import TunedAdapter, tune_adapter, tuned_adapter_at
 from tasks import InputError
 
 
@@ -23,7 +23,7 @@ class Trained:
         failed: why a model's training was given up, by model.
     """
 
-    adapters: dict[Model, Tuned]
+    adapters: dict[Model, TunedAdapter]
     failed: dict[Model, str]
 
 

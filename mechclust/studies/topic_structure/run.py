@@ -52,8 +52,8 @@ from mechclust.training import Callback, ProbeCallback, train
 from mechclust.training.results_by_step import loss_result
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.engine.fingerprint import fingerprint
+from probes.store.safetensors_files import is_whole_file
 from probes.store.versions import package_versions
-from probes.store.whole_files import is_whole_file
 from tasks import Batch, TopicDocuments
 
 LOSS = "loss.safetensors"

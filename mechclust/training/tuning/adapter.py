@@ -40,7 +40,7 @@ _CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedAdapter:
     """A trained adapter.
 
     Attributes:
@@ -72,7 +72,7 @@ def tune_adapter(
     name: str = "adapter",
     source: str | None = None,
     progress: bool = False,
-) -> Tuned:
+) -> TunedAdapter:
     """Train an adapter on answers and keep it in ``folder``. A finished one is not trained again.
 
     Only the answers' tokens have a loss. After an interruption, even by ``kill -9``, repeating the call resumes from
@@ -125,7 +125,9 @@ def tune_adapter(
     return _tuned(folder, {**subject, **record})
 
 
-def tuned_adapter_at(folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter") -> Tuned | None:
+def tuned_adapter_at(
+    folder: str | Path, subject: dict[str, Any] | None = None, name: str = "adapter"
+) -> TunedAdapter | None:
     """Return the finished adapter in a folder, or ``None`` if it is missing or damaged.
 
     Raises:
@@ -243,10 +245,10 @@ def _is_undamaged(folder: Path, record: dict[str, Any]) -> bool:
         return False
 
 
-def _tuned(folder: Path, record: dict[str, Any]) -> Tuned:
+def _tuned(folder: Path, record: dict[str, Any]) -> TunedAdapter:
     losses = tuple((int(step), float(loss)) for step, loss in record["losses"])
     settings = record["config"]
-    return Tuned(
+    return TunedAdapter(
         folder=folder,
         steps=record["steps"],
         losses=losses,

@@ -18,7 +18,7 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.axes import subplots
 from mechclust.report.figure_text import figure_text
 from mechclust.report.html import table_html
-from mechclust.report.page import render_report, write_report
+from mechclust.report.page import render_report, write_report_page
 from mechclust.report.panel import Panel
 from mechclust.report.pictures import png_bytes
 from mechclust.report.style import MATHTEXT
@@ -167,7 +167,7 @@ class TestPage:
     @pytest.mark.parametrize("name", HOSTILE)
     def test_a_report_of_any_text_is_written(self, tmp_path, name, figure):
         text = HOSTILE[name]
-        report = write_report(
+        report = write_report_page(
             tmp_path,
             title=text,
             source=text,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mechclust.report import Analysis, Panel, write_report
+from mechclust.report import Analysis, Panel, write_report_page
 from mechclust.report.folder import check_folder, open_folder
 from mechclust.report.manifest import read_manifest, write_manifest
 from probes import ProbeResult
@@ -26,7 +26,7 @@ def panel(name: str) -> Panel:
 
 
 def report(out: Path, *figures: str, **more: object) -> Path:
-    return write_report(out, **ABOUT, analysis=Analysis(panels=[panel(name) for name in figures]), **more)
+    return write_report_page(out, **ABOUT, analysis=Analysis(panels=[panel(name) for name in figures]), **more)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -161,7 +161,7 @@ def test_a_report_that_was_interrupted_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr("mechclust.report.folder.write_atomic", stop)
     with pytest.raises(KeyboardInterrupt):
-        write_report(tmp_path, **{**ABOUT, "title": "Other"}, analysis=Analysis(panels=[panel("two")]))
+        write_report_page(tmp_path, **{**ABOUT, "title": "Other"}, analysis=Analysis(panels=[panel("two")]))
     monkeypatch.undo()
     assert "Other" not in (tmp_path / "report.html").read_text()
     assert "<h1>T</h1>" in report(tmp_path, "one").read_text()

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mechclust.evidence import Bound, Control, Finding, mean_part, resampled_part
-from mechclust.report import Analysis, Panel, render_report, write_report
+from mechclust.report import Analysis, Panel, render_report, write_report_page
 from mechclust.report.pictures import png_bytes
 from probes import ProbeResult, load_result
 from tasks import InputError
@@ -220,7 +220,7 @@ class TestFolder:
     def test_has_all_that_it_is_given(self, tmp_path):
         panels = [Panel("one", figure(), ""), Panel("two", figure(), "")]
         found = ProbeResult("Counted", {"n": torch.tensor(3)}, {"n": ()}, {})
-        written = write_report(
+        written = write_report_page(
             tmp_path / "run",
             **self.ABOUT,
             analysis=Analysis(panels=panels),
@@ -248,18 +248,18 @@ class TestFolder:
         drawn = figure()
         analysis = Analysis(panels=[Panel("one", drawn, "")])
         with patch.object(drawn, "savefig", wraps=drawn.savefig) as savefig:
-            write_report(tmp_path, **self.ABOUT, analysis=analysis, print_figures=for_print)
+            write_report_page(tmp_path, **self.ABOUT, analysis=analysis, print_figures=for_print)
         assert [call.kwargs["format"] for call in savefig.call_args_list] == formats
         files = {path.name: path.read_bytes()[:4] for path in (tmp_path / "figures").iterdir()}
         assert files == {"one.png": b"\x89PNG", **({"one.pdf": b"%PDF"} if for_print else {})}
 
     def test_says_when_and_with_what_it_was_made(self, tmp_path):
-        text = shown(write_report(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())
+        text = shown(write_report_page(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())
         assert "CPU cores" in text
         assert "torch" in text
 
     def test_paths_of_the_configuration_are_text(self, tmp_path):
-        text = shown(write_report(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())
+        text = shown(write_report_page(tmp_path, **self.ABOUT, analysis=Analysis()).read_text())
         assert '"prompts": "a/b.jsonl", "files": [ "c" ], "n": 1' in text
 
     def test_figures_stay_legible_on_a_narrow_page(self):
@@ -271,10 +271,10 @@ class TestFolder:
     def test_is_of_one_command(self, tmp_path):
         found = ProbeResult("Counted", {"n": torch.tensor(3)}, {"n": ()}, {})
         for name in ("a", "b/c", "d"):
-            write_report(tmp_path, **self.ABOUT, analysis=Analysis(), results={name: found}, command="topics")
+            write_report_page(tmp_path, **self.ABOUT, analysis=Analysis(), results={name: found}, command="topics")
         assert [p.name for p in (tmp_path / "results").iterdir()] == ["d.safetensors"]
         with pytest.raises(InputError, match=r"holds a report of mechclust topics; give another folder with --out"):
-            write_report(tmp_path, **self.ABOUT, analysis=Analysis(), command="compare")
+            write_report_page(tmp_path, **self.ABOUT, analysis=Analysis(), command="compare")
 
     def test_a_full_disk_is_a_sentence(self, tmp_path, monkeypatch):
         def full(*args):
@@ -282,12 +282,14 @@ class TestFolder:
 
         monkeypatch.setattr("mechclust.report.folder.write_atomic", full)
         with pytest.raises(InputError, match=r"^the report could not be written to '.*' \(No space left on device\)"):
-            write_report(tmp_path, **self.ABOUT, analysis=Analysis())
+            write_report_page(tmp_path, **self.ABOUT, analysis=Analysis())
 
     def test_one_that_cannot_be_written_is_refused_before_anything_is_drawn(self, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match=r"cannot write to '.*' \(Not a directory\)"):
-            write_report(tmp_path / "file" / "run", **self.ABOUT, analysis=Analysis(panels=[Panel("one", None, "")]))
+            write_report_page(
+                tmp_path / "file" / "run", **self.ABOUT, analysis=Analysis(panels=[Panel("one", None, "")])
+            )
 
 
 def test_drawing_leaves_matplotlib_as_it_was():

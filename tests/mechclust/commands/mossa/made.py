@@ -12,7 +12,7 @@ import torch
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.commands.mossa.result import MossaResult
-from mechclust.training.tuning import Tuned
+from mechclust.training.tuning import TunedAdapter
 from probes import ProbeResult
 
 ELEVEN = {
@@ -156,7 +156,9 @@ def made_result(
         of_task=of_task,
         of_model={"base": of_model(False), "tuned": of_model(True)},
         trained={
-            m: Tuned(Path(m.name), 150, tuple((s, x + 0.1 * draw.random()) for s, x in steps), 900, 480.0, "b", 8)
+            m: TunedAdapter(
+                Path(m.name), 150, tuple((s, x + 0.1 * draw.random()) for s, x in steps), 900, 480.0, "b", 8
+            )
             for m in models
             if trained
         },

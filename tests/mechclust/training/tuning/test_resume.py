@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mechclust.training.tuning import Tuned, adapter, checkpoints, tune_adapter, tuned_adapter_at
+from mechclust.training.tuning import TunedAdapter, adapter, checkpoints, tune_adapter, tuned_adapter_at
 from mechclust.training.tuning.adapter import tuned_adapter_digest
 from mechclust.training.tuning.checkpoints import newest_checkpoint
 from tests.faults.process import python, run
@@ -22,7 +22,7 @@ BY_EPOCHS = settings(dropout=0.3, epochs=5, save_every=3)
 BY_STEPS = settings(dropout=0.3, steps=10, save_every=3)
 
 
-def tune(folder: Path, config: Any = BY_EPOCHS) -> Tuned:
+def tune(folder: Path, config: Any = BY_EPOCHS) -> TunedAdapter:
     return tune_adapter(language_model(), examples(), config, folder, base="b")
 
 
@@ -82,12 +82,12 @@ KILLS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int | None]] = {
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TunedAdapter]:
     folder = tmp_path_factory.mktemp("whole")
     return folder, tune(folder)
 
 
-def same(folder: Path, found: Tuned, whole: tuple[Path, Tuned]) -> None:
+def same(folder: Path, found: TunedAdapter, whole: tuple[Path, TunedAdapter]) -> None:
     for name in ("adapter_model.safetensors", "adapter_config.json", "subject.json"):
         assert (folder / name).read_bytes() == (whole[0] / name).read_bytes()
     assert (found.steps, found.losses) == (whole[1].steps, whole[1].losses)
@@ -96,7 +96,7 @@ def same(folder: Path, found: Tuned, whole: tuple[Path, Tuned]) -> None:
 
 
 @pytest.mark.parametrize("kill", KILLS)
-def test_killed(kill: str, whole: tuple[Path, Tuned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed(kill: str, whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare, last = KILLS[kill]
     folder = tmp_path / "a"
 
@@ -115,7 +115,7 @@ def test_killed(kill: str, whole: tuple[Path, Tuned], tmp_path: Path, monkeypatc
     same(folder, tune(folder), whole)
 
 
-def test_killed_twice(whole: tuple[Path, Tuned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_twice(whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (5, 16):
 
         def work(step: int = step) -> None:
@@ -142,7 +142,7 @@ def test_killed_after_the_end_of_steps_that_are_no_whole_epochs(
     assert tuned_adapter_digest(tmp_path / "a") == tuned_adapter_digest(tmp_path / "whole")
 
 
-def test_a_finished_one_is_not_trained_again(whole: tuple[Path, Tuned], tmp_path: Path) -> None:
+def test_a_finished_one_is_not_trained_again(whole: tuple[Path, TunedAdapter], tmp_path: Path) -> None:
     folder = shutil.copytree(whole[0], tmp_path / "a")
     (folder / "checkpoints").mkdir()  # of a process killed between the record and this
     times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file()}
@@ -173,7 +173,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_trained_again(damage: str, whole: tuple[Path, Tuned], tmp_path: Path) -> None:
+def test_what_is_damaged_is_trained_again(damage: str, whole: tuple[Path, TunedAdapter], tmp_path: Path) -> None:
     folder = shutil.copytree(whole[0], tmp_path / "a")
     name, change = DAMAGES[damage]
     change(folder / name)
@@ -183,7 +183,7 @@ def test_what_is_damaged_is_trained_again(damage: str, whole: tuple[Path, Tuned]
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "trainer_state.json", "adapter_model.safetensors", "whole.json"])
 def test_a_damaged_checkpoint_is_not_taken(
-    name: str, whole: tuple[Path, Tuned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes that are others, of the same number: the checkpoint before it is taken."""
 
@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_is_not_taken(
 
 
 def test_checkpoints_of_what_is_not_known_are_not_taken(
-    whole: tuple[Path, Tuned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def work() -> None:
         at_step(monkeypatch, 8)
