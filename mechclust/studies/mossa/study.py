@@ -117,7 +117,7 @@ STUDY = Study(
         ),
         "quick": MossaConfig(
             seeds=(20,),
-            suite=SkillSuite(n_eval=400, n_arguments=3, seen=_QUICK_TASKS),
+            suite=SkillSuite(n_eval=700, n_arguments=3, seen=_QUICK_TASKS),
             n_layers=6,
             pretraining=TrainConfig(steps=800, batch_size=64, lr=2e-3, warmup=50),
             tuning=TrainConfig(steps=12 * 120, batch_size=32, lr=5e-4, warmup=20, freeze=FROZEN),
