@@ -103,7 +103,7 @@ def cases(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
     yield from _adapter_cases(folder, rng)
     for name, value in OPTIONS:
         yield Case("option", f"{name}={value!r}", partial(_loaded, "option", folder / "gpt2", **{name: value}))
-    yield Case("quantisation", "4bit", partial(_loaded, "quantisation", folder / "gpt2", quantization="4bit"))
+    yield Case("quantisation", "4bit", partial(_quantised, folder / "gpt2"))
 
 
 def write_models(folder: Path) -> None:
@@ -194,6 +194,12 @@ def _loaded(kind: str, path: Path, **options: Any) -> Result:
     except Exception as error:
         return of_error(error, kind)
     return Result(Outcome.SILENT, f"a {type(model).__name__}")
+
+
+def _quantised(path: Path) -> Result:
+    """Load 4-bit weights. Not every processor can multiply them, which loading tries."""
+    result = _loaded("quantisation", path, quantization="4bit")
+    return Result(Outcome.OK, "they run on this processor") if result.outcome is Outcome.SILENT else result
 
 
 def _set_field(file: str, name: str, value: Any, folder: Path) -> None:
