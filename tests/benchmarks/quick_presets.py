@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m tests.benchmarks.quick_presets mossa 300 301
 
-Runs in ``quick_presets.json`` are not measured again. Seeds are fresh: presets were chosen on seeds below 100. Runs with
-``n_eval`` had so many prompts per skill, fewer than the preset has now.
+Runs in ``quick_presets.json`` are not measured again. Seeds are fresh: presets were chosen on seeds below 100.
+Runs with ``n_eval`` had so many prompts per skill, fewer than the preset has now.
 """
 
 from __future__ import annotations
