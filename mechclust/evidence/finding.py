@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from mechclust.evidence.intervals import (
-    Interval,
-)
+from mechclust.evidence.intervals import Interval
 from mechclust.evidence.parts import Part
 from mechclust.evidence.verdict import MARKS, SEEDS_ADDED, EarlierVerdict, Verdict, joint_verdict
 from tasks import InputError

@@ -13,8 +13,6 @@ from tasks.text.prompts import Encode
 from tasks.text.text_encoder import TextEncoder, text_encoder
 
 OWN_TEMPLATE = "the chat template of this model's tokenizer"
-
-
 _TEMPLATE_REMEDY = "fix it in the checkpoint's chat_template.jinja or tokenizer_config.json, or leave out --chat"
 
 

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike
 from mechclust.mossa.task_curves import ByLayer
 
 Layers: TypeAlias = Int[np.ndarray, "..."] | np.integer[Any]
-
-
 _MAX_EXCEPTIONS = 1  # layers that are not above, after a crossover
 
 

@@ -72,7 +72,7 @@ class BoundedStatistic:
 
 @dataclass(frozen=True)
 class FalseCurves:
-    """Curves in which a statement is false.
+    """Curves in which a statement should be false.
 
     Attributes:
         name: the change in words.

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mechclust.evidence import Finding, Findings
 from mechclust.report.html import escaped_text, findings_html, list_html, table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading, readings_table
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, repr=False)

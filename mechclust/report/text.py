@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tasks.text.visible import shortened, without_surrogates
-
-if TYPE_CHECKING:
-    pass
 
 GIB = 2**30
 MAX_CHARACTERS = 300  # of a prompt on a page

@@ -20,8 +20,6 @@ from probes.store.files import RECREATE, RECREATE_OURS, DamagedError, files_are_
 from tasks import InputError
 
 _NO_CHECKSUM = "0" * 32  # stands in a header while the checksum is computed
-
-
 _DTYPES = {  # names in safetensors
     torch.float64: "F64",
     torch.float32: "F32",
