@@ -65,13 +65,16 @@ bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks.run --device $(DEVICE) $(TABLES)
 
+# How much `make real` and `make faults` do: small is CI's.
+ROUND ?= full
+
 # Checkpoints that somebody trained, from packages in a cache folder (MECHCLUST_REAL_CACHE): docs/real-models.md.
+# ROUND=small checks them and runs README's example, and judges no finding.
 real: $(VENV)/installed-dev
-	$(BIN)/python -m tests.real.run
+	$(BIN)/python -m tests.real.run --round $(ROUND)
 
 # Everything that writes files is killed, damaged and starved at random: docs/faults.md. ROUND=small is CI's; a trial
 # that failed says how to repeat it (SEED=, ONLY=). RECORD=1 writes the table into the page.
-ROUND ?= full
 SEED ?= 16
 ONLY ?=
 faults: $(VENV)/installed-dev

@@ -1,7 +1,7 @@
 """No number and no figure changes unless somebody means it to: every study's smoke preset and every command.
 
 ``python -m tests.test_numbers`` writes ``tests/data/numbers/`` anew, after a change that is meant to change numbers.
-Bits depend on the processor and on the versions of what computes, so that elsewhere the runs are made and not compared.
+Bits depend on the processor and on the versions of what computes, so that elsewhere nothing is compared.
 """
 
 from __future__ import annotations
@@ -307,9 +307,12 @@ def described(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_are_the_recorded_ones(name: str, tmp_path: Path, tl_major: int) -> None:
     path = RECORDED / f"{name}-transformer-lens-{tl_major}.json"
     recorded = json.loads(path.read_text())
+    compared = recorded["machine"] == machine()
+    if not compared and tl_major == 4:  # under 3.9, no other test runs all studies and commands
+        pytest.skip(f"recorded on {recorded['machine']}; record before a change to compare")
     found = measured(name, tmp_path)
     assert found, f"{name} left no numbers"
-    if recorded["machine"] != machine():
+    if not compared:
         pytest.skip(f"ran, but was recorded on {recorded['machine']}; record before a change to compare")
     new, known = Counter({digest: len(where) for digest, where in found.items()}), Counter(recorded["numbers"])
     others = [found[digest][0] for digest in new - known]
