@@ -165,9 +165,10 @@ def test_a_file_can_be_read_in_one_sitting() -> None:
     assert {name: n for name, n in lines.items() if n > MOST_LINES} == {}, "split them by idea"
 
 
-def test_importing_probes_is_light() -> None:
+def test_importing_probes_and_listing_studies_is_light() -> None:
     heavy = ["transformer_lens", "transformers", "pandas", "matplotlib", "datasets", "pyarrow", "sklearn", "wandb"]
-    code = f"import sys, json, probes; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
+    use = "import sys, json, probes, mechclust.studies; mechclust.studies.registered_studies()"
+    code = f"{use}; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
 

@@ -42,7 +42,6 @@ from mechclust.studies.heads_in_models.config import (
 from mechclust.studies.heads_in_models.discovery import discover_together, head_sets
 from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
 from mechclust.studies.heads_in_models.measure import measure_heads
-from mechclust.studies.heads_in_models.planted import PlantedHeads
 from mechclust.studies.heads_in_models.prompts import ORDERS, Order
 from mechclust.studies.heads_in_models.together import Places, exchange_together
 from mechclust.studies.kept import measure_once, on_device
@@ -133,6 +132,8 @@ def _load(config: HeadsInModelsConfig, job: Job, out: Path) -> tuple[HookedModel
 
 
 def _measure_planted(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
+    from mechclust.studies.heads_in_models.planted import PlantedHeads  # loads TransformerLens
+
     task = addition_of(config, PLANTED_P, job.seed)
     for subject in (READ, UNREAD):
         model = PlantedHeads(task, config.n_layers, config.n_heads, job.seed, read=subject == READ)
