@@ -25,7 +25,7 @@ with paused_collection():  # torch is imported here
     from probes.engine.preprocess import Preprocess
     from probes.engine.probe import Probe
     from probes.engine.readout import Readout, all_tokens, first_token, last_token, mean, token_at
-    from probes.engine.recorder import record
+    from probes.engine.record import record
     from probes.engine.registry import RegisteredProbe, find_probe, get_probe, list_probes
     from probes.engine.result import ProbeResult, load_result
     from probes.engine.run import run

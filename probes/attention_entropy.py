@@ -16,7 +16,7 @@ from probes.engine.readout import Readout, check_row_readout, mean
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, attention, check_attention_sites, check_site_heads
 from probes.engine.state import Sum
-from probes.functional.intervals import interval_from_sums
+from probes.functional.interval_from_sums import interval_from_sums
 from tasks import Batch, InputError
 
 

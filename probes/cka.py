@@ -21,6 +21,7 @@ from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
 from probes.engine.sites import Sites, residual
 from probes.functional.arrays import in_float64, row_matrix
 from probes.functional.cka import (
+    centred_and_compacted,
     cka_from_hsic,
     cka_halves_terms,
     cka_null_terms,
@@ -31,7 +32,6 @@ from probes.functional.cka import (
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.hsic import HSIC, centred_kernel, hsic_between_units
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
-from probes.functional.preprocess import centred_and_compacted
 from probes.functional.products import Precision, check_product_precision
 from probes.functional.top_components import without_top_components
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings

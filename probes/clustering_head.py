@@ -21,8 +21,8 @@ from probes.functional.attention_entropy import entropy_of_rows
 from probes.functional.holm import holm_over_heads
 from probes.functional.integer_weights import (
     IntegerWeights,
+    check_integer_weight_digits,
     check_weight_support,
-    check_weighted_digits,
     integer_weights,
 )
 from probes.functional.permutation_test import enough_permutations
@@ -227,7 +227,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
                 "things; give sequences of one length without padding, or support=None"
             )
         if self.modulus is not None:
-            check_weighted_digits(batch.tokens, support, self.modulus)
+            check_integer_weight_digits(batch.tokens, support, self.modulus)
 
     def head_outputs(self, site: str) -> tuple[Int[Tensor, "n"], Float[Tensor, "n head d_head"]]:
         """Return the index of the examples, ascending, and the outputs kept at a site."""

@@ -18,7 +18,7 @@ from probes.engine.role_readout import RoleReadout
 from probes.engine.sites import Site, Sites, attention, check_attention_sites, check_site_heads
 from probes.engine.state import Sum
 from probes.functional.holm import holm_over_heads
-from probes.functional.intervals import interval_from_sums
+from probes.functional.interval_from_sums import interval_from_sums
 from probes.functional.permutation_test import permutation_p_value
 from tasks import Batch
 from tasks.settings import check_count

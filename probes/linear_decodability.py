@@ -15,7 +15,7 @@ from probes.engine.labelled_rows import LabelledRows, check_further_labels, chec
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.intervals import accuracy_interval, effective_size
+from probes.functional.accuracy_interval import accuracy_effective_size, accuracy_interval
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling
@@ -172,7 +172,7 @@ class LinearDecodability(LabelledRows):
         accuracies = is_right.mean(1)
         hits_by_fold = np.bincount(label.folds[is_right[0]], minlength=self.folds).tolist()
         sizes = np.bincount(label.folds, minlength=self.folds).tolist()
-        n_independent = effective_size(is_right[0], self._codes(self.units)) if self.units else None
+        n_independent = accuracy_effective_size(is_right[0], self._codes(self.units)) if self.units else None
         low, high = accuracy_interval(hits_by_fold, sizes, n_independent)
         measured = {"accuracy": accuracies[0], "accuracy_low": low, "accuracy_high": high}
         if label.fixed or self.n_shuffles == 0:

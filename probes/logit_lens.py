@@ -18,7 +18,8 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Site, Sites, residual, resolve
 from probes.engine.state import Rows, Sum
 from probes.functional.answer_scores import answer_scores
-from probes.functional.intervals import interval_from_sums, wilson_interval
+from probes.functional.interval_from_sums import interval_from_sums
+from probes.functional.wilson_interval import wilson_interval
 from tasks import Batch, InputError
 
 _STREAM = ("hook_embed", "hook_resid_pre", "hook_resid_mid", "hook_resid_post", "unembed.hook_in")

@@ -24,7 +24,7 @@ from probes.functional.adjusted_rand import (
     relabelled_adjusted_rand,
     too_few_for_index_moments,
 )
-from probes.functional.intervals import FEWEST_UNITS, half_interval
+from probes.functional.halves import FEWEST_UNITS, half_interval
 from probes.functional.kmeans import check_n_clusters, kmeans, kmeans_of_halves
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d

@@ -17,12 +17,12 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
 from probes.engine.topic_probe import TopicProbe
-from probes.functional.intervals import FEWEST_UNITS, interval_from_halves
-from probes.functional.topic_attention import (
+from probes.functional.halves import FEWEST_UNITS, interval_from_halves
+from probes.functional.topic_pairs import (
     BUCKETS,
-    means_by_document,
-    topic_document_weights,
-    topic_sums_within_documents,
+    topic_pair_document_weights,
+    topic_pair_means_by_document,
+    topic_pair_sums_within_documents,
 )
 from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
@@ -133,9 +133,9 @@ class TopicAttention(TopicProbe):
         for site, sums in activations.items():
             sums = torch.where(pairs[:, None] > 0, sums, 0)  # without what rounding leaves
             self.attention.add(site, sums[..., :3].sum(dim=0))
-            self.within.add(site, topic_sums_within_documents(sums, pairs))
-            by_document[site] = means_by_document(sums, pairs)
-        weight, documents = topic_document_weights(pairs)
+            self.within.add(site, topic_pair_sums_within_documents(sums, pairs))
+            by_document[site] = topic_pair_means_by_document(sums, pairs)
+        weight, documents = topic_pair_document_weights(pairs)
         self.pairs.add("pairs", pairs[:, :3].sum(dim=0))
         self.weight.add("weight", weight.sum(dim=0))
         self.documents.add("documents", documents)

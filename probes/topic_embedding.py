@@ -13,8 +13,8 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, embedding
 from probes.engine.state import Sum
 from probes.engine.topic_probe import TopicProbe
-from probes.functional.topic_attention import BUCKETS, TopicPairs
 from probes.functional.topic_embedding import SIMILARITIES, TopicSimilarityGroups
+from probes.functional.topic_pairs import BUCKETS, TopicPairs
 from tasks import Batch, InputError
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import max_pool2d
 
-from mechclust.web.scripts import ViewScript, base64_numbers, script_text, scripts_with_kit
+from mechclust.web.scripts import ViewScript, script_numbers, script_text, scripts_with_kit
 
 # Make the browser enforce that an exported page loads no other resources.
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
@@ -62,13 +62,13 @@ h1 {{ font-size: 1.3em; margin: 0 0 .6em }}</style>
 """
 
 
-def packed_pattern(patterns: Float[Tensor, "head query key"], causal: bool) -> str:
+def attention_page_pattern(patterns: Float[Tensor, "head query key"], causal: bool) -> str:
     """Return the weights row by row in base64 of 16-bit integers, causal ones without the part above the diagonal."""
     integers = (patterns * STEPS).round().to(torch.int16)
     if causal:
         queries, keys = torch.tril_indices(integers.shape[1], integers.shape[2])
         integers = integers[:, queries, keys]
-    return base64_numbers(integers.numpy(), "<i2")
+    return script_numbers(integers.numpy(), "<i2")
 
 
 def attention_page_tiles(models: Float[Tensor, "model head query key"]) -> dict[str, Any]:
@@ -82,11 +82,11 @@ def attention_page_tiles(models: Float[Tensor, "model head query key"]) -> dict[
     tiles: dict[str, Any] = {"block": block, "kept": kept, "blocks": [], "keys": [], "weights": []}
     for patterns in models:
         blocks = [_strongest_by_block(pattern, block) for pattern in patterns]
-        tiles["blocks"].append(base64_numbers((torch.stack(blocks) * _BLOCK_STEPS).round().numpy(), "i1"))
+        tiles["blocks"].append(script_numbers((torch.stack(blocks) * _BLOCK_STEPS).round().numpy(), "i1"))
         keys = torch.stack([pattern.abs().topk(kept).indices for pattern in patterns])
-        tiles["keys"].append(base64_numbers(keys.numpy(), "<u2"))
+        tiles["keys"].append(script_numbers(keys.numpy(), "<u2"))
         weights = (patterns.gather(2, keys) * STEPS).round()
-        tiles["weights"].append(base64_numbers(weights.numpy(), "<i2"))
+        tiles["weights"].append(script_numbers(weights.numpy(), "<i2"))
     return tiles
 
 

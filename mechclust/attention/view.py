@@ -20,9 +20,9 @@ from mechclust.attention.page import (
     STEPS,
     attention_fragment,
     attention_page,
+    attention_page_pattern,
     attention_page_tiles,
     least_attention_page_bytes,
-    packed_pattern,
 )
 from mechclust.attention.view_tokens import (
     Labels,
@@ -101,7 +101,7 @@ class AttentionView:
         if len(self.str_tokens) > MAX_WHOLE_TOKENS:
             data["tiles"] = attention_page_tiles(self._each_model)
         else:
-            data["weights"] = [packed_pattern(patterns, self.causal) for patterns in self._each_model]
+            data["weights"] = [attention_page_pattern(patterns, self.causal) for patterns in self._each_model]
         return attention_fragment(data, str(self), include_js=include_js)
 
     def page(self, title: str = "Attention patterns") -> str:

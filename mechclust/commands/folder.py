@@ -16,8 +16,8 @@ import xxhash
 from mechclust.jobs.interrupts import interrupt_message
 from mechclust.report.folder import check_folder, check_folder_subject, claim_folder
 from mechclust.report.manifest import WAY_OUT
-from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.temporary_files import remove_leftovers
 from tasks import InputError
 
 _MAX_PART_LENGTH = 40  # characters of a part of a folder's name

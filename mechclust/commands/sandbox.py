@@ -22,7 +22,7 @@ from mechclust.report.folder import check_writable
 from mechclust.report.pictures import png_bytes
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.drawn_planes import PlaneName
-from mechclust.sandbox.frames import change_shares, choose_frames
+from mechclust.sandbox.frames import choose_frames, frame_change_shares
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
@@ -134,7 +134,7 @@ def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | N
     view = view or View()
     weights = snapshots.of(member)
     moves = [values.diff(dim=0).flatten(1).norm(dim=1).numpy() for values in weights.values()]
-    change = np.mean([change_shares(of_weight) for of_weight in moves], axis=0)
+    change = np.mean([frame_change_shares(of_weight) for of_weight in moves], axis=0)
     rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, change, max_frames)}
     checkpoints = _Checkpoints(list(rows), partial(_with_weights, build_model(config), weights, rows))
     title = f"seed {config.seed}"

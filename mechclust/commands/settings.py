@@ -19,7 +19,7 @@ from mechclust.models.load_plain import Quantization
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.tokenizers import check_has_tokenizer
-from mechclust.report.resources import matmul_speed
+from mechclust.report.matmul_speed import matmul_speed
 from probes import Readout, first_token, last_token, mean
 from probes.engine.devices import check_device
 from probes.engine.text_tokenizer import tokenizer_of

@@ -1,8 +1,9 @@
 """Findings: statements judged by their values and by the values of a control."""
 
 from mechclust.evidence.bounds import Bound, TwoSidedBound
+from mechclust.evidence.control import Control
 from mechclust.evidence.families import family_notes
-from mechclust.evidence.finding import Control, Finding
+from mechclust.evidence.finding import Finding
 from mechclust.evidence.findings import Findings, load_findings, save_findings
 from mechclust.evidence.parts import (
     Part,

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from mechclust.evidence.bounds import Bound, TwoSidedBound
-from mechclust.evidence.finding import Control, Finding
+from mechclust.evidence.control import Control
+from mechclust.evidence.finding import Finding
 from mechclust.evidence.parts import Part, mean_part, share_part
 
 _Units = Sequence[float] | Shaped[np.ndarray, "_"]  # values and control may have different units

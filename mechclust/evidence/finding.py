@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from mechclust.evidence.control import Control
 from mechclust.evidence.intervals import Interval
 from mechclust.evidence.parts import Part
 from mechclust.evidence.verdict import MARKS, SEEDS_ADDED, EarlierVerdict, Verdict, joint_verdict
@@ -14,32 +15,6 @@ from tasks.text.visible import quoted
 
 Kind = Literal["finding", "check"]
 Shown = Literal["headline", "page", "table"]
-
-
-@dataclass(frozen=True, repr=False)
-class Control:
-    """A finding's parts, measured on a control in which the finding should not hold.
-
-    Attributes:
-        name: the control, such as ``"untrained networks"``.
-        parts: with the names, bounds and methods of the finding's parts. Make both with one function.
-
-    Example:
-        >>> from mechclust.evidence import Bound, mean_part
-        >>> Control("untrained networks", (mean_part("", [0.1, 0.2, 0.1], Bound(">", 0.5)),)).verdict
-        'does not hold'
-    """
-
-    name: str
-    parts: tuple[Part, ...]
-
-    def __repr__(self) -> str:
-        return f"Control({quoted(self.name)}, {len(self.parts)} parts: {self.verdict})"
-
-    @property
-    def verdict(self) -> Verdict:
-        """Return the verdict on the control, judged like the finding."""
-        return joint_verdict(part.verdict for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -158,6 +133,6 @@ class Finding:
         return [text for text in texts if text]
 
 
-def finding_number(finding: Finding) -> int:
+def finding_order(finding: Finding) -> int:
     """Return the number in a finding's id, such as 12 for ``"T12"``, to sort by."""
     return int(finding.id[1:])

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from mechclust.evidence.bounds import Bound, TwoSidedBound
-from mechclust.evidence.finding import Control, Finding, Kind, Shown
+from mechclust.evidence.control import Control
+from mechclust.evidence.finding import Finding, Kind, Shown
 from mechclust.evidence.finding_tables import findings_in_tables, findings_notebook_table, findings_text_table
 from mechclust.evidence.parts import Method, Part
 from mechclust.evidence.verdict import MARKS, VERDICTS, EarlierVerdict, Verdict

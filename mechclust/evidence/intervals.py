@@ -231,12 +231,14 @@ def mean_with_interval(
     return f"{mean} ({low:z.{decimals}f} to {high:z.{decimals}f})"
 
 
-def interval_text(value: float, ends: Sequence[float], number: str) -> str:
+def value_with_interval(value: float, ends: Sequence[float], number: str) -> str:
     """Return a number with the ends of its interval in brackets, if it has one.
 
     Example:
-        >>> interval_text(0.62, (0.5, 0.71), ".2f"), interval_text(0.62, (float("nan"), float("nan")), ".2f")
-        ('0.62 (0.50 to 0.71)', '0.62')
+        >>> value_with_interval(0.62, (0.5, 0.71), ".2f")
+        '0.62 (0.50 to 0.71)'
+        >>> value_with_interval(0.62, (float("nan"), float("nan")), ".2f")
+        '0.62'
     """
     low, high = ends
     interval = f" ({low:z{number}} to {high:z{number}})" if low == low and high == high else ""

@@ -22,7 +22,7 @@ _INDICES_PER_FUNCTION = 2**32  # indices that the examples of one function may t
 
 
 @dataclass(frozen=True)
-class Shard:
+class DataShard:
     """Some of the examples.
 
     Attributes:
@@ -59,7 +59,9 @@ def tokenizer_of_data_shards(tokenizer: Any, bos: Bos) -> TextTokenizer:
     return TextTokenizer({}, tokenizer, bos, lacking="the workers have the model")
 
 
-def shards_of(batches: ShardedBatches, size: int, *, reading: TextTokenizer, tokens_per_batch: int) -> Iterator[Shard]:
+def shards_of(
+    batches: ShardedBatches, size: int, *, reading: TextTokenizer, tokens_per_batch: int
+) -> Iterator[DataShard]:
     """Yield shards of at least ``size`` examples (the last has the rest), drawn when they are needed.
 
     A batch is never cut. Each function is one shard.
@@ -67,14 +69,14 @@ def shards_of(batches: ShardedBatches, size: int, *, reading: TextTokenizer, tok
     functions = _functions(batches)
     texts = {"tokenizer": reading.tokenizer, "bos": reading.bos}
     for number, function in enumerate(functions):
-        yield Shard(number, function, texts, tokens_per_batch)
+        yield DataShard(number, function, texts, tokens_per_batch)
     if not functions:
         drawn = each_batch(cast(Batches, batches), {}, reading=reading, tokens_per_batch=tokens_per_batch)
         for number, group in enumerate(_grouped(drawn, size)):
-            yield Shard(number, _packed_batches(group), {}, tokens_per_batch)
+            yield DataShard(number, _packed_batches(group), {}, tokens_per_batch)
 
 
-def count_shards(batches: ShardedBatches) -> int | None:
+def count_data_shards(batches: ShardedBatches) -> int | None:
     """Return how many shards there will be, if it is known."""
     return len(_functions(batches)) or None
 

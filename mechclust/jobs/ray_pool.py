@@ -18,8 +18,8 @@ from mechclust.jobs.pool import PoolWorker, PoolWorkerLost, PoolWorkerReply, Wor
 from mechclust.jobs.progress import place_progress_bars
 from mechclust.jobs.ray_connection import connect_to_ray, leave_ray
 from mechclust.jobs.ray_engine import Ray, ray_engine_address
-from probes.store.files import temporary_of
 from probes.store.locks import wait_for_locks
+from probes.store.temporary_files import temporary_file_of
 from tasks import InputError
 
 # Read when ray is imported. We report lost workers and nodes, in one sentence and on standard error.
@@ -226,7 +226,7 @@ def _no_room(engine: Ray) -> str:
 
 def _write_token(folder: Path) -> Path:
     """Return a new file in the folder, for the nodes to look for."""
-    token = temporary_of(folder / f"nodes-{uuid.uuid4().hex}")
+    token = temporary_file_of(folder / f"nodes-{uuid.uuid4().hex}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         token.touch()

@@ -16,10 +16,10 @@ from safetensors.torch import save as bytes_of
 
 from mechclust.jobs.batch_tensors import batch_tensors_digest
 from mechclust.jobs.data_shards import (
-    Shard,
+    DataShard,
     ShardedBatches,
     check_data_shards,
-    count_shards,
+    count_data_shards,
     shards_of,
     tokenizer_of_data_shards,
 )
@@ -27,7 +27,7 @@ from mechclust.jobs.mapping import imap_jobs
 from mechclust.jobs.outcome import Outcome, first_error
 from mechclust.jobs.progress import progress_bar
 from mechclust.jobs.ray_engine import Engine
-from probes.engine.batches import count_batch_examples
+from probes.engine.batch_items import count_batch_examples
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, HookedModels, hooked_models_by_name
 from probes.engine.probe import Probe
@@ -39,10 +39,11 @@ from probes.rows.kept_rows import Keeping
 from probes.rows.row_store import RowStore, write_store_header
 from probes.rows.shards import next_shard, prepare_shard, publish_shard, shard_content
 from probes.rows.stored_examples import StoredExamples
-from probes.store.files import is_temporary, read_json, remove_leftovers, write_json
+from probes.store.files import read_json, write_json
 from probes.store.index_set import IndexSet
 from probes.store.locks import locked_folder
 from probes.store.safetensors_files import check_safetensors, read_safetensors, write_safetensors
+from probes.store.temporary_files import is_temporary, remove_leftovers
 from probes.store.versions import package_versions
 from tasks import Batch, InputError
 from tasks.text.bos_token import Bos
@@ -159,7 +160,7 @@ def run_sharded(
         outcomes = imap_jobs(
             measure, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder, lead=_MAX_SHARDS_AHEAD
         )
-        bar = progress_bar(total=count_shards(batches), desc="measuring", unit="shard", disable=not progress)
+        bar = progress_bar(total=count_data_shards(batches), desc="measuring", unit="shard", disable=not progress)
         with closing(outcomes), closing(bar):
             for states in _in_order(outcomes, kept=folder is not None):
                 total.add(states)
@@ -235,13 +236,13 @@ def save_rows_sharded(
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
     reading = tokenizer_of_data_shards(tokenizer, bos)
     shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
-    n_examples = None if count_shards(batches) else count_batch_examples(batches)
+    n_examples = None if count_data_shards(batches) else count_batch_examples(batches)
     setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
     with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
         store = _Store(StoredExamples.from_folder(folder, keeping.settings))
         outcomes = imap_jobs(_measure_rows, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder)
-        bar = progress_bar(total=count_shards(batches), desc="saving rows", unit="shard", disable=not progress)
+        bar = progress_bar(total=count_data_shards(batches), desc="saving rows", unit="shard", disable=not progress)
         with closing(outcomes), closing(bar):
             store.add_all(outcomes, bar)
         store.finish(reading.tokenization)
@@ -264,7 +265,7 @@ class _Worker:
         return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
 
 
-def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shard: Shard) -> _SavedStates:
+def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shard: DataShard) -> _SavedStates:
     """Measure a shard, and return the probes' states or their file, which is not made again if it is there."""
     header = {
         "format": _FORMAT,
@@ -430,7 +431,7 @@ class _RowWorker:
         return cls(model, header, keeping, stored, n_examples)
 
 
-def _measure_rows(worker: _RowWorker, shard: Shard) -> _SavedRows:
+def _measure_rows(worker: _RowWorker, shard: DataShard) -> _SavedRows:
     """Measure the rows that are not there yet, and write them under a temporary name, which the driver changes."""
     stored = worker.stored
     probe = worker.keeping.probe()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mechclust.models.hugging_face_checkpoint import ADAPTER
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
-from mechclust.models.weights import shared_copy
+from mechclust.models.weights import copy_with_shared_weights
 from probes.engine.hooked_model import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
@@ -91,7 +91,7 @@ def merged_copy(tuned: Any) -> Any:
     """
     if _is_quantised(tuned):
         raise InputError(f"{_QUANTISED}; save checkpoints and run mechclust history on them")
-    copied = shared_copy(tuned)
+    copied = copy_with_shared_weights(tuned)
     _copy_merged_weights(copied)
     with quiet_transformers(), torch.no_grad():
         return copied.merge_and_unload()
@@ -266,7 +266,7 @@ def _check(adapter: str, plain: Any) -> None:
 
 def _merged(plain: Any, adapter: str) -> _WeightsByName:
     """Return the weights that an adapter changes, merged with it."""
-    copied = shared_copy(plain)
+    copied = copy_with_shared_weights(plain)
     base = dict(copied.named_parameters())
     wrapped = _attach(copied, adapter)
     _copy_merged_weights(wrapped)

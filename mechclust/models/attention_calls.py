@@ -22,7 +22,7 @@ _LOCK = RLock()  # the table of kernels is one for all models of a process
 
 
 @contextmanager
-def caught_attention(receive: Listener) -> Iterator[None]:
+def caught_attention_calls(receive: Listener) -> Iterator[None]:
     """Call ``receive`` before every call of PyTorch's kernel by a Hugging Face model, which stays as it is.
 
     The configuration, the masks and the output of the model are as with ``sdpa``, to the bit.
@@ -91,7 +91,7 @@ def _biased(
 
 
 @contextmanager
-def caught_eager_attention(receive: Listener, *, whole: bool = False) -> Iterator[None]:
+def caught_eager_attention_calls(receive: Listener, *, whole: bool = False) -> Iterator[None]:
     """Call ``receive`` before every call of eager attention, which is then computed in blocks of queries.
 
     For families without PyTorch's kernel, such as those with soft caps or sinks. In texts of one block the output is

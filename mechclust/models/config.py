@@ -129,7 +129,7 @@ def config_of(model: HookedModel) -> AnyConfig:
     return config
 
 
-def check_config_fits_task(task: Task, config: AnyConfig) -> None:
+def check_model_config_fits_task(task: Task, config: AnyConfig) -> None:
     """Refuse a task with more tokens than a model's vocabulary, or longer examples than its context.
 
     Raises:

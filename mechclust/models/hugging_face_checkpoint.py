@@ -229,7 +229,7 @@ def read_checkpoint_config(source: HuggingFaceCheckpoint) -> Any:
 
     if source.trusted:
         print(f"mechclust: code that comes with {source.name!r} may be run (--trust-remote-code)", file=sys.stderr)
-    with reading_hugging_face_part(source, "config"):
+    with reading_checkpoint_part(source, "config"):
         config = AutoConfig.from_pretrained(source.name, **source.options)
         _check_sizes(config)
     return config
@@ -247,7 +247,7 @@ def _check_sizes(config: Any) -> None:
 
 
 @contextlib.contextmanager
-def reading_hugging_face_part(source: HuggingFaceCheckpoint, part: CheckpointPart) -> Iterator[None]:
+def reading_checkpoint_part(source: HuggingFaceCheckpoint, part: CheckpointPart) -> Iterator[None]:
     """Read a part of a checkpoint inside the block, quietly.
 
     Raises:

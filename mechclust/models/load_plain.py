@@ -18,7 +18,7 @@ from mechclust.models.hugging_face_checkpoint import (
     find_checkpoint,
     hugging_face_auto_class,
     read_checkpoint_config,
-    reading_hugging_face_part,
+    reading_checkpoint_part,
 )
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel
@@ -127,7 +127,10 @@ def load_plain(
     config = read_checkpoint_config(source)
     if tokenizer is None:
         tokenizer = read_checkpoint_tokenizer(tokenizer_source(model.merged_adapter, source))
-    with reading_hugging_face_part(source, "config" if untrained else "weights"), torch.random.fork_rng(devices=[]):
+    with (
+        reading_checkpoint_part(source, "config" if untrained else "weights"),
+        torch.random.fork_rng(devices=[]),
+    ):
         auto = hugging_face_auto_class(config)
         if untrained:
             build = partial(auto.from_config, config, trust_remote_code=options.trust_remote_code)

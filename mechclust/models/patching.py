@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward, n_hooked_blocks
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import Batch
 
 Logits = Float[Tensor, "batch pos d_vocab"]

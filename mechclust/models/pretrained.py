@@ -18,7 +18,7 @@ from mechclust.models.plain_model import plain_model
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.saved_model import load_model
-from mechclust.models.weights import shared_copy
+from mechclust.models.weights import copy_with_shared_weights
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
@@ -121,7 +121,7 @@ def load_pretrained_unhooked(
     options = PlainLoadOptions(**{**loading, "dtype": _dtype_of(loading.get("dtype"))})
     plain, tokenizer = load_plain(resolved, tokenizer, options)
     if resolved.merged_adapter is not None:
-        plain = with_adapter(shared_copy(plain), resolved.merged_adapter)
+        plain = with_adapter(copy_with_shared_weights(plain), resolved.merged_adapter)
     return plain, tokenizer
 
 
@@ -169,7 +169,7 @@ def _add_hooks(plain: Any, tokenizer: Any, options: PlainLoadOptions, name: str 
             "of copy.deepcopy(model)"
         )
     with quiet_transformers(), torch.random.fork_rng(devices=[]):  # the bridge makes layers, which draw weights
-        inner = shared_copy(plain)
+        inner = copy_with_shared_weights(plain)
         inner.config.architectures = [type(plain).__name__]  # a model in memory may name another class
         if options.attention == "eager":  # a model in memory may have another implementation
             inner.set_attn_implementation("eager")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-from mechclust.models.attention_calls import KIND, caught_attention, caught_eager_attention, eager_function
+from mechclust.models.attention_calls import KIND, caught_attention_calls, caught_eager_attention_calls, eager_function
 from mechclust.models.hugging_face_blocks import (
     Blocks,
     find_blocks,
@@ -224,9 +224,9 @@ class _ForwardPass:
                 stack.enter_context(_removed(module.register_forward_hook(self._leave)))
             if self._model._attending and any(block.attn.hook_attention._forward_hooks for block in self._model.blocks):
                 if _kind(self._model.body) == KIND:
-                    stack.enter_context(caught_attention(self._attend))
+                    stack.enter_context(caught_attention_calls(self._attend))
                 else:
-                    stack.enter_context(caught_eager_attention(self._attend, whole=self._patterns))
+                    stack.enter_context(caught_eager_attention_calls(self._attend, whole=self._patterns))
             yield
 
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -356,7 +356,7 @@ def _find_blocks(body: Any) -> tuple[Blocks, tuple[nn.Module, ...]]:
     note = partial(_note, attending)
     tokens = torch.arange(3, device=_device(body))[None]
     options = _options(inspect.signature(body.forward).parameters)
-    caught = caught_eager_attention(note, whole=True) if in_blocks else caught_attention(note)
+    caught = caught_eager_attention_calls(note, whole=True) if in_blocks else caught_attention_calls(note)
     with evaluation_mode(body), torch.no_grad(), caught:
         forward = partial(
             body, input_ids=tokens, **options, output_hidden_states=True, output_attentions=eager, return_dict=True

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mechclust.models.patching import can_be_patched
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, n_hooked_blocks
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import InputError
 
 Stream = Float[Tensor, "batch pos d_model"]

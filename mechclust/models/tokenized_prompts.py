@@ -9,7 +9,7 @@ from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.sizes import Sizes
 from tasks import Batch, LabelledPrompts
 from tasks.text.bos_token import Bos
-from tasks.text.text_encoder import n_special_tokens_before
+from tasks.text.text_encoder import text_encoder_special_tokens
 
 
 def tokenize_prompts(
@@ -37,3 +37,8 @@ def tokenize_prompts(
         keep=n_special_tokens_before(tokenizer, bos),
         d_vocab=sizes.d_vocab,
     )
+
+
+def n_special_tokens_before(tokenizer: Any, bos: Bos = "model") -> int:
+    """Count the special tokens before a text, which must stay when its beginning is cut off."""
+    return len(text_encoder_special_tokens(tokenizer, bos=bos)[0])

@@ -11,7 +11,7 @@ from mechclust.models.hugging_face_checkpoint import (
     HuggingFaceCheckpoint,
     find_checkpoint,
     read_checkpoint_config,
-    reading_hugging_face_part,
+    reading_checkpoint_part,
 )
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
@@ -78,7 +78,7 @@ def read_checkpoint_tokenizer(source: HuggingFaceCheckpoint) -> Any:
     """
     from transformers import AutoTokenizer
 
-    with reading_hugging_face_part(source, "tokenizer"):
+    with reading_checkpoint_part(source, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
         tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
     return tokenizer
@@ -113,7 +113,7 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
     return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
 
 
-def unknown_token_notes(tokenizer: Any, batches: Sequence[Batch]) -> list[str]:
+def tokenizer_coverage_notes(tokenizer: Any, batches: Sequence[Batch]) -> list[str]:
     """Note if more than a tenth of the tokens are unknown words.
 
     Args:

@@ -155,7 +155,7 @@ def _norm(name: str, d_model: int) -> dict[str, Weight]:
     return {f"{name}.w": torch.ones(d_model), f"{name}.b": torch.zeros(d_model)}
 
 
-def shared_copy(model: Any) -> Any:
+def copy_with_shared_weights(model: Any) -> Any:
     """Copy the modules of a model, but share their weights: no tensor is copied.
 
     The modules of one can then be wrapped or changed without changing the other.

@@ -9,7 +9,7 @@ Two things are called controls. In statements, as in the paper, *the controls* a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,13 +20,11 @@ from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampl
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.intervals import Interval
 from mechclust.mossa import shuffled_curves as shuffled
+from mechclust.mossa.correlations import band_correlation, base_median_depth_correlation, base_spread_depth_correlation
 from mechclust.mossa.gaps_and_spreads import (
-    band_correlation,
-    base_median_depth_correlation,
     base_median_fall,
-    base_spread_depth_correlation,
     base_spread_doubling,
-    ceiling_share,
+    ceiling_gap_share,
     gap_after_first_third,
     last_layer_gap,
     least_upper_half_gap,
@@ -45,6 +43,7 @@ from mechclust.mossa.layer_groups import (
     transition_layers_end_distance,
 )
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
+from mechclust.mossa.shuffled_curves import FalseCurves
 from mechclust.mossa.task_bootstrap import MOST_UNDEFINED, Statistic, task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.text import list_text
@@ -56,7 +55,7 @@ _LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True)
-class BoundedStatistic:
+class CurveFindingPart:
     """A statistic of the curves and the bound that it must satisfy.
 
     Attributes:
@@ -68,21 +67,6 @@ class BoundedStatistic:
     name: str
     statistic: Statistic
     bound: Bound
-
-
-@dataclass(frozen=True)
-class FalseCurves:
-    """Curves in which a statement should be false.
-
-    Attributes:
-        name: the change in words.
-        change: makes them from the measured curves.
-        random: whether ``change`` draws at random. All seeds then share one draw, and reports add this to the name.
-    """
-
-    name: str
-    change: Callable[[TaskCurves], TaskCurves]
-    random: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +94,7 @@ class CurveFinding:
 
     id: str
     statement: str
-    parts: tuple[BoundedStatistic, ...]
+    parts: tuple[CurveFindingPart, ...]
     control: FalseCurves
     source: str = _PAPER
     paper: float | None = None
@@ -138,8 +122,8 @@ _FINDINGS = (
         id="C2",
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
-            BoundedStatistic("Spearman with depth", base_median_depth_correlation, Bound("<", -0.8)),
-            BoundedStatistic("first quarter of the layers - last", base_median_fall, Bound(">=", 0.2)),
+            CurveFindingPart("Spearman with depth", base_median_depth_correlation, Bound("<", -0.8)),
+            CurveFindingPart("first quarter of the layers - last", base_median_fall, Bound(">=", 0.2)),
         ),
         control=_TUNED,
         paper=-0.94,
@@ -150,8 +134,8 @@ _FINDINGS = (
         id="C3",
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
-            BoundedStatistic("Spearman with depth", base_spread_depth_correlation, Bound(">", 0.5)),
-            BoundedStatistic("upper half - 2 x first layer", base_spread_doubling, Bound(">=", 0)),
+            CurveFindingPart("Spearman with depth", base_spread_depth_correlation, Bound(">", 0.5)),
+            CurveFindingPart("upper half - 2 x first layer", base_spread_doubling, Bound(">=", 0)),
         ),
         control=_TUNED,
         paper=0.88,
@@ -162,8 +146,8 @@ _FINDINGS = (
         statement="the tuned model is closer to the controls than the base on every layer of the upper half, by 0.2 "
         "at the last (difference of medians over tasks)",
         parts=(
-            BoundedStatistic("last layer", last_layer_gap, Bound(">=", 0.2)),
-            BoundedStatistic("least of the upper half", least_upper_half_gap, Bound(">", 0)),
+            CurveFindingPart("last layer", last_layer_gap, Bound(">=", 0.2)),
+            CurveFindingPart("least of the upper half", least_upper_half_gap, Bound(">", 0)),
         ),
         control=_SWAPPED,
         paper=0.378,
@@ -173,7 +157,7 @@ _FINDINGS = (
         id="C5",
         statement="in the second eighth of the layers, the tuned model is farther from the controls than the base "
         "(tuned - base, difference of medians)",
-        parts=(BoundedStatistic("", second_eighth_gap, Bound("<", 0)),),
+        parts=(CurveFindingPart("", second_eighth_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
         shown="page",
@@ -184,8 +168,8 @@ _FINDINGS = (
         statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
         "ranges over tasks)",
         parts=(
-            BoundedStatistic("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
-            BoundedStatistic("upper half / that of the base", upper_half_spread_ratio, Bound("<", 0.5)),
+            CurveFindingPart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
+            CurveFindingPart("upper half / that of the base", upper_half_spread_ratio, Bound("<", 0.5)),
         ),
         control=_SWAPPED,
         paper=0.38,
@@ -195,7 +179,7 @@ _FINDINGS = (
         id="C8",
         statement="the tuned model needs more dimensions than the base after the first third of the layers (log2 of "
         "the ratio)",
-        parts=(BoundedStatistic("", gap_after_first_third, Bound(">", 0)),),
+        parts=(CurveFindingPart("", gap_after_first_third, Bound(">", 0)),),
         control=_LAYERS,
         paper=1.07,
     ),
@@ -203,7 +187,7 @@ _FINDINGS = (
         id="C9",
         statement="in the second quarter of the layers, the tuned model gains less on the base for held-out tasks "
         "than for seen ones (seen - held out)",
-        parts=(BoundedStatistic("", unseen_gap_deficit, Bound(">", 0)),),
+        parts=(CurveFindingPart("", unseen_gap_deficit, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.15,
         shown="page",
@@ -213,7 +197,7 @@ _FINDINGS = (
         id="C11",
         statement="in the upper half of the layers, nearest neighbours share the cluster more often in the tuned model "
         "than in the base (difference)",
-        parts=(BoundedStatistic("", upper_half_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", upper_half_gap, Bound(">", 0)),),
         control=_LAYERS,
         shown="page",
     ),
@@ -221,8 +205,8 @@ _FINDINGS = (
         id="C12",
         statement="if there is a transition, it begins and ends where the paper has it (distance in relative depth)",
         parts=(
-            BoundedStatistic("end of the shared layers from 9/32", shared_layers_end_distance, Bound("<=", 0.1)),
-            BoundedStatistic("end of the transition from 15/32", transition_layers_end_distance, Bound("<=", 0.1)),
+            CurveFindingPart("end of the shared layers from 9/32", shared_layers_end_distance, Bound("<=", 0.1)),
+            CurveFindingPart("end of the transition from 15/32", transition_layers_end_distance, Bound("<=", 0.1)),
         ),
         control=_LAYERS,
         paper=0.0,
@@ -234,7 +218,7 @@ _FINDINGS = (
         id="C13",
         statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
         "(difference)",
-        parts=(BoundedStatistic("", own_control_advantage, Bound(">", 0)),),
+        parts=(CurveFindingPart("", own_control_advantage, Bound(">", 0)),),
         control=_EXCHANGED,
         source="ours",
     ),
@@ -242,7 +226,7 @@ _FINDINGS = (
         id="C14",
         statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
         "upper half",
-        parts=(BoundedStatistic("", ceiling_share, Bound(">=", 0.5)),),
+        parts=(CurveFindingPart("", ceiling_gap_share, Bound(">=", 0.5)),),
         control=_SWAPPED,
         source="ours",
     ),
@@ -251,7 +235,7 @@ _FINDINGS = (
         statement=f"the tuned model's CKA rises with the {FLESCH_KINCAID} (correlation over tasks, as in layers 15 to "
         "29 of 32)",
         parts=(
-            BoundedStatistic(
+            CurveFindingPart(
                 "",
                 partial(
                     band_correlation,
@@ -271,7 +255,7 @@ _FINDINGS = (
         statement=f"the tuned model's CKA rises with the {COLEMAN_LIAU} (correlation over tasks, as in layers 15 to 23 "
         "of 32)",
         parts=(
-            BoundedStatistic(
+            CurveFindingPart(
                 "",
                 partial(band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
                 Bound(">", 0),
@@ -284,7 +268,7 @@ _FINDINGS = (
         id="C17",
         statement=f"the base model's CKA rises with the {DATA_SIZE} (correlation over tasks, first layer)",
         parts=(
-            BoundedStatistic(
+            CurveFindingPart(
                 "",
                 partial(band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0),
                 Bound(">", 0),
@@ -297,7 +281,7 @@ _FINDINGS = (
         id="C18",
         statement="held-out tasks: in the upper half of the layers, the tuned model is closer to the controls than the "
         "base (difference of medians)",
-        parts=(BoundedStatistic("", unseen_upper_half_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart("", unseen_upper_half_gap, Bound(">", 0)),),
         control=_SWAPPED,
         paper=0.18,
     ),
@@ -305,14 +289,14 @@ _FINDINGS = (
         id="C19",
         statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
         "(difference of interquartile ranges)",
-        parts=(BoundedStatistic("", unseen_spread_excess, Bound(">", 0)),),
+        parts=(CurveFindingPart("", unseen_spread_excess, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.45,
     ),
     CurveFinding(
         id="C20",
         statement="there are shared layers, a transition, and refinement above (1 if all three)",
-        parts=(BoundedStatistic("", has_all_layer_groups, Bound(">", 0.5)),),
+        parts=(CurveFindingPart("", has_all_layer_groups, Bound(">", 0.5)),),
         control=_LAYERS,
         source=f"{_PAPER}; bound ours",
         paper=1.0,

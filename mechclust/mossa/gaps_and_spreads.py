@@ -7,13 +7,12 @@ arrays with these axes. Layers are chosen by their share of the depth, so that m
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from mechclust.mossa.nan_statistics import nan_mean, quantile_over_tasks
+from mechclust.mossa.nan_statistics import nan_mean, nan_quantile
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
 
 
@@ -31,11 +30,6 @@ def _second_quarter(curves: TaskCurves) -> slice:
 # ---- the untuned model ----
 
 
-def base_median_depth_correlation(curves: TaskCurves) -> Numbers:
-    """Return Spearman's correlation of base's median with depth. -1: it falls from layer to layer."""
-    return _depth_correlation(curves.median("base"))
-
-
 def base_median_fall(curves: TaskCurves) -> Numbers:
     """Return how far base's median falls: its mean over the first quarter of the layers minus that over the last."""
     median = curves.median("base")
@@ -47,11 +41,6 @@ def base_spread_doubling(curves: TaskCurves) -> Numbers:
     """Return base's interquartile range over tasks: the upper half's mean minus twice the first layer's value."""
     spread = curves.spread("base")
     return nan_mean(spread[..., curves.upper]) - 2 * spread[..., 0]
-
-
-def base_spread_depth_correlation(curves: TaskCurves) -> Numbers:
-    """Return Spearman's correlation of base's interquartile range over tasks with depth."""
-    return _depth_correlation(curves.spread("base"))
 
 
 # ---- tuned against untuned ----
@@ -100,11 +89,6 @@ def unseen_upper_half_gap(curves: TaskCurves) -> Numbers:
     return upper_half_gap(curves.unseen)
 
 
-def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
-    """Return the correlation over tasks of a covariate with ``TaskCurves.gain``."""
-    return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
-
-
 # ---- held-out tasks ----
 
 
@@ -124,7 +108,7 @@ def unseen_spread_excess(curves: TaskCurves) -> Numbers:
 # ---- against a second control and other tasks' controls ----
 
 
-def ceiling_share(curves: TaskCurves) -> Numbers:
+def ceiling_gap_share(curves: TaskCurves) -> Numbers:
     """Return (tuned - base) / (ceiling - base), upper half. NaN if the ceiling is less than .01 above base.
 
     Give ``curves.with_ceiling``, because in many draws from all tasks none has a ceiling.
@@ -142,76 +126,10 @@ def own_control_advantage(curves: TaskCurves) -> Numbers:
     Mean over the upper half of the layers, then median over tasks.
     """
     difference = nan_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
-    return quantile_over_tasks(difference[..., None], 0.5)[..., 0]
+    return nan_quantile(difference[..., None], 0.5)[..., 0]
 
 
-# ---- covariates ----
-
-
-def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> Float[np.ndarray, "... layer"]:
-    """Return Pearson's correlation over tasks of a curve with a covariate, by layer. NaN with fewer than 3 tasks.
-
-    Raises:
-        InputError: if the curve was not measured.
-    """
-    values = np.moveaxis(curves.values(which), -1, -2)
-    covariates = np.asarray(curves.covariates[covariate], dtype=float)[..., None, :]
-    return np.asarray(correlation(values, covariates))
-
-
-def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> Numbers:
-    """Return the mean of ``covariate_correlation`` over the layers from ``start`` to ``end``, at least one layer.
-
-    Args:
-        curves: of the tasks.
-        which: the curve.
-        covariate: the covariate's name.
-        start: where the band begins, as a share of the depth, rounded down to a layer.
-        end: where it ends, rounded up. ``start=0, end=0`` is the first layer.
-    """
-    first = math.floor(start * curves.n_layers)
-    last = max(math.ceil(end * curves.n_layers), first + 1)
-    return nan_mean(covariate_correlation(curves, which, covariate)[..., first:last])
-
-
-# ---- correlations, ratios and medians ----
-
-
-def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:
-    """Return Pearson's correlation over the last axis, using the places at which both are defined.
-
-    NaN for fewer than 3 such places, or without variance.
-
-    Example:
-        >>> correlation(np.array([1.0, 2.0, 3.0, np.nan]), np.array([2.0, 4.0, 6.0, 0.0])).item()
-        1.0
-    """
-    known = ~(np.isnan(x) | np.isnan(y))
-    x = _centred(x, known)
-    y = _centred(y, known)
-    scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
-    enough = (known.sum(axis=-1) >= 3) & (scale > 1e-12)
-    return np.where(enough, (x * y).sum(axis=-1) / np.where(enough, scale, 1.0), np.nan)
-
-
-def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """Return values minus their mean over the known places of the last axis, and 0 elsewhere."""
-    values = np.where(known, values, np.nan)
-    return np.where(known, values - nan_mean(values)[..., None], 0.0)
-
-
-def _depth_correlation(values: Float[np.ndarray, "... layer"]) -> Numbers:
-    """Return Spearman's correlation with depth, over the layers with a value. NaN for a flat curve.
-
-    Example:
-        >>> _depth_correlation(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
-        [-1.0, nan]
-    """
-    from scipy.stats import rankdata
-
-    missing = np.isnan(values)
-    ranks = np.where(missing, np.nan, rankdata(np.where(missing, np.inf, values), axis=-1))
-    return correlation(ranks, np.arange(values.shape[-1], dtype=float))
+# ---- ratios and medians ----
 
 
 def _least(values: Float[np.ndarray, "... layer"]) -> Numbers:

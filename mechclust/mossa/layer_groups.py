@@ -243,13 +243,13 @@ def group_boundaries(
     return shared, np.where(has_transition, end, shared)
 
 
-def groups_of(curves: TaskCurves) -> LayerGroups:
+def layer_groups_of(curves: TaskCurves) -> LayerGroups:
     """Return the layer groups of the curves' tasks, with the dimensions of the tuned model if they are known.
 
     Example:
         >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 3), np.array([[1.0, 0.9, 0.9]] * 3)
         >>> seen = np.zeros(3, dtype=bool)
-        >>> print(groups_of(TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)))
+        >>> print(layer_groups_of(TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)))
         shared 1-1, transition 2-3, no refinement
     """
     shared, end = group_boundaries_of(curves)
@@ -300,7 +300,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         >>> print(layer_groups_interval(curves))
         shared 1 (95% over tasks: end at 1), transition 2-3 (end at 3), no refinement
     """
-    groups = groups_of(curves)
+    groups = layer_groups_of(curves)
     farther = _farther_layers(curves, draws, seed)
     tuned_alone = tuple(layer for layer in farther if curves.median("base")[layer - 1] >= 1 - MARGIN)
     if curves.few:

@@ -6,7 +6,8 @@ study are shuffled alike.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool
@@ -117,3 +118,18 @@ def _half(curves: TaskCurves) -> Bool[np.ndarray, " task"]:
         places = rng.permutation(np.flatnonzero(curves.held_out == kind))
         half[places[: len(places) // 2]] = True
     return half
+
+
+@dataclass(frozen=True)
+class FalseCurves:
+    """Curves in which a statement should be false.
+
+    Attributes:
+        name: the change in words.
+        change: makes them from the measured curves.
+        random: whether ``change`` draws at random. All seeds then share one draw, and reports add this to the name.
+    """
+
+    name: str
+    change: Callable[[TaskCurves], TaskCurves]
+    random: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mechclust.evidence import Finding, Findings
-from mechclust.report.html import escaped_text, findings_html, list_html, table_html
+from mechclust.report.html import escaped_html, findings_html, list_html, table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading, readings_table
 
@@ -45,7 +45,7 @@ class Analysis:
             object.__setattr__(self, "headline", Findings(self.findings).headline)
 
     def _repr_html_(self) -> str:
-        lead = f"<p><b>{escaped_text(self.headline)}</b></p>" if self.headline else ""
+        lead = f"<p><b>{escaped_html(self.headline)}</b></p>" if self.headline else ""
         figures = [panel._repr_html_() for panel in self.panels]
         return "".join([lead, self.readings_html, findings_html(self.findings), list_html(self.notes), *figures])
 

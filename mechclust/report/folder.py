@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,26 +15,16 @@ from typing import Any
 import xxhash
 
 from mechclust.report.manifest import MANIFEST, WAY_OUT, read_manifest, write_manifest
-from mechclust.report.resources import machine_facts
-from mechclust.report.run_record import read_run_record, record_differences
+from mechclust.report.run_record import machine_facts, read_run_record, record_differences
 from probes import ProbeResult
-from probes.engine.result import result_place, saved_result_place
-from probes.store.files import (
-    DamagedError,
-    files_are_verified,
-    remove_leftovers,
-    write_atomic,
-    write_errors,
-    write_json,
-)
-from probes.store.safetensors_files import is_whole_file
+from probes.store.files import DamagedError, write_atomic, write_errors, write_json
+from probes.store.temporary_files import remove_leftovers
 from tasks import InputError
 
 _LEAST = 2**20  # bytes that a report takes at least
 _PAGES = ("findings.json", "findings.csv", "report.html")  # which a report may write
 # Subjects that a digest tells apart.
 _UNNAMED = {"texts": "other texts", "corpus": "another corpus or none", "weights": "other weights of this model"}
-_OTHER = "is not what this run measured; delete it and run the study again with the same --out"
 _WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
@@ -49,7 +38,7 @@ def check_writable(out: Path, way_out: str = "choose another folder with --out")
     Raises:
         InputError: saying why.
     """
-    nearest = _nearest_existing(out)
+    nearest = nearest_existing_folder(out)
     try:
         with tempfile.TemporaryFile(dir=nearest) as file:  # permissions or an empty file do not reveal a full disk
             file.write(bytes(_LEAST))
@@ -106,7 +95,7 @@ def _has_unlisted_files(folder: Path) -> bool:
 
 def _holds_files(folder: Path) -> bool:
     """Return whether a folder has a visible file at any depth outside hidden folders. False for a file."""
-    return any(_visible_files(folder))
+    return any(visible_folder_files(folder))
 
 
 def check_folder_subject(out: Path, subject: Mapping[str, str]) -> None:
@@ -213,17 +202,7 @@ def save_folder_results(
     write_folder_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
 
 
-def free_disk_bytes(out: Path) -> int:
-    """Return the free bytes of the disk on which ``out`` is, or would be made."""
-    return shutil.disk_usage(_nearest_existing(out)).free
-
-
-def safetensors_bytes(folder: Path) -> int:
-    """Return the bytes of the ``.safetensors`` files at any depth of a folder, 0 if it is missing."""
-    return sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
-
-
-def _nearest_existing(out: Path) -> Path:
+def nearest_existing_folder(out: Path) -> Path:
     """Return a folder, or the nearest existing one above it."""
     out = out.absolute()
     return next(path for path in (out, *out.parents) if path.exists())
@@ -246,7 +225,7 @@ def check_folder_files(folder: Path, names: Iterable[str], way_out: str = WAY_OU
         path = folder / name
         if not _leads_into(path, root):
             raise InputError(f"{str(path)!r} lies outside of {str(folder)!r}; {way_out}")
-        if path.exists() and _digest_of(path) not in files.get(name, []):
+        if path.exists() and folder_file_digest(path) not in files.get(name, []):
             why = f"is not what {MANIFEST} says was written" if name in files else f"is not listed in {MANIFEST}"
             raise InputError(f"{str(path)!r} {why}; move it away, or {way_out}")
 
@@ -288,7 +267,7 @@ def write_folder_files(folder: Path, contents: Mapping[str, bytes], way_out: str
     check_folder_files(folder, contents, way_out)
     manifest = read_manifest(folder, way_out)
     written = {name: [xxhash.xxh3_128_hexdigest(content)] for name, content in contents.items()}
-    before = {name: [_digest_of(folder / name)] for name in contents if (folder / name).exists()}
+    before = {name: [folder_file_digest(folder / name)] for name in contents if (folder / name).exists()}
     either = {name: list(dict.fromkeys([*before.get(name, []), *digest])) for name, digest in written.items()}
     write_manifest(folder, replace(manifest, files={**manifest.files, **either}))
     for name, content in contents.items():
@@ -322,54 +301,14 @@ def _remove_empty(folder: Path, below: Path) -> None:
         below = below.parent
 
 
-def list_measured_files(folder: Path) -> None:
-    """List the measurements of a finished run in its manifest."""
-    write_manifest(folder, replace(read_manifest(folder), measured=_measurements(folder)))
-
-
-def forget_measured_files(folder: Path) -> None:
-    """Remove the measurements from the manifest of a run that goes on: until it is finished they may change."""
-    manifest = read_manifest(folder)
-    if manifest.measured:
-        write_manifest(folder, replace(manifest, measured={}))
-
-
-def check_measured_files(folder: Path) -> None:
-    """Refuse a run in which a file of ``results/`` was replaced, such as by one of another seed, step or split.
-
-    Every saved ``ProbeResult`` records its place, which is compared always. The manifest of a finished run also has
-    each file's digest, which is compared unless ``MECHCLUST_VERIFY=0``. Code that reads a file reports it if it is
-    missing or damaged.
-
-    Raises:
-        InputError: naming the first file that is not as the run wrote it.
-    """
-    for path in sorted(_visible_files(folder / "results")):
-        if path.suffix == ".safetensors" and saved_result_place(path) not in ("", result_place(path)):
-            raise InputError(f"{str(path)!r} holds {saved_result_place(path)!r}, which {_OTHER}")
-    measured = read_manifest(folder).measured
-    if not (measured and files_are_verified()):
-        return
-    for name, digest in _measurements(folder).items():
-        path = folder / name
-        if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole_file(path)):
-            raise InputError(f"{str(path)!r} {_OTHER}")
-
-
-def _measurements(folder: Path) -> dict[str, str]:
-    """Return the digest of each file in ``results/``, by its path in the folder."""
-    files = sorted(path for path in _visible_files(folder / "results") if path.is_file())
-    return {path.relative_to(folder).as_posix(): _digest_of(path) for path in files}
-
-
-def _visible_files(folder: Path) -> Iterator[Path]:
+def visible_folder_files(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, without hidden files and files in hidden folders, which are never ours."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(place) / name for name in names if not name.startswith("."))
 
 
-def _digest_of(path: Path) -> str:
+def folder_file_digest(path: Path) -> str:
     """Return the digest of a file, or an empty string if it is no file."""
     if not path.is_file():
         return ""

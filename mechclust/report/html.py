@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,21 +26,9 @@ _STYLE = """
 """
 
 
-def escaped_text(text: object) -> Markup:
+def escaped_html(text: object) -> Markup:
     """Return a text for a page: escaped, its control characters written out."""
     return escape(visible_text(str(text), keep="\n"))
-
-
-def picture_html(name: str, picture: bytes, caption: str) -> str:
-    """Return a PNG with its caption, embedded in the page."""
-    text = escaped_text(caption)
-    data = base64.b64encode(picture).decode()
-    wide = int.from_bytes(picture[16:20], "big")  # of the PNG, for pages that set a least width
-    style = f"max-width:100%;--wide:{wide}px"
-    return (
-        f'<figure id="{escaped_text(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{text}</figcaption></figure>"
-    )
 
 
 def table_html(
@@ -58,14 +45,14 @@ def table_html(
     """
     shown = map_table_texts(table_in_english(table), visible_text)
     rows: str = shown.to_html(index=False, border=0, float_format=f"{{:z{number}}}".format, na_rep=missing)
-    above = f"<p><b>{escaped_text(title)}</b></p>" if title else ""
-    below = "".join(f"<p>Note: {escaped_text(note)}</p>" for note in notes)
+    above = f"<p><b>{escaped_html(title)}</b></p>" if title else ""
+    below = "".join(f"<p>Note: {escaped_html(note)}</p>" for note in notes)
     return f"<div>{above}{rows}{below}</div>"
 
 
 def list_html(notes: Sequence[str]) -> str:
     """Return a list of sentences, or an empty string if there are none."""
-    return f"<ul>{''.join(f'<li>{escaped_text(note)}</li>' for note in notes)}</ul>" if notes else ""
+    return f"<ul>{''.join(f'<li>{escaped_html(note)}</li>' for note in notes)}</ul>" if notes else ""
 
 
 def findings_html(findings: Sequence[Finding]) -> str:
@@ -89,7 +76,7 @@ def html_template(name: str, package: str = "mechclust.report") -> jinja2.Templa
 
 
 def _safe_if_text(value: object) -> object:
-    return escaped_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return escaped_html(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _number_or_dash(x: float | None) -> str:

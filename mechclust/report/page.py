@@ -16,7 +16,7 @@ from mechclust.report.folder import check_folder, claim_folder, replace_folder_f
 from mechclust.report.html import html_template
 from mechclust.report.panel import Panel
 from mechclust.report.pictures import print_pictures
-from mechclust.report.resources import machine_facts
+from mechclust.report.run_record import machine_facts
 from mechclust.report.table_text import table_as_csv
 from mechclust.web.scripts import script_content_policy
 from probes import ProbeResult
@@ -47,7 +47,7 @@ def write_report_page(
     Each figure is saved as the page's PNG. Findings are written to ``findings.json`` and ``findings.csv``.
     ``mechclust.json`` lists the files. Files of an earlier report of this command are replaced or deleted.
 
-    Other arguments as ``render_report``.
+    Other arguments as ``render_report_page``.
 
     Args:
         out: the folder.
@@ -67,7 +67,7 @@ def write_report_page(
     """
     out = Path(out)
     check_folder(out, command)
-    page = render_report(
+    page = render_report_page(
         title=title, source=source, analysis=analysis, facts=machine_facts() if facts is None else facts, config=config
     )
     contents: dict[str, bytes] = {}
@@ -91,7 +91,7 @@ def write_report_page(
     return out / "report.html"
 
 
-def render_report(
+def render_report_page(
     *, title: str, source: str, analysis: Analysis, facts: Mapping[str, Any], config: Mapping[str, Any]
 ) -> str:
     """Return the page, which needs no network.

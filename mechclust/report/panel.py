@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mechclust.report.html import picture_html
-from mechclust.report.pictures import png_bytes
+from mechclust.report.pictures import picture_html, png_bytes
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:

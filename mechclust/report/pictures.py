@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import warnings
 from typing import TYPE_CHECKING, Any
+
+from mechclust.report.html import escaped_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,3 +65,15 @@ def _turn_off_formulas(figure: Figure) -> None:
         words = text.get_text()
         if is_math_text(words) and text.get_gid() != MATHTEXT and not words.startswith("$\\mathdefault{"):
             text.set_parse_math(False)
+
+
+def picture_html(name: str, picture: bytes, caption: str) -> str:
+    """Return a PNG with its caption, embedded in the page."""
+    text = escaped_html(caption)
+    data = base64.b64encode(picture).decode()
+    wide = int.from_bytes(picture[16:20], "big")  # of the PNG, for pages that set a least width
+    style = f"max-width:100%;--wide:{wide}px"
+    return (
+        f'<figure id="{escaped_html(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
+        f"<figcaption>{text}</figcaption></figure>"
+    )

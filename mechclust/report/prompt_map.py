@@ -13,10 +13,9 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
-from mechclust.report.text import shortened_text
-from mechclust.web.scripts import ViewScript, base64_numbers, script_text, scripts_with_kit
+from mechclust.report.text import without_surrogates
+from mechclust.web.scripts import ViewScript, script_numbers, script_text, scripts_with_kit
 from tasks import InputError
-from tasks.text.visible import without_surrogates
 
 _PACKAGE = "mechclust.report"
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
@@ -88,7 +87,7 @@ def prompt_map(
         )
     data = {
         "n": len(texts),
-        "texts": [shortened_text(text) for text in texts],
+        "texts": [prompt_map_text(text) for text in texts],
         "models": models,
         "shared": len(set(map(tuple, numbers.values()))) == 1,
         "colours": [
@@ -113,7 +112,7 @@ def _packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
     outside = reach > half
     steps = np.round(placed / np.where(outside, reach, half)[:, None] * _STEPS)
     steps[outside] = np.where(np.abs(steps[outside]) == _STEPS, np.sign(steps[outside]) * _EDGE, steps[outside])
-    return base64_numbers(steps, "<i2")
+    return script_numbers(steps, "<i2")
 
 
 def _check_given(
@@ -236,8 +235,8 @@ def prompt_map_classes(values: Sequence[str]) -> dict[str, Any]:
     names = [text for _, text in sorted((order[text], text) for text in counts)]
     place = {text: i for i, text in enumerate(names)}
     return {
-        "classes": [shortened_text(name) for name in names],
-        "codes": base64_numbers([place[text] for text in texts], "<u4"),
+        "classes": [prompt_map_text(name) for name in names],
+        "codes": script_numbers([place[text] for text in texts], "<u4"),
         "numbers": [numbers[name] for name in names] if is_numeric and len(names) > _MAX_NUMERIC_CLASSES else None,
     }
 
@@ -273,7 +272,7 @@ def _colour_slots(clusters: Integer[np.ndarray, "layer example"]) -> dict[str, A
         for i, at in enumerate(slot):
             name_of_slot[at] = str(ids[i])
         names.append(name_of_slot)
-        codes.append(base64_numbers(before, "<u4"))
+        codes.append(script_numbers(before, "<u4"))
     return {"names": names, "codes": codes}
 
 
@@ -299,3 +298,11 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 def _code() -> ViewScript:
     script = scripts_with_kit(_PACKAGE, "points.js", "prompt_map.js")
     return ViewScript("mechclustPromptMap", script_text(_PACKAGE, "prompt_map.css"), script)
+
+
+MAX_CHARACTERS = 300  # of a prompt on a page
+
+
+def prompt_map_text(text: str) -> str:
+    """Return a text as the page shows it: cut, with an ellipsis, if it is long."""
+    return without_surrogates(text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…")

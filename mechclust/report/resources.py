@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import time
-from functools import cache
-from typing import Any
+import shutil
+from pathlib import Path
 
-import torch
-
+from mechclust.report.folder import nearest_existing_folder
 from mechclust.report.text import duration_text, size_text
-from probes.engine.devices import free_memory_bytes
-from probes.store.versions import package_versions
+from probes.engine.devices import free_device_memory
 from tasks import InputError
 
 _DAY_S = 24 * 3600
-_TIMED_S = 0.05  # for which the matrix product is repeated
-
-
-@cache  # every model of a comparison asks, and each timing takes a twentieth of a second
-def matmul_speed(device: str, dtype: torch.dtype, width: int, rows: int) -> float:
-    """Return multiplications and additions per second of a short matrix product.
-
-    Args:
-        device: where.
-        dtype: of its numbers.
-        width: of the square matrix.
-        rows: of what it is multiplied with.
-    """
-    x = torch.ones(rows, width, device=device, dtype=dtype)
-    weights = torch.ones(width, width, device=device, dtype=dtype)
-    float((x @ weights)[0, 0])  # the first is slow, and reading a number waits for the device
-    start = time.perf_counter()
-    products = 0
-    elapsed = 0.0
-    while elapsed < _TIMED_S:
-        float((x @ weights)[0, 0])
-        products += 1
-        elapsed = time.perf_counter() - start
-    return 2.0 * products * rows * width * width / elapsed
 
 
 def check_resources(seconds: float, memory: float = 0.0, *, yes: bool, fewer: str) -> None:
@@ -61,7 +32,7 @@ def check_resources(seconds: float, memory: float = 0.0, *, yes: bool, fewer: st
     """
     if yes:
         return
-    free = free_memory_bytes("cpu")
+    free = free_device_memory("cpu")
     excess = ""
     if seconds > _DAY_S:
         excess = f"{duration_text(seconds)}, more than a day"
@@ -71,11 +42,6 @@ def check_resources(seconds: float, memory: float = 0.0, *, yes: bool, fewer: st
         raise InputError(f"this takes about {excess}; give {fewer}, or --yes to begin anyway")
 
 
-def machine_facts() -> dict[str, Any]:
-    """Return date, versions and machine, for reports."""
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
-        "versions": package_versions(),
-    }
+def free_disk_bytes(out: Path) -> int:
+    """Return the free bytes of the disk on which ``out`` is, or would be made."""
+    return shutil.disk_usage(nearest_existing_folder(out)).free

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from probes.store.files import DamagedError, read_json
+from probes.store.versions import package_versions
 from tasks import InputError
 
 
@@ -44,3 +48,13 @@ def record_differences(
             yield from record_differences(old, new, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name}", (old, new)
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return date, versions and machine, for reports."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
+        "versions": package_versions(),
+    }

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tasks.text.visible import shortened, without_surrogates
+from tasks.text.visible import shortened
 
 GIB = 2**30
-MAX_CHARACTERS = 300  # of a prompt on a page
 LAYERS = "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post."
 
 
-def short_name(model: str) -> str:
+def model_name_text(model: str) -> str:
     """Return a model's name for titles: a hub name, or the last part of a folder.
 
     Example:
-        >>> short_name("meta-llama/Llama-3.2-1B"), short_name("/data/runs/tuned")
+        >>> model_name_text("meta-llama/Llama-3.2-1B"), model_name_text("/data/runs/tuned")
         ('meta-llama/Llama-3.2-1B', 'tuned')
     """
     path = Path(model)
@@ -90,11 +89,6 @@ def span_text(numbers: Iterable[int]) -> str:
     return str(ordered[0]) if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
 
 
-def shortened_text(text: str) -> str:
-    """Return a text as the page shows it: cut, with an ellipsis, if it is long."""
-    return without_surrogates(text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…")
-
-
 def size_text(n: float) -> str:
     """Return a number of bytes in words.
 
@@ -120,3 +114,8 @@ def duration_text(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def without_surrogates(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which no page can hold."""
+    return str(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -14,7 +14,7 @@ from torch import Tensor
 from mechclust.sandbox.examples import Examples
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode
-from probes.engine.recorder import record
+from probes.engine.record import record
 
 GRID = (64, 40)  # cells across and up
 _ROWS = 256  # sequences of a forward pass

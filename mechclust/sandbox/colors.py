@@ -69,7 +69,7 @@ def token_colors(n: int) -> list[str]:
     return [_mix(INK, "#ffffff", 1 - i / max(1, n - 1)) for i in range(n)]
 
 
-def line_color(i: int) -> str:
+def sandbox_line_color(i: int) -> str:
     """Return the colour of the ``i``-th curve of a panel."""
     return _LINES[i % len(_LINES)]
 

@@ -15,8 +15,8 @@ from mechclust.sandbox.colors import (
     MUTED,
     PALE,
     SPIKE,
-    line_color,
     run_colors,
+    sandbox_line_color,
     sequence_colors,
     token_colors,
 )
@@ -195,8 +195,8 @@ def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> Non
     for i, (name, series) in enumerate(curves.items()):
         values = np.array(series)
         values[(values <= 0) & panel.log] = np.nan
-        axis.plot(epochs, values, color=line_color(i), lw=0.8, alpha=0.25)
-        axis.plot(epochs[past], values[past], color=line_color(i), lw=1, label=figure_text(name))
+        axis.plot(epochs, values, color=sandbox_line_color(i), lw=0.8, alpha=0.25)
+        axis.plot(epochs[past], values[past], color=sandbox_line_color(i), lw=1, label=figure_text(name))
         if i == 0 and panel.name in ("loss", "spikes"):
             for spikes, fill in ((run.curves.small_spikes, "#ffffff"), (run.curves.spikes, SPIKE)):
                 places = np.searchsorted(epochs, [epoch for epoch, _ in spikes])

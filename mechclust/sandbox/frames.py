@@ -68,7 +68,7 @@ def choose_frames(
     return sorted(kept)
 
 
-def change_shares(change: ArrayLike) -> Float[np.ndarray, "n"]:
+def frame_change_shares(change: ArrayLike) -> Float[np.ndarray, "n"]:
     """Return each change's share of the total, or zeros without change. NaN and infinity count as 0."""
     values = np.abs(np.nan_to_num(np.asarray(change, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0))
     total = values.sum()
@@ -77,7 +77,7 @@ def change_shares(change: ArrayLike) -> Float[np.ndarray, "n"]:
 
 def _mixed(lengths: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
     even = np.full(len(lengths), 1 / len(lengths))
-    share = change_shares(lengths)
+    share = frame_change_shares(lengths)
     return even if not share.any() else _UNIFORM * even + (1 - _UNIFORM) * share
 
 

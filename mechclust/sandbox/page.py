@@ -11,11 +11,11 @@ from einops import rearrange
 from jaxtyping import Float, Shaped
 
 from mechclust.report.html import html_template
-from mechclust.sandbox.colors import cluster_colors, line_color, run_colors, token_colors
+from mechclust.sandbox.colors import cluster_colors, run_colors, sandbox_line_color, token_colors
 from mechclust.sandbox.curves import shown_curves
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
-from mechclust.web.scripts import base64_numbers, script_content_policy, script_text, scripts_with_kit
+from mechclust.web.scripts import script_content_policy, script_numbers, script_text, scripts_with_kit
 from probes.store.files import write_atomic
 from tasks import InputError
 
@@ -140,7 +140,8 @@ def _curves(run: SandboxRun) -> dict[str, Any]:
         if panel.kind == "curves":
             curves = enumerate(shown_curves(run.curves, panel.curves).items())
             panels[panel.name] = [
-                {"name": name, "color": line_color(i), "values": _finite(series)} for i, (name, series) in curves
+                {"name": name, "color": sandbox_line_color(i), "values": _finite(series)}
+                for i, (name, series) in curves
             ]
     return {
         "epochs": np.asarray(run.curves.epochs).tolist(),
@@ -158,7 +159,11 @@ def _packed(values: Shaped[np.ndarray, "frame ..."]) -> dict[str, Any]:
     scale[scale == 0] = 1
     with np.errstate(invalid="ignore"):
         integers = np.where(finite, np.round(flat / scale[:, None]), _GAP)
-    return {"size": flat.shape[1], "scale": base64_numbers(scale, "<f4"), "data": base64_numbers(integers, "<i2")}
+    return {
+        "size": flat.shape[1],
+        "scale": script_numbers(scale, "<f4"),
+        "data": script_numbers(integers, "<i2"),
+    }
 
 
 def _plane(points: Float[np.ndarray, "frame point 2"]) -> dict[str, Any]:
@@ -167,7 +172,7 @@ def _plane(points: Float[np.ndarray, "frame point 2"]) -> dict[str, Any]:
 
 
 def _bytes(values: Shaped[np.ndarray, "frame n"]) -> dict[str, Any]:
-    return {"size": values.shape[1], "data": base64_numbers(values, "u1")}
+    return {"size": values.shape[1], "data": script_numbers(values, "u1")}
 
 
 def _map(run: SandboxRun, shades: int) -> Float[np.ndarray, "frame cell"]:

@@ -137,7 +137,7 @@ def probability_panel(examples: Examples) -> SandboxPanel:
     return SandboxPanel("probabilities", "Probabilities", text, kind="heat", columns=names, group="answers")
 
 
-def sandbox_panels_of_curves(curves: Curves) -> dict[str, SandboxPanel]:
+def sandbox_curve_panels(curves: Curves) -> dict[str, SandboxPanel]:
     """Return the panels of the measured curves, by name."""
     measured = {name for name in SERIES if getattr(curves, name) is not None}
     measured |= {"gradient_norms"} if curves.gradient_norms else set()

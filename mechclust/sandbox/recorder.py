@@ -17,14 +17,14 @@ from mechclust.sandbox.class_map import GRID, class_map_answers, class_map_grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.drawn_planes import DrawnPlane, PlaneName, drawn_plane_reach, fit_drawn_plane
 from mechclust.sandbox.examples import Examples
-from mechclust.sandbox.frames import change_shares, choose_frames
-from mechclust.sandbox.panels import SandboxPanel, probability_panel, sandbox_panel_of_place, sandbox_panels_of_curves
+from mechclust.sandbox.frames import choose_frames, frame_change_shares
+from mechclust.sandbox.panels import SandboxPanel, probability_panel, sandbox_curve_panels, sandbox_panel_of_place
 from mechclust.sandbox.places import Place, find_places
 from mechclust.sandbox.run import SandboxRun
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.readout import Readout, last_token
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import Batch, InputError
 
 Frame = dict[str, Shaped[np.ndarray, "..."]]
@@ -192,7 +192,7 @@ class SandboxRecorder:
             if curves is None:
                 curves = Curves(shown, followed_loss=raw["loss"], followed_accuracy=raw["accuracy"])
         curves = Curves(shown) if curves is None else curves
-        panels |= sandbox_panels_of_curves(curves)
+        panels |= sandbox_curve_panels(curves)
         run = SandboxRun(
             title=self._title if title is None else title,
             epochs=shown,
@@ -212,7 +212,7 @@ class SandboxRecorder:
         """Return the size of the change from each frame to the next, over all panels."""
         pairs = list(pairwise(steps))
         parts = [
-            change_shares([np.linalg.norm(self._frames[b][name] - self._frames[a][name]) for a, b in pairs])
+            frame_change_shares([np.linalg.norm(self._frames[b][name] - self._frames[a][name]) for a, b in pairs])
             for name in self._frames[steps[0]]
         ]
         return np.mean(parts, axis=0)

@@ -11,8 +11,8 @@ from typing import Any
 from mechclust.evidence import EarlierVerdict, Finding, load_findings
 from mechclust.evidence.findings import FILE
 from mechclust.evidence.verdict import SEEDS_ADDED
-from mechclust.report.folder import check_measured_files
 from mechclust.report.manifest import read_manifest
+from mechclust.report.measured_files import check_measured_files
 from mechclust.report.run_record import read_run_record, record_differences
 from probes.store.files import write_json
 from tasks import InputError

@@ -16,13 +16,13 @@ from mechclust.report.archive import pack_folder, unpack_folder
 from mechclust.report.folder import (
     check_folder,
     check_folder_files,
-    check_measured_files,
     check_writable,
     claim_folder,
     replace_folder_files,
     write_folder_files,
 )
 from mechclust.report.manifest import MANIFEST, read_manifest
+from mechclust.report.measured_files import check_measured_files
 from mechclust.report.run_record import read_run_record, record_differences
 from mechclust.report.table_text import table_as_csv
 from mechclust.studies.added_seeds import with_seen_verdicts

@@ -15,17 +15,10 @@ from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.hugging_face_checkpoint import find_checkpoint
 from mechclust.report.analysis import Analysis
-from mechclust.report.folder import (
-    check_folder,
-    check_measured_files,
-    check_writable,
-    claim_folder,
-    forget_measured_files,
-    list_measured_files,
-    open_folder,
-)
+from mechclust.report.folder import check_folder, check_writable, claim_folder, open_folder
 from mechclust.report.html import table_html
 from mechclust.report.manifest import read_manifest
+from mechclust.report.measured_files import check_measured_files, forget_measured_files, list_measured_files
 from mechclust.report.page import write_report_page
 from mechclust.report.panel import Panel
 from mechclust.report.run_record import read_run_record

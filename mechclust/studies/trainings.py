@@ -19,7 +19,7 @@ from mechclust.studies.kept import on_device
 from mechclust.training import TrainConfig, train
 from mechclust.training.optimizer import parameter_groups
 from probes import HookedModel
-from probes.engine.devices import free_memory_bytes
+from probes.engine.devices import free_device_memory
 from tasks import InputError, Task
 
 _BYTES_PER_WEIGHT = 16  # in float32: the weight, its gradient and Adam's two averages
@@ -136,7 +136,7 @@ def training_seconds(trainings: Sequence[Training], device: str) -> float:
 
 
 def _check_memory(trainings: Sequence[Training], device: str, at_once: int) -> None:
-    free = free_memory_bytes(device)
+    free = free_device_memory(device)
     needed = at_once * max((training.memory_bytes for training in trainings), default=0)
     if free is not None and needed > free:
         raise InputError(

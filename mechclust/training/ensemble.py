@@ -29,10 +29,10 @@ from mechclust.training.snapshots import (
 )
 from mechclust.training.stack import Backend, Stack
 from mechclust.training.stack_data import StackData
-from mechclust.training.state import check_state_files, load_state, save_state
+from mechclust.training.state import check_state_files, load_training_state, save_training_state
 from probes.engine.devices import check_device
-from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.temporary_files import remove_leftovers
 from probes.store.versions import package_versions
 from tasks import InputError
 from tasks.settings import check_choice, settings_to_json
@@ -125,7 +125,7 @@ def train_ensemble(
         for segment in _segments(stack, data, config, snapshots_at, range(start, config.steps), progress, name):
             segment.write(out, header)
             _warn_of_divergence(segment, name)
-            save_state(path, stack.weights, stack.optimizer, segment.end, torch.zeros(0), run)
+            save_training_state(path, stack.weights, stack.optimizer, segment.end, torch.zeros(0), run)
         return Snapshots(out)
 
 
@@ -169,7 +169,7 @@ def _resume(path: Path, stack: Stack, run: dict[str, Any], header: Mapping[str, 
     """
     start = 0
     if path.exists():
-        saved = load_state(path, stack.optimizer, run)
+        saved = load_training_state(path, stack.optimizer, run)
         stack.load(saved.weights)
         start = saved.step
     check_snapshots(path.parent, header)

@@ -14,19 +14,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.jobs import progress_bar
-from mechclust.models.config import check_config_fits_task, config_of, model_config_to_json
+from mechclust.models.config import check_model_config_fits_task, config_of, model_config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable_weights
 from mechclust.training.callbacks import Callback, CheckpointCallback, FileCallback, ProbeCallback
 from mechclust.training.config import TrainConfig
 from mechclust.training.diverged import DivergedError
 from mechclust.training.dropout import dropout_of
 from mechclust.training.optimizer import make_optimizer, parameter_groups
-from mechclust.training.state import check_state_files, load_state, save_state
+from mechclust.training.state import check_state_files, load_training_state, save_training_state
 from probes.engine.devices import device_of
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, forward
-from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.temporary_files import remove_leftovers
 from probes.store.versions import package_versions
 from tasks import Batch, InputError, Task
 from tasks.settings import settings_to_json
@@ -106,7 +106,7 @@ class _Training:
         callbacks: Sequence[Callback],
         stop_if_diverged: bool,
     ) -> None:
-        check_config_fits_task(task, config_of(model))
+        check_model_config_fits_task(task, config_of(model))
         self.model = model
         self.task = task
         self.config = config
@@ -202,7 +202,7 @@ class _Training:
         """
         if self.path is None or not self.path.exists():
             return 0
-        saved = load_state(self.path, self.optimizer, self.record, get_weights(self.model))
+        saved = load_training_state(self.path, self.optimizer, self.record, get_weights(self.model))
         lost = chain.from_iterable(paths for step, paths in lacking.items() if step < saved.step)
         check_state_files(self.path, saved.step, list(lost))
         set_weights(self.model, saved.weights)
@@ -213,7 +213,7 @@ class _Training:
     def _save(self, step: int) -> None:
         if self.path is not None:
             self._check_weights(step)
-            save_state(self.path, get_weights(self.model), self.optimizer, step, self.losses, self.record)
+            save_training_state(self.path, get_weights(self.model), self.optimizer, step, self.losses, self.record)
 
     def _call(self, step: int) -> None:
         for callback in self.callbacks:

@@ -32,6 +32,6 @@ def load_results_by_step(out: Path, name: str) -> dict[int, ProbeResult]:
     return {step: load_result(path) for step, path in result_paths_by_step(out, name)}
 
 
-def loss_result(losses: Float[Tensor, "step"]) -> ProbeResult:
+def loss_result_by_step(losses: Float[Tensor, "step"]) -> ProbeResult:
     """Return the losses that ``train`` returned as a result with the axis step."""
     return ProbeResult("Loss", {"loss": losses}, {"loss": ("step",)}, {"step": [str(i) for i in range(len(losses))]})

@@ -36,7 +36,7 @@ class TrainingState(NamedTuple):
     run: dict[str, Any]
 
 
-def save_state(
+def save_training_state(
     path: Path,
     weights: _Weights,
     optimizer: torch.optim.Optimizer,
@@ -53,7 +53,7 @@ def save_state(
     write_safetensors(path, tensors, header)
 
 
-def load_state(
+def load_training_state(
     path: Path,
     optimizer: torch.optim.Optimizer,
     run: dict[str, Any],

@@ -75,6 +75,6 @@ def _as_read(script: str) -> bytes:
     return script.replace("\r\n", "\n").replace("\r", "\n").encode(errors="backslashreplace")
 
 
-def base64_numbers(values: Any, dtype: str) -> str:
+def script_numbers(values: Any, dtype: str) -> str:
     """Return numbers in base64, as the scripts read them."""
     return base64.b64encode(np.asarray(values).astype(dtype).tobytes()).decode()

@@ -18,7 +18,7 @@ from probes.engine.batches import Batches, each_batch
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.readout import at_position
-from probes.engine.recorder import record
+from probes.engine.record import record
 from probes.engine.result import ProbeResult
 from probes.engine.state import AnyTensor
 from probes.engine.text_tokenizer import TextTokenizer

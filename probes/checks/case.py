@@ -12,7 +12,7 @@ from torch import Tensor
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModels, evaluation_mode, forward, hooked_models_by_name, modules_of
 from probes.engine.probe import Probe
-from probes.engine.recorder import Kept, _Recorder
+from probes.engine.record import Kept, _Recorder
 from probes.engine.result import ProbeResult
 from probes.engine.state import AnyTensor
 from tasks import Batch

@@ -15,7 +15,7 @@ from probes.clustering_head import ClusteringHead
 from probes.engine.batches import Batches
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
 from probes.engine.readout import at_position
-from probes.engine.recorder import record
+from probes.engine.record import record
 from probes.engine.result import ProbeResult
 from probes.engine.text_tokenizer import TextTokenizer
 from probes.functional.holm import holm_over_heads

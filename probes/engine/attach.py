@@ -10,7 +10,7 @@ from typing import Any
 from probes.engine.batches import TokenIds, one_batch
 from probes.engine.hooked_model import HookedModel
 from probes.engine.probe import Probe
-from probes.engine.recorder import _Recorder
+from probes.engine.record import _Recorder
 from probes.engine.run import probes_as_list, update_probes
 from tasks import Batch, InputError
 

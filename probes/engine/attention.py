@@ -308,7 +308,7 @@ class Attention(ABC):
         same = torch.zeros(*self.shape[:2], dtype=exact_dtype(self.device), device=self.device)
         for number, words_of_text in enumerate(words):
             layer = self.example(number)
-            for queries, keys, is_same in attention_blocks_by_word(words_of_text):
+            for queries, keys, is_same in attention_pairs_by_word(words_of_text):
                 rows = layer.rows(queries, keys)[0]
                 same[number] += torch.where(is_same, rows, 0).sum(dim=(1, 2)).to(same.dtype)
         return same
@@ -408,7 +408,9 @@ class AttentionReadout(Readout):
         raise NotImplementedError  # pragma: no cover - abstract
 
 
-def pattern_of(activation: Attention | Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+def pattern_of(
+    activation: Attention | Float[Tensor, "batch head query key"],
+) -> Float[Tensor, "batch head query key"]:
     """Return the pattern of what a hook at ``attention()`` receives, for short texts.
 
     Example:
@@ -418,7 +420,7 @@ def pattern_of(activation: Attention | Float[Tensor, "batch head query key"]) ->
     return activation.pattern() if isinstance(activation, Attention) else activation
 
 
-def attention_blocks_by_word(
+def attention_pairs_by_word(
     words: Int[Tensor, "pos"],
 ) -> Iterator[tuple[Int[Tensor, "query"], Int[Tensor, "key"], Bool[Tensor, "query key"]]]:
     """Yield a few positions of a text, all positions of their words, and which of these pairs have the same word.
@@ -429,7 +431,7 @@ def attention_blocks_by_word(
         words: each position's word; below 0: none.
 
     Example:
-        >>> [(queries, keys, same)] = attention_blocks_by_word(torch.tensor([7, 3, 7]))
+        >>> [(queries, keys, same)] = attention_pairs_by_word(torch.tensor([7, 3, 7]))
         >>> queries.tolist(), same.int().tolist()
         ([1, 0, 2], [[1, 0, 0], [0, 1, 1], [0, 1, 1]])
     """

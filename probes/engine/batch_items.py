@@ -246,3 +246,15 @@ def _is_label(value: Any, n: int) -> bool:
     if isinstance(value, Tensor):
         return value.shape == (n,) and not value.is_floating_point() and not value.is_complex()
     return isinstance(value, Sequence) and len(value) == n and all(map(_is_integer, value))
+
+
+def count_batch_examples(given: Any) -> int | None:
+    """Return how many examples there are at least, if that can be known without drawing them."""
+    if isinstance(given, (Batch, Tensor)):
+        return len(given)
+    if isinstance(given, Mapping):
+        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
+        return 1 if is_one_example(values) else len(values)
+    if isinstance(given, (list, tuple)):
+        return sum(1 if isinstance(item, str) else count_batch_examples(item) or 0 for item in given)
+    return len(given) if hasattr(given, "__len__") else None

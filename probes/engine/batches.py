@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from probes.engine.batch_items import ExampleItem, SequenceBatchItem, is_one_example, items_of
+from probes.engine.batch_items import ExampleItem, SequenceBatchItem, items_of
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
@@ -88,18 +88,6 @@ def one_batch(given: Batch | TokenIds | Mapping[str, Any], model: HookedModel) -
         n = sum(len(batch) > 0 for batch in batches)
         raise InputError(f"on() measures one forward pass, but was given {n} batches; give one with examples")
     return readable_batch(batches[0], {"": model})
-
-
-def count_batch_examples(given: Any) -> int | None:
-    """Return how many examples there are at least, if that can be known without drawing them."""
-    if isinstance(given, (Batch, Tensor)):
-        return len(given)
-    if isinstance(given, Mapping):
-        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
-        return 1 if is_one_example(values) else len(values)
-    if isinstance(given, (list, tuple)):
-        return sum(1 if isinstance(item, str) else count_batch_examples(item) or 0 for item in given)
-    return len(given) if hasattr(given, "__len__") else None
 
 
 # ---- readable batches ----

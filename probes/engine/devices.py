@@ -70,7 +70,7 @@ def device_memory_error(what: str, batch: Batch, size: int) -> InputError:
 _MEMINFO = Path("/proc/meminfo")  # on Linux
 
 
-def free_memory_bytes(device: str) -> int | None:
+def free_device_memory(device: str) -> int | None:
     """Return how many bytes of memory are free on a device of this machine. ``None`` if that is not known."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(torch.device(device))[0]

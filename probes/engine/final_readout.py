@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, inner_module
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import InputError
 
 _RELATIVE_TOLERANCE = 1e-3  # share of the largest logit

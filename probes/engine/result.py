@@ -13,12 +13,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
-
 from probes.engine.head_names import Head
 from probes.engine.plots import first_measure_to_plot, plot
-from probes.engine.result_fields import result_axes
+from probes.engine.result_fields import result_field_axes
 from probes.engine.result_merge import merge_results
+from probes.engine.result_place import result_place
 from probes.engine.result_tables import result_dataframe, result_dataset
 from probes.engine.result_text import result_html, result_text
 from probes.engine.sites import renumbered_site_layer
@@ -36,26 +35,6 @@ if TYPE_CHECKING:
 _FORMAT = "mechclust-result-3"
 _FORMAT_2 = "mechclust-result-2"  # numbered the layers of heads from 1, and kept parameters as their repr
 _MEASURES_IN_REPR = 4
-
-
-def result_place(path: str | Path) -> str:
-    """Return a file's path below the innermost folder ``results``, or ``""`` if it is in none.
-
-    Example:
-        >>> result_place("runs/mossa/results/seed0/base.dims.safetensors"), result_place("dims.safetensors")
-        ('seed0/base.dims.safetensors', '')
-    """
-    _, folder, place = f"/{Path(path).as_posix()}".rpartition("/results/")
-    return place if folder else ""
-
-
-def saved_result_place(path: str | Path) -> str:
-    """Return the place that a result's file records, or ``""`` if the file is damaged or lacks it."""
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            return str((file.metadata() or {}).get("place", ""))
-    except (SafetensorError, OSError):
-        return ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -298,7 +277,7 @@ class ProbeResult:
         return result_dataset(self)
 
     def __repr__(self) -> str:
-        used = result_axes(self)
+        used = result_field_axes(self)
         along = f" by {', '.join(f'{len(self.coords[axis])} {axis}' for axis in used)}" if used else ""
         names = ", ".join(islice(self.values, _MEASURES_IN_REPR)) or "no measure"
         more = len(self.values) - _MEASURES_IN_REPR

@@ -49,6 +49,6 @@ def result_size(result: ResultFields, axes: Sequence[str]) -> int:
     return prod(len(result.coords[axis]) for axis in axes)
 
 
-def result_axes(result: ResultFields) -> list[str]:
+def result_field_axes(result: ResultFields) -> list[str]:
     """Return the axes that some measure has, each once."""
     return list(dict.fromkeys(chain.from_iterable(result.axes.values())))

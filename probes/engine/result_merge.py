@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from probes.engine.result_fields import ResultFields, result_axes
+from probes.engine.result_fields import ResultFields, result_field_axes
 from tasks import InputError
 
 _MERGE_STATES = "merge the probes' states instead (save_state in each job, then load_state, merge and compute)"
@@ -61,7 +61,7 @@ def _measures_text(result: ResultFields) -> str:
 
 def _differing_axis(a: ResultFields, b: ResultFields) -> str:
     """Return the one axis along which the coordinates differ."""
-    used = result_axes(a)
+    used = result_field_axes(a)
     different = [axis for axis in used if a.coords[axis] != b.coords[axis]]
     if not different:
         raise InputError(

@@ -6,7 +6,7 @@ import json
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from probes.engine.result_fields import ResultFields, result_axes
+from probes.engine.result_fields import ResultFields, result_field_axes
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def result_dataset(result: ResultFields) -> xr.Dataset:
         import xarray as xr
     except ImportError:
         raise InputError("to_xarray needs xarray; install it with: pip install 'mechclust[xarray]'") from None
-    used = result_axes(result)
+    used = result_field_axes(result)
     along: dict[str, object] = {}
     for axis, names in result.coords.items():
         if axis in used:

@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.engine.attention import Attention, AttentionReadout, EagerAttention, attention_blocks_by_word
+from probes.engine.attention import Attention, AttentionReadout, EagerAttention, attention_pairs_by_word
 from probes.functional.arrays import exact_dtype
 from probes.functional.head_roles import RowsOfExample, first_role_keys, keys_at_offset, permuted_role_attention
 from probes.functional.permutation_test import enough_permutations
@@ -225,7 +225,7 @@ class RoleReadout(AttentionReadout):
         n_pairs = torch.zeros(batch, dtype=torch.int64, device=device)
         for example, words in enumerate(torch.where(texts.real, texts.tokens, -1)):
             layer = attention.example(example)
-            for queries, places, is_same in attention_blocks_by_word(words):
+            for queries, places, is_same in attention_pairs_by_word(words):
                 is_earlier = is_same & (places < queries[:, None])
                 n_pairs[example] += is_earlier.sum()
                 for shift in (0, 1):

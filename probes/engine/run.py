@@ -21,7 +21,7 @@ from probes.engine.hooked_model import (
     hooked_models_by_name,
 )
 from probes.engine.probe import Probe, check_no_probe_class
-from probes.engine.recorder import Kept, _Recorder
+from probes.engine.record import Kept, _Recorder
 from probes.engine.result import ProbeResult
 from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError

@@ -16,6 +16,7 @@ Example:
     tensor(0.2000, dtype=torch.float64)
 """
 
+from probes.functional.accuracy_interval import accuracy_interval
 from probes.functional.adjusted_rand import (
     IndexMoments,
     adjusted_rand_moments,
@@ -25,12 +26,12 @@ from probes.functional.adjusted_rand import (
 )
 from probes.functional.answer_scores import AnswerScores, answer_scores
 from probes.functional.attention_entropy import attention_entropy
-from probes.functional.cka import Similarity, cka_from_moments, cka_null, cka_resamples, linear_cka
+from probes.functional.cka import cka_from_moments, cka_null, cka_resamples, linear_cka
 from probes.functional.cross_moments import CrossMoments
+from probes.functional.halves import half_interval
 from probes.functional.head_roles import role_keys
 from probes.functional.hsic import HSIC
 from probes.functional.integer_weights import IntegerWeights, integer_weights
-from probes.functional.intervals import accuracy_interval, half_interval, wilson_interval
 from probes.functional.kmeans import KMeans, kmeans
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.n_dims import n_dims
@@ -40,10 +41,13 @@ from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from probes.functional.rbf_cka import rbf_cka
 from probes.functional.relabelling import relabelling_p_values
 from probes.functional.response_classes import response_classes
+from probes.functional.similarity import Similarity
 from probes.functional.svcca import svcca
 from probes.functional.task_cluster_ari import TaskClusters, task_cluster_ari
-from probes.functional.topic_attention import PairSums, topic_attention
+from probes.functional.topic_attention import topic_attention
 from probes.functional.topic_embedding import TopicSimilarity, topic_similarity
+from probes.functional.topic_pairs import PairSums
+from probes.functional.wilson_interval import wilson_interval
 from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from probes.functional.arrays import paired_arrays
 from probes.functional.cka import cka_from_hsic
+from probes.functional.halves import half_samples
 from probes.functional.holm import holm
 from probes.functional.hsic import centred_kernel, hsic_of_kernels
-from probes.functional.intervals import half_samples
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.units import FEWEST_ARRANGEMENTS, n_unit_pairings, unit_pairings
 from tasks import InputError

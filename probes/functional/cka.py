@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -13,17 +12,18 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch, in_float64, paired_arrays
 from probes.functional.cross_moments import CrossMoments
+from probes.functional.halves import half_samples
 from probes.functional.hsic import (
     HSIC,
     centred_kernel,
     hsic_between_units,
     hsic_of_blocks,
     hsic_of_kernels,
-    linear_kernel,
+    linear_hsic_kernel,
 )
-from probes.functional.intervals import half_samples
-from probes.functional.preprocess import centred_and_compacted
+from probes.functional.preprocess import centred_matrix
 from probes.functional.products import Precision, check_product_precision
+from probes.functional.similarity import Similarity
 from probes.functional.top_components import without_top_components
 from probes.functional.units import unit_pairings
 from tasks import InputError
@@ -31,29 +31,6 @@ from tasks.settings import check_count
 
 _BLOCK_ROWS = 1024
 _LEAST_COST = 10**6  # multiplications in the time that even the smallest half takes
-
-
-class Similarity(NamedTuple):
-    """Similarity of two representations of shared examples. ``float()`` gives the value.
-
-    Attributes:
-        value: the similarity, never clamped. NaN if undefined.
-        n: number of examples.
-        d: dimensions of the two.
-        note: why the value is NaN, or another caveat. Empty otherwise.
-
-    Example:
-        >>> float(Similarity(value=0.5, n=10, d=(3, 4)))
-        0.5
-    """
-
-    value: float
-    n: int
-    d: tuple[int, int]
-    note: str = ""
-
-    def __float__(self) -> float:
-        return self.value
 
 
 @computed_in_torch()
@@ -172,7 +149,7 @@ def linear_cka_terms(
     kernels_cost = n**2 * (sum(d.values()) + len(d) ** 2)  # the matrices, and the products of all pairs
     moments_cost = n * sum(d[x] * d[y] for x, y in pairs)
     if kernels_cost < moments_cost:
-        return hsic_of_blocks({site: linear_kernel(x, precision) for site, x in rows.items()}, n, pairs, precision)
+        return hsic_of_blocks({site: linear_hsic_kernel(x, precision) for site, x in rows.items()}, n, pairs, precision)
     return {(x, y): CrossMoments.of_rows(rows[x], rows[y], precision=precision).hsic(precision) for x, y in pairs}
 
 
@@ -334,8 +311,8 @@ def _halves_of_kernels(
 ) -> list[HSIC]:
     """Return HSIC of each half from sums over the rows and columns of the whole kernel matrices that it has."""
     n = len(x)
-    kernel_x = linear_kernel(x, precision)
-    kernel_y = linear_kernel(y, precision)
+    kernel_x = linear_hsic_kernel(x, precision)
+    kernel_y = linear_hsic_kernel(y, precision)
     members = torch.zeros(n, len(halves), dtype=torch.float64, device=x.device)
     for i, half in enumerate(halves):
         members[half, i] = 1
@@ -390,3 +367,9 @@ def cka_of_halves(
     """Return CKA from three results of ``cka_halves_terms``."""
     halves = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
     return torch.tensor(halves, dtype=torch.float64)
+
+
+def centred_and_compacted(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
+    """Return centred rows in at most n dimensions with unchanged inner products."""
+    x = centred_matrix(x)
+    return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from probes.functional.arrays import exact_dtype
-from probes.functional.topic_attention import topic_pair_weight
+from probes.functional.topic_pairs import topic_pair_weight
 from probes.functional.word_topics import WordTopics
 
 DIFFERENT_WORDS = ("same_topic", "different_topic")

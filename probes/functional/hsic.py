@@ -114,7 +114,7 @@ class HSIC(NamedTuple):
 def centred_kernel(x: Matrix, precision: Precision = "float64") -> Kernel:
     """Return the inner products of the centred rows, in ``precision``."""
     everything = slice(0, len(x))
-    return linear_kernel(x, precision)(everything, everything)
+    return linear_hsic_kernel(x, precision)(everything, everything)
 
 
 def hsic_of_kernels(k: Kernel, l: Kernel) -> HSIC:  # noqa: E741
@@ -171,7 +171,7 @@ def hsic_of_blocks(
     return hsic
 
 
-def linear_kernel(x: Matrix, precision: Precision = "float64") -> KernelBlock:
+def linear_hsic_kernel(x: Matrix, precision: Precision = "float64") -> KernelBlock:
     """Return a function of rows and columns that gives a block of ``centred_kernel(x, precision)``."""
     return partial(_linear_block, x, row_mean(in_float64(x)), precision)
 

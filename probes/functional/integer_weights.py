@@ -87,7 +87,7 @@ def integer_weights(
         >>> fit.rounded.flatten().tolist(), bool(fit.matches)  # of 0.3 and -0.3 the lower median is -0.3
         ([-1, 1, -2], True)
     """
-    check_weighted_digits(tokens, support, modulus)
+    check_integer_weight_digits(tokens, support, modulus)
     n_pos = tokens.shape[1]
     fit = fit_digit_weights(points, tokens, modulus)
     if fit is None:
@@ -119,7 +119,9 @@ def integer_sum(rounded: Int[Tensor, "pos value"], tokens: Int[Tensor, "row pos"
     return by_digit.gather(1, tokens.long().T).sum(dim=0)
 
 
-def weight_residues(support: Sequence[int], n_pos: int, modulus: int, device: torch.device) -> Int[Tensor, "pos value"]:
+def integer_weight_residues(
+    support: Sequence[int], n_pos: int, modulus: int, device: torch.device
+) -> Int[Tensor, "pos value"]:
     """Return the residues of values 1 to ``modulus - 1`` in a sum over the support: the value, and 0 off it."""
     residues = torch.zeros(n_pos, modulus - 1, dtype=torch.int64, device=device)
     residues[list(support)] = torch.arange(1, modulus, device=device)
@@ -133,7 +135,7 @@ def _scaled(
     median = along[list(support), 0].median()
     if not bool(median.abs() > SMALLEST_UNIT * along.abs().max()):  # also where NaN
         return torch.full_like(along, torch.nan), torch.tensor(False, device=along.device)
-    residues = weight_residues(support, len(along), modulus, along.device)
+    residues = integer_weight_residues(support, len(along), modulus, along.device)
     best: tuple[bool, float] | None = None
     for a in range(1, modulus):
         weights = along * (a / median)
@@ -147,7 +149,7 @@ def _scaled(
     return kept, torch.tensor(not best[0], device=along.device)
 
 
-def check_weighted_digits(tokens: Int[Tensor, "row pos"], support: Sequence[int], modulus: int) -> None:
+def check_integer_weight_digits(tokens: Int[Tensor, "row pos"], support: Sequence[int], modulus: int) -> None:
     """Check that tokens are digits whose sum over ``support`` can be taken modulo ``modulus``.
 
     Raises:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.intervals import half_samples
+from probes.functional.halves import half_samples
 from tasks import InputError
 from tasks.settings import check_at_least, check_count, check_different_settings
 

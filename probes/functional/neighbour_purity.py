@@ -20,9 +20,9 @@ from probes.functional.arrays import (
     in_float64,
 )
 from probes.functional.distances import centre_for_distances, first_at_distance_zero, squared_differences
-from probes.functional.intervals import wilson_ends
 from probes.functional.products import full_float32_products
 from probes.functional.relabelling import Relabelling
+from probes.functional.wilson_interval import wilson_ends
 from tasks import InputError
 
 PRODUCTS_AT_ONCE_CPU = 2**22

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from probes.functional.arrays import Array, Scalar, computed_in_torch
 from probes.functional.digit_weights import DigitWeights, fit_digit_weights
-from probes.functional.integer_weights import SMALLEST_UNIT, check_weighted_digits, integer_sum, weight_residues
+from probes.functional.integer_weights import (
+    SMALLEST_UNIT,
+    check_integer_weight_digits,
+    integer_sum,
+    integer_weight_residues,
+)
 
 _MAX_BASES_TRIED = 300  # pairs of weights
 
@@ -89,7 +94,7 @@ def planar_lattice(
         >>> fit.rounded[:, 0].tolist(), bool(fit.matches)  # (1, 1) has residue 0, as have even multiples
         ([[1, 0], [0, 1], [1, 1], [2, 0], [0, 0]], True)
     """
-    check_weighted_digits(tokens, support, modulus)
+    check_integer_weight_digits(tokens, support, modulus)
     n_pos = tokens.shape[1]
     plane, share = _in_plane(fit_digit_weights(points, tokens, modulus), points.device)
     if plane is None:
@@ -102,7 +107,7 @@ def planar_lattice(
             matches=torch.tensor(False, device=points.device),
             classes=tokens.new_zeros(len(tokens), dtype=torch.int64),
         )
-    residues = weight_residues(support, n_pos, modulus, points.device)
+    residues = integer_weight_residues(support, n_pos, modulus, points.device)
     deviation, matches, coordinates = _best_basis(plane, residues.flatten(), modulus)
     weights = rearrange(coordinates, "(pos value) basis -> pos value basis", pos=n_pos)
     rounded = weights.round().long()

@@ -80,12 +80,6 @@ def centred_matrix(x: Matrix) -> Matrix:
     return x - row_mean(x)
 
 
-def centred_and_compacted(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:
-    """Return centred rows in at most n dimensions with unchanged inner products."""
-    x = centred_matrix(x)
-    return x if x.shape[1] <= len(x) else torch.linalg.qr(x.T, mode="r")[1].T
-
-
 def scale_to_one_(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     """Scale rows in place to a largest entry of 1, so that squares neither vanish nor overflow.
 

@@ -13,10 +13,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.cka import Similarity, cka_from_hsic
+from probes.functional.cka import cka_from_hsic
 from probes.functional.distances import Distances
 from probes.functional.hsic import HSIC
 from probes.functional.matrix_blocks import upper_matrix_blocks
+from probes.functional.similarity import Similarity
 from tasks import InputError
 
 MAX_BLOCK_ROWS = 512  # rows and columns of a block

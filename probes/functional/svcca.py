@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.functional.arrays import Array, Matrix, computed_in_torch, in_float64, row_matrix
-from probes.functional.cka import Similarity
 from probes.functional.n_dims import n_dims_of_singular_values
 from probes.functional.preprocess import centred_matrix, scale_to_one_
+from probes.functional.similarity import Similarity
 
 
 @computed_in_torch()

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from probes.engine.batches import Batches, count_batch_examples, each_batch
+from probes.engine.batch_items import count_batch_examples
+from probes.engine.batches import Batches, each_batch
 from probes.engine.hooked_model import HookedModel
 from probes.engine.readout import Readout, last_token
 from probes.engine.run import run_by_steps
@@ -22,8 +23,8 @@ from probes.rows.kept_rows import Keeping, _KeptRows
 from probes.rows.row_store import RowStore, write_store_header
 from probes.rows.shards import next_shard, shard_content, write_shard
 from probes.rows.stored_examples import StoredExamples
-from probes.store.files import remove_leftovers
 from probes.store.locks import locked_folder
+from probes.store.temporary_files import remove_leftovers
 from tasks import Batch, InputError
 from tasks.settings import check_count
 from tasks.text.bos_token import Bos

@@ -20,8 +20,9 @@ from torch import Tensor
 from probes.engine.state import RowsState
 from probes.rows.aligned_rows import Columns
 from probes.store.file_names import file_name
-from probes.store.files import DamagedError, read_json, sync_folder, temporary_of, write_errors, write_json
+from probes.store.files import DamagedError, read_json, sync_folder, write_errors, write_json
 from probes.store.safetensors_files import check_safetensors, dump_tensors
+from probes.store.temporary_files import temporary_file_of
 from tasks import InputError
 
 ROWS_FORMAT = "mechclust-rows-3"
@@ -67,7 +68,7 @@ def write_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[T
 
 def prepare_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[Tensor, "example d"]]]) -> Path:
     """Write a shard into a temporary folder next to its final one, and return it, see ``write_shard``."""
-    temporary = temporary_of(shard)
+    temporary = temporary_file_of(shard)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         with write_errors(shard):

@@ -14,8 +14,8 @@ from torch import Tensor
 from probes.engine.examples_digest import token_digests
 from probes.rows.row_store import read_store_header, write_store_header
 from probes.rows.shards import check_shard, read_shard_index, store_shards
-from probes.store.files import is_temporary
 from probes.store.index_set import IndexSet
+from probes.store.temporary_files import is_temporary
 from tasks import Batch, InputError
 
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from probes.store.files import LOCK, write_errors
+from probes.store.files import write_errors
+from probes.store.temporary_files import LOCK
 from tasks import InputError
 
 _WAIT = "MECHCLUST_LOCK_WAIT"  # seconds, in the environment of a worker process

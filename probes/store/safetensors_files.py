@@ -162,3 +162,8 @@ def is_whole_file(path: str | Path) -> bool:
         return "checksum" in check_safetensors(path)
     except InputError:
         return False
+
+
+def safetensors_bytes(folder: Path) -> int:
+    """Return the bytes of the ``.safetensors`` files at any depth of a folder, 0 if it is missing."""
+    return sum(path.stat().st_size for path in folder.rglob("*.safetensors"))

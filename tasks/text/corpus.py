@@ -14,8 +14,9 @@ from tasks.errors import InputError
 from tasks.settings import check_choice, check_count
 from tasks.text.bos_token import Bos
 from tasks.text.encoded_corpus import EncodedCorpus, encode_corpus
-from tasks.text.files import check_utf8_texts, corpus_files, read_text
+from tasks.text.files import corpus_files, read_text
 from tasks.text.splitting import SplitBy, split_lines
+from tasks.text.utf8 import check_utf8_texts
 from tasks.text.words import words_of
 
 

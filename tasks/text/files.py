@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from tasks.errors import InputError
 from tasks.text.visible import quoted
 
 _MAX_PATH_CHARACTERS = 300  # longest path in a message
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _CONVERT = "convert it, for example with iconv -f {} -t utf-8"
 # The format of files that begin with these bytes, and the way out. The first that fits counts.
 _FORMATS = {
@@ -87,35 +85,6 @@ def _read_bytes(path: str | Path, what: str, called: str) -> bytes:
     except ValueError:  # a zero byte, or half a character
         name = quoted(str(path), _MAX_PATH_CHARACTERS)
         raise InputError(f"no {called} can be named {name}; give the path of {what}") from None
-
-
-def check_utf8_texts(texts: object, what: str) -> None:
-    """Refuse a value that is not a sequence of texts that can be written as UTF-8.
-
-    Args:
-        texts: the value.
-        what: one of them is called, such as ``"prompts: prompt"``, followed by its number.
-
-    Raises:
-        InputError: naming the first that is not text.
-    """
-    if isinstance(texts, str):
-        raise InputError(f"{what}s: the string {quoted(texts)} was given; expected a list of strings")
-    for i, text in enumerate(texts, start=1):  # type: ignore[arg-type, var-annotated]
-        if not isinstance(text, str):
-            raise InputError(f"{what} {i} is {quoted(text)}; expected a string")
-        check_utf8(text, f"{what} {i}")
-
-
-def check_utf8(text: str, what: str) -> None:
-    """Refuse a text with half a surrogate pair, which UTF-8 cannot write.
-
-    Raises:
-        InputError: calling the text ``what``.
-    """
-    half = None if text.isascii() else _HALF_CHARACTER.search(text)
-    if half:
-        raise InputError(f"{what} has half a character ({half[0]!r}), which no tokenizer reads; fix it")
 
 
 def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool], kinds: str) -> list[Path]:

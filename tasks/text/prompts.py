@@ -17,9 +17,9 @@ from tasks.batch_rows import token_batch_rows
 from tasks.errors import InputError
 from tasks.settings import check_choice
 from tasks.text.bos_token import Bos, begin_tokens, beginning_id
-from tasks.text.files import check_utf8_texts
 from tasks.text.prompt_files import PromptFileFields, read_prompt_file, read_prompt_lines
 from tasks.text.token_ids import check_token_ids, known_pad_token_id
+from tasks.text.utf8 import check_utf8_texts
 from tasks.text.visible import quoted, shortened
 
 Encode = Callable[[Sequence[str]], Any]

@@ -50,8 +50,3 @@ def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:
 
 def _as_list(ids: Any) -> list[int]:
     return ids.tolist() if hasattr(ids, "tolist") else list(ids)
-
-
-def n_special_tokens_before(tokenizer: Any, bos: Bos = "model") -> int:
-    """Count the special tokens before a text, which must stay when its beginning is cut off."""
-    return len(text_encoder_special_tokens(tokenizer, bos=bos)[0])

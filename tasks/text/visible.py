@@ -53,8 +53,3 @@ def quoted(value: object, longest: int = _MAX_CHARACTERS) -> str:
 def _escaped(match: re.Match[str], keep: str) -> str:
     character = match[0]
     return character if character in keep else character.encode("unicode_escape").decode()
-
-
-def without_surrogates(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which no page can hold."""
-    return str(text).encode("utf-8", "surrogatepass").decode("utf-8", "replace")

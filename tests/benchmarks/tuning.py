@@ -62,7 +62,7 @@ def _plain(model: Any, rows: list[list[int]], folder: Path, all_logits: bool) ->
     from transformers import Trainer, TrainingArguments
 
     from mechclust.models.quiet_transformers import quiet_transformers
-    from mechclust.models.weights import shared_copy
+    from mechclust.models.weights import copy_with_shared_weights
 
     def collate(batch: list[list[int]]) -> dict[str, torch.Tensor]:
         tokens = torch.tensor(batch)
@@ -74,7 +74,7 @@ def _plain(model: Any, rows: list[list[int]], folder: Path, all_logits: bool) ->
 
     with quiet_transformers():
         lora = peft.LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"])
-        wrapped = peft.get_peft_model(shared_copy(model), lora)
+        wrapped = peft.get_peft_model(copy_with_shared_weights(model), lora)
         arguments = TrainingArguments(
             output_dir=str(folder), per_device_train_batch_size=_BATCH, gradient_accumulation_steps=_ACCUMULATION,
             max_steps=_STEPS, learning_rate=5e-5, lr_scheduler_type="cosine", logging_steps=1, save_steps=_STEPS,

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from probes import ProbeResult, TopicAttention
 from probes.functional.adjusted_rand import adjusted_rand_score
-from probes.functional.cka import cka_between_units, cka_halves_terms, cka_of_halves
-from probes.functional.intervals import interval_from_halves
+from probes.functional.cka import centred_and_compacted, cka_between_units, cka_halves_terms, cka_of_halves
+from probes.functional.halves import interval_from_halves
 from probes.functional.kmeans import kmeans, kmeans_of_halves
-from probes.functional.preprocess import centred_and_compacted
 from tasks import Batch
 from tests.calibration.topic_attention import N_TOPICS, SITE, WORDS_PER_TOPIC, draw_documents
 

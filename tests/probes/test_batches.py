@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
-from probes.engine.batches import count_batch_examples, each_batch
+from probes.engine.batch_items import count_batch_examples
+from probes.engine.batches import each_batch
 from probes.engine.text_tokenizer import TextTokenizer
 from tasks import Batch, InputError
 

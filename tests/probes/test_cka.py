@@ -12,7 +12,7 @@ import torch
 from probes import CKA, attach, head_output, last_token, mean, residual, run, token_at
 from probes.extend import check_probe
 from probes.functional import cka_null, cka_resamples, linear_cka
-from probes.functional.intervals import half_samples
+from probes.functional.halves import half_samples
 from tasks import Batch, InputError
 
 ONE = "blocks.1.hook_resid_post"

@@ -16,19 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from probes.store.files import (
-    LOCK,
-    DamagedError,
-    _host_part,
-    is_temporary,
-    read_json,
-    remove_leftovers,
-    sync_folder,
-    temporary_of,
-    write_atomic,
-    write_json,
-)
+from probes.store.files import DamagedError, read_json, sync_folder, write_atomic, write_json
 from probes.store.safetensors_files import is_whole_file, read_safetensors, write_safetensors
+from probes.store.temporary_files import LOCK, _host_part, is_temporary, remove_leftovers, temporary_file_of
 from tasks import InputError
 
 HEADER = {"format": "mechclust-demo-1", "text": 'ü "checksum":"' + "0" * 32}
@@ -269,7 +259,7 @@ class TestWriting:
 
         monkeypatch.setattr(os, "fsync", watched)
         write_atomic(tmp_path / "x", b"x")
-        assert synced == [str(temporary_of(tmp_path / "x")), str(tmp_path)]
+        assert synced == [str(temporary_file_of(tmp_path / "x")), str(tmp_path)]
 
     def test_a_file_system_that_syncs_no_folders(self, tmp_path, monkeypatch):
         def unable(place):
@@ -289,7 +279,7 @@ class TestLeftovers:
 
     def named(self, path: Path, host: str | None = None, process: int | None = None) -> Path:
         """What another process, or another host, would have made."""
-        *name, own, number, _ = temporary_of(path).name.split(".")
+        *name, own, number, _ = temporary_file_of(path).name.split(".")
         return path.with_name(".".join([*name, host or own, str(process or number), "tmp"]))
 
     def test_those_of_the_dead_are_removed(self, tmp_path, dead):
@@ -336,7 +326,7 @@ class TestLeftovers:
         assert all(re.fullmatch("[A-Za-z0-9-]{1,32}", _host_part(name)) for name in [*pods, "", "a.b", "Ü" * 70])
 
     def test_what_is_temporary(self, tmp_path):
-        assert is_temporary(temporary_of(tmp_path / "x.json"))
+        assert is_temporary(temporary_file_of(tmp_path / "x.json"))
         assert is_temporary(tmp_path / LOCK)
         assert not is_temporary(tmp_path / "x.json")
         assert not is_temporary(tmp_path / ".x.tmp")

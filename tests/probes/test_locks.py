@@ -9,8 +9,8 @@ import warnings
 
 import pytest
 
-from probes.store.files import LOCK, is_temporary
 from probes.store.locks import locked_folder, wait_for_locks
+from probes.store.temporary_files import LOCK, is_temporary
 from tasks import InputError
 
 _OWNER = """

@@ -32,7 +32,7 @@ from probes import (
 )
 from probes.engine.state import RowsState
 from probes.rows import kept_rows, save, shards
-from probes.store.files import LOCK, is_temporary, temporary_of
+from probes.store.temporary_files import LOCK, is_temporary, temporary_file_of
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
 
@@ -381,7 +381,7 @@ def test_leftovers(two: dict[str, Any], tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     folder = tmp_path / "s"
-    shard, header = (temporary_of(folder / name).name for name in ("shard-00000", "rows.json"))
+    shard, header = (temporary_file_of(folder / name).name for name in ("shard-00000", "rows.json"))
 
     def of(name: str, process: int) -> Path:
         return folder / name.replace(f".{os.getpid()}.", f".{process}.")

@@ -14,8 +14,8 @@ import torch
 from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
 from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
+from probes.functional.halves import half_samples
 from probes.functional.hsic import hsic_between_units
-from probes.functional.intervals import half_samples
 from probes.functional.neighbour_purity import nearest_rows_of_other_units
 from probes.functional.relabelling import Relabelling, relabelling_p_values
 from probes.functional.units import n_unit_pairings, unit_pairings, units_needed

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from mechclust.report.axes import direct_labels, layer_axis, subplots
+from mechclust.report.axes import direct_labels, layer_axis
 from mechclust.report.pictures import print_pictures
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREY, RED, SOFT, styled
+from mechclust.report.subplots import subplots
 from probes.store.files import write_atomic
 
 _CURVES = {

@@ -26,7 +26,7 @@ from mechclust.cli import main as mechclust
 from mechclust.evidence import load_findings, save_findings
 from mechclust.evidence.finding_tables import findings_text_table
 from mechclust.jobs import map_jobs
-from mechclust.report.resources import machine_facts
+from mechclust.report.run_record import machine_facts
 from mechclust.report.table_text import table_as_csv
 from probes import Readout, mean
 from probes.store.files import write_atomic, write_json

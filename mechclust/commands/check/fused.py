@@ -15,7 +15,7 @@ from mechclust.commands.check.reference import Reference, ReferenceCase
 from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
 from probes.engine.attention import Attention, EagerAttention
-from probes.engine.recorder import record
+from probes.engine.record import record
 from probes.engine.sites import attention, resolve
 from tasks import InputError
 

@@ -20,7 +20,7 @@ from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import evaluation_mode, forward, modules_of
-from probes.engine.recorder import record
+from probes.engine.record import record
 from probes.engine.sites import attention_pattern, embedding, head_output, residual, resolve
 from probes.engine.text_tokenizer import tokenizer_of
 from tasks import Batch, InputError

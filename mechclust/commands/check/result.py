@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mechclust.report.html import table_html
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name
+from mechclust.report.text import model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +89,7 @@ class CheckReport:
     @property
     def title(self) -> str:
         """The question that is answered."""
-        return f"Can numbers from {short_name(self.model)} be trusted?"
+        return f"Can numbers from {model_name_text(self.model)} be trusted?"
 
     @property
     def headline(self) -> str:

@@ -18,7 +18,7 @@ from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
 from probes import Probe, ProbeResult, Readout, Sum, all_tokens, run
 from probes.engine.hooked_model import modules_of
-from probes.engine.recorder import record
+from probes.engine.record import record
 from probes.engine.sites import Sites
 from tasks import Batch
 

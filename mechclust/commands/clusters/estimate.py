@@ -11,10 +11,11 @@ import torch
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.clusters.inputs import Inputs
 from mechclust.commands.cost import HALF_CLUSTERING_OVERHEAD_S, LABEL_WIDTH, Cost, relabelling_seconds
-from mechclust.report.folder import free_disk_bytes, safetensors_bytes
-from mechclust.report.resources import matmul_speed
+from mechclust.report.matmul_speed import matmul_speed
+from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB, duration_text, size_text
 from probes.functional.linear_decodability import ALPHAS
+from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
 
 # Bytes per number of a layer's hidden states: the rows (float32), the probe's copy, and the copies that k-means and the

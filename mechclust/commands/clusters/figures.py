@@ -15,12 +15,13 @@ from matplotlib.patches import Patch
 
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.readings import unit_name
-from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.axes import layer_axis
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
 from mechclust.report.prompt_map import CLUSTER, prompt_map
 from mechclust.report.style import CHANCE, COLORS, MARKERS, styled
-from mechclust.report.text import short_name
+from mechclust.report.subplots import subplots
+from mechclust.report.text import model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,7 +240,7 @@ def prompt_views(result: Measurements) -> dict[str, str]:
     for name in dict.fromkeys(names):
         title = f"{name} (label)" if name == CLUSTER else name  # the map has a colouring of that name
         colours[title] = [result.values[name][i] for i in shown.places]
-    model = short_name(result.model)
+    model = model_name_text(result.model)
     html = prompt_map(
         {model: shown.planes},
         shown.layers,

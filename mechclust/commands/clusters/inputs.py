@@ -18,12 +18,17 @@ from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, labels_determine, surface_features, word_features
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import Units, repeated_prompt_notes, units_of
+from mechclust.evidence.p_values import CHANCE_LEVEL
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenized_prompts import tokenize_prompts
-from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, unknown_token_notes
-from mechclust.report.p_values import CHANCE_LEVEL
+from mechclust.models.tokenizers import (
+    check_has_tokenizer,
+    tokenization_of,
+    tokenizer_and_sizes,
+    tokenizer_coverage_notes,
+)
 from mechclust.report.text import list_text
 from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
@@ -115,7 +120,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     notes = [
         *_notes_on_classes(prompts, config),
         *_notes_on_lost_classes(all_prompts, prompts),
-        *unknown_token_notes(reader, batches),
+        *tokenizer_coverage_notes(reader, batches),
         *repeated_prompt_notes(prompts.repeated),
         *adapter_fit_notes([model]),
         units.sentence,

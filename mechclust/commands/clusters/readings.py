@@ -14,9 +14,9 @@ from mechclust.commands.clusters.follow import MOSTLY, PARTLY, TIE
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
 from mechclust.commands.units import TEMPLATE
-from mechclust.evidence.intervals import interval_text
+from mechclust.evidence.intervals import value_with_interval
+from mechclust.evidence.p_values import CHANCE_LEVEL, permutations_for_p_values
 from mechclust.models.tokenizers import tokenization_in_words
-from mechclust.report.p_values import CHANCE_LEVEL, least_permutations
 from mechclust.report.reading import Reading
 from mechclust.report.text import first_few, layers_text, list_text, ranges_text, span_text
 from tasks.text.visible import quoted, shortened
@@ -238,7 +238,7 @@ def _curve_reading(what: str, curve: JudgedCurve, measure: Measure) -> Reading:
             random_weights += f", at most {highest} at layer {curve.untrained_best[1]}"
     return Reading(
         what,
-        f"{measure.name} {interval_text(curve.value, curve.interval, measure.number)}",
+        f"{measure.name} {value_with_interval(curve.value, curve.interval, measure.number)}",
         f"layer {curve.layer}",
         chance,
         random_weights,
@@ -254,7 +254,7 @@ def _on_chance(curve: JudgedCurve, measure: Measure) -> str:
     if np.isnan(curve.least_p):
         return "It was not tested, and the notes say why."
     if curve.too_few:
-        needed = max(least_permutations(n_layers), 1000)
+        needed = max(permutations_for_p_values(n_layers), 1000)
         least = 1 / (1 + curve.n_relabellings)
         return (
             f"With {curve.n_relabellings} relabellings no p is below {least:.2g}, too much for {n_layers} layers: give "

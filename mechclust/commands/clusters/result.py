@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from mechclust.commands.clusters import readings
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.result import MeasuredResult
-from mechclust.evidence.intervals import interval_text
+from mechclust.evidence.intervals import value_with_interval
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name
+from mechclust.report.text import model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,12 +52,12 @@ class ClustersResult(Measurements, MeasuredResult):
 
     def __repr__(self) -> str:
         size = f"{len(self.trained.raw.coords['site'])} layers, labels: {reprlib.repr(self.labels)}"
-        return f"ClustersResult({short_name(self.model)}, {size})"
+        return f"ClustersResult({model_name_text(self.model)}, {size})"
 
     @property
     def title(self) -> str:
         """Heading of the report."""
-        return f"What the hidden states of {short_name(self.model)} cluster by"
+        return f"What the hidden states of {model_name_text(self.model)} cluster by"
 
     @property
     def headline(self) -> str:
@@ -85,7 +85,9 @@ class ClustersResult(Measurements, MeasuredResult):
         for name in _WITH_INTERVAL:
             if name in shown and f"{name}_low" in table:
                 values = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-                shown[name] = [interval_text(value, ends, ".3f") if value == value else None for value, *ends in values]
+                shown[name] = [
+                    value_with_interval(value, ends, ".3f") if value == value else None for value, *ends in values
+                ]
         return shown
 
     def panels(self) -> list[Panel]:

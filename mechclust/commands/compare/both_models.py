@@ -35,7 +35,7 @@ from mechclust.models.patching import can_be_patched, patching_points
 from mechclust.models.plain_model import plain_model
 from mechclust.report.text import GIB
 from probes import ProbeResult, RowStore
-from probes.engine.devices import free_memory_bytes
+from probes.engine.devices import free_device_memory
 from probes.engine.hooked_model import HookedModel
 from tasks import Batch, InputError
 from tasks.errors import error_line
@@ -184,7 +184,7 @@ def _too_little_memory(inputs: Inputs, config: CompareConfig) -> str:
             n_bytes = inputs.sizes[checkpoint].least_weights * getattr(torch, checkpoint.dtype).itemsize
             needed[checkpoint.device] = needed.get(checkpoint.device, 0) + n_bytes
     for device, n_bytes in needed.items():
-        free = free_memory_bytes(device)
+        free = free_device_memory(device)
         if free is not None and n_bytes > free:
             return f"their weights take {n_bytes / GIB:.3g} GiB or more, and {device} has {free / GIB:.3g} GiB free"
     return ""

@@ -19,10 +19,11 @@ from mechclust.commands.compare.group_figures import (
     layer_groups_figure,
 )
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.axes import layer_axis
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
 from mechclust.report.style import BLUE, CHANCE, COLORS, ORANGE, SOFT, TEXT, styled
+from mechclust.report.subplots import subplots
 from probes import ProbeResult
 from probes.head_roles import LEAST_EXCESS
 

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.compare.control_curves import REST
 from mechclust.mossa.layer_groups import LayerGroupsInterval
-from mechclust.report.axes import layer_axis, outer_labels, subplots
+from mechclust.report.axes import layer_axis, outer_labels
 from mechclust.report.figure_text import figure_text
 from mechclust.report.style import BLUE, GREY, ORANGE, RED
+from mechclust.report.subplots import subplots
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,15 +24,17 @@ from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.adapters import check_adapter
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_tokenizers_alike, tokenization_of, unknown_token_notes
+from mechclust.models.tokenized_prompts import n_special_tokens_before
+from mechclust.models.tokenizers import check_tokenizers_alike, tokenization_of, tokenizer_coverage_notes
 from mechclust.models.whole_weights import check_whole_weights
-from mechclust.report.folder import check_folder, free_disk_bytes, safetensors_bytes
+from mechclust.report.folder import check_folder
+from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
+from probes.store.safetensors_files import safetensors_bytes
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.text.text_encoder import n_special_tokens_before
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def _tokenize(
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    return batches, [*notes, *unknown_token_notes(tokenizer, batches), *repeated_prompt_notes(prompts.repeated)]
+    return batches, [*notes, *tokenizer_coverage_notes(tokenizer, batches), *repeated_prompt_notes(prompts.repeated)]
 
 
 def _widths(size: Sizes) -> list[int]:

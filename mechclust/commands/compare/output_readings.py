@@ -9,7 +9,7 @@ from jaxtyping import Bool
 
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.evidence.intervals import interval_text
+from mechclust.evidence.intervals import value_with_interval
 from mechclust.report.reading import Reading
 from mechclust.report.text import layers_text, span_text
 from probes import ProbeResult
@@ -50,7 +50,7 @@ def output_readings(result: Measurements, changed: Bool[np.ndarray, "layer"]) ->
         yield _end(result, result.patching, "Last", verdict.last)
     after = after_last(result.patching)
     if _is_beyond(after, result.config.least_restored):
-        value = interval_text(after[""], (after["_low"], after["_high"]), ".2f")
+        value = value_with_interval(after[""], (after["_low"], after["_high"]), ".2f")
         yield Reading(f"Share left to the final norm and {UNEMBEDDING}", value, "after the last block")
     silent = changed & ~verdict.may_matter
     if silent.any():
@@ -89,7 +89,7 @@ def _end(result: Measurements, patching: ProbeResult, which: str, places: tuple[
     chance = float(patching["chance"][place, 0])
     return Reading(
         f"{which} layer that matters: share restored",
-        interval_text(restored, (low, high), ".2f"),
+        value_with_interval(restored, (low, high), ".2f"),
         where,
         chance=f"{chance:z.2f}" if np.isfinite(chance) else "",
         verdict=_CONTROLS,

@@ -13,7 +13,7 @@ from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.commands.compare.roles import role_readings
-from mechclust.evidence.intervals import interval_text
+from mechclust.evidence.intervals import value_with_interval
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
 from mechclust.report.text import LAYERS, first_few, layers_text, list_text, ranges_text, span_text
@@ -172,7 +172,7 @@ def _standing_out(result: Measurements, tasks: pd.DataFrame) -> Iterator[Reading
 
 
 def _with_interval(row: pd.Series) -> str:
-    return f"{shortened(row.task)} {interval_text(row.change, (row.low, row.high), '.2f')}"
+    return f"{shortened(row.task)} {value_with_interval(row.change, (row.low, row.high), '.2f')}"
 
 
 def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:

@@ -15,7 +15,7 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name
+from mechclust.report.text import model_name_text
 from probes import ProbeResult
 from probes.store.file_names import file_name
 
@@ -65,14 +65,14 @@ class CompareResult(Measurements, MeasuredResult):
     """
 
     def __repr__(self) -> str:
-        models = f"{short_name(self.tuned)} against {short_name(self.base)}"
+        models = f"{model_name_text(self.tuned)} against {model_name_text(self.base)}"
         return f"CompareResult({models}, {len(self.cka.coords['site'])} layers, {len(self.tasks)} tasks)"
 
     @property
     def title(self) -> str:
         """Heading of the report."""
-        tuned = short_name(self.tuned)
-        base = short_name(self.base)
+        tuned = model_name_text(self.tuned)
+        base = model_name_text(self.base)
         if tuned == base:
             tuned = self.tuned
             base = self.base

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from mechclust.attention import attention_view_from_patterns
 from mechclust.commands.heads.inputs import REPEATED
 from mechclust.commands.heads.measurements import ATTENTION, NAMES, Measurements, ModelRoles
-from mechclust.report.axes import subplots
 from mechclust.report.panel import Panel
 from mechclust.report.style import BLUE, GREY, styled
+from mechclust.report.subplots import subplots
 from probes import ProbeResult
 from probes.head_roles import LEAST_EXCESS
 

@@ -16,7 +16,12 @@ from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.repeated_tokens import repeated_tokens
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
-from mechclust.models.tokenizers import check_has_tokenizer, tokenization_of, tokenizer_and_sizes, unknown_token_notes
+from mechclust.models.tokenizers import (
+    check_has_tokenizer,
+    tokenization_of,
+    tokenizer_and_sizes,
+    tokenizer_coverage_notes,
+)
 from probes.store.digest import digest_of
 from tasks import Batch, Corpus, CorpusStream, InputError
 from tasks.text.encoded_corpus import EncodedCorpus
@@ -82,7 +87,7 @@ def read_inputs(model: ResolvedModel, config: HeadsConfig, tokenizer: Any = None
         beginnings = _beginnings(documents, reader, sizes, config)
         batches[NATURAL_TEXT] = list(beginnings.batches(config.tokens_per_batch))
         shown[NATURAL_TEXT] = torch.from_numpy(beginnings.windows[0]).long()
-        notes += [*corpus.notes, *unknown_token_notes(reader, batches[NATURAL_TEXT])]
+        notes += [*corpus.notes, *tokenizer_coverage_notes(reader, batches[NATURAL_TEXT])]
     return Inputs(
         batches=batches,
         shown={text: tokens[:_SHOWN_TOKENS] for text, tokens in shown.items()},

@@ -14,7 +14,7 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name
+from mechclust.report.text import model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,12 +40,12 @@ class HeadsResult(Measurements, MeasuredResult):
     """
 
     def __repr__(self) -> str:
-        return f"HeadsResult({short_name(self.model)}, {self.n_heads} heads on {' and '.join(self.texts)})"
+        return f"HeadsResult({model_name_text(self.model)}, {self.n_heads} heads on {' and '.join(self.texts)})"
 
     @property
     def title(self) -> str:
         """Heading of the report."""
-        return f"What the attention heads of {short_name(self.model)} do"
+        return f"What the attention heads of {model_name_text(self.model)} do"
 
     @property
     def headline(self) -> str:

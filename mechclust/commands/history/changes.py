@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.history.curves import Curve
-from probes.functional.intervals import interval_from_halves
+from probes.functional.halves import interval_from_halves
 
 if TYPE_CHECKING:
     import pandas as pd

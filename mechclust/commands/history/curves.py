@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mechclust.report.p_values import CHANCE_LEVEL, corrected_p_values
+from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values
 from probes import ProbeResult
 
 if TYPE_CHECKING:

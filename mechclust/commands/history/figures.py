@@ -15,10 +15,11 @@ from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.planes import evenly_spaced
 from mechclust.commands.history.readings import capitalised
-from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band, subplots
+from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
 from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
+from mechclust.report.subplots import subplots
 
 MAX_CURVES = 8  # checkpoints in a figure of curves by layer
 MAX_NAMES = 12  # names along an axis

@@ -14,8 +14,8 @@ from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
 from mechclust.commands.history.integrity import first_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.start import Origin
-from mechclust.evidence.intervals import interval_text
-from mechclust.report.p_values import least_permutations
+from mechclust.evidence.intervals import value_with_interval
+from mechclust.evidence.p_values import permutations_for_p_values
 from mechclust.report.reading import Reading
 from mechclust.report.text import layers_text, ranges_text
 from tasks.text.visible import quoted
@@ -120,9 +120,10 @@ def _change(result: Measurements, curve: Curve) -> Iterator[Reading]:
     verdict = ""
     if interval[0] > 0 or interval[1] < 0:
         verdict = "It rose." if change > 0 else "It fell."
+    checkpoints = f"from {quoted(result.names[first])} to {quoted(result.names[last])}"
     yield Reading(
         f"Change: {_SHORT_TITLES[curve.name]}",
-        f"{interval_text(change, interval, '.2f')} from {quoted(result.names[first])} to {quoted(result.names[last])}",
+        f"{value_with_interval(change, interval, '.2f')} {checkpoints}",
         f"mean over {curve.place}s",
         verdict=verdict,
     )
@@ -193,7 +194,7 @@ def _means(result: Measurements, curve: Curve) -> Reading:
     measured = [i for i in result.right if np.isfinite(curve.value[i]).any()]
     means = []
     for i in (measured[0], measured[-1]):
-        means.append(f"{interval_text(*mean_over_layers(curve, i), '.2f')} at {quoted(result.names[i])}")
+        means.append(f"{value_with_interval(*mean_over_layers(curve, i), '.2f')} at {quoted(result.names[i])}")
     return Reading(capitalised(curve.title), ", ".join(means), f"mean over {curve.place}s")
 
 
@@ -249,7 +250,7 @@ def _on_intervals(config: HistoryConfig) -> str:
 def _too_few_permutations(result: Measurements) -> Iterator[str]:
     n = result.config.n_permutations
     n_tests = max((len(result.right) * len(curve.layers) for curve in result.tested.values()), default=0)
-    least = least_permutations(n_tests)
+    least = permutations_for_p_values(n_tests)
     if n < least:
         yield (
             f"With {n} relabellings, no single one of the {n_tests} tests (layers times checkpoints) can be "

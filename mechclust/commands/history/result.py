@@ -14,13 +14,13 @@ from mechclust.commands.history.changes import mean_over_layers
 from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.result import MeasuredResult
-from mechclust.evidence.intervals import interval_text
+from mechclust.evidence.intervals import value_with_interval
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.table_text import table_text
-from mechclust.report.text import short_name
+from mechclust.report.text import model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,9 @@ class HistoryResult(Measurements, MeasuredResult):
     """
 
     def __repr__(self) -> str:
-        return f"HistoryResult({short_name(self.model)}, {len(self.series)} checkpoints, {len(self.flagged)} flagged)"
+        return (
+            f"HistoryResult({model_name_text(self.model)}, {len(self.series)} checkpoints, {len(self.flagged)} flagged)"
+        )
 
     def __str__(self) -> str:
         return "\n".join([table_text(self.shown_table, ".3f"), "", *self.sentences])
@@ -59,7 +61,7 @@ class HistoryResult(Measurements, MeasuredResult):
     @property
     def title(self) -> str:
         """Heading of the report."""
-        return f"The training history of {short_name(self.model)}"
+        return f"The training history of {model_name_text(self.model)}"
 
     @cached_property
     def headline(self) -> str:
@@ -128,7 +130,7 @@ class HistoryResult(Measurements, MeasuredResult):
             layer = int(np.nanargmax(curve.value[at]))
             value = curve.value[at, layer]
             ends = (curve.value_low[at, layer], curve.value_high[at, layer])
-        return interval_text(value, ends, ".3f")
+        return value_with_interval(value, ends, ".3f")
 
     def panels(self) -> list[Panel]:
         """Draw the figures, in the report's order."""

@@ -11,11 +11,10 @@ from jaxtyping import Float
 
 from mechclust.commands.history.measurements import Measurements, PatternBytes
 from mechclust.commands.history.planes import FixedPlanes, evenly_spaced
-from mechclust.report.prompt_map import prompt_map_classes
-from mechclust.report.text import shortened_text
-from mechclust.web.scripts import base64_numbers, script_text, scripts_with_kit
+from mechclust.report.prompt_map import prompt_map_classes, prompt_map_text
+from mechclust.report.text import without_surrogates
+from mechclust.web.scripts import script_numbers, script_text, scripts_with_kit
 from probes.engine.head_names import head_name
-from tasks.text.visible import without_surrogates
 
 MAX_HALF_WIDTH = 4.0  # of a frame, in which the mean square distance from the middle is 1
 MAX_ATTENTION_BYTES = 4_000_000  # of patterns on a page
@@ -56,7 +55,7 @@ def _data(result: Measurements, planes: FixedPlanes) -> dict[str, Any]:
         "names": [without_surrogates(name) for name in result.names],
         "findings": findings,
         "layers": [f"layer {layer} ({site})" for layer, site in zip(planes.layers, planes.sites, strict=True)],
-        "texts": [shortened_text(text) for text in planes.texts],
+        "texts": [prompt_map_text(text) for text in planes.texts],
         "places": list(planes.places),
         "labels": [
             {"name": without_surrogates(name), **prompt_map_classes(values)} for name, values in planes.labels.items()
@@ -72,7 +71,7 @@ def _data(result: Measurements, planes: FixedPlanes) -> dict[str, Any]:
 def _packed_plane(xy: Float[np.ndarray, "prompt 2"]) -> str:
     """Return coordinates from -1 to 1 in base64 of 16-bit integers, x and y in turn."""
     steps = np.clip(np.round(xy * _STEPS), -_STEPS, _STEPS)
-    return base64_numbers(np.where(np.isnan(xy), _MISSING, np.nan_to_num(steps)), "<i2")
+    return script_numbers(np.where(np.isnan(xy), _MISSING, np.nan_to_num(steps)), "<i2")
 
 
 def _share(share: float) -> float | None:
@@ -101,4 +100,4 @@ def _packed_patterns(patterns: PatternBytes | None, last: PatternBytes, blocks: 
     """Return the patterns of some blocks, or ``None`` if their heads differ from the last checkpoint's."""
     if patterns is None or patterns.shape != last.shape:
         return None
-    return base64_numbers(patterns[torch.tensor(blocks)].numpy(), "u1")
+    return script_numbers(patterns[torch.tensor(blocks)].numpy(), "u1")

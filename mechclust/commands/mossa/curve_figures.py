@@ -36,15 +36,16 @@ from mechclust.commands.mossa.drawing import (
 )
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
-from mechclust.mossa.gaps_and_spreads import covariate_correlation
+from mechclust.mossa.correlations import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
-from mechclust.mossa.nan_statistics import quantile_over_tasks
+from mechclust.mossa.nan_statistics import nan_quantile
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
-from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band, subplots
+from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band
 from mechclust.report.figure_text import figure_text
 from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT
+from mechclust.report.subplots import subplots
 from mechclust.report.text import counted
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
@@ -316,7 +317,7 @@ def _at_random(result: Measurements, value: str) -> list[Float[np.ndarray, "laye
     ends = []
     for end in ("low", "high"):
         values = np.array([result.by_site(task, "tuned.cka", f"{value}_null_{end}")[:-1] for task in seen])
-        ends.append(quantile_over_tasks(values, 0.5))
+        ends.append(nan_quantile(values, 0.5))
     return ends
 
 

@@ -14,10 +14,11 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
-from mechclust.report.folder import free_disk_bytes, safetensors_bytes
-from mechclust.report.resources import matmul_speed
+from mechclust.report.matmul_speed import matmul_speed
+from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, tuned_adapter_at
+from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
 
 _OPERATIONS_PER_TRAINED_TOKEN = 4  # per weight: forward, and back to the activations

@@ -14,17 +14,17 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding
-from mechclust.evidence.finding import finding_number
+from mechclust.evidence.finding import finding_order
 from mechclust.mossa.cka_forms import forms_agree
+from mechclust.mossa.correlations import gain_correlation
 from mechclust.mossa.crossovers import crossover
 from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
     OTHER_TASKS,
-    BoundedStatistic,
     CurveFinding,
+    CurveFindingPart,
     judge_curves_over_tasks,
 )
-from mechclust.mossa.gaps_and_spreads import gain_correlation
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.text import counted
@@ -35,7 +35,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for tasks on which tuning "
     "separated more right answers from others (correlation over tasks)",
-    parts=(BoundedStatistic("", partial(gain_correlation, covariate=GAIN), Bound(">", 0)),),
+    parts=(CurveFindingPart("", partial(gain_correlation, covariate=GAIN), Bound(">", 0)),),
     control=OTHER_TASKS,
     shown="page",
 )
@@ -82,7 +82,7 @@ def findings_of(
         _of_purity(_seen_curves(curves, purity), purity_chance, judge),
         _forms(curves, biased, n, d),
     ]
-    return sorted(findings, key=finding_number)
+    return sorted(findings, key=finding_order)
 
 
 # ---- findings ----

@@ -30,7 +30,7 @@ from tasks import Batch, InputError
 from tasks.batch import pad_right
 from tasks.batch_rows import token_batch_rows
 from tasks.text.instructions import MISC, Example, InstructionTask, TaskCollection
-from tasks.text.instructions.collection import LEAST_TEST_PROMPTS
+from tasks.text.instructions.instruction_task import LEAST_TEST_PROMPTS
 from tasks.text.visible import shortened
 
 _LEAST_TASKS = 3

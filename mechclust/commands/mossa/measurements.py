@@ -21,7 +21,7 @@ from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import TaskCurves
 from mechclust.training.tuning import TunedAdapter
 from probes import ProbeResult
-from probes.functional.intervals import interval_from_halves
+from probes.functional.halves import interval_from_halves
 from probes.store.file_names import file_name
 
 _HALVES = "debiased_cka_halves"

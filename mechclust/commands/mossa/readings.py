@@ -10,7 +10,7 @@ import numpy as np
 
 from mechclust.commands.mossa.learnt import LearningState
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.evidence.intervals import interval_text
+from mechclust.evidence.intervals import value_with_interval
 from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
@@ -194,7 +194,7 @@ def _tasks(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
         ends = dict(zip(result.tasks, result.gain_ends(len(known)), strict=True))
         for which, place in (("most", 0), ("least", -1)):
             row = known.iloc[place]
-            gain = interval_text(row["gain"], ends[row["task"]], ".2f")
+            gain = value_with_interval(row["gain"], ends[row["task"]], ".2f")
             gain += "" if np.isfinite(ends[row["task"]]).all() else " (no interval)"
             value = f"{shortened(row['task'])} {gain}, largest at layer {row['at_layer']}"
             yield Reading(f"Seen task that gains {which}", value, _UPPER)

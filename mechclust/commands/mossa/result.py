@@ -15,7 +15,7 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name
+from mechclust.report.text import model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,12 +56,12 @@ class MossaResult(Measurements, MeasuredResult):
     """
 
     def __repr__(self) -> str:
-        return f"MossaResult({short_name(self.base)}, {self.n_layers} layers, {len(self.tasks)} tasks)"
+        return f"MossaResult({model_name_text(self.base)}, {self.n_layers} layers, {len(self.tasks)} tasks)"
 
     @property
     def title(self) -> str:
         """Heading of the report."""
-        return f"Which layers of {short_name(self.base)} hold which tasks"
+        return f"Which layers of {model_name_text(self.base)} hold which tasks"
 
     @property
     def headline(self) -> str:

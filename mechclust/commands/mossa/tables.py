@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
-from mechclust.evidence.intervals import interval_text
-from mechclust.mossa.nan_statistics import quantile_over_tasks
+from mechclust.evidence.intervals import value_with_interval
+from mechclust.mossa.nan_statistics import nan_quantile
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
 from probes import ProbeResult
@@ -75,7 +75,7 @@ def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> di
 
 def _shown_tasks(table: pd.DataFrame) -> pd.DataFrame:
     values = table[["gain", "gain_low", "gain_high"]].itertuples(index=False)
-    gains = [interval_text(gain, ends, ".3f") if gain == gain else None for gain, *ends in values]
+    gains = [value_with_interval(gain, ends, ".3f") if gain == gain else None for gain, *ends in values]
     hidden = ["gain_low", "gain_high", "ceiling_last", "null_last"]
     return table.assign(gain=gains).drop(columns=hidden, errors="ignore")
 
@@ -327,6 +327,9 @@ def before_and_after(result: Measurements) -> pd.DataFrame:
             after = result.values(role, final_norm=True)[chosen][:, None]
             tasks = int(np.isfinite(before).sum())
             if tasks:
-                medians = {"before": quantile_over_tasks(before, 0.5)[0], "after": quantile_over_tasks(after, 0.5)[0]}
+                medians = {
+                    "before": nan_quantile(before, 0.5)[0],
+                    "after": nan_quantile(after, 0.5)[0],
+                }
                 rows.append({"of": name, "role": role, "tasks": tasks, **medians})
     return pd.DataFrame(rows)

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
 from mechclust.commands.topics.tables import MAX_HEADS, first_measured
-from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band, subplots
+from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band
 from mechclust.report.panel import Panel
 from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
+from mechclust.report.subplots import subplots
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import subplots
 from mechclust.report.style import SOFT
+from mechclust.report.subplots import subplots
 
 if TYPE_CHECKING:
     import pandas as pd

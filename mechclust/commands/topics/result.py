@@ -16,7 +16,7 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
-from mechclust.report.text import short_name
+from mechclust.report.text import model_name_text
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ class TopicsResult(Measurements, MeasuredResult):
 
     def __repr__(self) -> str:
         size = f"{self.topics.n_topics} topics of {self.n_documents} documents, {len(self.variants)} variants"
-        return f"TopicsResult({short_name(self.model)}, {size})"
+        return f"TopicsResult({model_name_text(self.model)}, {size})"
 
     @property
     def title(self) -> str:
         """Heading of the report."""
-        return f"Topic structure in {short_name(self.model)}"
+        return f"Topic structure in {model_name_text(self.model)}"
 
     @property
     def headline(self) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.variants import Variant
-from mechclust.evidence.intervals import interval_text
+from mechclust.evidence.intervals import value_with_interval
 from probes import ProbeResult
 from probes.engine.head_names import head_name
 from probes.functional.topic_embedding import SIMILARITIES
@@ -163,7 +163,7 @@ def shown_measures(table: pd.DataFrame, *, with_intervals: bool = False) -> pd.D
 def _with_intervals(table: pd.DataFrame, name: str, number: str) -> list[str | None]:
     """Return the numbers of a column as texts with their intervals, ``None`` for a missing one."""
     values = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-    return [interval_text(value, ends, number) if value == value else None for value, *ends in values]
+    return [value_with_interval(value, ends, number) if value == value else None for value, *ends in values]
 
 
 def topic_table(topics: TopicModel) -> pd.DataFrame:

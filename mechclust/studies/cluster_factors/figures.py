@@ -17,9 +17,10 @@ from matplotlib.patches import Patch, Rectangle
 from mechclust.evidence.bounds import Bound
 from mechclust.evidence.intervals import mean_interval
 from mechclust.evidence.verdict import verdict_of
-from mechclust.report.axes import direct_labels, layer_axis, step_axis, subplot_rows
+from mechclust.report.axes import direct_labels, layer_axis, step_axis
 from mechclust.report.seed_plots import plot_chance_of_seeds, plot_seeds, plot_seeds_by_layer
 from mechclust.report.style import BLUE, COLORS, GREEN, ORANGE, PURPLE, RED, layer_shades
+from mechclust.report.subplots import subplot_rows
 from mechclust.studies.cluster_factors.config import OVERLAPS, PRIVATE, ClusterFactorsConfig, overlap_arm
 from mechclust.studies.cluster_factors.results import ArmResults, Results
 from mechclust.studies.cluster_factors.swap import HALVES, KINDS, POSITIONS, PROMPT, RANDOM

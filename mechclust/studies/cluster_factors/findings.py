@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, EarlierVerdict, Finding, check_part
 from mechclust.evidence.compared import compared, compared_with_untrained
-from mechclust.evidence.finding import finding_number
+from mechclust.evidence.finding import finding_order
 from mechclust.evidence.findings import TOO_SMALL
 from mechclust.report.spearman import spearman_correlation
 from mechclust.studies.cluster_factors.config import (
@@ -70,7 +70,7 @@ def findings_of(config: ClusterFactorsConfig, results: Results) -> list[Finding]
         _bag_of_symbols(config, arms[PRIVATE]),
     ]
     findings = [replace(finding, not_tested=_not_tested(config, finding.id)) for finding in findings]
-    return sorted(findings, key=finding_number)
+    return sorted(findings, key=finding_order)
 
 
 def _without_seeds(arm: ArmResults) -> ArmResults:

@@ -25,7 +25,7 @@ from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.results_by_step import loss_result
+from mechclust.training.results_by_step import loss_result_by_step
 from probes import HookedModel, ProbeResult
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch, InstructionFollowing
@@ -60,7 +60,7 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
     model = build_network(config, job)
     losses = train(model, task, training_of(config, job.arm), models, callbacks, progress=True, name=job.name)
     identity = fingerprint(model)
-    measure_once(results / "loss.safetensors", partial(loss_result, losses), identity)
+    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses), identity)
     measure_once(results / "swap.safetensors", partial(_swapped, model, task, job.seed), identity)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from probes import ProbeResult
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward
-from probes.engine.recorder import record
+from probes.engine.record import record
 from probes.engine.sites import residual, resolve
 from probes.store.versions import package_versions
 from tasks import Batch, InputError, InstructionFollowing

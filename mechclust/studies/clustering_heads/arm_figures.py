@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import share_interval
-from mechclust.report.axes import plain_ticks, subplots
+from mechclust.report.axes import plain_ticks
 from mechclust.report.seed_plots import plot_seed_medians
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
+from mechclust.report.subplots import subplots
 from mechclust.studies.clustering_heads.config import (
     ABLATIONS,
     CURRICULUM,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from mechclust.studies.clustering_heads.config import XI
-from probes.engine.recorder import record
+from probes.engine.record import record
 
 Weights = Mapping[str, Float[Tensor, "..."]]
 _Values = Mapping[str, Float[Tensor, "..."]]

@@ -19,7 +19,7 @@ from mechclust.studies.clustering_heads.config import MLP, XI
 from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings
 from mechclust.training import Snapshots
 from probes import ProbeResult
-from probes.engine.recorder import record
+from probes.engine.record import record
 from probes.functional import within_ratio
 from tasks import Batch, InputError, SparseModularAddition
 

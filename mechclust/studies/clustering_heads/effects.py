@@ -13,7 +13,7 @@ from torch import Tensor
 from mechclust.studies.clustering_heads.config import MLP, XI
 from mechclust.studies.clustering_heads.dynamics import measured_rows, task_of
 from mechclust.training import Snapshots
-from probes.engine.recorder import record
+from probes.engine.record import record
 
 _PATTERN = "blocks.0.attn.hook_pattern"
 _VALUES = "blocks.0.attn.hook_v"

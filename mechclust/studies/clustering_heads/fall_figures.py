@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.models import build_model
-from mechclust.report.axes import subplots
 from mechclust.report.style import BLUE, COLORS, GREY, ORANGE
+from mechclust.report.subplots import subplots
 from mechclust.studies.clustering_heads.config import PLATEAUS, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.cut import sequence_embeddings
 from mechclust.studies.clustering_heads.drawing import GUIDE, title_left

@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import mean_interval
-from mechclust.report.axes import plain_ticks, subplots
+from mechclust.report.axes import plain_ticks
 from mechclust.report.seed_plots import plot_seed_medians
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, RED
+from mechclust.report.subplots import subplots
 from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.arm_figures import draw_arm_figures
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig

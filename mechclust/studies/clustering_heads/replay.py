@@ -20,7 +20,7 @@ from mechclust.studies.clustering_heads.cut import holding_activations
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
-from probes.engine.recorder import record
+from probes.engine.record import record
 
 FROZEN = ("norm direction", "norm scale", "wedges", "attention", "head", "feed-forward")
 _DIRECTION = "blocks.0.ln2.hook_normalized"

@@ -12,9 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.axes import layer_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREY, ORANGE, RED
+from mechclust.report.subplots import subplots
 from mechclust.studies.heads_in_models.config import (
     OFF,
     PRETRAINED,

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import direct_labels, subplots
+from mechclust.report.axes import direct_labels
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREEN, GREY, RED
+from mechclust.report.subplots import subplots
 from mechclust.studies.induction_heads.results import RunResults
 
 

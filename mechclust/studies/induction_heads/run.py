@@ -17,12 +17,12 @@ from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
 from mechclust.training import Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.results_by_step import loss_result
+from mechclust.training.results_by_step import loss_result_by_step
 from probes import HeadRoles, HookedModel, ProbeResult
 from probes.engine.devices import device_of
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import evaluation_mode, forward
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import Batch, RepeatedTokens
 
 
@@ -59,7 +59,7 @@ def run_job(config: InductionHeadsConfig, job: Job, out: Path) -> None:
     ]
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
     trained = fingerprint(model)
-    measure_once(results / "loss.safetensors", partial(loss_result, losses), trained)
+    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses), trained)
     measure_once(results / "ablations.safetensors", partial(measure_ablations, model, task), trained)
 
 

@@ -16,8 +16,9 @@ from matplotlib.patches import Patch
 from mechclust.evidence.intervals import mean_interval
 from mechclust.mossa.layer_groups import MARGIN
 from mechclust.mossa.task_curves import Which
-from mechclust.report.axes import bare_axis, direct_labels, layer_axis, outer_labels, subplots
+from mechclust.report.axes import bare_axis, direct_labels, layer_axis, outer_labels
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT, category_style
+from mechclust.report.subplots import subplots
 from mechclust.report.text import counted
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 from probes import ProbeResult

@@ -11,18 +11,17 @@ from dataclasses import replace
 import numpy as np
 
 from mechclust.evidence import Bound, Finding, check_part
-from mechclust.evidence.finding import finding_number
+from mechclust.evidence.finding import finding_order
 from mechclust.evidence.findings import TOO_SMALL
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
-    BoundedStatistic,
     CurveFinding,
-    FalseCurves,
+    CurveFindingPart,
     judge_curves_over_seeds,
 )
-from mechclust.mossa.shuffled_curves import cluster_shuffled_curves
+from mechclust.mossa.shuffled_curves import FalseCurves, cluster_shuffled_curves
 from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by_seed
@@ -46,7 +45,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
-    parts=(BoundedStatistic("", _encoded_difference, Bound(">", 0)),),
+    parts=(CurveFindingPart("", _encoded_difference, Bound(">", 0)),),
     control=FalseCurves("other operations called encoded", cluster_shuffled_curves),
     shown="page",
 )
@@ -67,7 +66,7 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
         *_of_held_out_tasks(seeds, curves, not_tested),
         *_checks(config, seeds, not_tested),
     ]
-    return sorted(findings, key=finding_number)
+    return sorted(findings, key=finding_order)
 
 
 def boundary_note(curves: Sequence[TaskCurves]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from mechclust.mossa.crossovers import crossover
-from mechclust.mossa.layer_groups import LayerGroups, group_boundaries_of, groups_of
+from mechclust.mossa.layer_groups import LayerGroups, group_boundaries_of, layer_groups_of
 from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
 from mechclust.studies.kept import load_there
 from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled_skills, has_ceiling, result_path, suite_of
@@ -100,12 +100,12 @@ class SeedResults:
     @cached_property
     def groups(self) -> LayerGroups:
         """The layer groups of the seen tasks."""
-        return groups_of(self.curves.seen)
+        return layer_groups_of(self.curves.seen)
 
     @cached_property
     def unseen_groups(self) -> LayerGroups:
         """The layer groups of the held-out tasks, without dimensions, which are measured on the seen tasks."""
-        return groups_of(self.curves.unseen)
+        return layer_groups_of(self.curves.unseen)
 
     def crossing(self, tasks: TaskMask) -> int:
         """Return the layer from which tuned stays above base, or the number of layers plus one if it never does."""

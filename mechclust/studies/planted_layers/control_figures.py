@@ -9,9 +9,10 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.axes import layer_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import COLORS, GREY
+from mechclust.report.subplots import subplots
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.figures import shade_layers
 from mechclust.studies.planted_layers.measure import ALL, FEW

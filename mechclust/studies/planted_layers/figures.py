@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import interval_over_seeds
-from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.axes import layer_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT
+from mechclust.report.subplots import subplots
 from mechclust.studies.planted_layers.config import (
     NONE,
     Pair,

@@ -10,9 +10,10 @@ import einops
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import bare_axis, direct_labels, plain_ticks, step_axis, subplots
+from mechclust.report.axes import bare_axis, direct_labels, plain_ticks, step_axis
 from mechclust.report.seed_plots import plot_chance_of_seeds, plot_seeds
 from mechclust.report.style import BLUE, GREEN, ORANGE, PURPLE, RED, category_style, layer_shades
+from mechclust.report.subplots import subplots
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.results import RunResults
 from probes import ProbeResult

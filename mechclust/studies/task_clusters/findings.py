@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.finding import Shown, finding_number
+from mechclust.evidence.finding import Shown, finding_order
 from mechclust.evidence.findings import untested_findings
 from mechclust.report.rise import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
@@ -42,7 +42,7 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
     ]
     if not config.test_findings:
         findings = untested_findings(findings)
-    return sorted(findings, key=finding_number)
+    return sorted(findings, key=finding_order)
 
 
 # ---- the top layer ----

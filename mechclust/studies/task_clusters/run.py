@@ -13,7 +13,7 @@ from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.results_by_step import loss_result
+from mechclust.training.results_by_step import loss_result_by_step
 from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch
@@ -57,7 +57,7 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         picture = Projection(at=residual(), readout=token_at("input"), method="tsne" if config.tsne else "pca")
         callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=pictured_steps(config)))
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
-    measure_once(results / "loss.safetensors", partial(loss_result, losses), fingerprint(model))
+    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses), fingerprint(model))
 
 
 def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel:

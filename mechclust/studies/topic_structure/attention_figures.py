@@ -9,8 +9,8 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import subplots
 from mechclust.report.style import BLUE, RED, SOFT
+from mechclust.report.subplots import subplots
 from mechclust.studies.topic_structure.attention_table import (
     FIRST,
     SPANS,

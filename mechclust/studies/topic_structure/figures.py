@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import direct_labels, step_axis, subplots
+from mechclust.report.axes import direct_labels, step_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREY, MATHTEXT, RED, SOFT, layer_shades
+from mechclust.report.subplots import subplots
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm
 from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig

@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import step_axis, subplots
+from mechclust.report.axes import step_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREY, RED, layer_shades
+from mechclust.report.subplots import subplots
 from mechclust.studies.topic_structure.arms import DECAYED
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, TrainedRun, ways_of

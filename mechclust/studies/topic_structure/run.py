@@ -49,7 +49,7 @@ from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.studies.trainings import Training
 from mechclust.training import Callback, ProbeCallback, train
-from mechclust.training.results_by_step import loss_result
+from mechclust.training.results_by_step import loss_result_by_step
 from probes import HookedModel, ProbeResult, TopicAttention, load_result
 from probes.engine.fingerprint import fingerprint
 from probes.store.safetensors_files import is_whole_file
@@ -113,7 +113,7 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
         measure_once(folder / f"{name}.safetensors", follower.compute, trained)
     if keeps_model(config, job):
         _save_if_other(model, model_path(out, job), arm)
-    measure_once(folder / LOSS, partial(loss_result, losses), trained)
+    measure_once(folder / LOSS, partial(loss_result_by_step, losses), trained)
 
 
 def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:

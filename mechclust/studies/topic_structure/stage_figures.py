@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mechclust.report.axes import subplots
 from mechclust.report.style import BLUE, GREEN, GREY, MATHTEXT, RED, SOFT
+from mechclust.report.subplots import subplots
 from mechclust.studies.topic_structure.arms import Cell, released_arm
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.results import ArmRuns, shares_of

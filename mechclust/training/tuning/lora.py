@@ -14,7 +14,7 @@ import torch
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
-from mechclust.models.weights import shared_copy
+from mechclust.models.weights import copy_with_shared_weights
 from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
 from probes.engine.devices import device_of
@@ -91,7 +91,7 @@ def _with_adapter(peft: Any, model: PreTrainedModel, config: TuneConfig) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        return peft.get_peft_model(shared_copy(model), lora)
+        return peft.get_peft_model(copy_with_shared_weights(model), lora)
     except ValueError as error:
         raise InputError(
             f"peft cannot put an adapter beside {', '.join(config.modules)} of {type(model).__name__} "

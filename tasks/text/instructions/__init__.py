@@ -1,10 +1,11 @@
 """Instruction tasks with answers, clusters and held-out tasks, as tuned models are trained and measured on them."""
 
-from tasks.text.instructions.collection import InstructionTask, TaskCollection
+from tasks.text.instructions.collection import TaskCollection
 from tasks.text.instructions.example import Example
 from tasks.text.instructions.flan2021 import FLAN2021, MISC, flan2021_cluster, flan2021_name
 from tasks.text.instructions.folder import read_task_folder
 from tasks.text.instructions.held_out import choose_held_out
+from tasks.text.instructions.instruction_task import InstructionTask
 from tasks.text.instructions.natural_instructions import read_natural_instructions
 from tasks.text.instructions.splits import split_of_instruction
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tasks.text.instructions.clusters import ClusterFile, check_cluster_file
-from tasks.text.instructions.collection import LEAST_TEST_PROMPTS, InstructionTask, TaskCollection, check_task_names
+from tasks.text.instructions.collection import TaskCollection, check_task_names
 from tasks.text.instructions.example import Example
+from tasks.text.instructions.instruction_task import LEAST_TEST_PROMPTS, InstructionTask
 from tasks.text.instructions.splits import SPLITS, TEST_SHARE, Split, with_test_split
 from tasks.text.visible import shortened
 

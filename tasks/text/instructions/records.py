@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tasks.errors import InputError
-from tasks.text.files import check_utf8, read_text
+from tasks.text.files import read_text
 from tasks.text.instructions.example import Example
 from tasks.text.json_lines import Records, check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
+from tasks.text.utf8 import check_utf8
 from tasks.text.visible import quoted
 
 

@@ -12,19 +12,13 @@ from tasks._random import generator
 from tasks.errors import InputError
 from tasks.settings import check_choice, check_count
 from tasks.text.corpus import Corpus
-from tasks.text.files import check_utf8_texts, corpus_files
+from tasks.text.files import corpus_files
 from tasks.text.json_lines import check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.streams.mediawiki import plain_text, wiki_articles, wikitext_parser
-from tasks.text.streams.reading import (
-    COMPRESSED,
-    LONGEST,
-    FileProgress,
-    read_stream_bytes,
-    read_stream_lines,
-    unpacked_suffix,
-)
+from tasks.text.streams.reading import COMPRESSED, LONGEST, StreamReading, read_stream_bytes, read_stream_lines
+from tasks.text.utf8 import check_utf8_texts
 from tasks.text.visible import quoted
 from tasks.text.words import word_spans
 
@@ -88,15 +82,15 @@ class CorpusStream:
             _is_wanted,
             f"corpus file ({', '.join(_KINDS)}, or these with .gz or .bz2)",
         )
-        self.readings: list[FileProgress] = []
+        self.readings: list[StreamReading] = []
         for path in self.files:
             self._check_beginning(path)
 
     def __iter__(self) -> Iterator[str]:
-        readings: list[FileProgress] = []
+        readings: list[StreamReading] = []
         self.readings = readings
         for path in self.files:
-            reading = FileProgress(path)
+            reading = StreamReading(path)
             readings.append(reading)
             for text in self._documents(reading):
                 if len(word_spans(text)) < self.least_words:
@@ -161,8 +155,8 @@ class CorpusStream:
         in_order = sorted((number, text, source) for _, number, text, source in chosen)
         return Corpus([text for _, text, _ in in_order], [source for _, _, source in in_order])
 
-    def _documents(self, reading: FileProgress) -> Iterator[str]:
-        kind = unpacked_suffix(reading.path)
+    def _documents(self, reading: StreamReading) -> Iterator[str]:
+        kind = _unpacked_suffix(reading.path)
         if kind == ".xml":
             return map(plain_text, wiki_articles(reading))
         if kind == ".parquet":
@@ -184,14 +178,14 @@ class CorpusStream:
 
     def _check_beginning(self, path: Path) -> None:
         """Refuse a file whose beginning does not fit its name."""
-        kind = unpacked_suffix(path)
+        kind = _unpacked_suffix(path)
         if kind == ".parquet" and path.suffix.lower() in COMPRESSED:
             raise InputError(
                 f"{str(path)!r} is compressed parquet; decompress it, because parquet is read from its end"
             )
         if kind == ".xml":
             wikitext_parser()
-        reading = FileProgress(path)
+        reading = StreamReading(path)
         if kind != ".parquet" and next(read_stream_bytes(reading), None) is None:
             raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         if kind != ".xml":
@@ -203,10 +197,16 @@ class CorpusStream:
 
 
 def _is_wanted(path: Path) -> bool:
-    return unpacked_suffix(path) in _KINDS
+    return _unpacked_suffix(path) in _KINDS
 
 
 def _random_keys(seed: int) -> Iterator[float]:
     """Yield a random number for each document."""
     for block in count():
         yield from generator(seed, "stream sample", block).random(_KEYS_PER_BLOCK).tolist()
+
+
+def _unpacked_suffix(path: Path) -> str:
+    """Return a file's suffix without the compression's, such as ``".xml"`` for ``a.xml.bz2``."""
+    unpacked = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return unpacked.suffix.lower()

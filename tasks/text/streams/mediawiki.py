@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tasks.errors import InputError
-from tasks.text.streams.reading import FileProgress, read_stream_bytes
+from tasks.text.streams.reading import StreamReading, read_stream_bytes
 
 _FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})  # MediaWiki's names, in every language
 _FILE_NAMESPACE_KEYS = ("-2", "6", "14")  # media, file and category among a wiki's namespaces
@@ -33,7 +33,7 @@ class MediaWikiPage:
     files: frozenset[str]
 
 
-def wiki_articles(reading: FileProgress) -> Iterator[MediaWikiPage]:
+def wiki_articles(reading: StreamReading) -> Iterator[MediaWikiPage]:
     """Yield the articles of a dump: pages of the main namespace that are no redirects. Memory: one revision.
 
     If the dump breaks off, the articles before come, and ``reading.ended`` says why.

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 2**16
 
 
 @dataclass
-class FileProgress:
+class StreamReading:
     """Progress in reading one file.
 
     Attributes:
@@ -54,13 +54,7 @@ class FileProgress:
         self.cut += 1
 
 
-def unpacked_suffix(path: Path) -> str:
-    """Return a file's suffix without the compression's, such as ``".xml"`` for ``a.xml.bz2``."""
-    unpacked = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return unpacked.suffix.lower()
-
-
-def read_stream_bytes(reading: FileProgress) -> Iterator[bytes]:
+def read_stream_bytes(reading: StreamReading) -> Iterator[bytes]:
     """Yield a file's bytes, unpacked. A compressed file that is damaged gives the bytes before the damage.
 
     Raises:
@@ -93,7 +87,7 @@ def _opened(path: Path) -> gzip.GzipFile | bz2.BZ2File | io.BufferedReader:
     return bz2.open(path, "rb") if path.suffix.lower() == ".bz2" else open(path, "rb")
 
 
-def _text_chunks(reading: FileProgress) -> Iterator[str]:
+def _text_chunks(reading: StreamReading) -> Iterator[str]:
     """Yield a UTF-8 file's text, with line ends as on Unix and without byte order mark.
 
     Raises:
@@ -119,7 +113,7 @@ def _text_chunks(reading: FileProgress) -> Iterator[str]:
         ) from None
 
 
-def read_stream_lines(reading: FileProgress, *, whole: bool = False) -> Iterator[str]:
+def read_stream_lines(reading: StreamReading, *, whole: bool = False) -> Iterator[str]:
     """Yield a text file's lines, without their ends.
 
     A line longer than ``LONGEST`` comes in parts, cut at a space if there is one. If a file breaks off, its last line

@@ -69,7 +69,7 @@ def begin(*_, **__):
 def no_work(inputs, monkeypatch):
     """Stop where the first thing is written, in a machine with 4 GiB of free memory."""
     monkeypatch.chdir(inputs)
-    monkeypatch.setattr("mechclust.report.resources.free_memory_bytes", lambda _: 2**32)
+    monkeypatch.setattr("mechclust.report.resources.free_device_memory", lambda _: 2**32)
     monkeypatch.setattr(ModelSettings, "load", begin)
     for owner in OWNERS:
         monkeypatch.setattr(f"mechclust.commands.{owner}.own_folder", begin)

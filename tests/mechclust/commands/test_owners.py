@@ -21,8 +21,8 @@ from mechclust.commands.folder import default_folder, own_folder, until_reported
 from mechclust.commands.topics import TopicsConfig, measure_topics
 from mechclust.report.table_text import table_as_csv
 from probes import load_result, run_stores
-from probes.store.files import temporary_of
 from probes.store.locks import locked_folder
+from probes.store.temporary_files import temporary_file_of
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, shake, write_prompts
 from tests.mechclust.commands.test_topics import write_planted_corpus
@@ -128,7 +128,7 @@ class TestOwners:
         self.refused(["topics", *argv["topics"]], out, capsys)
         first.kill()
         first.join()
-        ours = temporary_of(out / "results" / "x")
+        ours = temporary_file_of(out / "results" / "x")
         left = ours.with_name(ours.name.replace(f".{os.getpid()}.", f".{first.pid}."))
         left.parent.mkdir(exist_ok=True)
         left.write_bytes(b"half")  # as it would have left it

@@ -199,7 +199,7 @@ class TestMeasure:
             assert found.trained.embedding[i]["pairs"].tolist() == raw.pairs.tolist()
 
     def test_one_forward_pass_a_batch_for_all_variants(self, bert, config, monkeypatch):
-        module, passes = importlib.import_module("probes.engine.recorder"), []
+        module, passes = importlib.import_module("probes.engine.record"), []
         forward = module.forward
         monkeypatch.setattr(module, "forward", lambda *a: passes.append(1) or forward(*a))
         result = measure_topics(str(bert), replace(config, thresholds=(0.05, 0.1, 0.2), untrained=1))

@@ -6,7 +6,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from mechclust.models.sizes import Sizes
 from probes.engine import devices
-from probes.engine.devices import free_memory_bytes
+from probes.engine.devices import free_device_memory
 
 
 def test_least_weights_are_nearly_all_weights_of_a_model():
@@ -22,10 +22,10 @@ def test_sizes_that_are_not_known_count_as_nothing():
 def test_free_memory_is_what_linux_calls_available(tmp_path, monkeypatch):
     (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    3000 kB\n")
     monkeypatch.setattr(devices, "_MEMINFO", tmp_path / "meminfo")
-    assert free_memory_bytes("cpu") == 3000 * 1024
+    assert free_device_memory("cpu") == 3000 * 1024
 
 
 def test_free_memory_is_not_known_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "_MEMINFO", tmp_path / "missing")
-    assert free_memory_bytes("cpu") is None
-    assert free_memory_bytes("meta") is None
+    assert free_device_memory("cpu") is None
+    assert free_device_memory("meta") is None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from mechclust.mossa import correlations
 from mechclust.mossa import gaps_and_spreads as of
 from mechclust.mossa.layer_groups import (
     has_all_layer_groups,
@@ -38,10 +39,10 @@ def spread(values):
 @pytest.mark.parametrize(
     ("statistic", "expected"),
     [
-        (of.base_median_depth_correlation, stats.spearmanr(np.arange(16), BASE).statistic),
+        (correlations.base_median_depth_correlation, stats.spearmanr(np.arange(16), BASE).statistic),
         (of.base_median_fall, BASE[:4].mean() - BASE[-4:].mean()),
         (of.base_spread_doubling, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
-        (of.base_spread_depth_correlation, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
+        (correlations.base_spread_depth_correlation, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
         (of.last_layer_gap, TUNED[-1] - BASE[-1]),
         (of.upper_half_gap, (TUNED - BASE)[8:].mean()),
         (of.gap_after_first_third, (TUNED - BASE)[5:].mean()),
@@ -50,15 +51,15 @@ def spread(values):
         (of.middle_spread_ratio, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
         (of.upper_half_spread_ratio, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
         (
-            partial(of.gain_correlation, covariate="x"),
+            partial(correlations.gain_correlation, covariate="x"),
             np.corrcoef((RANDOM.tuned - RANDOM.base)[:, 8:].mean(axis=1), RANDOM.covariates["x"])[0, 1],
         ),
         (
-            partial(of.band_correlation, which="tuned", covariate="x", start=5 / 32, end=7 / 32),
+            partial(correlations.band_correlation, which="tuned", covariate="x", start=5 / 32, end=7 / 32),
             np.mean([np.corrcoef(RANDOM.tuned[:, i], RANDOM.covariates["x"])[0, 1] for i in (2, 3)]),
         ),
         (
-            partial(of.band_correlation, which="base", covariate="x", start=0, end=0),
+            partial(correlations.band_correlation, which="base", covariate="x", start=0, end=0),
             np.corrcoef(RANDOM.base[:, 0], RANDOM.covariates["x"])[0, 1],
         ),
         (
@@ -66,7 +67,7 @@ def spread(values):
             (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[8:].mean(),
         ),
         (
-            of.ceiling_share,
+            of.ceiling_gap_share,
             (TUNED - BASE)[8:].mean() / (np.median(RANDOM.ceiling, axis=0) - BASE)[8:].mean(),
         ),
         (of.own_control_advantage, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
@@ -92,8 +93,9 @@ def test_many_draws_at_once_are_those_one_by_one():
     given = {"covariate": "x", "which": "tuned", "start": 0.0, "end": 0.25}
     statistics = [
         value
-        for name, value in vars(of).items()
-        if inspect.isfunction(value) and value.__module__ == of.__name__ and not name.startswith("_")
+        for module in (correlations, of)
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
         and name != "correlation"
     ]  # fmt: skip
     assert len(statistics) >= 16
@@ -138,7 +140,7 @@ class TestUndefined:
         lost = np.full((1, 16), np.nan)
         more = curves(np.concatenate([RANDOM.base, lost]), np.concatenate([RANDOM.tuned, lost]))
         for statistic in (
-            of.base_median_depth_correlation,
+            correlations.base_median_depth_correlation,
             of.upper_half_gap,
             of.upper_half_spread_ratio,
             of.second_eighth_gap,
@@ -147,19 +149,19 @@ class TestUndefined:
 
     def test_correlations_need_three_tasks_and_variance(self):
         found = curves(np.random.default_rng(0).random((4, 2)), covariates={"x": np.array([1.0, 2.0, np.nan, np.nan])})
-        assert np.isnan(of.covariate_correlation(found, "base", "x")).all()
+        assert np.isnan(correlations.covariate_correlation(found, "base", "x")).all()
         flat = replace(found, covariates={"x": np.ones(4)})
-        assert np.isnan(of.covariate_correlation(flat, "base", "x")).all()
+        assert np.isnan(correlations.covariate_correlation(flat, "base", "x")).all()
 
     def test_the_way_to_a_ceiling_that_is_no_further(self):
         found = curves(np.full((3, 2), 0.9), ceiling=np.full((3, 2), 0.905))
-        assert np.isnan(of.ceiling_share(found))
+        assert np.isnan(of.ceiling_gap_share(found))
 
     def test_tasks_without_a_ceiling_are_left_out_of_it(self):
         ceiling = np.full((4, 2), np.nan)
         ceiling[:2] = 1.0
         base, tuned = np.array([[0.5] * 2] * 2 + [[0.0] * 2] * 2), np.array([[0.75] * 2] * 2 + [[0.0] * 2] * 2)
-        assert of.ceiling_share(curves(base, tuned, ceiling=ceiling)) == 0.5
+        assert of.ceiling_gap_share(curves(base, tuned, ceiling=ceiling)) == 0.5
 
     def test_draws_of_tasks_that_have_a_ceiling_all_have_one(self):
         """Of draws from all tasks, some would have none."""
@@ -168,10 +170,10 @@ class TestUndefined:
         ceiling[there] = 1.0
         all_tasks = curves(np.full((12, 2), 0.5), np.linspace(0.6, 0.9, 12)[:, None] * [1, 1], ceiling=ceiling)
         few = replace(all_tasks, ceiling=np.where(np.arange(12)[:, None] == 4, ceiling, np.nan))
-        assert np.isnan(task_bootstrap_interval(few, of.ceiling_share)[1]).all()
+        assert np.isnan(task_bootstrap_interval(few, of.ceiling_gap_share)[1]).all()
         own = all_tasks.with_ceiling
         assert own.tasks == tuple(f"t{i}" for i in there)
-        value, (low, high) = task_bootstrap_interval(own, of.ceiling_share)
+        value, (low, high) = task_bootstrap_interval(own, of.ceiling_gap_share)
         at = 2 * (all_tasks.tuned[there, 0] - 0.5)
         assert value == pytest.approx(at[3])
         assert at[0] <= low < value < high <= at[-1]

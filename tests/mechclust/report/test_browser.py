@@ -5,7 +5,7 @@ import torch
 
 from mechclust.attention import attention_view_from_patterns
 from mechclust.report.analysis import Analysis
-from mechclust.report.page import render_report
+from mechclust.report.page import render_report_page
 
 pytestmark = pytest.mark.browser
 
@@ -27,7 +27,7 @@ def test_smoke_run(open_page, smoke_run):
 
 def test_hostile_tokens_are_inert(open_page, tmp_path):
     view = attention_view_from_patterns(torch.ones(1, 8, 8) / 8, [*"abcdefg", HOSTILE], ["L0H0"], causal=False)
-    page_text = render_report(
+    page_text = render_report_page(
         title=HOSTILE,
         source=HOSTILE,
         analysis=Analysis(findings=[], views={HOSTILE: view.fragment()}, notes=[HOSTILE]),
@@ -47,7 +47,9 @@ INJECTED = f"<script>window.__pwned = 1</script><img src=x onerror='window.__pwn
 def test_a_script_that_got_into_the_page_is_not_run(browser, tmp_path):
     """The second line of defence: as if somewhere a text were not escaped."""
     view = attention_view_from_patterns(torch.ones(1, 2, 2) / 2, ["a", "b"], ["L0H0"], causal=False)
-    text = render_report(title="t", source="s", analysis=Analysis(views={"v": view.fragment()}), facts={}, config={})
+    text = render_report_page(
+        title="t", source="s", analysis=Analysis(views={"v": view.fragment()}), facts={}, config={}
+    )
     (tmp_path / "report.html").write_text(text.replace("</main>", f"{INJECTED}</main>"), encoding="utf-8")
     context = browser.new_context(offline=True)
     page, refused = context.new_page(), []

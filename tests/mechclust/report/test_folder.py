@@ -13,8 +13,9 @@ import pytest
 from mechclust.commands.folder import own_folder
 from mechclust.report.folder import check_folder, claim_folder, open_folder
 from mechclust.report.run_record import read_run_record
-from probes.store.files import temporary_of, write_json
+from probes.store.files import write_json
 from probes.store.locks import locked_folder
+from probes.store.temporary_files import temporary_file_of
 from tasks import InputError
 
 WAY = "give another folder with --out"
@@ -25,7 +26,7 @@ def leftover(tmp_path: Path) -> Path:
     """What a dead process was making deep in a run's folder."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    *name, _, end = temporary_of(tmp_path / "figures" / "seed0" / "ari.safetensors").name.split(".")
+    *name, _, end = temporary_file_of(tmp_path / "figures" / "seed0" / "ari.safetensors").name.split(".")
     path = tmp_path / "figures" / "seed0" / ".".join([*name, str(process.pid), end])
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half")

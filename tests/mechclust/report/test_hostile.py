@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from mechclust.report.analysis import Analysis
-from mechclust.report.axes import subplots
 from mechclust.report.figure_text import figure_text
 from mechclust.report.html import table_html
-from mechclust.report.page import render_report, write_report_page
+from mechclust.report.page import render_report_page, write_report_page
 from mechclust.report.panel import Panel
 from mechclust.report.pictures import png_bytes
 from mechclust.report.style import MATHTEXT
+from mechclust.report.subplots import subplots
 from mechclust.report.table_text import table_as_csv, table_text
 from mechclust.web.scripts import script_content_policy
 from tasks.text.visible import visible_text
@@ -142,7 +142,7 @@ def figure():
 
 class TestPage:
     def test_the_policy_allows_the_views_scripts_and_no_others(self):
-        page = render_report(
+        page = render_report_page(
             title="<script>title()</script>",
             source="<script>source()</script>",
             analysis=Analysis(

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from mechclust.evidence import Bound, Control, Finding, mean_part, resampled_part
-from mechclust.report import Analysis, Panel, render_report, write_report_page
+from mechclust.report import Analysis, Panel, render_report_page, write_report_page
 from mechclust.report.pictures import png_bytes
 from probes import ProbeResult, load_result
 from tasks import InputError
@@ -41,7 +41,7 @@ HOSTILE_PARTS = (mean_part(HOSTILE, [0.1, 0.2], Bound(">", 0)),)
 
 
 def page_of(**fields):
-    return render_report(
+    return render_report_page(
         **{
             "title": "Title",
             "source": "Source",

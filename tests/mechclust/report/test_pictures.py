@@ -13,8 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from mechclust.report.axes import plot_chance_band, subplots
+from mechclust.report.axes import plot_chance_band
 from mechclust.report.pictures import pdf_bytes, print_pictures
+from mechclust.report.subplots import subplots
 
 
 def drawn(text: str = "layer") -> Figure:

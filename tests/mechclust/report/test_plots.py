@@ -8,9 +8,10 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from mechclust.report.axes import bare_axis, outer_labels, plain_ticks, step_axis, subplots
+from mechclust.report.axes import bare_axis, outer_labels, plain_ticks, step_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import category_style, layer_shades, styled
+from mechclust.report.subplots import subplots
 
 
 @pytest.mark.parametrize(

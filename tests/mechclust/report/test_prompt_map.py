@@ -12,9 +12,8 @@ import pytest
 
 from mechclust.attention.page import attention_page as page_with_policy
 from mechclust.report.analysis import Analysis
-from mechclust.report.page import render_report
-from mechclust.report.prompt_map import _packed_plane, prompt_map
-from mechclust.report.text import MAX_CHARACTERS
+from mechclust.report.page import render_report_page
+from mechclust.report.prompt_map import MAX_CHARACTERS, _packed_plane, prompt_map
 from mechclust.web.scripts import scripts_with_kit
 from tasks import InputError
 
@@ -328,7 +327,7 @@ def show(open_page, tmp_path):
     """Opens a page with maps; they do not glide unless asked to, so that what is read is at rest."""
 
     def show_(*maps, glide=False, width=1280):
-        text = render_report(
+        text = render_report_page(
             title="Map",
             source="",
             analysis=Analysis(views={f"Map {i}": html for i, html in enumerate(maps)}),

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mechclust.report.archive import pack_folder
-from mechclust.report.folder import list_measured_files
+from mechclust.report.measured_files import list_measured_files
 from mechclust.studies import list_studies, open_run, record_run, report_run, run_study
 from mechclust.studies.record import judge_again
 from probes import ProbeResult

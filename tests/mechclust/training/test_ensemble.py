@@ -333,7 +333,7 @@ class TestResume:
         assert_identical(tmp_path / "a", tmp_path / "b")
 
     def test_killed_between_the_snapshots_and_the_state(self, whole, tmp_path, monkeypatch):
-        save, saves = ensemble.save_state, []
+        save, saves = ensemble.save_training_state, []
 
         def stop(*args):
             if len(saves) == 2:
@@ -341,11 +341,11 @@ class TestResume:
             saves.append(1)
             save(*args)
 
-        monkeypatch.setattr(ensemble, "save_state", stop)
+        monkeypatch.setattr(ensemble, "save_training_state", stop)
         with pytest.raises(Stopped):
             train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=7)
         assert (tmp_path / "snapshots-00000026.safetensors").exists()
-        monkeypatch.setattr(ensemble, "save_state", save)
+        monkeypatch.setattr(ensemble, "save_training_state", save)
         train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=7)
         assert_identical(tmp_path, whole)
 

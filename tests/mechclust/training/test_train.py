@@ -25,9 +25,9 @@ from mechclust.models.weights import get_weights, trainable_weights
 from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, TrainConfig, accuracy, loop, train
 from probes import NDims, TaskClusterARI
 from probes.engine.hooked_model import forward
-from probes.store.files import temporary_of
 from probes.store.locks import locked_folder
 from probes.store.safetensors_files import read_safetensors, write_safetensors
+from probes.store.temporary_files import temporary_file_of
 from tasks import InputError
 from tests.damage import WAYS
 
@@ -486,7 +486,7 @@ class TestLock:
     def test_leftovers_of_a_killed_owner_are_removed(self, task, tiny_model, tmp_path):
         dead = subprocess.Popen([sys.executable, "-c", ""])
         dead.wait()
-        name = temporary_of(tmp_path / "state.safetensors").name.replace(str(os.getpid()), str(dead.pid))
+        name = temporary_file_of(tmp_path / "state.safetensors").name.replace(str(os.getpid()), str(dead.pid))
         (tmp_path / "results").mkdir()
         for folder in (tmp_path, tmp_path / "results"):  # the second is of a callback
             (folder / name).write_bytes(b"half")

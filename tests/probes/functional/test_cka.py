@@ -17,7 +17,7 @@ from probes.functional import (
     cka_resamples,
     linear_cka,
 )
-from probes.functional.intervals import half_samples
+from probes.functional.halves import half_samples
 from tasks import InputError
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from probes.functional.cka import cka_from_hsic, linear_cka_terms
-from probes.functional.hsic import HSIC, centred_kernel, hsic_of_blocks, hsic_of_kernels, linear_kernel
+from probes.functional.hsic import HSIC, centred_kernel, hsic_of_blocks, hsic_of_kernels, linear_hsic_kernel
 from probes.functional.matrix_blocks import upper_matrix_blocks
 from tests.probes.functional.test_cka import brute_force, gaussians
 
@@ -39,7 +39,7 @@ def block_rows(request: Any, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.parametrize(("precision", "near"), [("float64", 1e-11), ("float32", 1e-6)])
 def test_blocks_give_the_cka_of_whole_matrices(block_rows: int, precision: Any, near: float) -> None:
     rows = sites()
-    hsic = hsic_of_blocks({site: linear_kernel(x, precision) for site, x in rows.items()}, N, PAIRS, precision)
+    hsic = hsic_of_blocks({site: linear_hsic_kernel(x, precision) for site, x in rows.items()}, N, PAIRS, precision)
     for x, y in PAIRS:
         whole = hsic_of_kernels(centred_kernel(rows[x], precision), centred_kernel(rows[y], precision))
         assert hsic[x, y].rounding == whole.rounding
@@ -74,6 +74,6 @@ def test_kernels_and_moments_give_the_same() -> None:
 
 def test_rows_that_are_all_the_same_give_exactly_0(block_rows: int) -> None:
     same = torch.full((N, 60), 1e6 / 3, dtype=torch.float64)
-    hsic = hsic_of_blocks({"x": linear_kernel(same)}, N, [("x", "x")])["x", "x"]
+    hsic = hsic_of_blocks({"x": linear_hsic_kernel(same)}, N, [("x", "x")])["x", "x"]
     assert float(hsic.biased) == 0
     assert hsic.undefined(debiased=False) == "all examples are the same"

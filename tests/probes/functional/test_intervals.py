@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probes.functional import half_interval
-from probes.functional.intervals import interval_from_halves
+from probes.functional.halves import interval_from_halves
 from tasks import InputError
 
 

@@ -130,7 +130,7 @@ def test_large_batches_are_cut_without_a_seam(monkeypatch: pytest.MonkeyPatch) -
     words = torch.randint(-1, 5, (7, 6), generator=torch.Generator().manual_seed(0))
     pattern = patterns(7, 2, 6, 1)
     monkeypatch.setattr(
-        sys.modules["probes.functional.topic_attention"], "_MAX_NUMBERS_AT_ONCE", 2 * 36 * 3
+        sys.modules["probes.functional.topic_pairs"], "_MAX_NUMBERS_AT_ONCE", 2 * 36 * 3
     )  # two examples at a time
     sums = topic_attention(pattern, words, topics)
     (total, pairs) = triple_loop(pattern, words, topics)

@@ -15,10 +15,11 @@ from mechclust.commands.topics.head_maps import as_map, draw_head_maps
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.commands.topics.suite.tables import ATTENTION
 from mechclust.commands.topics.suite.vectors import VECTORS
-from mechclust.report.axes import plain_ticks, subplots
+from mechclust.report.axes import plain_ticks
 from mechclust.report.panel import Panel
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, TEXT, styled
+from mechclust.report.subplots import subplots
 from probes.store.file_names import file_name
 
 if TYPE_CHECKING:

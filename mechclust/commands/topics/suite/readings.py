@@ -13,7 +13,7 @@ from mechclust.commands.topics.suite.tables import ATTENTION, ratio_text
 from mechclust.commands.topics.suite.vectors import VECTORS
 from mechclust.evidence.finding_tables import findings_in_tables
 from mechclust.report.reading import Reading
-from mechclust.report.text import list_text, short_name
+from mechclust.report.text import list_text, model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ def headline(result: Measurements, ratios: pd.DataFrame) -> str:
     attention = _plain(ratios, threshold).xs("attention", level="measure")["value"].dropna()
     if not len(attention):
         return f"At threshold {threshold:g} no words of one topic met in any encoder, so there is no ratio."
-    ends = [f"{attention[name]:.3f} ({short_name(name)})" for name in (attention.idxmin(), attention.idxmax())]
+    ends = [f"{attention[name]:.3f} ({model_name_text(name)})" for name in (attention.idxmin(), attention.idxmax())]
     judged = [finding for finding in findings_in_tables(result.findings) if finding.verdict != "not tested"]
     verdicts = [f"{finding.id} {finding.verdict}" for finding in judged]
     conclusion = f"Attention, same over different topic at threshold {threshold:g}: {' to '.join(dict.fromkeys(ends))}."

@@ -13,7 +13,7 @@ from mechclust.models import build_model
 from mechclust.sandbox.class_map import class_map_grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.drawn_planes import drawn_plane_reach
-from mechclust.sandbox.frames import change_shares, choose_frames
+from mechclust.sandbox.frames import choose_frames, frame_change_shares
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.dynamics import places_of
@@ -163,11 +163,11 @@ def _in_triangle(p: Float[np.ndarray, "frame sequence answer"]) -> Float[np.ndar
 
 def _change(snapshots: Snapshots, member: int, weights: WeightsByFrame) -> Float[np.ndarray, "change"]:
     """Return how much changes from each snapshot to the next: in the log loss, and in each weight."""
-    parts = [change_shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
+    parts = [frame_change_shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
     losses = snapshots.losses()[:, member].double()
     means = [losses[start:end].mean().item() for start, end in pairwise(snapshots.steps)]
     level = np.log(np.maximum(means, _QUIET_LOSS))
-    return change_shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
+    return frame_change_shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
 
 
 def _level_lines(model: HookedModel, weights: WeightsByFrame, half_height: float) -> Lines:

@@ -14,7 +14,7 @@ from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import XI
 from mechclust.studies.clustering_heads.cut import logits_of_embeddings
 from probes.engine.hooked_model import HookedModel
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import SparseModularAddition
 
 WeightsByFrame = Mapping[str, Float[Tensor, "frame ..."]]

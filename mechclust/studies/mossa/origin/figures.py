@@ -11,9 +11,10 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import layer_axis, subplots
+from mechclust.report.axes import layer_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
+from mechclust.report.subplots import subplots
 from mechclust.studies.mossa.origin.results import OriginResults, Sweep
 
 _STYLES: Mapping[str, Mapping[str, Any]] = {

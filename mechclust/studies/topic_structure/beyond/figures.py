@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.report.axes import direct_labels, plain_ticks, subplots
+from mechclust.report.axes import direct_labels, plain_ticks
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import COLORS, GREY, SOFT
+from mechclust.report.subplots import subplots
 from mechclust.studies.topic_structure.arms import OBJECTIVES, beyond_arm, beyond_documents
 from mechclust.studies.topic_structure.beyond.findings import OPTIMIZERS
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, Curve, label_of

@@ -213,7 +213,7 @@ class TestNotPossible:
 
     def test_too_little_memory_for_both(self, gpt2, shaken, settings, tmp_path, monkeypatch):
         module = "mechclust.commands.compare.both_models"
-        monkeypatch.setattr(f"{module}.free_memory_bytes", lambda device: 2**10)
+        monkeypatch.setattr(f"{module}.free_device_memory", lambda device: 2**10)
         result = compare_models(str(gpt2), str(shaken), settings, tmp_path)
         assert self.said(result).startswith("their weights take ")
         assert self.said(result).endswith(" GiB or more, and cpu has 9.54e-07 GiB free.")

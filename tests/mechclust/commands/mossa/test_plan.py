@@ -17,7 +17,7 @@ from mechclust.commands.mossa.inputs import chosen_examples, read_inputs
 from mechclust.commands.mossa.jobs import other_tasks
 from mechclust.commands.mossa.models import models_of
 from mechclust.commands.mossa.states import comparison_device
-from mechclust.report.folder import safetensors_bytes
+from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
 from tasks.text.instructions import MISC
 from tests.mechclust.commands.mossa import tiny

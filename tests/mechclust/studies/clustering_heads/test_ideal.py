@@ -11,7 +11,7 @@ from mechclust.studies.clustering_heads.config import HEAD_PARTS, XI, PoolingTra
 from mechclust.studies.clustering_heads.ideal import ideal_head, member_with_start
 from mechclust.training import Member, TrainConfig, train_ensemble
 from probes import ClusteringHead, run
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import SparseModularAddition
 
 TASK = SparseModularAddition()

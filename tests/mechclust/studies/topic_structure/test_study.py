@@ -30,7 +30,7 @@ from mechclust.studies.topic_structure.results import load_runs
 from mechclust.studies.topic_structure.run import block_result
 from mechclust.training import train
 from probes import load_result
-from probes.engine.recorder import record
+from probes.engine.record import record
 from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again

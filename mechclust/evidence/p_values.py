@@ -28,11 +28,11 @@ def corrected_p_values(p: ArrayLike) -> Float[np.ndarray, "..."]:
     return p_values
 
 
-def least_permutations(n_tests: int) -> int:
+def permutations_for_p_values(n_tests: int) -> int:
     """Return the number of relabellings with which a single one of ``n_tests`` tests can be above chance.
 
     Example:
-        >>> least_permutations(13)
+        >>> permutations_for_p_values(13)
         259
     """
     return int(np.ceil(n_tests / CHANCE_LEVEL)) - 1

@@ -1,0 +1,203 @@
+"""Pairs of words of one topic and of different topics: their buckets, and attention summed over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from probes.functional.arrays import Array, exact_dtype
+from probes.functional.word_topics import WordTopics
+from tasks import InputError
+
+BUCKETS = ("same_word", "same_topic", "different_topic")
+_MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """Attention summed over ordered (query, key) pairs of a batch, and compared within each document.
+
+    Attributes:
+        sum: by ``BUCKETS``, in float64.
+        pairs: how many pairs there are, by ``BUCKETS``.
+        within: the mean of a document's same-topic and of its different-topic pairs, times the document's weight,
+            summed over documents: for the topics as they are, then under each relabelling.
+        weight: the sum of the documents' weights.
+        documents: how many documents have pairs of different words, and how many have both kinds.
+
+    Example:
+        >>> from probes.functional import topic_attention
+        >>> sums = topic_attention(torch.full((1, 1, 2, 2), 0.5), torch.tensor([[0, 1]]), torch.tensor([0, 1]))
+        >>> dict(zip(BUCKETS, sums.pairs.tolist()))
+        {'same_word': 2, 'same_topic': 0, 'different_topic': 2}
+    """
+
+    sum: Float[Array, "head 3"]
+    pairs: Int[Array, "3"]
+    within: Float[Array, "head 2 labelling"]
+    weight: Float[Array, "labelling"]
+    documents: Int[Array, "2"]
+
+    @property
+    def within_mean(self) -> Float[Array, "head 2"]:
+        """Return the mean attention over same-topic and different-topic pairs of matched documents; NaN for none."""
+        return self.within[..., 0] / self.weight[0]
+
+
+def topic_pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Return the Mantel-Haenszel weight of strata with these numbers of pairs: 0 where one of them is 0.
+
+    Example:
+        >>> topic_pair_weight(torch.tensor([2, 6, 0]), torch.tensor([2, 3, 5])).tolist()
+        [1.0, 2.0, 0.0]
+    """
+    exact = exact_dtype(n_same.device)
+    return n_same.to(exact) * n_different.to(exact) / (n_same + n_different).clamp(min=1)
+
+
+@dataclass(frozen=True)
+class TopicPairs:
+    """The pairs of one batch, sorted into buckets.
+
+    Attributes:
+        place: the positions that count, filled up with others.
+        real: which of them do count.
+        word: their words, as rows of the topics.
+        topics: whose groups.
+        n_pos: length of the sequences.
+    """
+
+    place: Int[Tensor, "batch counting"]
+    real: Bool[Tensor, "batch counting"]
+    word: Int[Tensor, "batch counting"]
+    topics: WordTopics
+    n_pos: int
+
+    @classmethod
+    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics) -> TopicPairs:
+        """Return the pairs of a batch of words.
+
+        Raises:
+            InputError: for a word that is not among the topics.
+        """
+        row = topics.rows_of(words)
+        real = row >= 0
+        n_counting = int(real.sum(dim=1).max()) if len(real) else 0
+        place = torch.arange(n_counting, device=words.device).expand(len(words), n_counting)
+        if n_counting < words.shape[1]:
+            place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n_counting]
+        return cls(
+            place=place,
+            real=real.gather(1, place),
+            word=row.gather(1, place).clamp(min=0),
+            topics=topics,
+            n_pos=words.shape[1],
+        )
+
+    def sums(self, pattern: Float[Tensor, "batch head query key"]) -> PairSums:
+        """Sum the attention of a layer by bucket."""
+        self._check_pattern(pattern)
+        device = self.place.device
+        exact = exact_dtype(device)
+        n_examples, n_counting = self.place.shape
+        n_heads = pattern.shape[1]
+        total = torch.zeros(n_heads, 3, dtype=exact, device=device)
+        within = torch.zeros(n_heads, 2, 1, dtype=exact, device=device)
+        pairs = torch.zeros(n_examples, 3, dtype=torch.int64, device=device)
+        at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, n_heads) * 3))
+        for start in range(0, n_examples if n_counting else 0, at_once):
+            part = slice(start, start + at_once)
+            buckets = rearrange(self._buckets(part), "column example query key -> example (query key) column")
+            attention = self._counting(pattern[part], part).flatten(2).to(exact)
+            sums = attention @ buckets.to(exact)  # [example head column]
+            pairs[part] = buckets.sum(dim=1)
+            total += sums.sum(dim=0)
+            within += topic_pair_sums_within_documents(sums, pairs[part])
+        weight, documents = topic_pair_document_weights(pairs)
+        return PairSums(total, pairs.sum(dim=0), within, weight.sum(dim=0), documents)
+
+    def _check_pattern(self, pattern: Shaped[Tensor, "..."]) -> None:
+        if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (len(self.place), self.n_pos, self.n_pos):
+            raise InputError(
+                f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
+                "[batch head query key]: measure at attention_pattern()"
+            )
+
+    def _counting(
+        self, pattern: Float[Tensor, "example head query key"], part: slice
+    ) -> Float[Tensor, "example head counting counting"]:
+        """Return the attention between the positions that count, and 0 elsewhere, where a model may give NaN."""
+        place = self.place[part]
+        real = self.real[part]
+        if place.shape[1] < self.n_pos:
+            pattern = torch.take_along_dim(pattern, place[:, None, :, None], dim=2)
+            pattern = torch.take_along_dim(pattern, place[:, None, None, :], dim=3)
+        if not bool(real.all()):
+            pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
+        return pattern
+
+    def _buckets(self, part: slice) -> Bool[Tensor, "3 example counting counting"]:
+        """Return which pairs are in each bucket."""
+        word = self.word[part]
+        real = self.real[part]
+        group = self.topics.group.to(word.device)[word]
+        pair = real[:, :, None] & real[:, None, :]
+        same_word = word[:, :, None] == word[:, None, :]
+        other_word = pair & ~same_word
+        same_topic = other_word & self.topics.meet(group[:, :, None], group[:, None, :])
+        return torch.stack([pair & same_word, same_topic, other_word & ~same_topic])
+
+
+def _kinds(
+    columns: Shaped[Tensor, "*batch column"],
+) -> tuple[Shaped[Tensor, "*batch labelling"], Shaped[Tensor, "*batch labelling"]]:
+    """Return the same-topic and the different-topic columns: as they are, then for each relabelling.
+
+    A relabelling moves pairs between these two buckets, and their sum stays.
+    """
+    same = columns[..., 1:2]
+    different = columns[..., 2:3]
+    relabelled = columns[..., 3:]
+    return torch.cat([same, relabelled], dim=-1), torch.cat([different, same + different - relabelled], dim=-1)
+
+
+def topic_pair_document_weights(
+    pairs: Int[Tensor, "example column"],
+) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
+    """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
+
+    A document keeps its weight under every relabelling that leaves it both kinds of pairs: if the relabelled counts
+    gave the weights, documents of one topic would not count in the ratio but would in its chance interval.
+    """
+    n_same, n_different = _kinds(pairs)
+    weight = topic_pair_weight(n_same[:, :1], n_different[:, :1])
+    documents = torch.stack([(n_same[:, 0] + n_different[:, 0] > 0).sum(), (weight > 0).sum()])
+    return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
+
+
+def topic_pair_sums_within_documents(
+    total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
+) -> Float[Tensor, "head 2 labelling"]:
+    """Sum the weighted means of both kinds of pairs over documents."""
+    weight = topic_pair_document_weights(pairs)[0]
+    means = []
+    for sums, counts in zip(_kinds(total), _kinds(pairs), strict=True):
+        share = weight / counts.clamp(min=1)
+        means.append(einsum(sums, share, "example head labelling, example labelling -> head labelling"))
+    return torch.stack(means, dim=1)
+
+
+def topic_pair_means_by_document(
+    total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
+) -> Float[Tensor, "example head 2"]:
+    """Return the weighted means of both kinds of pairs of each document; 0 for a document without both kinds.
+
+    With ``topic_pair_sums_within_documents``' weights, for the topics as they are.
+    """
+    counts = pairs[:, 1:3]
+    share = topic_pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]
+    return total[..., 1:3] * share[:, None]
