@@ -70,7 +70,7 @@ PLANTED = [
     ("mechclust/training/config.py", TYPE_ONLY.format("mechclust.training.loop"), "No circles between siblings"),
     ("probes/engine/sites.py", "def f():\n    import probes.checks.check_probe", "The floors of probes"),
     ("probes/pairs.py", "", "The floors of probes"),
-    ("probes/functional/cka.py", "import probes.functional.svcca", "No circles between siblings"),
+    ("probes/functional/cka.py", "import probes.functional.rbf_cka", "No circles between siblings"),
 ]
 
 

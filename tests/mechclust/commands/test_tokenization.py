@@ -104,7 +104,11 @@ def rows_of(batches):
     }
 
 
-@pytest.mark.parametrize("bos", ["model", "yes", "no"])
+@pytest.mark.parametrize(
+    ("checkpoint", "bos"),
+    [("gpt2", "model"), ("gpt2", "yes"), ("llama", "no"), ("bert", "model")],
+    indirect=["checkpoint"],
+)
 def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, monkeypatch):
     from transformers import AutoTokenizer
 
@@ -274,6 +278,7 @@ def test_during_training(checkpoint, expected):
         assert hook.results[0][0].metadata["examples"] == wanted
 
 
+@pytest.mark.parametrize("checkpoint", ["bert"], indirect=True)
 def test_commands_read_a_model_in_memory_as_its_checkpoint(checkpoint, texts, tmp_path):
     config = ClustersConfig(texts / "prompts.jsonl", n_init=1, n_permutations=9, untrained=0, tokens_per_batch=300)
     by_name = measure_clusters(str(checkpoint[0]), config).trained.raw

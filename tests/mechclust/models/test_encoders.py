@@ -264,6 +264,7 @@ class TestRefusals:
         body = [k for k in names if any(part in k for part in ("embed", "encoder.", "decoder.layers"))]
         body = [k for k in body if "pooler" not in k]
         assert len(body) > 15
+        body = body[:: 1 + len(body) // 20]  # of a deep model, some
         whole = (copy / "model.safetensors").read_bytes()
         for name in body:
             rewrite(copy, lambda tensors, name=name: tensors.pop(name))
