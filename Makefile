@@ -20,9 +20,14 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
+# How much `make cluster`, `make real` and `make faults` do: small is CI's.
+ROUND ?= full
+
 # On a Ray cluster of two nodes, which is started on this machine: nodes and workers are killed, and bits compared.
+# ROUND=small leaves out the commands that measure in parts as `clusters` does.
 cluster: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster --timeout 600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster --timeout 600 --durations 10 \
+		$(if $(filter small,$(ROUND)),tests/mechclust/jobs tests/mechclust/studies tests/mechclust/commands/clusters)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -64,9 +69,6 @@ DEVICE ?= cpu
 bench: $(VENV)/installed-dev
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m tests.benchmarks.run --device $(DEVICE) $(TABLES)
-
-# How much `make real` and `make faults` do: small is CI's.
-ROUND ?= full
 
 # Checkpoints that somebody trained, from packages in a cache folder (MECHCLUST_REAL_CACHE): docs/real-models.md.
 # ROUND=small checks them and runs README's example, and judges no finding.

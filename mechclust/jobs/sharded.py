@@ -239,7 +239,7 @@ def save_rows_sharded(
     n_examples = None if count_data_shards(batches) else count_batch_examples(batches)
     setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
     with locked_folder(folder, way="give a new folder"):
-        remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
+        remove_leftovers(folder, even_if_alive=True)  # workers of an earlier driver, on whatever node
         store = _Store(StoredExamples.from_folder(folder, keeping.settings))
         outcomes = imap_jobs(_measure_rows, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder)
         bar = progress_bar(total=count_data_shards(batches), desc="saving rows", unit="shard", disable=not progress)
@@ -350,7 +350,7 @@ def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
 def _folder_of_shards(folder: Path, probes: Sequence[Probe]) -> Iterator[None]:
     """Own a folder of shards of these probes, new or begun, for the block."""
     with locked_folder(folder):
-        remove_leftovers(folder, everyones=True)  # workers of an earlier driver, on whatever node
+        remove_leftovers(folder, even_if_alive=True)  # workers of an earlier driver, on whatever node
         path = folder / "shards.json"
         record = {"format": _FORMAT, "probes": list(map(repr, probes)), "versions": package_versions()}
         saved = None

@@ -1,4 +1,4 @@
-"""Correlations of the curves of similarity by task and layer: with depth, and over tasks with covariates."""
+"""Correlations of curves of similarity: with depth, and over tasks with a covariate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float
 
 from mechclust.mossa.nan_statistics import nan_mean
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
+
+_ROUNDING = 1e-12  # spread, as a share of the largest value, below which a variable counts as constant
 
 
 def base_median_depth_correlation(curves: TaskCurves) -> Numbers:
@@ -22,7 +24,7 @@ def base_spread_depth_correlation(curves: TaskCurves) -> Numbers:
 
 
 def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
-    """Return the correlation over tasks of a covariate with ``TaskCurves.gain``."""
+    """Return Pearson's correlation over tasks of ``TaskCurves.gain`` with a covariate."""
     return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
 
 
@@ -41,32 +43,38 @@ def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: fl
     """Return the mean of ``covariate_correlation`` over the layers from ``start`` to ``end``, at least one layer.
 
     Args:
-        curves: of the tasks.
+        curves: similarity by task and layer.
         which: the curve.
         covariate: the covariate's name.
         start: where the band begins, as a share of the depth, rounded down to a layer.
         end: where it ends, rounded up. ``start=0, end=0`` is the first layer.
     """
-    first = math.floor(start * curves.n_layers)
+    first = min(math.floor(start * curves.n_layers), curves.n_layers - 1)
     last = max(math.ceil(end * curves.n_layers), first + 1)
     return nan_mean(covariate_correlation(curves, which, covariate)[..., first:last])
 
 
 def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:
-    """Return Pearson's correlation over the last axis, using the places at which both are defined.
+    """Return Pearson's correlation over the last axis of arrays that broadcast, where both are defined.
 
-    NaN for fewer than 3 such places, or without variance.
+    NaN for fewer than 3 such places, or for a constant array.
 
     Example:
         >>> correlation(np.array([1.0, 2.0, 3.0, np.nan]), np.array([2.0, 4.0, 6.0, 0.0])).item()
         1.0
     """
     known = ~(np.isnan(x) | np.isnan(y))
+    enough = (known.sum(axis=-1) >= 3) & _varies(x, known) & _varies(y, known)
     x = _centred(x, known)
     y = _centred(y, known)
     scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
-    enough = (known.sum(axis=-1) >= 3) & (scale > 1e-12)
     return np.where(enough, (x * y).sum(axis=-1) / np.where(enough, scale, 1.0), np.nan)
+
+
+def _varies(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
+    """Return whether the known values of the last axis differ by more than rounding."""
+    largest = np.where(known, np.abs(values), 0).max(axis=-1, initial=0)
+    return np.asarray(np.sqrt((_centred(values, known) ** 2).sum(axis=-1)) > _ROUNDING * largest)
 
 
 def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -81,9 +89,12 @@ def _depth_correlation(values: Float[np.ndarray, "... layer"]) -> Numbers:
     Example:
         >>> _depth_correlation(np.array([[1.0, 0.9, 0.2], [0.5, 0.5, 0.5]])).round(6).tolist()
         [-1.0, nan]
+        >>> _depth_correlation(np.array([1.0, 2.0, np.nan, np.nan, np.nan, 3.0])).round(6).item()
+        1.0
     """
     from scipy.stats import rankdata
 
     missing = np.isnan(values)
     ranks = np.where(missing, np.nan, rankdata(np.where(missing, np.inf, values), axis=-1))
-    return correlation(ranks, np.arange(values.shape[-1], dtype=float))
+    depth = np.where(missing, np.nan, np.cumsum(~missing, axis=-1))
+    return correlation(ranks, depth)

@@ -1,4 +1,4 @@
-"""The files that a run measured, in ``results/``: listed in its manifest, and compared with it."""
+"""Digests of a run's measurements: listed in its manifest at the end, cleared when it goes on, and checked."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from probes.store.files import files_are_verified
 from probes.store.safetensors_files import is_whole_file
 from tasks import InputError
 
-_OTHER = "is not what this run measured; delete it and run the study again with the same --out"
+_NOT_MEASURED = "is not what this run measured; delete it and run the study again with the same --out"
 
 
 def list_measured_files(folder: Path) -> None:
-    """List the measurements of a finished run in its manifest."""
+    """Write the digest of each file in ``results/`` of a finished run into its manifest."""
     write_manifest(folder, replace(read_manifest(folder), measured=_measurements(folder)))
 
 
 def forget_measured_files(folder: Path) -> None:
-    """Remove the measurements from the manifest of a run that goes on: until it is finished they may change."""
+    """Remove the digests from the manifest of a run that goes on, since its files may change. The files stay."""
     manifest = read_manifest(folder)
     if manifest.measured:
         write_manifest(folder, replace(manifest, measured={}))
@@ -30,23 +30,23 @@ def forget_measured_files(folder: Path) -> None:
 def check_measured_files(folder: Path) -> None:
     """Refuse a run in which a file of ``results/`` was replaced, such as by one of another seed, step or split.
 
-    Every saved ``ProbeResult`` records its place, which is compared always. The manifest of a finished run also has
-    each file's digest, which is compared unless ``MECHCLUST_VERIFY=0``. Code that reads a file reports it if it is
-    missing or damaged.
+    A saved ``ProbeResult`` records its place, which is always compared. The manifest of a finished run has each file's
+    digest, which is compared unless ``MECHCLUST_VERIFY=0``: a changed or added file is refused. Missing and damaged
+    files pass, because the code that reads them has a better error.
 
     Raises:
         InputError: naming the first file that is not as the run wrote it.
     """
     for path in sorted(visible_folder_files(folder / "results")):
         if path.suffix == ".safetensors" and saved_result_place(path) not in ("", result_place(path)):
-            raise InputError(f"{str(path)!r} holds {saved_result_place(path)!r}, which {_OTHER}")
+            raise InputError(f"{str(path)!r} holds {saved_result_place(path)!r}, which {_NOT_MEASURED}")
     measured = read_manifest(folder).measured
     if not (measured and files_are_verified()):
         return
     for name, digest in _measurements(folder).items():
         path = folder / name
         if digest != measured.get(name) and (path.suffix not in (".safetensors", ".json") or is_whole_file(path)):
-            raise InputError(f"{str(path)!r} {_OTHER}")
+            raise InputError(f"{str(path)!r} {_NOT_MEASURED}")
 
 
 def _measurements(folder: Path) -> dict[str, str]:

@@ -13,26 +13,25 @@ from torch import Tensor
 from probes.functional.wilson_interval import wilson_ends
 from tasks import InputError
 
-FEWEST_UNITS = 8  # a half is then four units
-MAX_UNDEFINED_SHARE = 0.05  # share of the halves
-MIN_DIFFERENCE = 1e-9  # halves that differ by less are alike
+FEWEST_UNITS = 8  # halves of fewer than four units say little of the variance
+_MAX_UNDEFINED_SHARE = 0.05  # of the halves
+_MIN_DEVIATION = 1e-9  # a smaller deviation of the halves is rounding
 
 
 def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tuple[float, float]:
     """Return the 95% interval of an index, such as the adjusted Rand index, from its values for halves of the units.
 
-    Halves are drawn without replacement (``half_samples``): their variance about their mean estimates
-    the index's variance over samples of as many units (Shao & Wu 1989). The usual bootstrap draws units twice, and
-    repeated rows raise any measure of similarity.
+    This is the delete-half jackknife (Shao & Wu 1989): halves drawn without replacement (``half_samples``) vary about
+    their mean as the index does over samples of ``n_units``. A bootstrap would repeat rows, which raises similarities.
 
-    The interval is Wilson's for the share ``(1 + index) / 2``, with the halves' variance and Student's quantile for
-    ``n_units - 1``. If all halves are equal, the variance of independent units is used. So it stays within -1 and 1,
-    and an index of 1 has an interval below it.
+    The interval is Wilson's for the share ``(1 + index) / 2``, so that it stays within -1 and 1. Its variance is that
+    of the halves, or that of independent units if all halves are equal. Student's quantile has ``n_units - 1`` degrees
+    of freedom.
 
     Coverage at nominal 95% was 96% to 100% for the adjusted Rand index of k-means clusters with planted classes (8 to
-    120 units, mean index .03 to .99, 80 to 100 samples a setting, so within 4 points). It is cautious because half as
-    many units cluster less stably. It is too narrow, 76% and 82%, if another structure is as strong as the classes, so
-    that samples cluster by either of them.
+    120 units, mean index .03 to .99, 80 to 100 samples a setting, so each to within 4 points). It is cautious because
+    half as many units cluster less stably. It is too narrow, 76% and 82%, if another structure is as strong as the
+    classes, so that samples cluster by either of them.
 
     Args:
         index: the index of all units.
@@ -40,7 +39,7 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
         n_units: units that the halves are drawn from.
 
     Returns:
-        Both ends. NaN for an undefined index, fewer than two halves, or fewer than 8 units.
+        Both ends. NaN if the index or a half is undefined, and for fewer than two halves or 8 units.
 
     Raises:
         InputError: for an index that is not between -1 and 1.
@@ -53,17 +52,16 @@ def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tup
     """
     if abs(index) > 1:
         raise InputError(f"index is {index}; expected a number between -1 and 1")
-    if n_units < FEWEST_UNITS or len(of_halves) < 2 or math.isnan(index):
+    if n_units < FEWEST_UNITS or len(of_halves) < 2 or not np.isfinite([index, *of_halves]).all():
         return math.nan, math.nan
     from scipy.stats import t
 
     share = (1 + index) / 2
-    variance = float(np.var(of_halves, ddof=1)) / 4
-    of_outcomes = share * (1 - share)
-    nearly_sure = 1 / (2 * n_units)  # a share of 1 has no variance that the halves' could be compared with
-    per_outcome = variance / max(of_outcomes, nearly_sure * (1 - nearly_sure))
-    z2 = float(t.ppf(0.975, n_units - 1)) ** 2 * (per_outcome if variance > 0 else 1 / n_units)
-    low, high = wilson_ends(share, z2)
+    variance = float(np.var(of_halves, ddof=1)) / 4  # of the share, which is half as wide as the index
+    half_unit = 1 / (2 * n_units)  # nearest to 0 or 1 that a share counts as: there a unit would have no variance
+    of_one_unit = max(share * (1 - share), half_unit * (1 - half_unit))
+    relative = variance / of_one_unit if np.ptp(of_halves) > _MIN_DEVIATION else 1 / n_units
+    low, high = wilson_ends(share, float(t.ppf(0.975, n_units - 1)) ** 2 * relative)
     return 2 * low - 1, 2 * high - 1
 
 
@@ -77,11 +75,11 @@ def interval_from_halves(
     """Return the 95% interval of any number, such as the change of an index, from its values for halves of the units.
 
     The variance of the halves about their mean estimates the value's variance (``half_interval``), with Student's
-    quantile for ``n_units - 1``. Give the logarithm of a ratio. The change of a measure on fixed units needs equal
-    halves before and after.
+    quantile for ``n_units - 1``. For a ratio, give its logarithm, and take the exponential of the ends. For a change
+    on the same units, give the differences over the same halves before and after.
 
     Args:
-        value: the value of all units.
+        value: the value of all units, with any leading axes, such as layers.
         of_halves: the value of each half. Undefined ones, if they are at most 5%, are left out.
         n_units: units that the halves are drawn from.
         n_compared: number of values, of which this one was chosen because it is the highest or lowest. Its interval is
@@ -103,19 +101,26 @@ def interval_from_halves(
     defined = np.isfinite(of_halves)
     values = np.where(defined, of_halves, np.nan)
     n = defined.sum(axis=-1)
-    enough = (n >= max(2, (1 - MAX_UNDEFINED_SHARE) * of_halves.shape[-1])) & (n_units >= FEWEST_UNITS)
+    enough = (n >= max(2, (1 - _MAX_UNDEFINED_SHARE) * of_halves.shape[-1])) & (n_units >= FEWEST_UNITS)
     mean = np.where(defined, of_halves, 0).sum(axis=-1) / np.maximum(n, 1)
     squares = np.nansum((values - mean[..., None]) ** 2, axis=-1)
     quantile = float(t.ppf(1 - 0.025 / n_compared, max(1, n_units - 1)))
-    enough &= squares > MIN_DIFFERENCE**2 * n
-    half = np.where(enough, quantile * np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
-    return np.asarray(value - half), np.asarray(value + half)
+    enough &= squares > _MIN_DEVIATION**2 * n
+    margin = np.where(enough, quantile * np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
+    return np.asarray(value - margin), np.asarray(value + margin)
 
 
 def half_samples(
     n: int, times: int, seed: int, units: Shaped[Tensor, "example"] | None = None
 ) -> Iterator[Int[Tensor, "half"]]:
-    """Yield random halves of ``n`` examples, or all examples of random halves of their units, rounded down.
+    """Yield the row numbers of random halves of ``n`` examples, on the CPU.
+
+    Args:
+        n: number of examples.
+        times: how many halves.
+        seed: equal seeds give equal halves.
+        units: unit of each example. Half of the distinct units are drawn, and all their examples yielded. ``None`` if
+            each example is a unit. Half of an odd number is rounded down.
 
     Example:
         >>> [half.tolist() for half in half_samples(5, 2, 0, torch.tensor([3, 7, 3, 7, 7]))]

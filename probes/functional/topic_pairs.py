@@ -14,20 +14,21 @@ from probes.functional.word_topics import WordTopics
 from tasks import InputError
 
 BUCKETS = ("same_word", "same_topic", "different_topic")
-_MAX_NUMBERS_AT_ONCE = 2**22  # in the largest intermediate tensor
+_MAX_NUMBERS_AT_ONCE = 2**22  # in the buckets of the examples that are taken at once
 
 
 @dataclass(frozen=True)
 class PairSums:
-    """Attention summed over ordered (query, key) pairs of a batch, and compared within each document.
+    """Attention summed over ordered (query, key) pairs of a batch, and compared within each document (example).
 
     Attributes:
-        sum: by ``BUCKETS``, in float64.
+        sum: by ``BUCKETS``. Like ``within`` and ``weight`` in float64, or in float32 on MPS.
         pairs: how many pairs there are, by ``BUCKETS``.
         within: the mean of a document's same-topic and of its different-topic pairs, times the document's weight,
-            summed over documents: for the topics as they are, then under each relabelling.
+            summed over documents: for the topics as they are, then under each relabelling, if there are any.
         weight: the sum of the documents' weights.
-        documents: how many documents have pairs of different words, and how many have both kinds.
+        documents: how many documents have pairs of different words, and how many have both same-topic and
+            different-topic pairs.
 
     Example:
         >>> from probes.functional import topic_attention
@@ -44,12 +45,12 @@ class PairSums:
 
     @property
     def within_mean(self) -> Float[Array, "head 2"]:
-        """Return the mean attention over same-topic and different-topic pairs of matched documents; NaN for none."""
+        """Return the mean attention over the pairs of each kind, of documents with both; NaN if none has."""
         return self.within[..., 0] / self.weight[0]
 
 
 def topic_pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Return the Mantel-Haenszel weight of strata with these numbers of pairs: 0 where one of them is 0.
+    """Return the Mantel-Haenszel weight of documents with these numbers of pairs: 0 if one of them is 0.
 
     Example:
         >>> topic_pair_weight(torch.tensor([2, 6, 0]), torch.tensor([2, 3, 5])).tolist()
@@ -61,13 +62,13 @@ def topic_pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*
 
 @dataclass(frozen=True)
 class TopicPairs:
-    """The pairs of one batch, sorted into buckets.
+    """Words of one batch, whose pairs are sorted into ``BUCKETS``.
 
     Attributes:
-        place: the positions that count, filled up with others.
-        real: which of them do count.
-        word: their words, as rows of the topics.
-        topics: whose groups.
+        place: positions whose word has a topic, in order. Rows are padded to the largest number of any example.
+        real: false for the padding.
+        word: the word at each position, as an index into ``topics.group``. Any word in padding.
+        topics: the words' groups.
         n_pos: length of the sequences.
     """
 
@@ -99,7 +100,11 @@ class TopicPairs:
         )
 
     def sums(self, pattern: Float[Tensor, "batch head query key"]) -> PairSums:
-        """Sum the attention of a layer by bucket."""
+        """Sum the attention of a layer by bucket.
+
+        Raises:
+            InputError: for anything but attention patterns of this batch.
+        """
         self._check_pattern(pattern)
         device = self.place.device
         exact = exact_dtype(device)
@@ -157,7 +162,8 @@ def _kinds(
 ) -> tuple[Shaped[Tensor, "*batch labelling"], Shaped[Tensor, "*batch labelling"]]:
     """Return the same-topic and the different-topic columns: as they are, then for each relabelling.
 
-    A relabelling moves pairs between these two buckets, and their sum stays.
+    The first three columns are ``BUCKETS``. More are same-topic pairs under relabellings of the words, if there are
+    any (``WordTopics.permuted``). A relabelling moves pairs between two buckets, and their sum stays.
     """
     same = columns[..., 1:2]
     different = columns[..., 2:3]
@@ -170,8 +176,9 @@ def topic_pair_document_weights(
 ) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
     """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
 
-    A document keeps its weight under every relabelling that leaves it both kinds of pairs: if the relabelled counts
-    gave the weights, documents of one topic would not count in the ratio but would in its chance interval.
+    Columns: see ``_kinds``. Weights come from the true topics: relabelled counts would give a document of one topic a
+    weight, and it would count in the chance interval of a ratio in which it does not count. A document without both
+    kinds under a relabelling has weight 0 there.
     """
     n_same, n_different = _kinds(pairs)
     weight = topic_pair_weight(n_same[:, :1], n_different[:, :1])
@@ -182,7 +189,7 @@ def topic_pair_document_weights(
 def topic_pair_sums_within_documents(
     total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
 ) -> Float[Tensor, "head 2 labelling"]:
-    """Sum the weighted means of both kinds of pairs over documents."""
+    """Sum each kind's mean attention, times the document's weight, over documents. Columns: ``_kinds``."""
     weight = topic_pair_document_weights(pairs)[0]
     means = []
     for sums, counts in zip(_kinds(total), _kinds(pairs), strict=True):
@@ -194,9 +201,10 @@ def topic_pair_sums_within_documents(
 def topic_pair_means_by_document(
     total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
 ) -> Float[Tensor, "example head 2"]:
-    """Return the weighted means of both kinds of pairs of each document; 0 for a document without both kinds.
+    """Return each document's mean attention of same-topic and of different-topic pairs, times its weight.
 
-    With ``topic_pair_sums_within_documents``' weights, for the topics as they are.
+    These are the terms of ``topic_pair_sums_within_documents`` for the topics as they are. 0 for a document without
+    both kinds.
     """
     counts = pairs[:, 1:3]
     share = topic_pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]
