@@ -34,7 +34,7 @@ def print_pictures(figure: Figure) -> dict[str, bytes]:
     """Return a figure's files for print by their suffix: PNG of 300 dots per inch, and PDF.
 
     Example:
-        >>> from mechclust.report.axes import subplots
+        >>> from mechclust.report.subplots import subplots
         >>> figure, _ = subplots(1, size=(2, 1))
         >>> {suffix: file[1:4] for suffix, file in print_pictures(figure).items()}
         {'.png': b'PNG', '.pdf': b'PDF'}
