@@ -30,7 +30,8 @@ def choose_held_out(
         InputError: for fewer such clusters.
 
     Example:
-        >>> from tasks.text.instructions.collection import Example, InstructionTask
+        >>> from tasks.text.instructions.example import Example
+        >>> from tasks.text.instructions.instruction_task import InstructionTask
         >>> examples = [Example(f"Sort: b a {i}", f"a b {i}") for i in range(4)]
         >>> names = ("a1", "a2", "b1", "c1", "c2")
         >>> tasks = TaskCollection([InstructionTask(n, n[0], False, examples, test=examples) for n in names])
