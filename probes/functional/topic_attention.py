@@ -43,6 +43,7 @@ def topic_attention(
         InputError: for topics of another form, a word that is not among them, or negative weights.
 
     Example:
+        >>> import torch
         >>> pattern = torch.tensor([[[[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]]]])
         >>> sums = topic_attention(pattern, torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1]))
         >>> (sums.sum / sums.pairs)[0].round(decimals=3).tolist()

@@ -26,6 +26,7 @@ class TaskCollection:
             or no task of their cluster, for the multi-task model.
 
     Example:
+        >>> from tasks.text.instructions.example import Example
         >>> examples = [Example(f"Sort: b a {i}", f"a b {i}") for i in range(4)]
         >>> tasks = TaskCollection(
         ...     [InstructionTask(name, "lists", name == "sort", examples, test=examples) for name in ("count", "sort")]
