@@ -24,7 +24,7 @@ test: $(VENV)/installed-dev
 ROUND ?= full
 
 # On a Ray cluster of two nodes, which is started on this machine: nodes and workers are killed, and bits compared.
-# ROUND=small leaves out the commands that measure in parts as `clusters` does.
+# ROUND=small leaves out compare, history, mossa and topics.
 cluster: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster --timeout 600 --durations 10 \
 		$(if $(filter small,$(ROUND)),tests/mechclust/jobs tests/mechclust/studies tests/mechclust/commands/clusters)

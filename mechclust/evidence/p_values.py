@@ -28,11 +28,11 @@ def corrected_p_values(p: ArrayLike) -> Float[np.ndarray, "..."]:
     return p_values
 
 
-def permutations_for_p_values(n_tests: int) -> int:
+def least_permutations_for_p_values(n_tests: int) -> int:
     """Return the number of relabellings with which a single one of ``n_tests`` tests can be above chance.
 
     Example:
-        >>> permutations_for_p_values(13)
+        >>> least_permutations_for_p_values(13)
         259
     """
     return int(np.ceil(n_tests / CHANCE_LEVEL)) - 1

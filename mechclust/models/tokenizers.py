@@ -113,7 +113,7 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
     return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
 
 
-def tokenizer_coverage_notes(tokenizer: Any, batches: Sequence[Batch]) -> list[str]:
+def tokenizer_unknown_token_notes(tokenizer: Any, batches: Sequence[Batch]) -> list[str]:
     """Note if more than a tenth of the tokens are unknown words.
 
     Args:

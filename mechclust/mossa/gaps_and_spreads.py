@@ -1,5 +1,7 @@
 """Statistics of the curves of similarity by task and layer: the numbers that MOSSA's findings judge.
 
+Correlations are in ``correlations``.
+
 A statistic takes ``TaskCurves`` and uses all of their tasks, so give it ``curves.seen`` or ``curves.unseen``. The three
 named ``unseen_...`` separate both themselves, so give them all curves. Curves with leading axes (``resampled``) give
 arrays with these axes. Layers are chosen by their share of the depth, so that models of any depth can be compared.
@@ -12,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.mossa.nan_statistics import nan_mean, nan_quantile
+from mechclust.mossa.nan_statistics import nan_mean, nan_quantile_over_tasks
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
 
 
@@ -126,7 +128,7 @@ def own_control_advantage(curves: TaskCurves) -> Numbers:
     Mean over the upper half of the layers, then median over tasks.
     """
     difference = nan_mean((curves.values("tuned") - curves.values("null"))[..., curves.upper])
-    return nan_quantile(difference[..., None], 0.5)[..., 0]
+    return nan_quantile_over_tasks(difference[..., None], 0.5)[..., 0]
 
 
 # ---- ratios and medians ----

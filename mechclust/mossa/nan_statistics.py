@@ -6,11 +6,13 @@ import numpy as np
 from jaxtyping import Float
 
 
-def nan_quantile(values: Float[np.ndarray, "... task layer"], share: float) -> Float[np.ndarray, "... layer"]:
+def nan_quantile_over_tasks(
+    values: Float[np.ndarray, "... task layer"], share: float
+) -> Float[np.ndarray, "... layer"]:
     """Return a quantile over tasks of the numbers that are defined, or NaN.
 
     Example:
-        >>> nan_quantile(np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]]), 0.5).tolist()
+        >>> nan_quantile_over_tasks(np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, np.nan]]), 0.5).tolist()
         [1.5, nan]
     """
     if not values.shape[-2]:

@@ -15,6 +15,21 @@ from jaxtyping import Bool
 from mechclust.mossa.task_curves import TaskCurves
 
 
+@dataclass(frozen=True)
+class FalseCurves:
+    """Curves in which a statement should be false.
+
+    Attributes:
+        name: the change in words.
+        change: makes them from the measured curves.
+        random: whether ``change`` draws at random. All seeds then share one draw, and reports add this to the name.
+    """
+
+    name: str
+    change: Callable[[TaskCurves], TaskCurves]
+    random: bool = True
+
+
 def swapped_curves(curves: TaskCurves) -> TaskCurves:
     """Return the curves with base and tuned swapped for a random half of the seen and of the held-out tasks.
 
@@ -118,18 +133,3 @@ def _half(curves: TaskCurves) -> Bool[np.ndarray, " task"]:
         places = rng.permutation(np.flatnonzero(curves.held_out == kind))
         half[places[: len(places) // 2]] = True
     return half
-
-
-@dataclass(frozen=True)
-class FalseCurves:
-    """Curves in which a statement should be false.
-
-    Attributes:
-        name: the change in words.
-        change: makes them from the measured curves.
-        random: whether ``change`` draws at random. All seeds then share one draw, and reports add this to the name.
-    """
-
-    name: str
-    change: Callable[[TaskCurves], TaskCurves]
-    random: bool = True

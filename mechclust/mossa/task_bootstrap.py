@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from mechclust.mossa.nan_statistics import nan_quantile
+from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
 from mechclust.mossa.task_curves import TaskCurves
 
 Statistic = Callable[[TaskCurves], Any]
@@ -66,6 +66,6 @@ def task_bootstrap_ends(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Flo
     flat = values.reshape(len(values), -1)
     missing = np.isnan(flat).mean(axis=0) > MOST_UNDEFINED
     columns = flat.T[:, :, None]  # [place draw 1]
-    low, high = (np.where(missing, np.nan, nan_quantile(columns, share)[:, 0]) for share in _LEVEL)
+    low, high = (np.where(missing, np.nan, nan_quantile_over_tasks(columns, share)[:, 0]) for share in _LEVEL)
     shape = values.shape[1:]
     return low.reshape(shape), high.reshape(shape)

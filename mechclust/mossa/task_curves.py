@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from mechclust.mossa.nan_statistics import nan_mean, nan_quantile
+from mechclust.mossa.nan_statistics import nan_mean, nan_quantile_over_tasks
 from tasks import InputError
 
 ByTaskAndLayer: TypeAlias = Float[np.ndarray, "... task layer"]
@@ -187,7 +187,7 @@ class TaskCurves:
     def _over_tasks(self, which: Which, share: float) -> ByLayer:
         key = (which, share)
         if key not in self._quantiles:
-            self._quantiles[key] = nan_quantile(self.values(which), share)
+            self._quantiles[key] = nan_quantile_over_tasks(self.values(which), share)
         return self._quantiles[key].copy()
 
     def spread(self, which: Which) -> ByLayer:

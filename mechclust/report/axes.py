@@ -1,4 +1,4 @@
-"""Panels with a faint grid, their axes, and labels beside their curves."""
+"""Axes of panels, and labels beside their curves."""
 
 from __future__ import annotations
 

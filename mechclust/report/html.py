@@ -1,4 +1,4 @@
-"""HTML of figures, tables and findings from plain data, for pages and notebooks."""
+"""HTML of tables, lists and findings from plain data, for pages and notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures as PNG and PDF, for pages and for print."""
+"""Figures as PNG and PDF, for pages and for print, and embedded in HTML."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ _PACKAGE = "mechclust.report"
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
 _STEPS = 30_000  # half a frame's width as an integer. ``_EDGE`` marks points outside
 _EDGE = 32_767
+MAX_CHARACTERS = 300  # of a prompt on a page
 _MAX_NUMERIC_CLASSES = 12  # more different numbers are a scale
 
 
@@ -298,9 +299,6 @@ def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:
 def _code() -> ViewScript:
     script = scripts_with_kit(_PACKAGE, "points.js", "prompt_map.js")
     return ViewScript("mechclustPromptMap", script_text(_PACKAGE, "prompt_map.css"), script)
-
-
-MAX_CHARACTERS = 300  # of a prompt on a page
 
 
 def prompt_map_text(text: str) -> str:

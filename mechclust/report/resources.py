@@ -1,4 +1,4 @@
-"""Name the machine, measure its speed, and refuse work beyond time and memory."""
+"""Free disk space, and refusal of work beyond time and memory."""
 
 from __future__ import annotations
 

@@ -36,12 +36,14 @@ def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | N
         >>> sandbox_figure(run, 244, ["xi", "class_map", "loss"]).savefig("epoch-244.png")  # doctest: +SKIP
     """
     frame = run.frame(epoch)
-    figure, draw = figure_and_draw(run, sandbox_panel_grid(panels, run.panels))
+    figure, draw = sandbox_figure_and_draw(run, sandbox_panel_grid(panels, run.panels))
     draw(frame)
     return figure
 
 
-def figure_and_draw(run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]) -> tuple[Figure, Callable[[int], None]]:
+def sandbox_figure_and_draw(
+    run: SandboxRun, rows: Sequence[Sequence[SandboxPanel]]
+) -> tuple[Figure, Callable[[int], None]]:
     """Return a figure of rows of panels, and the function that draws a frame of the run on it."""
     from matplotlib.figure import Figure
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechclust.sandbox.figure import figure_and_draw
+from mechclust.sandbox.figure import sandbox_figure_and_draw
 from mechclust.sandbox.panels import Grid, sandbox_panel_grid
 from mechclust.sandbox.run import SandboxRun
 from tasks import InputError
@@ -139,5 +139,5 @@ def sandbox_film(
     frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
     if len(frames) < 2:
         raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
-    figure, draw = figure_and_draw(run, rows)
+    figure, draw = sandbox_figure_and_draw(run, rows)
     return write_film(figure, path, draw, frames, fps=fps, dpi=dpi)

@@ -1,4 +1,4 @@
-"""Steps on rows before they are compared: centred, scaled, or in fewer dimensions."""
+"""Steps on rows before they are compared: centred or scaled, and their outlier dimensions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import xxhash
 
 LOCK = ".mechclust.lock"  # stays behind in a folder that had an owner
-_OTHER_HOST_MAX_AGE_S = 24 * 3600.0  # whether a process of another host lives is not known: it would take longer
+_OTHER_HOST_MAX_AGE_S = 24 * 3600.0  # nobody can ask whether a process of another host lives
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.(\d+)\.tmp")  # .NAME.HOST.PROCESS.tmp
 
 

@@ -38,6 +38,8 @@ MOVED: dict[str, str] = {
     "mechclust.jobs.close_bars": "mechclust.jobs.close_progress_bars",
     "mechclust.evidence.Within": "mechclust.evidence.TwoSidedBound",
     "mechclust.evidence.EarlierRun": "mechclust.evidence.EarlierVerdict",
+    "mechclust.report.render_report": "mechclust.report.render_report_page",
+    "mechclust.report.write_report": "mechclust.report.write_report_page",
     "mechclust.report.LayerGroups": "mechclust.mossa.LayerGroups",
     "mechclust.report.LayerGroupsInterval": "mechclust.mossa.LayerGroupsInterval",
     "mechclust.report.TaskCurves": "mechclust.mossa.TaskCurves",

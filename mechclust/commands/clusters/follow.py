@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
-from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, permutations_for_p_values
+from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations_for_p_values
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.relabelling import Relabelling
@@ -213,7 +213,7 @@ def _agreement(candidate: _Candidate, trained: Codes, random_weights: Sequence[C
 
 def _p_value(codes: Codes, clusters: Codes, n_tests: int, units: Codes | None) -> float:
     index = adjusted_rand_score(codes, clusters)
-    draws = max(999, permutations_for_p_values(n_tests))
+    draws = max(999, least_permutations_for_p_values(n_tests))
     if units is not None:
         if not Relabelling.from_classes(codes, units).enough(named=False):
             return math.nan

@@ -27,7 +27,7 @@ from mechclust.models.tokenizers import (
     check_has_tokenizer,
     tokenization_of,
     tokenizer_and_sizes,
-    tokenizer_coverage_notes,
+    tokenizer_unknown_token_notes,
 )
 from mechclust.report.text import list_text
 from probes.engine.examples_digest import token_digests
@@ -120,7 +120,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     notes = [
         *_notes_on_classes(prompts, config),
         *_notes_on_lost_classes(all_prompts, prompts),
-        *tokenizer_coverage_notes(reader, batches),
+        *tokenizer_unknown_token_notes(reader, batches),
         *repeated_prompt_notes(prompts.repeated),
         *adapter_fit_notes([model]),
         units.sentence,

@@ -15,7 +15,7 @@ from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.verdicts import JudgedCurve, LabelVerdict
 from mechclust.commands.units import TEMPLATE
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.evidence.p_values import CHANCE_LEVEL, permutations_for_p_values
+from mechclust.evidence.p_values import CHANCE_LEVEL, least_permutations_for_p_values
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
 from mechclust.report.text import first_few, layers_text, list_text, ranges_text, span_text
@@ -254,7 +254,7 @@ def _on_chance(curve: JudgedCurve, measure: Measure) -> str:
     if np.isnan(curve.least_p):
         return "It was not tested, and the notes say why."
     if curve.too_few:
-        needed = max(permutations_for_p_values(n_layers), 1000)
+        needed = max(least_permutations_for_p_values(n_layers), 1000)
         least = 1 / (1 + curve.n_relabellings)
         return (
             f"With {curve.n_relabellings} relabellings no p is below {least:.2g}, too much for {n_layers} layers: give "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, permutations_for_p_values
+from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations_for_p_values
 from mechclust.report.text import layers_text, ranges_text
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _judge_curve(table: pd.DataFrame, columns: _CurveColumns, n_relabellings: in
     high = float(best[f"{columns.null}_high"])
     interval = (float(best.get(f"{value}_low", np.nan)), float(best.get(f"{value}_high", np.nan)))
     lower_end = best[value] - (high - low) / 2 if np.isnan(interval[0]) else interval[0]
-    needed = permutations_for_p_values(1 if jointly else len(table))
+    needed = least_permutations_for_p_values(1 if jointly else len(table))
     at_least_possible_p = n_relabellings < needed and p.min() <= 1.5 / (1 + n_relabellings)
     layer = table["layer"]
     embedding = table.loc[layer == 0, value]

@@ -25,7 +25,7 @@ from mechclust.models.adapters import check_adapter
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenized_prompts import n_special_tokens_before
-from mechclust.models.tokenizers import check_tokenizers_alike, tokenization_of, tokenizer_coverage_notes
+from mechclust.models.tokenizers import check_tokenizers_alike, tokenization_of, tokenizer_unknown_token_notes
 from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.folder import check_folder
 from mechclust.report.resources import free_disk_bytes
@@ -227,7 +227,11 @@ def _tokenize(
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    return batches, [*notes, *tokenizer_coverage_notes(tokenizer, batches), *repeated_prompt_notes(prompts.repeated)]
+    return batches, [
+        *notes,
+        *tokenizer_unknown_token_notes(tokenizer, batches),
+        *repeated_prompt_notes(prompts.repeated),
+    ]
 
 
 def _widths(size: Sizes) -> list[int]:

@@ -20,7 +20,7 @@ from mechclust.models.tokenizers import (
     check_has_tokenizer,
     tokenization_of,
     tokenizer_and_sizes,
-    tokenizer_coverage_notes,
+    tokenizer_unknown_token_notes,
 )
 from probes.store.digest import digest_of
 from tasks import Batch, Corpus, CorpusStream, InputError
@@ -87,7 +87,7 @@ def read_inputs(model: ResolvedModel, config: HeadsConfig, tokenizer: Any = None
         beginnings = _beginnings(documents, reader, sizes, config)
         batches[NATURAL_TEXT] = list(beginnings.batches(config.tokens_per_batch))
         shown[NATURAL_TEXT] = torch.from_numpy(beginnings.windows[0]).long()
-        notes += [*corpus.notes, *tokenizer_coverage_notes(reader, batches[NATURAL_TEXT])]
+        notes += [*corpus.notes, *tokenizer_unknown_token_notes(reader, batches[NATURAL_TEXT])]
     return Inputs(
         batches=batches,
         shown={text: tokens[:_SHOWN_TOKENS] for text, tokens in shown.items()},

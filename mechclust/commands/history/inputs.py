@@ -26,7 +26,7 @@ from mechclust.models.tokenizers import (
     tokenization_in_words,
     tokenization_of,
     tokenizer_and_config,
-    tokenizer_coverage_notes,
+    tokenizer_unknown_token_notes,
 )
 from mechclust.models.whole_weights import check_whole_weights
 from probes.engine.examples_digest import token_digests
@@ -125,7 +125,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         topics=topics,
         notes=[
             tokenization_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
-            *tokenizer_coverage_notes(reader, batches),
+            *tokenizer_unknown_token_notes(reader, batches),
             *repeated_prompt_notes(prompts.repeated),
             units.sentence,
             *adapter_fit_notes([series[-1].model]),

@@ -15,7 +15,7 @@ from mechclust.commands.history.integrity import first_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.start import Origin
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.evidence.p_values import permutations_for_p_values
+from mechclust.evidence.p_values import least_permutations_for_p_values
 from mechclust.report.reading import Reading
 from mechclust.report.text import layers_text, ranges_text
 from tasks.text.visible import quoted
@@ -250,7 +250,7 @@ def _on_intervals(config: HistoryConfig) -> str:
 def _too_few_permutations(result: Measurements) -> Iterator[str]:
     n = result.config.n_permutations
     n_tests = max((len(result.right) * len(curve.layers) for curve in result.tested.values()), default=0)
-    least = permutations_for_p_values(n_tests)
+    least = least_permutations_for_p_values(n_tests)
     if n < least:
         yield (
             f"With {n} relabellings, no single one of the {n_tests} tests (layers times checkpoints) can be "

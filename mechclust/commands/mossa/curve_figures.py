@@ -38,7 +38,7 @@ from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
 from mechclust.mossa.correlations import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
-from mechclust.mossa.nan_statistics import nan_quantile
+from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
 from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
@@ -317,7 +317,7 @@ def _at_random(result: Measurements, value: str) -> list[Float[np.ndarray, "laye
     ends = []
     for end in ("low", "high"):
         values = np.array([result.by_site(task, "tuned.cka", f"{value}_null_{end}")[:-1] for task in seen])
-        ends.append(nan_quantile(values, 0.5))
+        ends.append(nan_quantile_over_tasks(values, 0.5))
     return ends
 
 

@@ -21,7 +21,7 @@ from mechclust.commands.mossa.drawing import (
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
-from mechclust.mossa.nan_statistics import nan_quantile
+from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
 from mechclust.mossa.published import DIMS
 from mechclust.report.axes import bare_axis, direct_labels
 from mechclust.report.figure_text import figure_text
@@ -169,8 +169,8 @@ def dims_figure(result: Measurements) -> Figure:
     labels = []
     for role, values in result.task_dims.items():
         seen = values[~result.is_held_out]
-        draw_band(by_task, nan_quantile(seen, 0.25), nan_quantile(seen, 0.75), role)
-        labels.append(draw_curve(by_task, nan_quantile(seen, 0.5), role))
+        draw_band(by_task, nan_quantile_over_tasks(seen, 0.25), nan_quantile_over_tasks(seen, 0.75), role)
+        labels.append(draw_curve(by_task, nan_quantile_over_tasks(seen, 0.5), role))
     by_task.set_title(f"each seen task separately (median and quartiles, n ≥ {result.n:,})", fontsize=10)
     _finish_dims(by_task, result, labels, result.n)
     return figure

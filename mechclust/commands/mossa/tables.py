@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.mossa.nan_statistics import nan_quantile
+from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
 from probes import ProbeResult
@@ -328,8 +328,8 @@ def before_and_after(result: Measurements) -> pd.DataFrame:
             tasks = int(np.isfinite(before).sum())
             if tasks:
                 medians = {
-                    "before": nan_quantile(before, 0.5)[0],
-                    "after": nan_quantile(after, 0.5)[0],
+                    "before": nan_quantile_over_tasks(before, 0.5)[0],
+                    "after": nan_quantile_over_tasks(after, 0.5)[0],
                 }
                 rows.append({"of": name, "role": role, "tasks": tasks, **medians})
     return pd.DataFrame(rows)

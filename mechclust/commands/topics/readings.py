@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mechclust.commands.topics.tables import first_measured
 from mechclust.commands.topics.variants import variant_title
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, permutations_for_p_values
+from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations_for_p_values
 from mechclust.report.reading import Reading
 from mechclust.report.text import list_text
 from probes.engine.head_names import head_name
@@ -150,7 +150,7 @@ def _heads(tested: pd.DataFrame, n_permutations: int, highest_ends: tuple[float,
 
 def _too_few(p: pd.Series[float], n_permutations: int) -> Iterator[Reading]:
     """Yield that there are too few relabellings for a p that survives the correction, if so."""
-    needed = permutations_for_p_values(len(p))
+    needed = least_permutations_for_p_values(len(p))
     least = 1 / (1 + n_permutations)
     if n_permutations < needed and p.min() <= 1.5 * least:
         verdict = f"No p can be below {least:.2g}, too large for {len(p)} comparisons; give --n-permutations {needed}."

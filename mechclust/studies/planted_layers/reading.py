@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.crossovers import crossovers
 from mechclust.mossa.layer_groups import group_boundaries
-from mechclust.mossa.nan_statistics import nan_quantile
+from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
 from mechclust.studies.kept import load_there
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.config import PlantedConfig, result_path
@@ -284,9 +284,11 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
     for trio in trios:
         base = results[base_name(trio.controls)]["similarity"].numpy()
         tuned = results[trio.name]["similarity"].numpy()
-        spread = nan_quantile(tuned, 0.75) - nan_quantile(tuned, 0.25)
+        spread = nan_quantile_over_tasks(tuned, 0.75) - nan_quantile_over_tasks(tuned, 0.25)
         dims = results[trio.name]["n_dims"].numpy()
-        readings.append(TrioReading(trio, nan_quantile(base, 0.5), nan_quantile(tuned, 0.5), spread, dims))
+        readings.append(
+            TrioReading(trio, nan_quantile_over_tasks(base, 0.5), nan_quantile_over_tasks(tuned, 0.5), spread, dims)
+        )
     accuracy: dict[str, Accuracies] = {}
     chance: dict[str, float] = {}
     for model in dict.fromkeys(["base", *(trio.tuned for trio in trios), *controls]):

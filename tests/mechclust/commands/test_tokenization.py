@@ -106,7 +106,7 @@ def rows_of(batches):
 
 @pytest.mark.parametrize(
     ("checkpoint", "bos"),
-    [("gpt2", "model"), ("gpt2", "yes"), ("llama", "no"), ("bert", "model")],
+    [("gpt2", "model"), ("gpt2", "yes"), ("llama", "yes"), ("llama", "no"), ("bert", "model")],
     indirect=["checkpoint"],
 )
 def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, monkeypatch):

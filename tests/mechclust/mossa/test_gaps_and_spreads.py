@@ -153,6 +153,22 @@ class TestUndefined:
         flat = replace(found, covariates={"x": np.ones(4)})
         assert np.isnan(correlations.covariate_correlation(flat, "base", "x")).all()
 
+    def test_a_covariate_is_constant_relative_to_its_size(self):
+        found = curves(np.random.default_rng(0).random((4, 2)))
+        for covariate, undefined in (
+            (1e8 * np.full(4, 0.1), True),
+            (1e-9 * np.arange(4), False),
+        ):
+            correlation = correlations.covariate_correlation(replace(found, covariates={"x": covariate}), "base", "x")
+            assert np.isnan(correlation).all() == undefined
+
+    def test_depth_is_ranked_among_the_layers_with_a_value(self):
+        lost = RANDOM.base.copy()
+        lost[:, 2:5] = np.nan
+        median = np.median(np.delete(lost, [2, 3, 4], axis=1), axis=0)
+        expected = stats.spearmanr(np.arange(13), median).statistic
+        assert correlations.base_median_depth_correlation(curves(lost)) == pytest.approx(expected)
+
     def test_the_way_to_a_ceiling_that_is_no_further(self):
         found = curves(np.full((3, 2), 0.9), ceiling=np.full((3, 2), 0.905))
         assert np.isnan(of.ceiling_gap_share(found))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mechclust.mossa.gaps_and_spreads import last_layer_gap
-from mechclust.mossa.nan_statistics import nan_mean, nan_quantile
+from mechclust.mossa.nan_statistics import nan_mean, nan_quantile_over_tasks
 from mechclust.mossa.task_bootstrap import task_bootstrap_ends, task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves
 from tasks import InputError
@@ -34,16 +34,18 @@ class TestOverTasks:
         draw = np.random.default_rng(0)
         values = draw.random((3, 9, 4))
         values[draw.random(values.shape) < 0.3] = np.nan
-        assert nan_quantile(values, share) == pytest.approx(np.nanquantile(values, share, axis=-2), nan_ok=True)
+        assert nan_quantile_over_tasks(values, share) == pytest.approx(
+            np.nanquantile(values, share, axis=-2), nan_ok=True
+        )
 
     def test_is_the_median_where_all_is_defined(self):
         values = np.random.default_rng(0).random((8, 5))
-        assert np.array_equal(nan_quantile(values, 0.5), np.median(values, axis=0))
-        assert nan_quantile(values, 0.25) == pytest.approx(np.quantile(values, 0.25, axis=0))
+        assert np.array_equal(nan_quantile_over_tasks(values, 0.5), np.median(values, axis=0))
+        assert nan_quantile_over_tasks(values, 0.25) == pytest.approx(np.quantile(values, 0.25, axis=0))
 
     def test_of_no_tasks_and_of_undefined_ones(self):
-        assert np.isnan(nan_quantile(np.zeros((0, 3)), 0.5)).all()
-        assert np.isnan(nan_quantile(np.full((2, 3), np.nan), 0.5)).all()
+        assert np.isnan(nan_quantile_over_tasks(np.zeros((0, 3)), 0.5)).all()
+        assert np.isnan(nan_quantile_over_tasks(np.full((2, 3), np.nan), 0.5)).all()
 
     def test_mean_of_what_is_defined(self):
         values = np.array([[1.0, np.nan, 2.0], [np.nan] * 3])

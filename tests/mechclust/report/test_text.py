@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, permutations_for_p_values
+from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations_for_p_values
 from mechclust.report.html import table_html
 from mechclust.report.table_text import table_text
 from mechclust.report.text import list_text, ranges_text
@@ -47,6 +47,6 @@ def test_a_p_that_is_nowhere_is_no_test():
 
 @pytest.mark.parametrize("m", [1, 3, 13, 144])
 def test_so_many_relabellings_let_one_place_alone_be_above_chance(m):
-    for n, above in ((permutations_for_p_values(m), True), (permutations_for_p_values(m) - 1, False)):
+    for n, above in ((least_permutations_for_p_values(m), True), (least_permutations_for_p_values(m) - 1, False)):
         p = [1 / (1 + n), *(m - 1) * [1.0]]
         assert (corrected_p_values(p)[0] <= CHANCE_LEVEL + 1e-12) == above

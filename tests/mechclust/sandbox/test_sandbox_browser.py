@@ -55,7 +55,7 @@ PLAY = """() => new Promise(done => {
 })""".replace("FRAMES", str(FRAMES))
 
 
-def test_every_frame_is_drawn_elsewhere(page, run):
+def test_every_frame_is_drawn_elsewhere(page):
     assert page.evaluate(PLAY) == FRAMES - 1
 
 

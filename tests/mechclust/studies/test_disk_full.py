@@ -1,4 +1,4 @@
-"""A disk that fills during a study: one sentence, and with more room the same run ends with the same bits."""
+"""A disk that fills during a study: one sentence, and with more room its jobs end with the same bits."""
 
 from __future__ import annotations
 

@@ -425,7 +425,7 @@ def no_compiler(*args, **kwargs):
 class TestCompiled:
     @pytest.mark.usefixtures("double")
     @pytest.mark.timeout(600)
-    def test_equals_train_and_resumes(self, by_train, tmp_path):
+    def test_equals_train_also_resumed(self, by_train, tmp_path):
         """The one test with the real compiler: a minute on a machine that never ran it, seconds afterwards."""
         global_state = torch.get_rng_state()
         interrupt(tmp_path, ADAM, 20, backend="compiled", snapshot_every=7)

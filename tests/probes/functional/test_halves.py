@@ -42,7 +42,8 @@ def test_of_more_units_it_is_narrower_for_perfect_agreement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "halves", "units"), [(0.5, [0.4, 0.6], 7), (0.5, [0.4], 20), (np.nan, [0.4, 0.6], 20)]
+    ("index", "halves", "units"),
+    [(0.5, [0.4, 0.6], 7), (0.5, [0.4], 20), (np.nan, [0.4, 0.6], 20), (0.5, [0.4, np.nan, 0.6], 20)],
 )
 def test_is_undefined(index: float, halves: list[float], units: int) -> None:
     assert np.isnan(half_interval(index, halves, units)).all()
