@@ -17,8 +17,9 @@ IN_MEMORY := $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -1)
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
 
+# SLOW=1 adds the tests that take longest, before a release.
 test: $(VENV)/installed-dev
-	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(if $(SLOW),-m "not cluster")
 
 # How much `make cluster`, `make real` and `make faults` do: small is CI's.
 ROUND ?= full

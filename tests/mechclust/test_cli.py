@@ -610,6 +610,7 @@ def _interrupted(process):
             return process.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path, capsys):
     """Ctrl-C reaches every process of the terminal's group; the command it prints finishes the run.
 

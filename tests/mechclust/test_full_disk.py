@@ -91,6 +91,7 @@ def test_a_full_output_is_said_in_one_sentence() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_closed_output_is_no_error() -> None:
     ended = subprocess.run(f"{sys.executable} -m mechclust list >&-", shell=True, stderr=subprocess.PIPE)
     assert (ended.returncode, ended.stderr) == (0, b"")

@@ -357,6 +357,7 @@ for last in range(1, 100):
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_point(two: dict[str, Any], tmp_path: Path, hooks_of: Any) -> None:
     """SIGKILL before each call that makes a folder, flushes a file or renames one; then the same call again."""
     done = subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -418,6 +419,7 @@ save_rows(FakeModel(states(30, 4, 4, 4)).eval(), slow(), sys.argv[1], shard_rows
 """
 
 
+@pytest.mark.slow
 def test_two_processes_in_one_folder(two: dict[str, Any], tmp_path: Path) -> None:
     """The second is refused; when the first is killed the second goes on with what the first kept."""
     command = [sys.executable, "-c", _SAVED, str(tmp_path / "s")]

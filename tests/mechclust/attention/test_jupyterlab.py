@@ -80,6 +80,7 @@ def lab(tmp_path: Path) -> Iterator[str]:
         server.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_keys_on_a_view_do_not_delete_its_cell(browser: Any, lab: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 1400})

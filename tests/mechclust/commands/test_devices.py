@@ -92,6 +92,7 @@ def expected(command, on_cpu):
     return on_cpu(command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["simulated cuda", "cuda"], indirect=True)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_tables_are_those_of_the_cpu(command, undrawn, expected, device, request, inputs, tmp_path):

@@ -135,6 +135,7 @@ class TestRefused:
             assert "prompts.jsonl" in said
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_reports_of_hostile_names_in_a_browser(gpt2, other, tmp_path, trouble_of, open_page):
     """With the maps of prompts and the folded tables, and no rule of the page's policy broken."""

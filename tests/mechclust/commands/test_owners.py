@@ -79,6 +79,7 @@ def compared(gpt2, shaken, prompts, tmp_path_factory):
     return config, out, compare_models(str(gpt2), str(shaken), config, out)
 
 
+@pytest.mark.slow
 class TestOwners:
     @pytest.fixture
     def begin(self, argv, tmp_path, fork_server):

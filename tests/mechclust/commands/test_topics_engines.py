@@ -57,6 +57,7 @@ def by_two(bert, here, tmp_path_factory, fork_server):
         return out, measure_topics(str(bert), replace(here[0], workers=2, untrained=0), out)
 
 
+@pytest.mark.slow
 def test_two_processes(here, by_two):
     assert_same(here, *by_two)
 

@@ -195,6 +195,7 @@ class TestMeasured:
             "token attend to a word, whatever its topic; compare with --bos yes."
         ) in found.caveats
 
+    @pytest.mark.slow
     def test_the_five_architectures_of_p7(self, config, write_checkpoint, tmp_path):
         lines = []
         for row in ROWS:
@@ -335,6 +336,7 @@ class TestFolder:
         after = run_suite(mine, tmp_path / "out").trained[str(tmp_path / "albert")].attention["overall_ratio"]
         assert not torch.equal(before, after)
 
+    @pytest.mark.slow
     def test_only_what_is_lacking_is_fitted(self, config, folder, tmp_path, monkeypatch):
         words, fitted, fit = tmp_path / "stop.txt", [], suite_texts.fit_seeds
 
@@ -458,6 +460,7 @@ def test_what_is_refused(found, config, folder, changed, message):
     assert refused(run_suite, replace(config, **changed), folder / "out").startswith(message)
 
 
+@pytest.mark.slow
 def test_on_the_documentation_of_this_repository(write_checkpoint, tmp_path, capsys):
     """Two random encoders that read English, from the command line."""
     docs = sorted((Path(mechclust.__file__).parents[1] / "docs" / "probes").glob("*.md"))

@@ -111,6 +111,7 @@ class TestCheckDevice:
             check_device("cuda:99")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     """Else they would go on writing, beside the run that was started again."""

@@ -244,6 +244,7 @@ class TestOrder:
         torch.testing.assert_close(found["cka"], expected.compute()["cka"], rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 class TestProcesses:
     def test_two_workers_of_which_one_is_killed_in_a_shard(self, tmp_path: Path) -> None:
         """Its shard is measured again by another one, counted once, and the bits are those of one process."""

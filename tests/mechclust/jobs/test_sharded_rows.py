@@ -73,6 +73,7 @@ class TestTheSame:
 
 
 class TestGoingOn:
+    @pytest.mark.slow
     def test_the_killed_driver(self, tmp_path: Path, expected: RowStore) -> None:
         """Killed in the second of three shards: the first is not measured again."""
         folder = tmp_path / "s"

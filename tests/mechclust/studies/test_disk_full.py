@@ -31,6 +31,7 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not can_mount(), reason="a small disk is mounted, which needs root")
 def test_a_full_disk_during_a_study(tmp_path: Path) -> None:

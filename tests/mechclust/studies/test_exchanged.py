@@ -55,6 +55,7 @@ def _spread(places: list[Path]) -> list[Path]:
     return sorted({place for places in few for place in places})
 
 
+@pytest.mark.slow
 def test_every_exchange(run: tuple[Path, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """Running, reporting, recording and judging a record name a file that is not in its place, as first of all."""
     out, finished = run

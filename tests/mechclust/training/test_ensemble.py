@@ -393,6 +393,7 @@ ensemble.Stack.step = step
 """
 
 
+@pytest.mark.slow
 def test_kill_minus_9_leaves_no_trace(tmp_path, monkeypatch):
     script, killed, whole = tmp_path / "script.py", tmp_path / "killed", tmp_path / "whole"
     script.write_text(SCRIPT)
@@ -423,6 +424,7 @@ def no_compiler(*args, **kwargs):
 
 
 class TestCompiled:
+    @pytest.mark.slow
     @pytest.mark.usefixtures("double")
     @pytest.mark.timeout(600)
     def test_equals_train_also_resumed(self, by_train, tmp_path):

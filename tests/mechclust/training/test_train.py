@@ -600,6 +600,7 @@ def artefacts(out):
     return {p.relative_to(out): p.read_bytes() for p in files}
 
 
+@pytest.mark.slow
 def test_kill_minus_9_leaves_no_trace(tmp_path, monkeypatch):
     script, killed, whole = tmp_path / "script.py", tmp_path / "killed", tmp_path / "whole"
     script.write_text(SCRIPT)

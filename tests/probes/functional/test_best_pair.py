@@ -17,6 +17,7 @@ def layers(n_layers, n=60, d=6, seed=0):
     return [torch.randn(n, d, generator=draw) for _ in range(n_layers)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_seldom_where_there_is_nothing(case):
     """At most 5%: of 60 draws, 7 or fewer in 98% of the cases."""

@@ -119,6 +119,7 @@ def test_on_a_gpu() -> None:
 # ---- the interval ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", ["2 classes, equal", "2 classes, unequal", "10 classes, equal"])
 @pytest.mark.parametrize("d", [4, 50])
 def test_the_interval_excludes_chance_in_at_most_5_of_100(classes: str, d: int) -> None:

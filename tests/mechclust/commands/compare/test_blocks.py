@@ -295,6 +295,7 @@ class TestResume:
         assert sum(passed) == 4 * 36
 
 
+@pytest.mark.slow
 def test_two_processes(planted, settings, compared, tmp_path, forked):
     result = compare_models(*map(str, planted), replace(settings, workers=2), tmp_path)
     for model in ("blocks-base", "blocks-tuned"):

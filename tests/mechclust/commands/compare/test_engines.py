@@ -44,6 +44,7 @@ def assert_same(here, out, result):
     assert all((result.planes.xy[name] == xy).all() for name, xy in expected.planes.xy.items())
 
 
+@pytest.mark.slow
 def test_two_processes(gpt2, shaken, here, tmp_path, forked):
     config = replace(here[0], workers=2)
     assert_same(here, tmp_path, compare_models(str(gpt2), str(shaken), config, tmp_path))

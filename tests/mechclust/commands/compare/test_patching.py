@@ -276,6 +276,7 @@ class TestResume:
         compare_models(str(base), str(tuned("transformer.h.0")), settings, tmp_path / "other")
         assert before.isdisjoint(path.name for path in (tmp_path / "other" / "rows" / "patched").iterdir())
 
+    @pytest.mark.slow
     def test_two_processes(self, base, planted, settings, compared, tmp_path, forked):
         result = compare_models(str(base), str(planted), replace(settings, workers=2), tmp_path)
         for name, values in compared[0].patching.values.items():

@@ -158,6 +158,7 @@ class TestInterrupted:
             measure_heads(str(tmp_path / "m"), SMALL, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_workers_find_the_same(gpt2: Path, of_texts: HeadsConfig, fork_server: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("mechclust.jobs.local._CONTEXT", fork_server)
     expected = measure_heads(str(gpt2), of_texts).to_dataframe()

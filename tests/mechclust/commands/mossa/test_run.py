@@ -146,6 +146,7 @@ def test_gains_have_intervals_over_prompts(result, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["training", "measuring"])
 def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path, fork_server, when):
     process = fork_server.Process(target=tiny.killed_run, args=(base, tasks, tmp_path / "run", when))
@@ -166,6 +167,7 @@ def test_killed_and_resumed_to_the_same_bits(result, base, tasks, out, tmp_path,
     assert [c.verdict for c in again.findings] == [c.verdict for c in result.findings]
 
 
+@pytest.mark.slow
 def test_workers_change_no_bit(result, base, tasks, out, tmp_path, forked):
     tiny.run(base, tasks, tmp_path / "run", svcca=True, workers=2)
     assert other(bits(tmp_path / "run" / "results"), bits(out / "results")) == ""

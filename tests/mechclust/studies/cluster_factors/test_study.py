@@ -139,6 +139,7 @@ class TestRun:
             "lacks results/overlap-0-seed0/swap.safetensors; start the study again with the same --out"
         )
 
+    @pytest.mark.slow
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
 

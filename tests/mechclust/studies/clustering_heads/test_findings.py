@@ -253,6 +253,7 @@ class TestMitigations:
         )
         assert values(found["H4b"]) == pytest.approx([seed / 4 for seed in range(5)])
 
+    @pytest.mark.slow
     def test_holds_where_spikes_are_rarer_in_many_seeds(self):
         base = 100 * [network(spikes=(200, 250))]
         assert findings(*base, mitigated={LARGER: {s: training() for s in range(100)}})["H4b"].verdict == "holds"

@@ -314,6 +314,7 @@ def test_a_gif_has_a_frame_an_epoch(run, tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["run.gif"]
 
 
+@pytest.mark.slow
 def test_the_title_of_a_film_stays_above_the_panels(run, tmp_path):
     path = sandbox_film(run, tmp_path / "run.gif", epochs=run.epochs[:3], dpi=60)
     with Image.open(path) as film:

@@ -81,6 +81,7 @@ class TestRun:
             again = run(snapshots.model(1, snapshots.steps[place]), measured_rows(task).batch, probe)
             assert torch.equal(again["within_ratio"], kept["within_ratio"])
 
+    @pytest.mark.slow
     def test_goes_on_without_training_again(self, smoke, undrawn, tmp_path):
         analysis, out = smoke[0], shutil.copytree(smoke[1], tmp_path / "run")
         before = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("*.safetensors")}
@@ -128,5 +129,6 @@ class TestRun:
         )
 
 
+@pytest.mark.slow
 def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
     check_made_whole(get_study("clustering-heads"), SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))

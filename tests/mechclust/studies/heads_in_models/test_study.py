@@ -71,6 +71,7 @@ class TestRun:
         assert read.accuracy == 1.0
         assert np.isnan(unread.accuracy)  # it adds nothing
 
+    @pytest.mark.slow
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
 

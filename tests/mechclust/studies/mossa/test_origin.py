@@ -204,6 +204,7 @@ class TestRun:
         assert {path: path.read_bytes() for path in gone} == before
         assert repr(again.findings) == repr(analysis.findings)
 
+    @pytest.mark.slow
     def test_what_is_lost_or_damaged_is_made_again(self, tiny, tmp_path):
         check_made_whole(STUDY, TINY, shutil.copytree(tiny[1], tmp_path / "run"))
 

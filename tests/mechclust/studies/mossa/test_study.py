@@ -130,6 +130,7 @@ class TestRun:
         assert found.seen.tolist() == [name in suite.seen for name in suite.task_names]
         assert found.identity < 1e-9
 
+    @pytest.mark.slow
     def test_goes_on_where_it_was(self, smoke, undrawn, tmp_path):
         analysis, out = smoke
         copy = tmp_path / "run"
@@ -145,6 +146,7 @@ class TestRun:
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert repr(again.findings) == repr(analysis.findings)  # the same bits (NaN is not equal to itself)
 
+    @pytest.mark.slow
     def test_leftovers_of_a_killed_run_are_in_nobodys_way(self, smoke, undrawn, tmp_path):
         """Killed while it wrote the training state, and killed between the model and the state's end."""
         _, out = smoke
@@ -281,6 +283,7 @@ class TestArms:
             assert value == accuracies["accuracy"][1, accuracies.coords["task"].index(name)]
         assert {c.verdict for c in analysis.findings} == {"not tested"}
 
+    @pytest.mark.slow
     def test_held_out_skills_turn_with_the_seed(self, smoke, undrawn, tmp_path):
         config = replace(SMOKE, seeds=(0, 1))
         run_study(STUDY, config, shutil.copytree(smoke[1], tmp_path / "run"), workers=1)
@@ -321,5 +324,6 @@ def test_tables_of_the_report():
     assert medians.loc[1, layers].tolist() == pytest.approx(np.mean([m.median("tuned") for m in found], axis=0))
 
 
+@pytest.mark.slow
 def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
     check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))

@@ -175,6 +175,7 @@ class TestRun:
                 expected = scores_of(found, panel.column, row, panel.prompts)[panel.name]
                 assert values[row] == pytest.approx(expected, nan_ok=True)
 
+    @pytest.mark.slow
     def test_goes_on_where_it_was(self, smoke, undrawn, tmp_path):
         analysis, out = smoke
         copy = shutil.copytree(out, tmp_path / "run")
@@ -198,6 +199,7 @@ class TestRun:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "electra"])
 def test_a_given_model_is_planted_in_and_measured(kind, tmp_path):
     folder = FAMILIES[kind].write(tmp_path / kind)

@@ -108,5 +108,6 @@ class TestPresets:
         assert len({j.name for j in jobs}) == 4
 
 
+@pytest.mark.slow
 def test_what_is_lost_or_damaged_is_made_again(smoke_run, tmp_path):
     check_made_whole(STUDY, SMOKE, shutil.copytree(smoke_run[1], tmp_path / "run"))

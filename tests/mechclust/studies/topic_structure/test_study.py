@@ -212,6 +212,7 @@ class TestBadInput:
             replace(PAPER, **changes)
 
 
+@pytest.mark.slow
 def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
     _, out, config = smoke
     check_made_whole(get_study("topic-structure"), config, shutil.copytree(out, tmp_path / "run"))

@@ -95,6 +95,7 @@ def same(folder: Path, found: TunedAdapter, whole: tuple[Path, TunedAdapter]) ->
     assert tuned_adapter_at(folder) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", KILLS)
 def test_killed(kill: str, whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare, last = KILLS[kill]
