@@ -25,10 +25,10 @@ test: $(VENV)/installed-dev
 ROUND ?= full
 
 # On a Ray cluster of two nodes, which is started on this machine: nodes and workers are killed, and bits compared.
-# ROUND=small leaves out compare, history, mossa and topics.
+# ROUND=small tries jobs, shards and `clusters`, and leaves out studies and other commands.
 cluster: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m cluster --timeout 600 --durations 10 \
-		$(if $(filter small,$(ROUND)),tests/mechclust/jobs tests/mechclust/studies tests/mechclust/commands/clusters)
+		$(if $(filter small,$(ROUND)),$(addprefix tests/mechclust/,jobs/test_ray.py jobs/test_sharded_on_ray.py commands/clusters))
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
