@@ -15,7 +15,7 @@ KIND = "kill -9, several times in a row"
 
 def trials(size: str, draw: random.Random) -> list[Trial]:
     """One sequence for each subject, or several."""
-    few = ("save_rows", "train", "train_ensemble", "run_sharded", "mossa --workers 2", "compare", "clusters", "topics")
+    few = ("save_rows", "train", "train_ensemble", "run_sharded", "compare", "clusters", "topics")
     names = few if size == "small" else [name for name in SUBJECTS if name != "artefacts"]
     rounds = 1 if size == "small" else 3
     return [

@@ -30,15 +30,16 @@ _PATIENCE = 120.0  # seconds in which something to kill must appear
 
 
 def trials(size: str, draw: random.Random) -> list[Trial]:
-    """Local workers of each study; of Ray each kind of loss, in a study and in shards."""
+    """Local workers of each study; of Ray each kind of loss, in a study and in shards.
+
+    The small round leaves Ray to ``make cluster``.
+    """
     small = size == "small"
     local = ("mossa",) if small else STUDIES
     found = [
         Trial(LOCAL, f"{name}, {k}", partial(_local, name), [name]) for name in local for k in range(1 if small else 3)
     ]
-    losses = (
-        [("a node", "mossa")] if small else [(loss, name) for loss in _LOSSES for name in (*STUDIES, "run_sharded")]
-    )
+    losses = [] if small else [(loss, name) for loss in _LOSSES for name in (*STUDIES, "run_sharded")]
     return found + [
         Trial(RAY, f"{loss}, {name}", partial(_on_ray, loss, name), [name], alone=True) for loss, name in losses
     ]
