@@ -21,7 +21,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(if $(SLOW),-m "not cluster")
 
-# How much `make cluster`, `make real` and `make faults` do: small is CI's.
+# How much `make cluster`, `make real`, `make faults` and `make bad-inputs` do: small is CI's.
 ROUND ?= full
 
 # On a Ray cluster of two nodes, which is started on this machine: nodes and workers are killed, and bits compared.
@@ -85,7 +85,7 @@ faults: $(VENV)/installed-dev
 
 # Everything that takes inputs is given bad ones; a table of what comes back. Some kinds only: KINDS=commands.
 bad-inputs: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bad_inputs $(if $(KINDS),--kinds $(KINDS)) --only "$(ONLY)"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bad_inputs --round $(ROUND) $(if $(KINDS),--kinds $(KINDS)) --only "$(ONLY)"
 
 # Old and new code side by side until the refactoring is done: tests/parity. Some calls only: make parity CALLS="check.*".
 CALLS ?= .*

@@ -433,6 +433,7 @@ def test_a_wrong_probe_fails_at_its_clause(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_probe_that_reduces_alone_fails_with_two_processes(
     model: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

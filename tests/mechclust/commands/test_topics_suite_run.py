@@ -326,6 +326,7 @@ class TestFolder:
         again = run_suite(config, tmp_path / "out")
         assert again.tables["ratios"].equals(found.tables["ratios"])
 
+    @pytest.mark.slow
     def test_weights_trained_again_are_measured_again(self, config, folder, tmp_path, write_checkpoint):
         shutil.copytree(folder / "out", tmp_path / "out")
         shutil.copytree(folder / "albert", tmp_path / "albert")

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.browser
 HOSTILE = "</script><img src=x onerror=window.__pwned=1>"
 
 
+@pytest.mark.slow
 def test_smoke_run(open_page, smoke_run):
     _, out = smoke_run
     page = open_page(out / "report.html")  # waits until the attention view is drawn; fails on any error or request

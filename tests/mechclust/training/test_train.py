@@ -327,6 +327,7 @@ class TestLostFiles:
             self.again(task, model, copy)
         return str(refused.value)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("damage", WAYS)
     @pytest.mark.parametrize("name", ["validation.ari", "validation.accuracy", ""])
     def test_of_an_earlier_step_it_is_refused(self, task, tiny_model, finished, copy, uninterrupted, name, damage):

@@ -89,6 +89,7 @@ def test_the_null_compares_the_tuned_model_with_controls_of_other_tasks(result, 
         assert np.abs(np.subtract(expected, between_controls)).max() > 1e-3  # so that the two are distinguished
 
 
+@pytest.mark.slow
 def test_another_tuned_model_has_another_null(result, base, tasks, out, tmp_path):
     """Also in the folder of a finished run, whose controls are the same."""
     names = [name for name in tiny.TASKS if name != "last"]

@@ -272,6 +272,7 @@ class TestArms:
         STUDY.run_job(config, ModelJob("control", 0, "copy-0"), tmp_path)
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == times
 
+    @pytest.mark.slow
     def test_without_controls_of_held_out_skills(self, tmp_path):
         config = replace(SMOKE, controls="seen", ceiling=False)
         analysis = run_study(STUDY, config, tmp_path / "run", workers=1)

@@ -300,6 +300,7 @@ tune_adapter(language_model(), examples(), settings(), sys.argv[1], base="b")
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_and_nothing_heavy_imported_before(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
