@@ -72,7 +72,7 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m tests.benchmarks.run --device $(DEVICE) $(TABLES)
 
 # Checkpoints that somebody trained, from packages in a cache folder (MECHCLUST_REAL_CACHE): docs/real-models.md.
-# ROUND=small checks them and runs README's example, and judges no finding.
+# ROUND=small checks them, and judges no finding.
 real: $(VENV)/installed-dev
 	$(BIN)/python -m tests.real.run --round $(ROUND)
 

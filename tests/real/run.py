@@ -2,7 +2,7 @@
 
 Into ``--out``: a folder per checkpoint with what each command wrote and printed, ``findings.json``, ``findings.csv``,
 ``models.json`` and ``figures/``. With ``--record`` the last four are copied to ``examples/results/real-models``, with
-the command. ``--round small`` converts and checks every checkpoint, and runs README's example; no finding is judged.
+the command. ``--round small`` converts and checks every checkpoint, and judges no finding.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,16 +238,10 @@ def _minilm(out: Path) -> Found:
     }
 
 
-def _readme(out: Path) -> Path:
-    """Run README's command and its Python example, compare what they print, and return the command's report."""
+def _smollm2(out: Path) -> Found:
     folder = _cli(out, INSTRUCT, "clusters", "--prompts", str(data.INSTRUCTIONS))
     readme.check_command(folder.with_name("clusters.txt").read_text(encoding="utf-8"))
     readme.run_python(INSTRUCT.folder()).save(folder.with_name("decodability.safetensors"))
-    return folder
-
-
-def _smollm2(out: Path) -> Found:
-    folder = _readme(out)
     table = _of_task(pd.read_csv(folder / "clusters.csv"))
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
     trained, untrained = _clusters(folder)
@@ -307,17 +302,13 @@ _JOBS: Mapping[str, Callable[[Path], Found]] = {  # the longest first
 }
 
 
-def _checked(out: Path) -> Found:
-    """Check every checkpoint but README's."""
-    return {"checks": {model.name: _check(out, model) for model in MODELS if model is not INSTRUCT}}
+def _checked(model: RealModel, out: Path) -> Found:
+    return {"checks": {model.name: _check(out, model)}}
 
 
-def _readme_and_check(out: Path) -> Found:
-    _readme(out)
-    return {"checks": {INSTRUCT.name: _check(out, INSTRUCT)}}
-
-
-_SMALL_JOBS: Mapping[str, Callable[[Path], Found]] = {"readme": _readme_and_check, "checks": _checked}
+_SMALL_JOBS: Mapping[str, Callable[[Path], Found]] = {
+    f"check {model.name}": partial(_checked, model) for model in MODELS
+}
 
 
 # ---- steps ----
