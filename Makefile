@@ -21,7 +21,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(if $(SLOW),-m "not cluster")
 
-# How much `make cluster`, `make real`, `make faults` and `make bad-inputs` do: small is CI's.
+# How much `make cluster`, `make examples`, `make real`, `make faults` and `make bad-inputs` do: small is CI's.
 ROUND ?= full
 
 # On a Ray cluster of two nodes, which is started on this machine: nodes and workers are killed, and bits compared.
@@ -37,11 +37,14 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing/user_code.py
 
-# The example scripts and notebooks, from a wheel in an environment of its own, far from the repository.
+# The example scripts and notebooks, from a wheel in an environment of its own, far from the repository. ROUND=small
+# leaves out notebooks that do what a script does.
+TWINS := $(addprefix --deselect tests/examples/test_examples.py::test_notebook,[clustering_heads.ipynb] [head_roles.ipynb] \
+	[task_clusters.ipynb] [topic_structure.ipynb])
 examples: dist $(WHEEL)/installed
 	$(WHEEL)/bin/pip install --quiet --no-deps --force-reinstall dist/*.whl
 	folder=$$(mktemp -d) && mkdir $$folder/tests && cp -r examples $$folder && cp -r tests/examples $$folder/tests && \
-		cd $$folder && OMP_NUM_THREADS=1 $(abspath $(WHEEL))/bin/python -P -m pytest -q -n auto --timeout 400 tests && \
+		cd $$folder && OMP_NUM_THREADS=1 $(abspath $(WHEEL))/bin/python -P -m pytest -q -n auto --timeout 400 $(if $(filter small,$(ROUND)),$(TWINS)) tests && \
 		rm -r $$folder
 
 dist: $(VENV)/installed-dev
