@@ -64,17 +64,19 @@ def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Num
         1.0
     """
     known = ~(np.isnan(x) | np.isnan(y))
-    enough = (known.sum(axis=-1) >= 3) & _varies(x, known) & _varies(y, known)
-    x = _centred(x, known)
-    y = _centred(y, known)
-    scale = np.sqrt((x**2).sum(axis=-1) * (y**2).sum(axis=-1))
-    return np.where(enough, (x * y).sum(axis=-1) / np.where(enough, scale, 1.0), np.nan)
+    x_centred = _centred(x, known)
+    y_centred = _centred(y, known)
+    x_squares = (x_centred**2).sum(axis=-1)
+    y_squares = (y_centred**2).sum(axis=-1)
+    varies = (np.sqrt(x_squares) > _rounding(x, known)) & (np.sqrt(y_squares) > _rounding(y, known))
+    enough = (known.sum(axis=-1) >= 3) & varies
+    scale = np.sqrt(x_squares * y_squares)
+    return np.where(enough, (x_centred * y_centred).sum(axis=-1) / np.where(enough, scale, 1.0), np.nan)
 
 
-def _varies(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
-    """Return whether the known values of the last axis differ by more than rounding."""
-    largest = np.where(known, np.abs(values), 0).max(axis=-1, initial=0)
-    return np.asarray(np.sqrt((_centred(values, known) ** 2).sum(axis=-1)) > _ROUNDING * largest)
+def _rounding(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Return the spread that rounding of the known values of the last axis may have."""
+    return np.asarray(_ROUNDING * np.where(known, np.abs(values), 0).max(axis=-1, initial=0))
 
 
 def _centred(values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

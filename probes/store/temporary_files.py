@@ -78,6 +78,6 @@ def _is_being_made(path: Path, host: str, process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):  # no system has so large a number
         return False
-    except PermissionError:  # of another user
-        return True
+    except PermissionError:  # it lives, of another user
+        pass
     return True
