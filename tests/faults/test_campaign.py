@@ -1,10 +1,12 @@
-"""The campaign finds what it is for; ``make faults`` runs it."""
+"""The campaign finds what it is for, and a small part of it runs with the slow tests."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +21,28 @@ from tests.faults.process import Ended, Failed, Process, python, run, sentence
 from tests.mechclust.browser import find_browser, need_browser
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_a_part_of_it_survives() -> None:
+    """Rows that are killed while they are saved, whose disk is full, whose files are damaged."""
+    asked = [
+        "--round",
+        "small",
+        "--kinds",
+        "kills",
+        "disks",
+        "damage",
+        "owners",
+        "--only",
+        ": save_rows",
+        "--jobs",
+        "1",
+    ]
+    done = subprocess.run([sys.executable, "-m", "tests.faults", *asked], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| all | 5 | " in done.stdout
+    assert "seed 16, " in done.stdout
 
 
 def test_names_of_trials_are_distinct_and_need_no_quotes(capsys: pytest.CaptureFixture[str]) -> None:

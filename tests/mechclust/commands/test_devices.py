@@ -28,7 +28,7 @@ COMMANDS = {
     "topics": "topics bert --corpus corpus --n-topics 3 --min-documents 1 --max-share 1 --passes 2 --thresholds 0.2 "
     "--n-permutations 9",
     "heads": "heads gpt2 --corpus corpus --length 16 --periods 4 6 --max-offset 2 --n-sequences 6 --n-permutations 9",
-    "mossa": "mossa llama --tasks tasks --steps-per-task 3 --cutoff 32 --ceilings 0 --nulls 1 --n-answers 4 "
+    "mossa": "mossa llama --tasks tasks --steps-per-task 3 --cutoff 32 --ceilings 1 --nulls 1 --n-answers 4 "
     f"--n-shown 6 {TUNED}",
     "run": "run task-clusters --preset smoke --workers 1 --seeds 0 --arms private --n-init 1 --no-tsne",
 }

@@ -28,7 +28,7 @@ RECORDS = Path(__file__).parents[3] / "examples" / "results"
 STUDIES = [registered.name for registered in list_studies()]
 
 
-@pytest.fixture(params=[*((name, True) for name in STUDIES), ("mossa", False), ("task-clusters", False)], ids=str)
+@pytest.fixture(params=[(name, finished) for name in STUDIES for finished in (True, False)], ids=str)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
     """A run's folder, and whether it was finished: before that, no list says what was measured."""
     name, finished = request.param

@@ -427,12 +427,14 @@ class TestCompiled:
     @pytest.mark.slow
     @pytest.mark.usefixtures("double")
     @pytest.mark.timeout(600)
-    def test_equals_train_also_resumed(self, by_train, tmp_path):
+    def test_equals_train_and_resumes(self, by_train, tmp_path):
         """The one test with the real compiler: a minute on a machine that never ran it, seconds afterwards."""
         global_state = torch.get_rng_state()
-        interrupt(tmp_path, ADAM, 20, backend="compiled", snapshot_every=7)
-        found = train_ensemble(MEMBERS, ADAM, tmp_path, backend="compiled", snapshot_every=7)
-        assert found.backend == "compiled"
+        interrupt(tmp_path / "a", ADAM, 20, backend="compiled", snapshot_every=7)
+        for out in ("a", "b"):
+            found = train_ensemble(MEMBERS, ADAM, tmp_path / out, backend="compiled", snapshot_every=7)
+            assert found.backend == "compiled"
+        assert_identical(tmp_path / "a", tmp_path / "b")
         for i, (losses, weights) in enumerate(by_train["adam"]):
             torch.testing.assert_close(found.losses()[:, i].float(), losses, atol=1e-6, rtol=0)
             for step in found.steps:
