@@ -54,9 +54,14 @@ def _transformer(config: ModelConfig) -> Any:
         "attention_dir": config.attention,
         "init_weights": False,
     }
+    is_bridge = int(version("transformer-lens").split(".")[0]) >= 4
+    if config.tied and not is_bridge:  # HookedTransformer's W_U is the transpose of W_E: no parameter can be both
+        raise InputError("tied is True, with TransformerLens 3.9; use TransformerLens 4, or tied=False")
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
-        model = _bridge(shape) if int(version("transformer-lens").split(".")[0]) >= 4 else _hooked(shape)
+        model = _bridge(shape) if is_bridge else _hooked(shape)
+    if config.tied:
+        model.unembed.weight = model.embed.weight
     set_weights(model, initial_weights(config))
     return model
 

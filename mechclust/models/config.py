@@ -48,7 +48,7 @@ class AnyConfig:
 class ModelConfig(AnyConfig):
     """A transformer with hooks and the blocks of GPT-2 (pre-norm, GELU, learned positions).
 
-    Its unembedding has no bias and, unlike GPT-2's, is not tied to the token embedding.
+    Its unembedding has no bias.
 
     Args:
         d_vocab: number of token ids.
@@ -59,6 +59,7 @@ class ModelConfig(AnyConfig):
         d_mlp: width of the feed-forward layer. ``None``: ``4 * d_model``.
         attn_only: whether blocks have attention only, without a feed-forward layer.
         attention: ``"causal"`` or ``"bidirectional"``.
+        tied: whether the unembedding is the token embedding, as in GPT-2. Needs TransformerLens 4.
         init_std: standard deviation of initial weights (GPT-2: 0.02). The two projections that write to the residual
             stream are scaled by ``1 / sqrt(2 n_layers)``.
         seed: for the initial weights.
@@ -78,6 +79,7 @@ class ModelConfig(AnyConfig):
     d_mlp: Size | None = None
     attn_only: bool = False
     attention: Literal["causal", "bidirectional"] = "causal"
+    tied: bool = False
     init_std: Positive = 0.02
     seed: WideSeed = 0
 

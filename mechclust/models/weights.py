@@ -98,7 +98,9 @@ def trainable_weights(model: HookedModel) -> dict[str, Weight]:
     parameters: dict[str, Weight] = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if not _is_bridge(model):
         return parameters
-    names = {weight.data_ptr(): name for name, weight in model.state_dict().items() if not _is_constant(name)}
+    names: dict[int, str] = {}
+    for name, weight in model.state_dict().items():
+        names.setdefault(weight.data_ptr(), name)  # a tied unembedding is the embedding
     weights: dict[str, Weight] = {}
     for weight in parameters.values():
         block, inner_name = _split(names[weight.data_ptr()])
@@ -118,7 +120,7 @@ def initial_weights(config: ModelConfig) -> dict[str, Weight]:
         block = _initial_block(config, draw)
         weights |= {f"blocks.{layer}.{name}": weight for name, weight in block.items()}
     weights |= _norm("ln_final", config.d_model)
-    weights["unembed.W_U"] = draw(std, config.d_model, config.d_vocab)
+    weights["unembed.W_U"] = weights["embed.W_E"].T if config.tied else draw(std, config.d_model, config.d_vocab)
     weights["unembed.b_U"] = torch.zeros(config.d_vocab)
     return weights
 

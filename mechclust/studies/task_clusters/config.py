@@ -40,6 +40,7 @@ class TaskClustersConfig:
         n_layers: transformer blocks.
         d_model: width.
         n_heads: attention heads.
+        tied: whether the unembedding is the token embedding. Needs TransformerLens 4.
         n_init: k-means starts.
         n_permutations: relabellings within the classes of the input, behind each null interval.
         tsne: also measure after t-SNE, at the end of training. Without it, hidden states are drawn by PCA.
@@ -55,6 +56,7 @@ class TaskClustersConfig:
     n_layers: Count = 6
     d_model: Count = 128
     n_heads: Count = 4
+    tied: bool = False
     n_init: Repeats = 10
     n_permutations: DrawsOrZero = 1000
     tsne: bool = True

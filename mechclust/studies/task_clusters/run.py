@@ -29,8 +29,14 @@ def trainings(config: TaskClustersConfig) -> list[Training]:
 
 def _model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
     """Return the configuration of a run's network."""
-    shape = {"n_layers": config.n_layers, "d_model": config.d_model, "n_heads": config.n_heads}
-    return model_for(task_of(config, job), seed=job.seed, **shape)
+    return model_for(
+        task_of(config, job),
+        n_layers=config.n_layers,
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        tied=config.tied,
+        seed=job.seed,
+    )
 
 
 def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 
 from mechclust.models import ModelConfig, build_model, model_for
 from mechclust.models.config import model_config_from_json, model_config_to_json
-from mechclust.models.weights import get_weights, initial_weights, set_weights
+from mechclust.models.weights import get_weights, initial_weights, set_weights, trainable_weights
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
+from mechclust.training import TrainConfig, train
 from probes.engine.hooked_model import forward
 from tasks import Batch, InputError
 
@@ -262,6 +263,39 @@ class TestWeights:
                 if parameter.requires_grad:
                     parameter += 1
         assert [k for k, v in get_weights(model).items() if torch.equal(v, before[k])] == ["unembed.b_U"]
+
+
+class TestTied:
+    def test_the_unembedding_is_the_embedding_in_and_after_training(self, task, tl_major):
+        config = model_for(task, n_layers=1, d_model=8, n_heads=2, tied=True)
+        if tl_major < 4:
+            with pytest.raises(InputError, match="use TransformerLens 4, or tied=False"):
+                build_model(config)
+            return
+        model = build_model(config)
+        before = get_weights(model)["embed.W_E"].clone()
+        assert "unembed.W_U" not in trainable_weights(model)
+        train(model, task, TrainConfig(steps=3, batch_size=4, lr=0.01))
+        weights = get_weights(model)
+        assert not torch.equal(weights["embed.W_E"], before)
+        assert torch.equal(weights["unembed.W_U"], weights["embed.W_E"].T)
+        tokens = task.train_batch(0, 4).tokens
+        with torch.no_grad():
+            logits, cache = model.run_with_cache(tokens)
+        torch.testing.assert_close(logits, cache["ln_final.hook_out"] @ weights["embed.W_E"].T)
+
+    def test_gradients_of_both_uses_are_summed(self, task, tl_major):
+        if tl_major < 4:
+            pytest.skip("needs TransformerLens 4")
+        config = model_for(task, n_layers=1, d_model=8, n_heads=2)
+        tied = build_model(replace(config, tied=True))
+        untied = build_model(config)
+        set_weights(untied, get_weights(tied))
+        batch = task.train_batch(0, 4)
+        for model in (tied, untied):
+            task.loss(forward(model, batch), batch).backward()
+        embedding, unembedding = (trainable_weights(untied)[name].grad for name in ("embed.W_E", "unembed.W_U"))
+        torch.testing.assert_close(trainable_weights(tied)["embed.W_E"].grad, embedding + unembedding)
 
 
 class TestConfig:

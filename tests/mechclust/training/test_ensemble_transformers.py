@@ -76,6 +76,12 @@ class TestEqualsTrain:
     def test_with_every_backend(self, tmp_path, backend):
         assert assert_equal_train(MEMBERS, CONFIG, tmp_path, backend=backend).backend == backend
 
+    def test_tied_embeddings(self, tmp_path, tl_major):
+        if tl_major < 4:
+            pytest.skip("needs TransformerLens 4")
+        shape = {**SHAPE, "tied": True}
+        assert_equal_train([member(0, "copy-0", shape), member(3, "type-1", shape)], CONFIG, tmp_path)
+
     def test_settings_do_something(self):
         """Else the comparisons say nothing."""
         ends = [alone(MEMBERS[1], config)[1]["blocks.1.mlp.W_in"] for config in SETTINGS.values()]

@@ -13,6 +13,7 @@ from mechclust.studies import get_study
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters import TaskClustersConfig
 from mechclust.studies.task_clusters.results import load_results
+from mechclust.studies.task_clusters.run import trainings
 from mechclust.training import load_results_by_step
 from probes import load_result
 from tests.mechclust.studies.damaged import check_made_whole
@@ -100,6 +101,10 @@ class TestPresets:
         assert paper.arms == ("private", "instruction", "shared")
         assert (large.d_model, large.n_heads) == (768, 12)
         assert [STUDY.preset(name).test_findings for name in STUDY.presets] == [False, True, True, True]
+
+    def test_tied_is_an_option(self):
+        (training,) = trainings(TaskClustersConfig(arms=("private",), tied=True))
+        assert training.model.tied
 
     def test_have_a_job_a_seed_and_arm(self):
         config = TaskClustersConfig(seeds=(0, 3), arms=("private", "shared"))
