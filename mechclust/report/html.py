@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
@@ -62,6 +63,12 @@ def findings_html(findings: Sequence[Finding]) -> str:
 
 def html_template(name: str, package: str = "mechclust.report") -> jinja2.Template:
     """Return a package's template, which escapes its values and writes control characters out."""
+    return _environment(package).get_template(f"{name}.html.jinja")
+
+
+@cache
+def _environment(package: str) -> jinja2.Environment:
+    """Return a package's templates, each of which is compiled once."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -72,7 +79,7 @@ def html_template(name: str, package: str = "mechclust.report") -> jinja2.Templa
     )
     environment.filters["number"] = _number_or_dash
     environment.filters["digits"] = _digits_or_dash
-    return environment.get_template(f"{name}.html.jinja")
+    return environment
 
 
 def _safe_if_text(value: object) -> object:
