@@ -18,12 +18,10 @@ from torch import nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-import mechclust.commands.check.chance
 import mechclust.commands.check.model
 from mechclust.commands.check import check_model
-from mechclust.commands.check.chance import Chance, ChanceTest, chance_of_untrained
-from mechclust.commands.check.hooks import attention_rows, hook_points
-from mechclust.commands.check.inputs import SELECTORS, CheckedModel, devices_of, dtypes_of
+from mechclust.commands.check.hooks import attention_rows
+from mechclust.commands.check.inputs import CheckedModel, devices_of, dtypes_of
 from mechclust.commands.check.result import Check, CheckReport, NotTried
 from mechclust.commands.check.text import check_beginning_token, text
 from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
@@ -50,10 +48,6 @@ NAMES = [
     "flat memory",
     "tokenizer",
     "beginning of sequence",
-    "chance: clusters",
-    "chance: topics",
-    "chance: CKA",
-    "chance: untrained",
 ]
 READ_ONLY = ("equals, read-only", "equals, fused attention")  # of models of Hugging Face
 TEXT = {"tokenizer", "beginning of sequence"}
@@ -129,19 +123,17 @@ def test_the_topic_transformer_with_attention_that_is_uniform_and_frozen():
     config = TopicTransformerConfig(d_vocab=12, embedding="one-hot", attention="uniform", init_std=0.0)
     report = sound(check_model(build_model(config)), OUR_OWN | {"blocks join", "attention direction"})
     assert "no token changes another token's state" in report["attention direction"].detail
-    assert report["chance: topics"].detail.startswith("attention ratio 1.00 (p ")
 
 
 def test_the_pooling_transformer():
     report = sound(
         check_model(build_model(PoolingTransformerConfig())),
-        OUR_OWN | {"blocks join", "attention direction", "padding", "chance: topics"},
+        OUR_OWN | {"blocks join", "attention direction", "padding"},
     )
     assert report["residual()"].detail.endswith("8x12x2 (pooled)")  # it reads 12 tokens and no other number
     assert report["padding"].detail.startswith(
         "sequences of other lengths are refused (InputError: tokens has shape (1, "
     )
-    assert report["chance: topics"].detail == "one query reads the whole sequence, so words do not attend to words"
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +169,7 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
         load = getattr(mechclust.commands.check.model, name)
         monkeypatch.setattr(mechclust.commands.check.model, name, alone(load))
     report = sound(check_model(str(gpt2)), set())
-    assert len(loaded) == 4  # the reference, the model, the same read-only, an untrained one
+    assert len(loaded) == 3  # the reference, the model, the same read-only
     assert report.model == str(gpt2)
     assert report["model"].detail.startswith("TransformerBridge (GPT2LMHeadModel): ")
     assert report["tokenizer"].detail == (
@@ -210,13 +202,6 @@ def test_a_loaded_model(gpt2):
     report = sound(check_model(load_pretrained(gpt2)), {"equals, fused attention"})
     assert report.model == "TransformerBridge"
     assert report["equals, fused attention"].detail == "its attention is eager, so that probes read patterns"
-
-
-def test_a_model_that_cannot_be_drawn_anew():
-    report = check_model(Tiny())
-    assert report["chance: untrained"].detail == (
-        "it is not known how to draw this model's weights; give its name or directory instead"
-    )
 
 
 def test_a_file_from_save_model(tiny_model, tmp_path):
@@ -288,23 +273,19 @@ class Tiny(HookedRootModule):
         return block.hook_resid_post(x)
 
 
-TINY = {*OUR_OWN, "chance: untrained"}
-
-
 @pytest.fixture
 def fails(monkeypatch):
     """Checks a broken model; gives the first check that fails, which is the only one but for ``also``.
 
-    To save time memory is looked at where it is meant, and chance levels of CKA are rougher.
+    To save time memory is looked at where it is meant.
     """
 
     def check(model, *also, memory=False, not_tried=()):
         with monkeypatch.context() as patch:
-            patch.setattr(mechclust.commands.check.chance, "N_PAIRINGS", 19)
             if not memory:
                 patch.setitem(mechclust.commands.check.model._ATTEMPTS, "flat memory", lambda checked: (True, ""))
             report = check_model(model)
-        assert verdicts(report, None) == TINY | set(not_tried), str(report)
+        assert verdicts(report, None) == OUR_OWN | set(not_tried), str(report)
         assert not report.passed
         failed = [check for check in report.checks if check.passed is False]
         assert {check.name for check in failed[1:]} == set(also), str(report)
@@ -316,7 +297,7 @@ def fails(monkeypatch):
 def test_the_small_transformer_is_sound_in_few_passes():
     model, passes = Tiny(), []
     model.register_forward_pre_hook(lambda module, args: passes.append(args[0].numel()))
-    sound(check_model(model), TINY)
+    sound(check_model(model), OUR_OWN)
     assert len(passes) <= 50
     assert max(passes) == 64
     assert sum(passes) <= 2000
@@ -367,7 +348,7 @@ class TestHookPoints:
         model = Tiny()
         model.blocks[1].attn.hook_pattern = nn.Identity()
         model.setup()
-        name, text = fails(model, not_tried={"attention rows", "attention direction", "chance: topics"})
+        name, text = fails(model, not_tried={"attention rows", "attention direction"})
         assert name == "attention_pattern()"
         assert text == (
             "no hook point 'blocks.1.attn.hook_pattern' in this model (it has blocks 0-1), but layers [0] have it; "
@@ -381,7 +362,7 @@ class TestHookPoints:
         model.setup()
         report = sound(
             check_model(model),
-            TINY | {"attention_pattern()", "attention rows", "attention direction", "chance: topics"},
+            OUR_OWN | {"attention_pattern()", "attention rows", "attention direction"},
         )
         assert report["attention_pattern()"].detail == (
             "no hook point 'blocks.0.attn.hook_pattern' in this model (it has blocks 0-1), so probes that need "
@@ -394,9 +375,7 @@ class TestHookPoints:
         model.hook_embed = nn.Identity()
         model.setup()
         stream = {"attention direction", "blocks join", "alone as in a batch", "padding"}
-        name, text = fails(
-            model, "residual()", not_tried={*stream, "chance: clusters", "chance: topics", "chance: CKA"}
-        )
+        name, text = fails(model, "residual()", not_tried=stream)
         assert name == "embedding()"
         assert text == (
             "no hook point 'hook_embed' in this model, where probes measure by default; name this model's own hook "
@@ -409,7 +388,7 @@ class TestValues:
         model = Tiny()
         with torch.no_grad():
             model.blocks[1].W[3, 0, 0] = math.nan
-        name, text = fails(model, not_tried=set(NAMES[6:20]))
+        name, text = fails(model, not_tried=set(NAMES[6:]))
         assert name == "finite values"
         assert text.startswith("the weights 'blocks.1.W' hold NaN or infinity; load the checkpoint again")
 
@@ -418,14 +397,14 @@ class TestValues:
             def leave(self, i, block, x):
                 return super().leave(i, block, x / 0 if i else x)
 
-        name, text = fails(Broken(), not_tried=set(NAMES[6:20]))
+        name, text = fails(Broken(), not_tried=set(NAMES[6:]))
         assert name == "finite values"
         assert text == (
             "the activations at 'blocks.1.hook_resid_post' hold NaN or infinity, and probes refuse them; measure in "
             "float32 if this is float32, or look for the cause there"
         )
 
-    UNSTEADY = ("attention direction", "alone as in a batch", "padding", "chance: topics", "chance: CKA")
+    UNSTEADY = ("attention direction", "alone as in a batch", "padding")
 
     def test_dropout_left_on(self, fails):
         class Broken(Tiny):
@@ -447,17 +426,7 @@ class TestValues:
                 self.calls += 1
                 return super().embed(tokens) + self.calls
 
-        model = Broken()
-        assert fails(model, "chance: clusters", not_tried={*self.UNSTEADY, "no trace"})[0] == "same values twice"
-        text = check_model(model)["chance: clusters"].detail
-        assert re.match(
-            r"states at '\S+' cluster by the batch an example was measured in \(ARI \d\.\d+ \(p 0\.002\), ", text
-        )
-        assert text.endswith(
-            " twice): the forward pass keeps state from batch to batch, and clusters found in this model may be of "
-            "that kind; check again with another seed (--seed 1), and if it fails again, do not trust any number "
-            "until you know why"
-        )
+        assert fails(Broken(), not_tried={*self.UNSTEADY, "no trace"})[0] == "same values twice"
 
     def test_a_state_that_the_same_batch_does_not_show(self, fails):
         class Broken(Tiny):
@@ -468,7 +437,7 @@ class TestValues:
                     self.last, self.drift = tokens, self.drift + 5.0
                 return super().embed(tokens) + self.drift
 
-        assert fails(Broken(), "chance: clusters", not_tried=self.UNSTEADY)[0] == "same values twice"
+        assert fails(Broken(), not_tried=self.UNSTEADY)[0] == "same values twice"
 
     @pytest.mark.parametrize("side", ["too small", "negative"])
     def test_attention_rows(self, fails, side):
@@ -577,7 +546,7 @@ class TestValues:
             def places(self, mask):
                 return self.W_pos[: mask.shape[1]]
 
-        text = sound(check_model(Absolute()), TINY)["padding"].detail
+        text = sound(check_model(Absolute()), OUR_OWN)["padding"].detail
         assert re.search(r"; on the left \d\.\d+: this model counts positions from the padding, so pad your own", text)
 
     def test_no_mask_at_all_is_not_tried(self):
@@ -585,7 +554,7 @@ class TestValues:
             def forward(self, tokens):
                 return super().forward(tokens)
 
-        text = sound(check_model(Unpadded()), TINY | {"padding"})["padding"].detail
+        text = sound(check_model(Unpadded()), OUR_OWN | {"padding"})["padding"].detail
         assert text.startswith("padded batches are refused (TypeError: ")
         assert text.endswith("; give batches of sequences of one length")
 
@@ -733,7 +702,7 @@ class TestTraces:
                     self.table = torch.zeros(1000)
                 return super().embed(tokens)
 
-        sound(check_model(Cached()), TINY)
+        sound(check_model(Cached()), OUR_OWN)
 
     def test_nothing_is_left_behind(self):
         """Of the model given, and of the process."""
@@ -751,108 +720,6 @@ class TestTraces:
         assert hooks == {name: len(module._forward_hooks) for name, module in model.named_modules()}
         assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
         assert check_model(model) == first  # and the same again
-
-
-class TestChance:
-    def checked(self, model, seed=0):
-        checked = CheckedModel(model, None, seed)
-        for selector in SELECTORS:
-            with contextlib.suppress(InputError):
-                hook_points(checked, selector)
-        return checked
-
-    def test_an_untrained_model_that_drifts(self):
-        class Broken(Tiny):
-            calls = 0
-
-            def embed(self, tokens):
-                self.calls += 1
-                return super().embed(tokens) + self.calls
-
-        passed, text = chance_of_untrained(lambda seed: Broken(), self.checked(Tiny()))
-        assert passed is False
-        assert "cluster by the batch an example was measured in" in text
-
-    def test_a_sound_model_passes_with_every_seed(self):
-        """A false alarm needs two p-values of 1 in 500 (1 in 100 for CKA) at one place."""
-        smallest = []
-        for seed in range(5):
-            chance = Chance(self.checked(Tiny(), seed))
-            assert chance.clusters()[0]
-            assert chance.topics()[0]
-            assert chance.cka()[0]
-            smallest += [test.p for test in chance.draw(0).clusters.values()]
-        assert 0.3 < np.mean(smallest) < 0.7  # the p-values are those of chance
-
-    def test_values_that_differ_from_pass_to_pass(self):
-        class Broken(Tiny):
-            def embed(self, tokens):
-                return super().embed(tokens) + torch.randn(8)
-
-            def leave(self, i, block, x):
-                return super().leave(i, block, F.dropout(x, 0.2, training=True))
-
-        passed, text = Chance(self.checked(Broken())).cka()
-        assert passed is False
-        assert re.match(
-            r"cka of the model with itself differs from 1 by 0\.\d+: values differ from pass to pass, and no ", text
-        )
-
-    @pytest.mark.parametrize(
-        ("kind", "method", "name", "text"),
-        [
-            (
-                "topics",
-                "topics",
-                "ratio",
-                "attention prefers words of the same topic where topics are random (attention",
-            ),
-            (
-                "noise",
-                "cka",
-                "hook_embed",
-                "states at 'hook_embed' are like 64 random features (debiased CKA 0.90 (p 0.002",
-            ),
-            (
-                "clusters",
-                "clusters",
-                "a by random",
-                "states at 'a' cluster by labels drawn at random (ARI 0.90 (p 0.002)",
-            ),
-        ],
-    )
-    def test_odd_once_is_chance_and_odd_twice_is_not(self, monkeypatch, kind, method, name, text):
-        """Labels are random whatever the model does, so that only a planted draw can look odd."""
-        chance = Chance(self.checked(Tiny()))
-        for again, passes in ((0.9, True), (0.002, False)):
-            draws = [chance._draws.get(i) or chance.draw(i) for i in (0, 1)]
-            for draw, p in zip(draws, (0.002, again), strict=True):
-                odd = {name: ChanceTest(0.9, p)}
-                chance._draws[draw.number] = SimpleNamespace(
-                    **{
-                        "names": draw.names,
-                        "number": draw.number,
-                        "batches": draw.batches,
-                        "biased": {name: 0.5},
-                        kind: odd,
-                    }
-                )
-            passed, detail = getattr(chance, method)()
-            assert passed is passes
-            assert passes or detail.startswith(text)
-
-    def test_states_that_are_all_the_same(self):
-        class Constant(Tiny):
-            def embed(self, tokens):
-                return super().embed(tokens * 0)
-
-        passed, text = Chance(self.checked(Constant())).cka()
-        assert passed is True
-        assert text == "compared neither with itself nor with random features, since all states are the same"
-
-    def test_too_few_words_for_topics(self):
-        with pytest.raises(NotTried, match=r"^2 ordinary tokens; topics need at least 3$"):
-            Chance(self.checked(build_model(ModelConfig(**{**SHAPE, "d_vocab": 2})))).topics()
 
 
 # ---- tokenizers ----
@@ -1023,7 +890,7 @@ class TestPlaced:
         """Weights of 8 bits have no rounding of their own; what is computed has."""
         model = Tiny()
         model.codes = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
-        sound(check_model(model), TINY)
+        sound(check_model(model), OUR_OWN)
 
 
 # ---- what cannot be checked ----
