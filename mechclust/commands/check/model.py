@@ -20,7 +20,7 @@ from mechclust.commands.check.inputs import SELECTORS, CheckedModel
 from mechclust.commands.check.reference import Reference, take_reference
 from mechclust.commands.check.result import Check, CheckReport, NotTried
 from mechclust.commands.check.text import check_beginning_token, text
-from mechclust.commands.check.traces import flat_memory, no_trace
+from mechclust.commands.check.traces import no_trace
 from mechclust.commands.settings import Dtype
 from mechclust.jobs import progress_bar
 from mechclust.models import load_pretrained
@@ -47,7 +47,6 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "alone as in a batch": check_same_alone,
     "padding": check_padding,
     "no trace": no_trace,
-    "flat memory": flat_memory,
     "tokenizer": text,
     "beginning of sequence": check_beginning_token,
 }
@@ -72,12 +71,11 @@ class _Break(NamedTuple):
 
 
 _TEXT = ("tokenizer", "beginning of sequence")
-_TRACES = ("no trace", "flat memory")
 _BREAKS = {
     "finite values": _Break("some values are not finite (finite values says which)", _TEXT),
     "same values twice": _Break(
         "values differ from pass to pass (same values twice says which)",
-        ("attention rows", "blocks join", *_TRACES, *_TEXT),
+        ("attention rows", "blocks join", "no trace", *_TEXT),
     ),
 }
 _WAYS_OUT = {
@@ -114,9 +112,9 @@ def check_model(
     hook points exist, fire once and have the documented shapes; weights and activations are finite; attention rows sum
     to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit, and are
     equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random states;
-    memory is flat; and the tokenizer fits.
+    and the tokenizer fits.
 
-    Cost: about 40 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
+    Cost: about 30 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
     most of them on 2; seconds for a small model. Memory: one model at a time if it is given by name.
 
     Args:
