@@ -108,7 +108,7 @@ def check_model(
 ) -> CheckReport:
     """Check everything that probes need of a model, without changing the model or the process.
 
-    Logits, states and attention are plain Hugging Face's, with padding on either side, with and without an adapter;
+    Logits, states and attention are plain Hugging Face's, with and without padding, with and without an adapter;
     hook points exist, fire once and have the documented shapes; weights and activations are finite; attention rows sum
     to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit, and are
     equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random states;

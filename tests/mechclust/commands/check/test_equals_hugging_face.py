@@ -16,7 +16,7 @@ import mechclust.models.adapters
 from mechclust.commands.check import check_model
 from mechclust.commands.check.equal import allowed_rounding, equals_hugging_face
 from mechclust.commands.check.inputs import CheckedModel
-from mechclust.commands.check.reference import AS_IT_IS, FROM_THE_MASK, take_reference
+from mechclust.commands.check.reference import take_reference
 from mechclust.commands.check.result import NotTried
 from mechclust.models import ModelConfig, build_model, load_pretrained
 from mechclust.models.adapters import set_adapter
@@ -114,16 +114,6 @@ def test_families(models, family, row):
         found.detail,
     )
     assert "(allowed 2.1e-05 in float32)" in found.detail
-
-
-def test_which_positions_are_counted_on_the_left(models, row):
-    """Both are Hugging Face's own. Rotary positions are relative, so that there is nothing to say."""
-    assert re.search(
-        r"\(allowed \S+ in float32\); on the left positions are counted from the first real token, as by generate "
-        r"\(Hugging Face's bare forward pass counts padding too, and is 0\.\d+ away\)$",
-        row(models("gpt2")).detail,
-    )
-    assert "on the left positions" not in row(models("llama")).detail
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", "0.054"), ("float16", "0.0068")])
@@ -357,10 +347,9 @@ class TestFaults:
         text = planted(models("bert"), change)
         assert text.startswith("padded on the right: the logits are ")
         assert text.endswith(
-            "padding changes what this model computes, and not what Hugging Face computes; pad on the left, or give "
-            "batches of sequences of one length"
+            "padding changes what this model computes, and not what Hugging Face computes; give batches of "
+            "sequences of one length"
         )
-        assert planted(models("llama"), change).startswith("padded on the left: ")  # causal: blind to what comes later
 
     def test_values_that_are_no_numbers(self, planted, models):
         def change(model):
@@ -465,16 +454,11 @@ class TestReference:
     def test_it_reads_what_hugging_face_gives(self, models):
         plain = in_memory(models("gpt2"))
         reference = take_reference(plain, None, 0)
-        assert [case.padded for case in reference.cases] == ["", "right", "left"]
-        assert [list(case.by_positions) for case in reference.cases] == [
-            [AS_IT_IS],
-            [AS_IT_IS],
-            [AS_IT_IS, FROM_THE_MASK],
-        ]
+        assert [case.is_padded for case in reference.cases] == [False, True]
         assert reference.base == []
         assert (reference.dtype, reference.weights) == (torch.float32, "float32")
         case = reference.cases[0]
-        values = case.by_positions[AS_IT_IS]
+        values = case.values
         with torch.inference_mode():
             out = plain(case.batch.tokens, output_hidden_states=True, output_attentions=True)
             normed = plain.transformer.ln_f(values.states[2])  # the last is the block's own, before the final norm
