@@ -22,7 +22,7 @@ import mechclust.commands.check.model
 from mechclust.commands.check import check_model
 from mechclust.commands.check.hooks import attention_rows
 from mechclust.commands.check.inputs import CheckedModel, devices_of, dtypes_of
-from mechclust.commands.check.result import Check, CheckReport, NotTried
+from mechclust.commands.check.result import Check, CheckReport
 from mechclust.commands.check.text import check_beginning_token, text
 from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
 from mechclust.models.sizes import ModelShape
@@ -157,10 +157,7 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
     assert len(loaded) == 3  # the reference, the model, the same read-only
     assert report.model == str(gpt2)
     assert report["model"].detail.startswith("TransformerBridge (GPT2LMHeadModel): ")
-    assert report["tokenizer"].detail == (
-        "3 texts come back as they were; no special tokens are added; padded with <pad> (id 0); the last real token is "
-        "found"
-    )
+    assert report["tokenizer"].detail == ("no special tokens are added; padded with <pad> (id 0)")
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "roberta"])
@@ -656,27 +653,10 @@ def tokenizer_of(gpt2):
     return AutoTokenizer.from_pretrained(gpt2)
 
 
-class Changed:
-    """A tokenizer with another way to read."""
-
-    def __init__(self, tokenizer, read):
-        self.tokenizer, self.read = tokenizer, read
-
-    def __getattr__(self, name):
-        return getattr(self.tokenizer, name)
-
-    def __call__(self, text, **options):
-        found = self.tokenizer(text, **options)["input_ids"]
-        return {"input_ids": self.read(found) if isinstance(text, str) else [self.read(ids) for ids in found]}
-
-
 class TestTokenizers:
     def checked(self, tokenizer, d_vocab=22):
         model = build_model(ModelConfig(**{**SHAPE, "d_vocab": d_vocab}))
-        try:
-            return Check("tokenizer", *text(CheckedModel(model, tokenizer, 0)))
-        except NotTried as reason:
-            return Check("tokenizer", None, str(reason))
+        return Check("tokenizer", *text(CheckedModel(model, tokenizer, 0)))
 
     def test_the_right_one(self, gpt2):
         assert self.checked(tokenizer_of(gpt2)).passed
@@ -718,28 +698,6 @@ class TestTokenizers:
             check = self.checked(tokenizer, d_vocab=24)
             assert check.passed
             assert said in check.detail
-
-    def test_texts_that_do_not_come_back(self, gpt2):
-        other = Changed(tokenizer_of(gpt2), lambda ids: [i - 1 if i > 2 else i for i in ids])
-        check = self.checked(other)
-        assert check.passed is False
-        assert re.match(
-            r"'w\d+ w\d+' comes back from 2 ids as 'w\d+ w\d+': the model would read another text", check.detail
-        )
-        assert check.detail.endswith("save the tokenizer again with the model, tokenizer.save_pretrained (and 2 more)")
-
-    def test_ids_that_differ_from_call_to_call(self, gpt2):
-        calls = iter(range(10**6))
-        dropping = Changed(tokenizer_of(gpt2), lambda ids: ids + [0] * (next(calls) % 2))  # padding decodes to nothing
-        check = self.checked(dropping)
-        assert check.passed is False
-        assert "the tokenizer gives different ids each time; use another one" in check.detail
-
-    def test_no_words(self, gpt2):
-        blind = Changed(tokenizer_of(gpt2), lambda ids: [1 for _ in ids])
-        check = self.checked(blind)
-        assert check.passed is None
-        assert check.detail == "0 plain words among 20 ordinary tokens of the vocabulary: too few to write a text with"
 
     def test_no_pad_token(self, gpt2):
         tokenizer = tokenizer_of(gpt2)
