@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
@@ -38,6 +38,8 @@ from tasks.settings import Seed, check_settings
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
 _Attempt = Callable[[], CheckFields]
 _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
+    "tokenizer": text,
+    "beginning of sequence": check_beginning_token,
     "finite values": finite_values,
     "same values twice": check_repeats,
     "equals Hugging Face": None,  # needs the reference too
@@ -47,9 +49,8 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "alone as in a batch": check_same_alone,
     "padding": check_padding,
     "no trace": no_trace,
-    "tokenizer": text,
-    "beginning of sequence": check_beginning_token,
 }
+_LAST_IF_FAILED = ("finite values", "same values twice")  # the later checks need such values
 
 _Compare = Callable[[CheckedModel, Reference | str], tuple[bool, str]]
 _READ_ONLY: dict[str, _Compare] = {
@@ -58,26 +59,6 @@ _READ_ONLY: dict[str, _Compare] = {
 }
 
 
-class _Break(NamedTuple):
-    """A failure that keeps other checks from saying anything.
-
-    Attributes:
-        reason: why they are not made.
-        possible: checks that can be made nevertheless.
-    """
-
-    reason: str
-    possible: Collection[str]
-
-
-_TEXT = ("tokenizer", "beginning of sequence")
-_BREAKS = {
-    "finite values": _Break("some values are not finite (finite values says which)", _TEXT),
-    "same values twice": _Break(
-        "values differ from pass to pass (same values twice says which)",
-        ("attention rows", "blocks join", "no trace", *_TEXT),
-    ),
-}
 _WAYS_OUT = {
     "device": "move it with model.to(...)",
     "dtype": "change it with model.to(...)",
@@ -301,18 +282,15 @@ def _checks(subject: _Subject) -> Iterator[Check]:
         return
     for selector in SELECTORS:
         yield _tried(f"{selector}", partial(hook_points, checked, selector))
-    attempts = _attempts(subject)
-    reason = ""
-    possible: Collection[str] = attempts
-    for name, attempt in attempts.items():
-        check = _tried(name, attempt) if name in possible else Check(name, None, reason)
-        if check.passed is False and name in _BREAKS:
-            reason, possible = _BREAKS[name]
+    for name, attempt in _attempts(subject).items():
+        check = _tried(name, attempt)
         yield check
+        if check.passed is False and name in _LAST_IF_FAILED:
+            return
     if subject.forget:
         checked.model = None
         gc.collect()
-    yield from _read_only_checks(subject, reason)
+    yield from _read_only_checks(subject)
 
 
 def _attempts(subject: _Subject) -> dict[str, _Attempt]:
@@ -340,14 +318,14 @@ def _swap(model: Any, folder: str, put: bool) -> None:
     set_adapter(model, folder if put else None)
 
 
-def _read_only_checks(subject: _Subject, reason: str) -> Iterator[Check]:
-    """Compare the other way in which a model of Hugging Face is read, unless a reason says why that is no use."""
+def _read_only_checks(subject: _Subject) -> Iterator[Check]:
+    """Compare the other way in which a model of Hugging Face is read."""
     reference = subject.known.reference
     if subject.load_read_only is None or isinstance(reference, str):
         return
     load = cache(partial(_loaded_read_only, subject.load_read_only, subject.checked))
     for name, compare in _READ_ONLY.items():
-        yield Check(name, None, reason) if reason else _tried(name, partial(_compared, compare, load, reference))
+        yield _tried(name, partial(_compared, compare, load, reference))
 
 
 def _loaded_read_only(load: Callable[[], Any], checked: CheckedModel) -> CheckedModel:
