@@ -7,7 +7,7 @@
 4. ``batches``: does an example give the same values alone, in a batch and with padding?
 5. ``traces``: does measuring leave hooks, flags or random states behind?
 6. ``text``: does the tokenizer belong to the model?
-7. ``result`` shows one row for each check, as text, readings, HTML or a data frame.
+7. ``result`` shows one row for each check, as text, HTML or a data frame.
 """
 
 from mechclust.commands.check.model import check_model as check_model

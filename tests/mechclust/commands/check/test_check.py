@@ -892,17 +892,6 @@ class TestReport:
         assert frame["passed"].isna().tolist() == [False, False, True]
         assert frame["passed"].dtype == "boolean"
 
-    def test_as_readings(self):
-        report = CheckReport("m", [Check("first", True, "choose", note=True), *self.report.checks])
-        assert report.headline == "m: 2 passed, 1 failed, 1 not tried"
-        assert [(reading.what, reading.value) for reading in report.readings] == [
-            ("first", "note"), ("first", "ok"), ("the second", "FAILED"), ("third", "not tried"),
-        ]  # fmt: skip
-        assert report.sentences[0] == report.headline
-        assert report.sentences[-1] == "third: not tried. no reason"
-        assert report.caveats == ["choose"]
-        assert report.title == "Can numbers from m be trusted?"
-
     def test_by_name(self):
         assert self.report["third"].detail == "no reason"
         assert not self.report.passed
