@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from mechclust.models.plain_model import plain_model
@@ -71,23 +71,20 @@ def weight_sketch(model: Any) -> WeightSketch:
     return WeightSketch(str(digest.hexdigest()), str(shapes.hexdigest()), torch.cat(samples))
 
 
-def constant_sketch_values(model: Any) -> Bool[Tensor, "sampled"]:
-    """Mark the values of a model's sketch that belong to constant weights, such as zero biases.
+def has_random_weights(model: Any) -> bool:
+    """Return whether every bias and normalisation weight holds a single number, as before the first step.
 
-    Args:
-        model: as for ``weight_sketch``.
+    Models without such weights count as trained.
 
     Example:
-        >>> _ = torch.nn.init.zeros_((layer := torch.nn.Linear(3, 2)).bias)
-        >>> constant_sketch_values(layer).sum()
-        tensor(2)
+        >>> layer = torch.nn.Linear(3, 2)
+        >>> drawn = has_random_weights(layer)
+        >>> _ = torch.nn.init.zeros_(layer.bias)
+        >>> drawn, has_random_weights(layer)
+        (False, True)
     """
-    parts = []
-    for _, weight in sketched_weights(model):
-        flat = weight.detach().reshape(-1)
-        constant = len(flat) > 1 and bool((flat == flat[0]).all())
-        parts.append(torch.full((min(len(flat), PER_WEIGHT),), constant))
-    return torch.cat(parts)
+    vectors = [weight for _, weight in sketched_weights(model) if weight.ndim == 1 and len(weight) > 1]
+    return bool(vectors) and all(bool((vector == vector[0]).all()) for vector in vectors)
 
 
 def sketched_weights(model: Any) -> list[tuple[str, Shaped[Tensor, "..."]]]:

@@ -25,7 +25,7 @@ from mechclust.commands.parts import shard_rows
 from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.plain_model import plain_model
-from mechclust.models.sketch import WeightSketch, sketched_weights, weight_sketch
+from mechclust.models.sketch import WeightSketch, has_random_weights, sketched_weights, weight_sketch
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
 from probes.engine.devices import device_of
@@ -40,6 +40,7 @@ from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
 MAX_ATTENTION_TOKENS = 32  # of a prompt whose attention is shown
+_FORMAT = 2  # of facts.json
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class CheckpointJob:
     def key(self) -> str:
         """Digest of everything that the files here depend on, the checkpoint's files included."""
         config = self.config
-        settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
+        settings: list[Any] = [_FORMAT, config.dtype, config.quantize, config.adapter, config.readout]
+        settings += [sorted(self.inputs.words)]
         settings += [config.heads] if "heads" in config.measured else []
         settings += [config.n_permutations, config.n_resamples, config.seed] if "topics" in config.measured else []
         settings += [repr(config.registered(name)) for name in config.others]
@@ -107,6 +109,11 @@ class CheckpointJob:
         values = read_safetensors(self.folder / "sketch.safetensors")[0]["values"]
         sketch = WeightSketch(facts["weights"], facts["shapes"], values)
         return Identity(self.name, sketch, facts["config"], facts["tokenizer"])
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Return whether the checkpoint was not trained."""
+        return bool(read_json(self.folder / "facts.json")["random"])
 
     @property
     def attention(self) -> dict[int, PatternBytes]:
@@ -153,6 +160,7 @@ class CheckpointJob:
             "key": self.key,
             "weights": sketch.digest,
             "shapes": sketch.shapes,
+            "random": has_random_weights(model),
             "config": json.loads(json.dumps(fingerprinted_settings(plain_model(model).config), default=str)),
             "tokenizer": tokenizer and tokenizer_digest(tokenizer, self.inputs.prompts.prompts, self.config),
         }
