@@ -25,7 +25,7 @@ from mechclust.commands.parts import shard_rows
 from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.plain_model import plain_model
-from mechclust.models.sketch import WeightSketch, has_random_weights, sketched_weights, weight_sketch
+from mechclust.models.weight_digest import has_random_weights, named_weights, weights_digest
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
 from probes.engine.devices import device_of
@@ -106,9 +106,7 @@ class CheckpointJob:
     def identity(self) -> Identity:
         """Weights, configuration and tokenizer of the checkpoint."""
         facts = read_json(self.folder / "facts.json")
-        values = read_safetensors(self.folder / "sketch.safetensors")[0]["values"]
-        sketch = WeightSketch(facts["weights"], facts["shapes"], values)
-        return Identity(self.name, sketch, facts["config"], facts["tokenizer"])
+        return Identity(self.name, facts["weights"], facts["config"], facts["tokenizer"])
 
     @property
     def has_random_weights(self) -> bool:
@@ -153,13 +151,10 @@ class CheckpointJob:
         if words:
             patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
             write_safetensors(self.folder / "attention.safetensors", patterns, {})
-        sketch = weight_sketch(model)
-        write_safetensors(self.folder / "sketch.safetensors", {"values": sketch.values}, {})
         tokenizer = own_tokenizer(self.checkpoint, self.config) if self.own_tokenizer else None
         facts = {
             "key": self.key,
-            "weights": sketch.digest,
-            "shapes": sketch.shapes,
+            "weights": weights_digest(model),
             "random": has_random_weights(model),
             "config": json.loads(json.dumps(fingerprinted_settings(plain_model(model).config), default=str)),
             "tokenizer": tokenizer and tokenizer_digest(tokenizer, self.inputs.prompts.prompts, self.config),
@@ -204,7 +199,7 @@ class CheckpointJob:
 
 def _check_finite(model: Any, name: str) -> None:
     """Refuse a checkpoint whose weights are not numbers."""
-    for weight_name, weight in sketched_weights(model):
+    for weight_name, weight in named_weights(model):
         if weight.is_floating_point() and not bool(weight.isfinite().all()):
             raise InputError(
                 f"checkpoint {quoted(name)} has NaN or infinity in the weight {weight_name!r}; leave this checkpoint "

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust import load_pretrained, measure_history
-from mechclust.models.sketch import has_random_weights, sketched_weights
+from mechclust.models.weight_digest import has_random_weights, named_weights
 from tasks import InputError
 from tests.mechclust.commands.history.made import rows
 
@@ -33,7 +33,7 @@ def test_trained_models(trained_series, step):
 def test_one_number_that_changed(gpt2):
     model = load_pretrained(gpt2, untrained=True)
     with torch.no_grad():
-        next(weight for name, weight in sketched_weights(model) if name.endswith("h.0.ln_1.bias"))[3] = 0.1
+        next(weight for name, weight in named_weights(model) if name.endswith("h.0.ln_1.bias"))[3] = 0.1
     assert not has_random_weights(model)
 
 
