@@ -110,7 +110,6 @@ class JudgedCurve:
         least_p: the smallest corrected p.
         n_relabellings: number of relabellings.
         too_few: whether there are too few relabellings for any layer to be above chance.
-        embedding: the value at layer 0, if that was examined.
         untrained: mean value at that layer for models with random weights, or ``None`` if there are none.
         untrained_best: the highest value of any of them at any layer, and that layer.
     """
@@ -128,7 +127,6 @@ class JudgedCurve:
     least_p: float
     n_relabellings: int
     too_few: bool
-    embedding: float | None
     untrained: float | None
     untrained_best: tuple[float, int] | None
 
@@ -209,7 +207,6 @@ def _judge_curve(table: pd.DataFrame, columns: CurveColumns, n_relabellings: int
     needed = least_permutations_for_p_values(1 if jointly else len(table))
     at_least_possible_p = n_relabellings < needed and p.min() <= 1.5 / (1 + n_relabellings)
     layer = table["layer"]
-    embedding = table.loc[layer == 0, value]
     untrained, untrained_best = _random_weights(table, best, columns.untrained)
     return JudgedCurve(
         value=float(best[value]),
@@ -225,7 +222,6 @@ def _judge_curve(table: pd.DataFrame, columns: CurveColumns, n_relabellings: int
         least_p=float(np.nanmin(p_corrected)) if np.isfinite(p_corrected).any() else np.nan,
         n_relabellings=n_relabellings,
         too_few=bool(not above.any() and (p.isna().all() or at_least_possible_p)),
-        embedding=float(embedding.iloc[0]) if len(embedding) else None,
         untrained=untrained,
         untrained_best=untrained_best,
     )
