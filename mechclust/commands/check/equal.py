@@ -13,8 +13,7 @@ it is, since it is a share already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -91,22 +90,16 @@ def allowed_rounding(dtype: torch.dtype, n_layers: int, *, merged: bool = False)
 
 def bound_of(reference: Reference) -> float:
     """Return the largest difference from Hugging Face that is rounding."""
-    return allowed_rounding(reference.dtype, reference.cases[0].values.n_layers, merged=bool(reference.base))
+    return allowed_rounding(reference.dtype, reference.cases[0].values.n_layers, merged=bool(reference.base_outputs))
 
 
-def equals_hugging_face(
-    checked: CheckedModel,
-    reference: Reference | str,
-    note: str = "",
-    swap: Callable[[bool], None] | None = None,
-) -> tuple[bool, str]:
-    """Check that logits, states and attention are Hugging Face's, also with padding and without the adapter.
+def equals_hugging_face(checked: CheckedModel, reference: Reference | str, note: str = "") -> tuple[bool, str]:
+    """Check that logits, states and attention are Hugging Face's, also with padding.
 
     Args:
         checked: the model.
         reference: Hugging Face's values, or why they are not known.
         note: a caveat on the reference.
-        swap: takes the adapter out (``False``) or puts it in again (``True``); ``None`` if it stays.
     """
     if isinstance(reference, str):
         raise NotTried(reference)
@@ -114,41 +107,17 @@ def equals_hugging_face(
     comparisons, refused = _compare_cases(checked, reference.cases)
     wrong = _first_wrong(comparisons, bound)
     if wrong is not None:
-        return False, _failure(wrong, bound, checked, reference, "with the adapter" if reference.base else "")
+        return False, _failure(wrong, bound, checked, reference, "with the adapter" if reference.base_outputs else "")
     adapter = ""
-    if reference.base:
+    if reference.base_outputs:
         effect = _adapter_effect(reference, comparisons[0])
         if effect.is_lost:
             return False, (
                 f"with the adapter: the output is the base's, {effect.size:.2g} of its length away; {_ADAPTER_LOST}"
             )
         adapter = _effect_text(effect, reference)
-        if swap is not None:
-            without, trouble = _without_adapter(checked, reference, bound, comparisons[0], swap)
-            if trouble:
-                return False, trouble
-            comparisons += without
-    equal = _success(comparisons, bound, reference, swapped=swap is not None)
+    equal = _success(comparisons, bound, reference)
     return True, f"{equal}{''.join(refused)}{adapter}{note}"
-
-
-def _without_adapter(
-    checked: CheckedModel, reference: Reference, bound: float, before: _Compared, swap: Callable[[bool], None]
-) -> tuple[list[_Compared], str]:
-    """Compare without the adapter, and put it in again; return the comparisons, and the fault, if there is one."""
-    with _taken_out(swap):
-        comparisons, _ = _compare_cases(checked, reference.base)
-    wrong = _first_wrong(comparisons, bound)
-    if wrong is not None:
-        return comparisons, _failure(wrong, bound, checked, reference, "without the adapter")
-    again = _compare(checked, reference.cases[0])
-    if torch.equal(again.output, before.output):
-        return comparisons, ""
-    return comparisons, (
-        "after the adapter was taken out and put in again the output differs by up to "
-        f"{float((again.output - before.output).abs().max()):.2g}: swapping adapters changes the model; load it again "
-        "for each adapter"
-    )
 
 
 def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple[bool, str]:
@@ -165,7 +134,7 @@ def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple
     wrong = _first_wrong(comparisons, bound)
     if wrong is not None:
         return False, _failure(wrong, bound, checked, reference, "read-only, as clusters and compare read it")
-    equal = _success(comparisons, bound, reference, swapped=False)
+    equal = _success(comparisons, bound, reference)
     return True, f"as clusters and compare read it: {equal}{''.join(refused)}"
 
 
@@ -285,7 +254,7 @@ class _AdapterEffect(NamedTuple):
 
 def _adapter_effect(reference: Reference, compared: _Compared) -> _AdapterEffect:
     output = compared.output.double().flatten()
-    outputs = zip(reference.cases[0].values.outputs, reference.base[0].values.outputs, strict=True)
+    outputs = zip(reference.cases[0].values.outputs, reference.base_outputs, strict=True)
     fitting = [(tuned, base) for tuned, base in outputs if tuned.numel() == output.numel()]
     if not fitting:  # of another shape, which is said elsewhere
         return _AdapterEffect(0.0, 0.0, 0.0, 1.0)
@@ -306,15 +275,6 @@ def _effect_text(effect: _AdapterEffect, reference: Reference) -> str:
     if effect.size > 4 * effect.to_tuned:
         return text
     return f"{text}, which rounding in {_named(reference.dtype)} hides: check in float32 too"
-
-
-@contextmanager
-def _taken_out(swap: Callable[[bool], None]) -> Iterator[None]:
-    swap(False)
-    try:
-        yield
-    finally:
-        swap(True)
 
 
 def _first_wrong(comparisons: list[_Compared], bound: float) -> _Compared | None:
@@ -364,7 +324,7 @@ def _meaning(wrong: _Compared, checked: CheckedModel, reference: Reference, adap
     return f"numbers from it are not those of this checkpoint; {_READ_WITH_HUGGING_FACE}"
 
 
-def _success(comparisons: list[_Compared], bound: float, reference: Reference, *, swapped: bool) -> str:
+def _success(comparisons: list[_Compared], bound: float, reference: Reference) -> str:
     """Name the equal values, and their tolerance."""
     output = _largest([compared.differences[-1] for compared in comparisons])
     below = list(chain.from_iterable(compared.differences[:-1] for compared in comparisons))
@@ -374,12 +334,10 @@ def _success(comparisons: list[_Compared], bound: float, reference: Reference, *
     padding = "; without padding"
     if any(compared.is_padded for compared in comparisons):
         padding += ", padded on the right"
-    adapters = ""
-    if reference.base:
-        adapters = ", with the adapter (unmerged by peft)" + (" and without it" if swapped else "")
+    adapter = ", with the adapter (unmerged by peft)" if reference.base_outputs else ""
     largest = " of the largest" if output.distance else ""
     return (
-        f"{output.where} of {reference.model} {_within(output.distance)}{largest}{inside}{padding}{adapters} "
+        f"{output.where} of {reference.model} {_within(output.distance)}{largest}{inside}{padding}{adapter} "
         f"(allowed {bound:.2g} in {_named(reference.dtype)})"
     )
 

@@ -89,7 +89,7 @@ def check_model(
 ) -> CheckReport:
     """Check everything that probes need of a model, without changing the model or the process.
 
-    Logits, states and attention are plain Hugging Face's, with and without padding, with and without an adapter;
+    Logits, states and attention are plain Hugging Face's, with and without padding;
     hook points exist, fire once and have the documented shapes; weights and activations are finite; attention rows sum
     to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit, and are
     equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random states;
@@ -165,12 +165,10 @@ class _Known(NamedTuple):
     Attributes:
         reference: the values, or why they are not known.
         note: a caveat on them.
-        swaps: whether the adapter may be taken out and put in again.
     """
 
     reference: Reference | str
     note: str = ""
-    swaps: bool = False
 
 
 class _Subject(NamedTuple):
@@ -226,7 +224,7 @@ def _reference(model: ResolvedModel, options: dict[str, Any], seed: int) -> _Kno
     reference = _take(plain, tokenizer, seed)
     del plain
     gc.collect()
-    return _Known(reference, swaps=True)
+    return _Known(reference)
 
 
 def _shared_reference(model: Any, plain: Any, tokenizer: Any, seed: int) -> _Known:
@@ -306,16 +304,7 @@ def _runs(checked: CheckedModel) -> tuple[bool, str]:
 
 
 def _equals(subject: _Subject) -> tuple[bool, str]:
-    """Compare with Hugging Face, also without the adapter."""
-    checked = subject.checked
-    known = subject.known
-    folder = adapter_of(checked.model)
-    swap = partial(_swap, checked.model, folder) if known.swaps and folder else None
-    return equals_hugging_face(checked, known.reference, known.note, swap)
-
-
-def _swap(model: Any, folder: str, put: bool) -> None:
-    set_adapter(model, folder if put else None)
+    return equals_hugging_face(subject.checked, subject.known.reference, subject.known.note)
 
 
 def _read_only_checks(subject: _Subject) -> Iterator[Check]:

@@ -70,14 +70,14 @@ class Reference:
         dtype: dtype of the values; the coarsest if there are several.
         weights: dtypes of the weights, in words.
         cases: batches without padding and padded on the right.
-        base: the cases without the adapter; empty if there is none.
+        base_outputs: outputs without the adapter for the first case; empty if there is no adapter.
     """
 
     model: str
     dtype: torch.dtype
     weights: str
     cases: list[ReferenceCase]
-    base: list[ReferenceCase]
+    base_outputs: list[_States]
 
 
 def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
@@ -94,10 +94,10 @@ def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
     batches = _batches(model, tokenizer, seed)
     with torch.inference_mode(), evaluation_mode(plain):
         cases = [ReferenceCase(batch, _values(model, batch)) for batch in batches]
-        base = []
+        base_outputs = []
         if adapted:
             with plain.disable_adapter():
-                base = [ReferenceCase(batch, _values(model, batch)) for batch in batches]
+                base_outputs = _values(model, batches[0]).outputs
     values = cases[0].values
     rounding = {value.dtype: torch.finfo(value.dtype).eps for value in (*values.states.values(), *values.outputs)}
     return Reference(
@@ -105,7 +105,7 @@ def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
         dtype=max(rounding, key=rounding.__getitem__),
         weights=dtypes_of(model),
         cases=cases,
-        base=base,
+        base_outputs=base_outputs,
     )
 
 

@@ -363,10 +363,10 @@ class TestFaults:
 
 class TestAdapters:
     @pytest.mark.parametrize("family", TARGETS)
-    def test_on_and_off(self, models, adapters, family, row):
+    def test_families(self, models, adapters, family, row):
         found = row(models(family), adapter=adapters(family))
         assert found.passed is True, found.detail
-        assert ", with the adapter (unmerged by peft) and without it (allowed 2.1e-05 in float32)" in found.detail
+        assert ", with the adapter (unmerged by peft) (allowed 2.1e-05 in float32)" in found.detail
         assert re.search(r"; the adapter moves the output by [\d.]+ of its length$", found.detail)
 
     @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -401,7 +401,6 @@ class TestAdapters:
         """A weak adapter that is lost in bfloat16: every value is within the bound, all of them together are not."""
         folder = adapters(family, scale)
         assert row(models(family), adapter=folder, dtype="float32").passed is True
-        monkeypatch.setattr(mechclust.commands.check.model, "adapter_of", lambda model: str(folder))
         lose = mechclust.commands.check.model.load_pretrained
         monkeypatch.setattr(
             mechclust.commands.check.model,
@@ -424,28 +423,6 @@ class TestAdapters:
         assert found.passed is True
         assert found.detail.endswith("; the adapter changes no logit here: it is new, or not for these modules")
 
-    def test_an_adapter_that_does_not_come_out_again(self, models, adapters, row, monkeypatch):
-        monkeypatch.setattr(mechclust.commands.check.model, "set_adapter", lambda model, folder: None)
-        found = row(models("llama"), adapter=adapters("llama"))
-        assert found.passed is False
-        assert found.detail.startswith("without the adapter: the logits are ")
-
-    def test_swapping_that_changes_the_model(self, models, adapters, row, monkeypatch):
-        def swap(model, folder):
-            set_adapter(model, folder)
-            if folder is not None:
-                with torch.no_grad():
-                    model.blocks[0].attn.o.weight.add_(1e-6)
-
-        monkeypatch.setattr(mechclust.commands.check.model, "set_adapter", swap)
-        found = row(models("llama"), adapter=adapters("llama"))
-        assert found.passed is False
-        assert re.match(
-            r"after the adapter was taken out and put in again the output differs by up to \S+: swapping "
-            r"adapters changes the model; load it again for each adapter$",
-            found.detail,
-        )
-
 
 # ---- the reference ----
 
@@ -455,7 +432,7 @@ class TestReference:
         plain = in_memory(models("gpt2"))
         reference = take_reference(plain, None, 0)
         assert [case.is_padded for case in reference.cases] == [False, True]
-        assert reference.base == []
+        assert reference.base_outputs == []
         assert (reference.dtype, reference.weights) == (torch.float32, "float32")
         case = reference.cases[0]
         values = case.values
