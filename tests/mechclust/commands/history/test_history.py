@@ -118,7 +118,7 @@ def test_the_report(measured):
     assert '"heads":[["L0H0","L0H1"],["L1H0","L1H1"]]' in page
     assert (out / "history.csv").exists()
     assert (out / "crossings.csv").exists()
-    for name in ("clusters_map", "clusters_by_checkpoint", "cka_previous_map", "heads_by_layer"):
+    for name in ("clusters_map", "clusters_by_checkpoint", "cka_previous_map", "heads_by_checkpoint"):
         assert (out / "figures" / f"{name}.png").exists()
 
 
