@@ -25,7 +25,7 @@ from tests.mechclust.commands.clusters.cases import (
     write_prompts,
 )
 
-COLUMNS = ["layer", "site", "label", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value", "untrained"]
+COLUMNS = ["layer", "site", "label", "n_clusters", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value"]
 
 
 class TestMeasure:
