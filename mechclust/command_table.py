@@ -36,8 +36,7 @@ COMMANDS = {
         "Every setting is listed by `mechclust mossa --help`."
     ),
     "check": (
-        "Check whether numbers from a model can be trusted: hooks, attention, repeatability, memory, tokenizer, "
-        "chance.\n\n"
+        "Check whether numbers from a model can be trusted: hooks, attention, repeatability, tokenizer.\n\n"
         "The exit code is 0 when no check failed and 1 when one did. Checks that cannot be made are listed with the "
         "reason."
     ),

@@ -43,16 +43,7 @@ class MeasurementPart:
     measure: Callable[[], ProbeResult]
 
     def kept(self) -> ProbeResult | None:
-        """Return the result if it is there and undamaged, else ``None``.
-
-        Raises:
-            InputError: if there is a folder in its place, which cannot be overwritten.
-        """
-        if self.path.is_dir():
-            raise InputError(
-                f"{str(self.path)!r} is a folder where a measurement is kept; remove it, or give another folder with "
-                "--out"
-            )
+        """Return the result if it is there and undamaged, else ``None``."""
         if self.path.exists():
             with suppress(InputError):  # a damaged one is measured again
                 return load_result(self.path)
@@ -70,35 +61,23 @@ class MeasurementPart:
 
 
 def measure_parts(
-    groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, *, progress: bool = False
-) -> dict[str, list[ProbeResult]]:
-    """Return the results of parts, by group: in this process one after the other, or as jobs of the engine.
+    parts: Sequence[MeasurementPart], settings: EngineSettings, folder: Path, title: str | None
+) -> list[ProbeResult]:
+    """Return the results of parts, measured in this process one after the other, or as jobs of the engine.
 
     Args:
-        groups: parts under the name of their group, for progress bars.
+        parts: the parts.
         settings: where jobs run.
         folder: a folder that all processes see.
-        progress: show progress bars.
+        title: title of the progress bar, or ``None`` for no bar.
     """
-    if not settings.here:
-        return _by_workers(groups, settings, folder, ", ".join(groups) if progress else None)
-    results = {}
-    for name, parts in groups.items():
-        shown = progress_bar(parts, desc=name, unit="part") if progress else parts
-        results[name] = [part.found() for part in shown]
-    return results
-
-
-def _by_workers(
-    groups: Mapping[str, Sequence[MeasurementPart]], settings: EngineSettings, folder: Path, title: str | None
-) -> dict[str, list[ProbeResult]]:
-    """Return the results, which workers send: over NFS a new file can stay unseen for long."""
-    parts = list(chain.from_iterable(groups.values()))
+    if settings.here:
+        return [part.found() for part in progress_bar(parts, desc=title, unit="part", disable=title is None)]
+    # Workers send their results: over NFS a new file can stay unseen for long.
     kept = [part.kept() for part in parts]
     lacking = [part for part, result in zip(parts, kept, strict=True) if result is None]
     measured_now = iter(map_jobs(MeasurementPart.found, lacking, **settings.on, folder=folder, progress=title))
-    results = iter([next(measured_now) if result is None else result for result in kept])
-    return {name: [next(results) for _ in group] for name, group in groups.items()}
+    return [next(measured_now) if result is None else result for result in kept]
 
 
 def part_path(folder: Path, name: str, settings: Sequence[Any], arrays: Iterable[Shaped[Tensor, "..."]]) -> Path:
@@ -164,9 +143,8 @@ def merged_results(
         notes: keep the notes of all parts.
         progress: show a progress bar.
     """
-    results = iter(
-        measure_parts({title: [*chain.from_iterable(groups.values())]}, settings, folder, progress=progress)[title]
-    )
+    parts_of_all = [*chain.from_iterable(groups.values())]
+    results = iter(measure_parts(parts_of_all, settings, folder, title if progress else None))
     merged = {}
     for key, parts in groups.items():
         result = reduce(ProbeResult.merge, [next(results) for _ in parts])

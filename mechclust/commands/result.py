@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,25 @@ from probes import ProbeResult
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class ReportContents:
+    """Parts of a report besides its page.
+
+    Attributes:
+        command: name of the command.
+        source: the subject of the measurements.
+        config: the settings.
+        results: the measurements, by the name of their file.
+        tables: by name, for ``NAME.csv``.
+    """
+
+    command: str
+    source: str
+    config: Mapping[str, Any]
+    results: Mapping[str, ProbeResult]
+    tables: Mapping[str, pd.DataFrame]
 
 
 class MeasuredResult(ABC):
@@ -57,12 +77,27 @@ class MeasuredResult(ABC):
         """Draw the figures, in the report's order."""
 
     @abstractmethod
-    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write the report into ``out``, its figures for print too if asked, and return the path of its page."""
+    def _contents(self) -> ReportContents:
+        """Return the parts of the report besides the page."""
 
-    @abstractmethod
+    def _views(self) -> Mapping[str, str]:
+        """Return HTML fragments of the page by title, such as maps of prompts."""
+        return {}
+
+    def _folded(self) -> Mapping[str, pd.DataFrame]:
+        """Return tables by title that the page shows on a click."""
+        return {}
+
     def _analysis(self) -> Analysis:
         """Return the contents of the page."""
+        return Analysis(
+            headline=self.headline,
+            readings=self.readings,
+            panels=self.panels(),
+            views=self._views(),
+            folded={title: table_html(table, number=".3f", missing="–") for title, table in self._folded().items()},
+            notes=self.caveats,
+        )
 
     @property
     def sentences(self) -> list[str]:
@@ -76,37 +111,19 @@ class MeasuredResult(ABC):
     def _repr_html_(self) -> str:
         return table_html(self.shown_table, self.title, self.sentences, number=".3f", missing="–")
 
-    def _write(
-        self,
-        out: str | Path,
-        command: str,
-        *,
-        source: str,
-        config: Mapping[str, Any],
-        results: Mapping[str, ProbeResult],
-        tables: Mapping[str, pd.DataFrame],
-        print_figures: bool,
-    ) -> Path:
-        """Write the page with its figures, the measurements and the tables.
+    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
+        """Write tables (CSV), findings, probe results, figures and ``report.html`` into ``out``.
 
-        Args:
-            out: the folder.
-            command: name of the command.
-            source: the subject of the measurements.
-            config: the settings.
-            results: the measurements, by the name of their file.
-            tables: by name, for ``NAME.csv``.
-            print_figures: as in ``write_report_page``.
+        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
+
+        Returns:
+            The path of ``report.html``.
+
+        Raises:
+            InputError: if ``out`` cannot be written, or holds the report of another command.
         """
-        with own_folder(out, command):
+        contents = self._contents()
+        with own_folder(out, contents.command):
             return write_report_page(
-                out,
-                command=command,
-                title=self.title,
-                source=source,
-                analysis=self._analysis(),
-                config=config,
-                results=results,
-                tables=tables,
-                print_figures=print_figures,
+                out, title=self.title, analysis=self._analysis(), print_figures=print_figures, **vars(contents)
             )

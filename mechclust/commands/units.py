@@ -127,7 +127,7 @@ def units_of(
         return _independent('Prompts are taken as independent: templates are only found if prompts have an "input".')
     n_templates = len(set(values))
     if n_templates == len(values):
-        return _independent(f"Prompts are taken as independent: no two share a template.{_unfound(prompts, values)}")
+        return _independent("Prompts are taken as independent: no two share a template.")
     too_few = _too_few(prompts, values, relabelled, within, compared_in)
     if too_few:
         sentence = (
@@ -135,9 +135,7 @@ def units_of(
             "may be too small."
         )
         return Units(None, None, sentence, held_out=values)
-    sentence = (
-        f"Prompts share {n_templates} templates, which are taken as independent units.{_unfound(prompts, values)}"
-    )
+    sentence = f"Prompts share {n_templates} templates, which are taken as independent units."
     return Units(TEMPLATE, values, sentence, held_out=values)
 
 
@@ -171,17 +169,6 @@ def _found_templates(prompts: LabelledPrompts) -> list[str] | None:
     if "input" in prompts.labels:
         return templates_of(prompts.prompts, prompts.labels["input"])
     return None
-
-
-def _unfound(prompts: LabelledPrompts, templates: Sequence[str]) -> str:
-    """Return a sentence on prompts in which the input does not occur as a word, or ``""`` if there are none."""
-    if TEMPLATE in prompts.labels:
-        return ""
-    triples = zip(prompts.prompts, prompts.labels["input"], templates, strict=True)
-    n = sum(bool(given) and prompt == template for prompt, given, template in triples)
-    if not n:
-        return ""
-    return f" In {n} of {len(templates)} the input is not a word of the prompt; each of these is its own template."
 
 
 def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = _LEAST_UNITS) -> str:

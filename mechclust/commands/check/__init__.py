@@ -5,9 +5,9 @@
 3. ``equal``: does the hooked model compute what plain Hugging Face computes (``reference``)? ``fused``: also attention
    that is measured without patterns?
 4. ``batches``: does an example give the same values alone, in a batch and with padding?
-5. ``traces``: does measuring leave hooks, flags, random states or memory behind?
-6. ``text``: does the tokenizer belong to the model? ``chance``: do probes find nothing where there is nothing?
-7. ``result`` shows one row for each check, as text, readings, HTML or a data frame.
+5. ``traces``: does measuring leave hooks, flags or random states behind?
+6. ``text``: does the tokenizer belong to the model?
+7. ``result`` shows one row for each check, as text, HTML or a data frame.
 """
 
 from mechclust.commands.check.model import check_model as check_model

@@ -69,7 +69,7 @@ def check_padding(checked: CheckedModel) -> tuple[bool, str]:
     checked.working("residual")
     unpadded = _without_padding(checked)
     try:
-        on_the_right, on_padding = _padded(checked, unpadded, left=False)
+        on_the_right, on_padding = _padded(checked, unpadded)
     except Exception as error:
         raise NotTried(f"padded batches are refused ({error_line(error)}); {_ONE_LENGTH}") from None
     if on_padding > _MAX_ON_PADDING:
@@ -77,14 +77,13 @@ def check_padding(checked: CheckedModel) -> tuple[bool, str]:
             f"up to {on_padding:.2g} of attention goes to padding although it is masked, so that states depend on how "
             f"far a batch was padded; {_ONE_LENGTH}"
         )
-    passed, detail = _within_rounding(
+    return _within_rounding(
         checked,
         on_the_right,
         "residual()",
         f"{len(unpadded.lengths)} examples padded on the right and without padding",
         f"padding changes what is measured; {_ONE_LENGTH}",
     )
-    return passed, detail + _on_the_left(checked, unpadded) if passed else detail
 
 
 def _without_padding(checked: CheckedModel) -> _Unpadded:
@@ -97,33 +96,17 @@ def _without_padding(checked: CheckedModel) -> _Unpadded:
     return _Unpadded(tokens, lengths, streams)
 
 
-def _on_the_left(checked: CheckedModel, unpadded: _Unpadded) -> str:
-    """Say what padding on the left does. mechclust never pads there, so that it does not count."""
-    try:
-        difference, _ = _padded(checked, unpadded, left=True)
-    except Exception as error:
-        return f"; padded on the left: refused ({error_line(error)})"
-    text = f"; on the left {difference:.2g}"
-    if difference <= _allowed(checked):
-        return text
-    return f"{text}: this model counts positions from the padding, so pad your own batches on the right"
-
-
-def _padded(checked: CheckedModel, unpadded: _Unpadded, *, left: bool) -> tuple[float, float]:
+def _padded(checked: CheckedModel, unpadded: _Unpadded) -> tuple[float, float]:
     """Return the largest relative difference at real tokens, and the largest attention from these to padding."""
     size = unpadded.tokens.shape[1]
-    places = [slice(size - n, size) if left else slice(0, n) for n in unpadded.lengths]
-    mask = torch.zeros(unpadded.tokens.shape, dtype=torch.bool)
-    tokens = torch.full_like(unpadded.tokens, checked.pad_id)
-    for row, place in enumerate(places):
-        mask[row, place] = True
-        tokens[row, place] = unpadded.tokens[row, : unpadded.lengths[row]]
+    mask = torch.arange(size) < torch.tensor(unpadded.lengths)[:, None]
+    tokens = unpadded.tokens.masked_fill(~mask, checked.pad_id)
     values = checked.values(Batch(tokens, mask), "residual", "attention_pattern")
     differences = []
-    for row, (place, stream) in enumerate(zip(places, unpadded.streams, strict=True)):
+    for row, (n, stream) in enumerate(zip(unpadded.lengths, unpadded.streams, strict=True)):
         for name, expected in stream.items():
             value = values[name][row : row + 1]
-            differences.append(relative_distance(value[:, place] if value.shape[1] == size else value, expected))
+            differences.append(relative_distance(value[:, :n] if value.shape[1] == size else value, expected))
     patterns = [values[name] for name in checked.sites.get("attention_pattern", ())]
     return max(differences), max((_on_padding(pattern, mask) for pattern in patterns), default=0.0)
 

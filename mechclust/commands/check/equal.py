@@ -13,8 +13,7 @@ it is, since it is a share already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from mechclust.commands.check.batches import relative_distance
 from mechclust.commands.check.inputs import CheckedModel, Values, dtypes_of
-from mechclust.commands.check.reference import FROM_THE_MASK, Reference, ReferenceCase, ReferenceValues
+from mechclust.commands.check.reference import Reference, ReferenceCase, ReferenceValues
 from mechclust.commands.check.result import NotTried
 from mechclust.report.text import counted
 from tasks.errors import error_line
@@ -58,16 +57,12 @@ class _Compared(NamedTuple):
     """A model and Hugging Face on one batch.
 
     Attributes:
-        padded: ``""``, ``"right"`` or ``"left"``.
-        positions: the way of counting positions with which the outputs are nearest.
-        other_positions: distance of the output with the other way; ``None`` if there is none.
+        is_padded: whether the batch is padded on the right.
         differences: from the embedding upwards; the output is last.
         output: the model's, at real tokens.
     """
 
-    padded: str
-    positions: str
-    other_positions: float | None
+    is_padded: bool
     differences: list[_Difference]
     output: Shaped[Tensor, "..."]
 
@@ -95,22 +90,16 @@ def allowed_rounding(dtype: torch.dtype, n_layers: int, *, merged: bool = False)
 
 def bound_of(reference: Reference) -> float:
     """Return the largest difference from Hugging Face that is rounding."""
-    return allowed_rounding(reference.dtype, reference.cases[0].as_it_is.n_layers, merged=bool(reference.base))
+    return allowed_rounding(reference.dtype, reference.cases[0].values.n_layers, merged=bool(reference.base_outputs))
 
 
-def equals_hugging_face(
-    checked: CheckedModel,
-    reference: Reference | str,
-    note: str = "",
-    swap: Callable[[bool], None] | None = None,
-) -> tuple[bool, str]:
-    """Check that logits, states and attention are Hugging Face's, also with padding and without the adapter.
+def equals_hugging_face(checked: CheckedModel, reference: Reference | str, note: str = "") -> tuple[bool, str]:
+    """Check that logits, states and attention are Hugging Face's, also with padding.
 
     Args:
         checked: the model.
         reference: Hugging Face's values, or why they are not known.
         note: a caveat on the reference.
-        swap: takes the adapter out (``False``) or puts it in again (``True``); ``None`` if it stays.
     """
     if isinstance(reference, str):
         raise NotTried(reference)
@@ -118,41 +107,17 @@ def equals_hugging_face(
     comparisons, refused = _compare_cases(checked, reference.cases)
     wrong = _first_wrong(comparisons, bound)
     if wrong is not None:
-        return False, _failure(wrong, bound, checked, reference, "with the adapter" if reference.base else "")
+        return False, _failure(wrong, bound, checked, reference, "with the adapter" if reference.base_outputs else "")
     adapter = ""
-    if reference.base:
+    if reference.base_outputs:
         effect = _adapter_effect(reference, comparisons[0])
         if effect.is_lost:
             return False, (
                 f"with the adapter: the output is the base's, {effect.size:.2g} of its length away; {_ADAPTER_LOST}"
             )
         adapter = _effect_text(effect, reference)
-        if swap is not None:
-            without, trouble = _without_adapter(checked, reference, bound, comparisons[0], swap)
-            if trouble:
-                return False, trouble
-            comparisons += without
-    equal = _success(comparisons, bound, reference, swapped=swap is not None)
+    equal = _success(comparisons, bound, reference)
     return True, f"{equal}{''.join(refused)}{adapter}{note}"
-
-
-def _without_adapter(
-    checked: CheckedModel, reference: Reference, bound: float, before: _Compared, swap: Callable[[bool], None]
-) -> tuple[list[_Compared], str]:
-    """Compare without the adapter, and put it in again; return the comparisons, and the fault, if there is one."""
-    with _taken_out(swap):
-        comparisons, _ = _compare_cases(checked, reference.base)
-    wrong = _first_wrong(comparisons, bound)
-    if wrong is not None:
-        return comparisons, _failure(wrong, bound, checked, reference, "without the adapter")
-    again = _compare(checked, reference.cases[0])
-    if torch.equal(again.output, before.output):
-        return comparisons, ""
-    return comparisons, (
-        "after the adapter was taken out and put in again the output differs by up to "
-        f"{float((again.output - before.output).abs().max()):.2g}: swapping adapters changes the model; load it again "
-        "for each adapter"
-    )
 
 
 def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple[bool, str]:
@@ -169,25 +134,25 @@ def read_only_equals(checked: CheckedModel, reference: Reference | str) -> tuple
     wrong = _first_wrong(comparisons, bound)
     if wrong is not None:
         return False, _failure(wrong, bound, checked, reference, "read-only, as clusters and compare read it")
-    equal = _success(comparisons, bound, reference, swapped=False)
+    equal = _success(comparisons, bound, reference)
     return True, f"as clusters and compare read it: {equal}{''.join(refused)}"
 
 
 def _compare_cases(checked: CheckedModel, cases: list[ReferenceCase]) -> tuple[list[_Compared], list[str]]:
-    """Compare every case. Padded batches that the model refuses give no wrong numbers, so they become remarks."""
+    """Compare every case. A padded batch that the model refuses gives no wrong numbers, so it becomes a remark."""
     comparisons = [_compare(checked, cases[0])]
     refused = []
     for case in cases[1:]:
         try:
             comparisons.append(_compare(checked, case))
         except Exception as error:  # of the model: anything
-            refused.append(f"; padded on the {case.padded}: refused ({error_line(error)})")
+            refused.append(f"; padded on the right: refused ({error_line(error)})")
     return comparisons, refused
 
 
 def _compare(checked: CheckedModel, case: ReferenceCase) -> _Compared:
-    """Compare one pass with Hugging Face's whose output is nearest."""
-    n_layers = case.as_it_is.n_layers
+    """Compare one pass with Hugging Face's."""
+    n_layers = case.values.n_layers
     names = {0: "blocks.0.hook_resid_pre", **{i + 1: f"blocks.{i}.hook_resid_post" for i in range(n_layers)}}
     patterns = [_pattern_name(layer) for layer in range(1, n_layers + 1)]
     known = [name for name in ("hook_embed", *names.values(), *patterns) if name in checked.model.hook_dict]
@@ -195,17 +160,11 @@ def _compare(checked: CheckedModel, case: ReferenceCase) -> _Compared:
     output = output.detach().cpu()
     mask = case.batch.attention_mask
     real = torch.ones_like(case.batch.tokens, dtype=torch.bool) if mask is None else mask
-    outputs = {way: _output_difference(output, values, real) for way, values in case.by_positions.items()}
-    distances = {way: difference.distance for way, difference in outputs.items()}
-    nearest = min(distances, key=distances.__getitem__)
-    others = [distance for way, distance in distances.items() if way != nearest]
     activations = {name: values[0] for name, values in fired.items() if len(values) == 1}
-    inside = _inside_differences(activations, names, case.by_positions[nearest], real)
+    inside = _inside_differences(activations, names, case.values, real)
     return _Compared(
-        padded=case.padded,
-        positions=nearest,
-        other_positions=others[0] if others else None,
-        differences=[*inside, outputs[nearest]],
+        is_padded=case.is_padded,
+        differences=[*inside, _output_difference(output, case.values, real)],
         output=output[real] if output.shape[:2] == real.shape else output,
     )
 
@@ -295,7 +254,7 @@ class _AdapterEffect(NamedTuple):
 
 def _adapter_effect(reference: Reference, compared: _Compared) -> _AdapterEffect:
     output = compared.output.double().flatten()
-    outputs = zip(reference.cases[0].as_it_is.outputs, reference.base[0].as_it_is.outputs, strict=True)
+    outputs = zip(reference.cases[0].values.outputs, reference.base_outputs, strict=True)
     fitting = [(tuned, base) for tuned, base in outputs if tuned.numel() == output.numel()]
     if not fitting:  # of another shape, which is said elsewhere
         return _AdapterEffect(0.0, 0.0, 0.0, 1.0)
@@ -318,15 +277,6 @@ def _effect_text(effect: _AdapterEffect, reference: Reference) -> str:
     return f"{text}, which rounding in {_named(reference.dtype)} hides: check in float32 too"
 
 
-@contextmanager
-def _taken_out(swap: Callable[[bool], None]) -> Iterator[None]:
-    swap(False)
-    try:
-        yield
-    finally:
-        swap(True)
-
-
 def _first_wrong(comparisons: list[_Compared], bound: float) -> _Compared | None:
     return next((compared for compared in comparisons if compared.beyond(bound)), None)
 
@@ -335,7 +285,7 @@ def _failure(wrong: _Compared, bound: float, checked: CheckedModel, reference: R
     """Say by how much the model differs, where that begins, what it may mean, and the way out."""
     first = wrong.beyond(bound)[0]
     output = wrong.differences[-1]
-    padded = f"padded on the {wrong.padded}" if wrong.padded else ""
+    padded = "padded on the right" if wrong.is_padded else ""
     circumstances = ", ".join(filter(None, [padded, adapter]))
     start = f"{circumstances}: " if circumstances else ""
     limit = f"allowed {bound:.2g} in {_named(reference.dtype)}"
@@ -358,7 +308,7 @@ def _failure(wrong: _Compared, bound: float, checked: CheckedModel, reference: R
 
 
 def _meaning(wrong: _Compared, checked: CheckedModel, reference: Reference, adapter: str) -> str:
-    if not wrong.padded and adapter == "with the adapter" and _adapter_effect(reference, wrong).is_lost:
+    if not wrong.is_padded and adapter == "with the adapter" and _adapter_effect(reference, wrong).is_lost:
         return f"these are the base's values: {_ADAPTER_LOST}"
     dtypes = dtypes_of(checked.model)
     if dtypes != reference.weights:
@@ -366,31 +316,29 @@ def _meaning(wrong: _Compared, checked: CheckedModel, reference: Reference, adap
             f"the weights here are {dtypes}, and Hugging Face's {reference.weights}: the model was loaded in another "
             "dtype than was asked for; load it again with dtype=..., and check that"
         )
-    if wrong.padded:
-        other = "right" if wrong.padded == "left" else "left"
+    if wrong.is_padded:
         return (
-            "padding changes what this model computes, and not what Hugging Face computes; pad on the "
-            f"{other}, or give batches of sequences of one length"
+            "padding changes what this model computes, and not what Hugging Face computes; give batches of sequences "
+            "of one length"
         )
     return f"numbers from it are not those of this checkpoint; {_READ_WITH_HUGGING_FACE}"
 
 
-def _success(comparisons: list[_Compared], bound: float, reference: Reference, *, swapped: bool) -> str:
+def _success(comparisons: list[_Compared], bound: float, reference: Reference) -> str:
     """Name the equal values, and their tolerance."""
     output = _largest([compared.differences[-1] for compared in comparisons])
     below = list(chain.from_iterable(compared.differences[:-1] for compared in comparisons))
     attention = [difference for difference in below if difference.where.startswith("the attention")]
     states = [difference for difference in below if difference not in attention]
     inside = _inside_text("states", "layer", states) + _inside_text("attention", "block", attention)
-    sides = [compared.padded for compared in comparisons[: len(reference.cases)] if compared.padded]
-    padding = ", ".join(["; without padding", *(f"padded on the {side}" for side in sides)])
-    adapters = ""
-    if reference.base:
-        adapters = ", with the adapter (unmerged by peft)" + (" and without it" if swapped else "")
+    padding = "; without padding"
+    if any(compared.is_padded for compared in comparisons):
+        padding += ", padded on the right"
+    adapter = ", with the adapter (unmerged by peft)" if reference.base_outputs else ""
     largest = " of the largest" if output.distance else ""
     return (
-        f"{output.where} of {reference.model} {_within(output.distance)}{largest}{inside}{padding}{adapters} "
-        f"(allowed {bound:.2g} in {_named(reference.dtype)}){_on_the_left(comparisons, bound)}"
+        f"{output.where} of {reference.model} {_within(output.distance)}{largest}{inside}{padding}{adapter} "
+        f"(allowed {bound:.2g} in {_named(reference.dtype)})"
     )
 
 
@@ -405,22 +353,6 @@ def _inside_text(values: str, unit: str, differences: list[_Difference]) -> str:
         return ""
     places = {difference.where for difference in differences}
     return f"; {values} of {counted(len(places), unit)} {_within(_largest(differences).distance)}"
-
-
-def _on_the_left(comparisons: list[_Compared], bound: float) -> str:
-    """Say which of Hugging Face's two ways to count positions the model has, if that matters."""
-    left = next((compared for compared in comparisons if compared.padded == "left"), None)
-    if left is None or left.other_positions is None or left.other_positions <= bound:
-        return ""
-    if left.positions == FROM_THE_MASK:
-        return (
-            "; on the left positions are counted from the first real token, as by generate (Hugging Face's bare "
-            f"forward pass counts padding too, and is {left.other_positions:.2g} away)"
-        )
-    return (
-        "; on the left positions are counted with the padding, as by Hugging Face's bare forward pass (counted as by "
-        f"generate the output is {left.other_positions:.2g} away), so pad your own batches on the right"
-    )
 
 
 def _within(distance: float) -> str:

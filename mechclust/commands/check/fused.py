@@ -40,18 +40,18 @@ def fused_attention_equals(checked: CheckedModel, reference: Reference | str) ->
     if isinstance(reference, str):
         raise NotTried(reference)
     sites = _sites(checked)
-    if not reference.cases[0].as_it_is.patterns:
+    if not reference.cases[0].values.patterns:
         raise NotTried("Hugging Face gives no attention patterns to compare with")
     bound = bound_of(reference)
-    distances: dict[tuple[str, str], float] = {}
+    distances: dict[tuple[str, bool], float] = {}
     for case in reference.cases:
-        distances |= {(site, case.padded): x for site, x in _distances(checked, case, sites).items()}
+        distances |= {(site, case.is_padded): x for site, x in _distances(checked, case, sites).items()}
     worst = max(distances, key=distances.__getitem__)
     largest = distances[worst]
     dtype = str(reference.dtype).removeprefix("torch.")
     if largest > bound:
-        site, padded = worst
-        where = f"{site!r}, padded on the {padded}" if padded else repr(site)
+        site, is_padded = worst
+        where = f"{site!r}, padded on the right" if is_padded else repr(site)
         return False, (
             f"attention from queries and keys differs from Hugging Face's by up to {largest:.2g} at {where} (allowed "
             f"{bound:.2g} in {dtype}); measure with attention='eager'"
@@ -78,7 +78,7 @@ def _sites(checked: CheckedModel) -> list[str]:
 
 
 def _distances(checked: CheckedModel, case: ReferenceCase, sites: list[str]) -> dict[str, float]:
-    """Return the largest difference at each site, with the way of counting positions that is nearest."""
+    """Return the largest difference at each site."""
     batch = case.batch
     random = checked.random("fused attention")
     labels = torch.from_numpy(random.integers(_CLASSES, size=batch.tokens.shape))
@@ -89,18 +89,15 @@ def _distances(checked: CheckedModel, case: ReferenceCase, sites: list[str]) -> 
         with record(checked.model, sites, partial(_keep, sums, drawn)):
             checked.output(batch)
     except InputError:  # padding that the model refuses gives no wrong numbers
-        if not case.padded:
+        if not case.is_padded:
             raise
         return {}
     real = batch.token_mask()[:, None, :, None]
-    ways = []
-    for values in case.by_positions.values():
-        distances = {}
-        for site, pattern in zip(sites, values.patterns, strict=True):
-            difference = torch.where(real, sums[site] - _sums(EagerAttention(pattern), drawn), 0).abs()
-            distances[site] = float(torch.nan_to_num(difference, nan=torch.inf).max())
-        ways.append(distances)
-    return min(ways, key=_largest)
+    distances = {}
+    for site, pattern in zip(sites, case.values.patterns, strict=True):
+        difference = torch.where(real, sums[site] - _sums(EagerAttention(pattern), drawn), 0).abs()
+        distances[site] = float(torch.nan_to_num(difference, nan=torch.inf).max())
+    return distances
 
 
 def _keep(
@@ -114,7 +111,3 @@ def _sums(layer: Attention, drawn: _Drawn) -> Float[Tensor, "batch head query su
     mass = layer.mass(drawn.labels.to(layer.device), _CLASSES)
     at = layer.at(drawn.keys.to(layer.device))
     return torch.cat([mass.cpu().double(), at.cpu().double()], dim=3)
-
-
-def _largest(distances: dict[str, float]) -> float:
-    return max(distances.values())

@@ -49,7 +49,7 @@ class CheckedModel:
     model: Any
     tokenizer: Any
     seed: int
-    sites: dict[str, list[str]] = field(default_factory=dict)
+    sites: dict[str, list[str]] = field(default_factory=dict, init=False)
     flags: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:

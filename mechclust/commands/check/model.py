@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-import io
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 
 from mechclust.commands.check.batches import check_padding, check_repeats, check_same_alone
-from mechclust.commands.check.chance import Build, Chance, chance_of_untrained
 from mechclust.commands.check.equal import equals_hugging_face, read_only_equals
 from mechclust.commands.check.fused import fused_attention_equals
 from mechclust.commands.check.hooks import attention_direction, attention_rows, blocks_join, finite_values, hook_points
@@ -22,13 +20,12 @@ from mechclust.commands.check.inputs import SELECTORS, CheckedModel
 from mechclust.commands.check.reference import Reference, take_reference
 from mechclust.commands.check.result import Check, CheckReport, NotTried
 from mechclust.commands.check.text import check_beginning_token, text
-from mechclust.commands.check.traces import flat_memory, no_trace
+from mechclust.commands.check.traces import no_trace
 from mechclust.commands.settings import Dtype
 from mechclust.jobs import progress_bar
-from mechclust.models import build_model, load_pretrained
+from mechclust.models import load_pretrained
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.adapters import adapter_of, set_adapter
-from mechclust.models.config import config_of
 from mechclust.models.plain_model import plain_model
 from mechclust.models.pretrained import AnyModel, load_pretrained_unhooked
 from mechclust.models.resolved import ResolvedModel, resolve_model
@@ -41,6 +38,8 @@ from tasks.settings import Seed, check_settings
 CheckFields = tuple[bool, str] | tuple[bool, str, bool]  # fields of ``Check`` after its name
 _Attempt = Callable[[], CheckFields]
 _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
+    "tokenizer": text,
+    "beginning of sequence": check_beginning_token,
     "finite values": finite_values,
     "same values twice": check_repeats,
     "equals Hugging Face": None,  # needs the reference too
@@ -50,10 +49,8 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "alone as in a batch": check_same_alone,
     "padding": check_padding,
     "no trace": no_trace,
-    "flat memory": flat_memory,
-    "tokenizer": text,
-    "beginning of sequence": check_beginning_token,
 }
+_LAST_IF_FAILED = ("finite values", "same values twice")  # the later checks need such values
 
 _Compare = Callable[[CheckedModel, Reference | str], tuple[bool, str]]
 _READ_ONLY: dict[str, _Compare] = {
@@ -62,27 +59,6 @@ _READ_ONLY: dict[str, _Compare] = {
 }
 
 
-class _Break(NamedTuple):
-    """A failure that keeps other checks from saying anything.
-
-    Attributes:
-        reason: why they are not made.
-        possible: checks that can be made nevertheless.
-    """
-
-    reason: str
-    possible: Collection[str]
-
-
-_TEXT = ("tokenizer", "beginning of sequence")
-_TRACES = ("no trace", "flat memory")
-_BREAKS = {
-    "finite values": _Break("some values are not finite (finite values says which)", _TEXT),
-    "same values twice": _Break(
-        "values differ from pass to pass (same values twice says which)",
-        ("attention rows", "blocks join", *_TRACES, *_TEXT, "chance: clusters"),
-    ),
-}
 _WAYS_OUT = {
     "device": "move it with model.to(...)",
     "dtype": "change it with model.to(...)",
@@ -113,16 +89,14 @@ def check_model(
 ) -> CheckReport:
     """Check everything that probes need of a model, without changing the model or the process.
 
-    Logits, states and attention are plain Hugging Face's, with padding on either side, with and without an adapter;
+    Logits, states and attention are plain Hugging Face's, with and without padding;
     hook points exist, fire once and have the documented shapes; weights and activations are finite; attention rows sum
     to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit, and are
     equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random states;
-    memory is flat; the tokenizer fits; and probes find nothing in random tokens with random labels, nor in this
-    architecture with random weights.
+    and the tokenizer fits.
 
-    Cost: about 60 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
-    half of them on 2; seconds for a small model, half a minute for 124 million weights on two CPU
-    cores. Memory: one model at a time if it is given by name, else an untrained one as well.
+    Cost: about 30 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
+    most of them on 2; seconds for a small model. Memory: one model at a time if it is given by name.
 
     Args:
         model: a hub name, a local directory or file as ``load_pretrained`` takes it, a Hugging Face model in memory, or
@@ -133,7 +107,7 @@ def check_model(
         dtype: dtype of the loaded weights, ``"float32"`` by default; not for a model in memory.
         device_map: how to spread it over devices, such as ``"auto"``; not for a model in memory.
         trust_remote_code: run code that comes with the checkpoint.
-        seed: for the random tokens, labels and weights.
+        seed: for the random tokens.
         progress: show a progress bar.
 
     Returns:
@@ -191,12 +165,10 @@ class _Known(NamedTuple):
     Attributes:
         reference: the values, or why they are not known.
         note: a caveat on them.
-        swaps: whether the adapter may be taken out and put in again.
     """
 
     reference: Reference | str
     note: str = ""
-    swaps: bool = False
 
 
 class _Subject(NamedTuple):
@@ -205,14 +177,12 @@ class _Subject(NamedTuple):
     Attributes:
         checked: the model.
         known: values of plain Hugging Face.
-        build: builds this architecture with random weights; ``None`` if that is not known.
         load_read_only: loads the model as ``clusters`` and ``compare`` read it; ``None`` for other models.
-        forget: whether the model may be dropped before these are made, because two large ones need not fit together.
+        forget: whether the model may be dropped before that, because two large ones need not fit together.
     """
 
     checked: CheckedModel
     known: _Known
-    build: Build | None
     load_read_only: Callable[[], Any] | None
     forget: bool
 
@@ -226,7 +196,6 @@ def _loaded_subject(resolved: ResolvedModel, options: dict[str, Any], seed: int)
     return _Subject(
         checked,
         known,
-        build=partial(load_pretrained, resolved.without_adapter, untrained=True, **options),
         load_read_only=partial(load_pretrained, again, attention="sdpa", **options),
         forget=not resolved.in_memory,
     )
@@ -238,7 +207,7 @@ def _hooked_subject(model: Any, tokenizer: Any, seed: int) -> _Subject:
     plain = plain_model(model)
     load_read_only = None if plain is None else partial(load_pretrained, plain, attention="sdpa")
     known = _shared_reference(model, plain, tokenizer, seed)
-    return _Subject(CheckedModel(model, tokenizer, seed), known, _untrained(model, plain), load_read_only, forget=False)
+    return _Subject(CheckedModel(model, tokenizer, seed), known, load_read_only, forget=False)
 
 
 def _is_hugging_face(model: Any) -> bool:
@@ -255,7 +224,7 @@ def _reference(model: ResolvedModel, options: dict[str, Any], seed: int) -> _Kno
     reference = _take(plain, tokenizer, seed)
     del plain
     gc.collect()
-    return _Known(reference, swaps=True)
+    return _Known(reference)
 
 
 def _shared_reference(model: Any, plain: Any, tokenizer: Any, seed: int) -> _Known:
@@ -300,23 +269,6 @@ def _check_hooked(model: Any) -> None:
         pass
 
 
-def _untrained(model: Any, plain: Any) -> Build | None:
-    """Return a function that builds this architecture with random weights; ``None`` if that is not known."""
-    if plain is not None:
-        return partial(load_pretrained, model, untrained=True)
-    try:
-        config = config_of(model)
-    except InputError:
-        return None
-    weight = next(model.parameters())
-    return partial(_build_untrained, config, weight.device, weight.dtype)
-
-
-def _build_untrained(config: Any, device: torch.device, dtype: torch.dtype, seed: int) -> Any:
-    with redirect_stdout(io.StringIO()):  # TransformerLens tells that it moves a model
-        return build_model(config.with_seed(config.seed + seed + 1)).to(device).to(dtype).eval()
-
-
 def _checks(subject: _Subject) -> Iterator[Check]:
     """Yield all checks in turn. One that the later ones need ends them if it fails."""
     checked = subject.checked
@@ -328,28 +280,23 @@ def _checks(subject: _Subject) -> Iterator[Check]:
         return
     for selector in SELECTORS:
         yield _tried(f"{selector}", partial(hook_points, checked, selector))
-    attempts = _attempts(subject)
-    reason = ""
-    possible: Collection[str] = attempts
-    for name, attempt in attempts.items():
-        check = _tried(name, attempt) if name in possible else Check(name, None, reason)
-        if check.passed is False and name in _BREAKS:
-            reason, possible = _BREAKS[name]
+    for name, attempt in _attempts(subject).items():
+        check = _tried(name, attempt)
         yield check
+        if check.passed is False and name in _LAST_IF_FAILED:
+            return
     if subject.forget:
         checked.model = None
         gc.collect()
-    yield from _read_only_checks(subject, reason)
-    yield _tried("chance: untrained", partial(chance_of_untrained, subject.build, checked))
+    yield from _read_only_checks(subject)
 
 
 def _attempts(subject: _Subject) -> dict[str, _Attempt]:
     """Return the checks of the model's values, in the order in which they are made."""
-    chance = Chance(subject.checked)
-    attempts: dict[str, _Attempt] = {}
-    for name, attempt in _ATTEMPTS.items():
-        attempts[name] = partial(_equals, subject) if attempt is None else partial(attempt, subject.checked)
-    return {**attempts, "chance: clusters": chance.clusters, "chance: topics": chance.topics, "chance: CKA": chance.cka}
+    return {
+        name: partial(_equals, subject) if attempt is None else partial(attempt, subject.checked)
+        for name, attempt in _ATTEMPTS.items()
+    }
 
 
 def _runs(checked: CheckedModel) -> tuple[bool, str]:
@@ -357,26 +304,17 @@ def _runs(checked: CheckedModel) -> tuple[bool, str]:
 
 
 def _equals(subject: _Subject) -> tuple[bool, str]:
-    """Compare with Hugging Face, also without the adapter."""
-    checked = subject.checked
-    known = subject.known
-    folder = adapter_of(checked.model)
-    swap = partial(_swap, checked.model, folder) if known.swaps and folder else None
-    return equals_hugging_face(checked, known.reference, known.note, swap)
+    return equals_hugging_face(subject.checked, subject.known.reference, subject.known.note)
 
 
-def _swap(model: Any, folder: str, put: bool) -> None:
-    set_adapter(model, folder if put else None)
-
-
-def _read_only_checks(subject: _Subject, reason: str) -> Iterator[Check]:
-    """Compare the other way in which a model of Hugging Face is read, unless a reason says why that is no use."""
+def _read_only_checks(subject: _Subject) -> Iterator[Check]:
+    """Compare the other way in which a model of Hugging Face is read."""
     reference = subject.known.reference
     if subject.load_read_only is None or isinstance(reference, str):
         return
     load = cache(partial(_loaded_read_only, subject.load_read_only, subject.checked))
     for name, compare in _READ_ONLY.items():
-        yield Check(name, None, reason) if reason else _tried(name, partial(_compared, compare, load, reference))
+        yield _tried(name, partial(_compared, compare, load, reference))
 
 
 def _loaded_read_only(load: Callable[[], Any], checked: CheckedModel) -> CheckedModel:

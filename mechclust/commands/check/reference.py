@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mechclust.commands.check.inputs import LENGTH, dtypes_of, example_generator, on_cpu, ordinary_ids, pad_id
@@ -22,8 +21,6 @@ from tasks import Batch
 _States = Float[Tensor, "batch pos d"]
 _Pattern = Float[Tensor, "batch head query key"]
 
-AS_IT_IS = "as it is"  # positions as the bare forward pass counts them: with the padding, but for RoBERTa, OPT, Bloom
-FROM_THE_MASK = "from the mask"  # as ``generate`` makes them: from the first real token
 _FINAL_NORMS = {"norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm"}
 
 
@@ -51,20 +48,17 @@ class ReferenceCase(NamedTuple):
     """One batch, and Hugging Face's values for it.
 
     Attributes:
-        padded: ``""``, ``"right"`` or ``"left"``.
-        batch: the batch.
-        by_positions: the values by the way of counting positions: ``AS_IT_IS`` and, with padding on the left,
-            ``FROM_THE_MASK``.
+        batch: the batch, without padding or padded on the right.
+        values: the values of the bare forward pass.
     """
 
-    padded: str
     batch: Batch
-    by_positions: Mapping[str, ReferenceValues]
+    values: ReferenceValues
 
     @property
-    def as_it_is(self) -> ReferenceValues:
-        """Values of the bare forward pass."""
-        return self.by_positions[AS_IT_IS]
+    def is_padded(self) -> bool:
+        """Whether the batch has an attention mask."""
+        return self.batch.attention_mask is not None
 
 
 @dataclass(frozen=True)
@@ -75,15 +69,15 @@ class Reference:
         model: class of the model and version of the library that computed them.
         dtype: dtype of the values; the coarsest if there are several.
         weights: dtypes of the weights, in words.
-        cases: batches without padding, padded on the right, and on the left.
-        base: the cases without the adapter; empty if there is none.
+        cases: batches without padding and padded on the right.
+        base_outputs: outputs without the adapter for the first case; empty if there is no adapter.
     """
 
     model: str
     dtype: torch.dtype
     weights: str
     cases: list[ReferenceCase]
-    base: list[ReferenceCase]
+    base_outputs: list[_States]
 
 
 def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
@@ -99,24 +93,24 @@ def take_reference(plain: Any, tokenizer: Any, seed: int) -> Reference:
     model = whole.get_encoder() if whole.config.is_encoder_decoder else whole
     batches = _batches(model, tokenizer, seed)
     with torch.inference_mode(), evaluation_mode(plain):
-        cases = [_case(model, padded, batch) for padded, batch in batches]
-        base = []
+        cases = [ReferenceCase(batch, _values(model, batch)) for batch in batches]
+        base_outputs = []
         if adapted:
             with plain.disable_adapter():
-                base = [_case(model, padded, batch) for padded, batch in batches]
-    values = cases[0].as_it_is
+                base_outputs = _values(model, batches[0]).outputs
+    values = cases[0].values
     rounding = {value.dtype: torch.finfo(value.dtype).eps for value in (*values.states.values(), *values.outputs)}
     return Reference(
         model=f"{type(whole).__name__} (transformers {version('transformers')})",
         dtype=max(rounding, key=rounding.__getitem__),
         weights=dtypes_of(model),
         cases=cases,
-        base=base,
+        base_outputs=base_outputs,
     )
 
 
-def _batches(model: Any, tokenizer: Any, seed: int) -> list[tuple[str, Batch]]:
-    """Return four sequences of full length, and cut to different lengths with padding on either side."""
+def _batches(model: Any, tokenizer: Any, seed: int) -> list[Batch]:
+    """Return four sequences of full length, and cut to different lengths with padding on the right."""
     table = getattr(model.get_input_embeddings(), "weight", None)
     d_vocab = model.config.get_text_config().vocab_size if table is None else table.shape[0]
     length = min(LENGTH, getattr(model.config, "max_position_embeddings", None) or LENGTH)
@@ -124,34 +118,15 @@ def _batches(model: Any, tokenizer: Any, seed: int) -> list[tuple[str, Batch]]:
     ids = ordinary_ids(d_vocab, tokenizer, model.config)
     pad = pad_id(d_vocab, tokenizer, model.config)
     tokens = torch.from_numpy(example_generator(seed, "reference").choice(ids, size=(len(lengths), length))).long()
-    batches = [("", Batch(tokens))]
-    for padded in ("right", "left") if length > 1 else ():
-        mask = torch.arange(length) < torch.tensor(lengths)[:, None]
-        mask = mask if padded == "right" else mask.flip(1)
-        batches.append((padded, Batch(tokens.masked_fill(~mask, pad), mask)))
-    return batches
+    if length == 1:
+        return [Batch(tokens)]
+    mask = torch.arange(length) < torch.tensor(lengths)[:, None]
+    return [Batch(tokens), Batch(tokens.masked_fill(~mask, pad), mask)]
 
 
-def _case(model: Any, padded: str, batch: Batch) -> ReferenceCase:
-    by_positions = {AS_IT_IS: _values(model, batch, {})}
-    if padded == "left" and _takes_positions(model):
-        assert batch.attention_mask is not None
-        mask = batch.attention_mask.long()
-        positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
-        by_positions[FROM_THE_MASK] = _values(model, batch, {"position_ids": positions})
-    return ReferenceCase(padded, batch, by_positions)
-
-
-def _takes_positions(model: Any) -> bool:
-    """Return whether positions can be given. RoBERTa and its like count them, from their padding token on."""
-    counts = any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
-    return not counts and "position_ids" in inspect.signature(model.forward).parameters
-
-
-def _values(model: Any, batch: Batch, options: dict[str, Int[Tensor, "batch pos"]]) -> ReferenceValues:
+def _values(model: Any, batch: Batch) -> ReferenceValues:
     device = device_of(model)
-    if batch.attention_mask is not None:
-        options = {**options, "attention_mask": batch.attention_mask.long()}
+    mask = batch.attention_mask
     eager = getattr(model.config, "_attn_implementation", None) == "eager"
     embedded: list[_States] = []
     blocks: list[_States] = []
@@ -160,7 +135,7 @@ def _values(model: Any, batch: Batch, options: dict[str, Int[Tensor, "batch pos"
             input_ids=batch.tokens.to(device),
             output_hidden_states=True,
             output_attentions=eager,
-            **{name: value.to(device) for name, value in options.items()},
+            **({} if mask is None else {"attention_mask": mask.long().to(device)}),
         )
     hidden = [on_cpu(state) for state in out.hidden_states]
     states = dict(enumerate(hidden))

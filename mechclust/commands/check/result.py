@@ -1,4 +1,4 @@
-"""The result of a self-check: one row per check, as text, readings, HTML or a data frame."""
+"""The result of a self-check: one row per check, as text, HTML or a data frame."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mechclust.report.html import table_html
-from mechclust.report.reading import Reading
-from mechclust.report.text import model_name_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,31 +85,11 @@ class CheckReport:
         raise KeyError(f"no check {name!r} in this report (it has {', '.join(check.name for check in self.checks)})")
 
     @property
-    def title(self) -> str:
-        """The question that is answered."""
-        return f"Can numbers from {model_name_text(self.model)} be trusted?"
-
-    @property
     def headline(self) -> str:
         """The conclusion: how many checks passed, failed and were not tried."""
         outcomes = [check.passed for check in self.checks]
         counts = f"{outcomes.count(True)} passed, {outcomes.count(False)} failed, {outcomes.count(None)} not tried"
         return f"{self.model}: {counts}"
-
-    @property
-    def readings(self) -> list[Reading]:
-        """One reading per check: its verdict and detail."""
-        return [Reading(check.name, check.verdict, verdict=check.detail) for check in self.checks]
-
-    @property
-    def sentences(self) -> list[str]:
-        """Headline and readings as sentences."""
-        return [self.headline, *map(str, self.readings)]
-
-    @property
-    def caveats(self) -> list[str]:
-        """Details of the checks that passed, but with something to know or to choose."""
-        return [check.detail for check in self.checks if check.verdict == "note"]
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per check: ``check, verdict, passed, detail``; ``passed`` is missing if it was not tried."""

@@ -1,17 +1,14 @@
-"""Does measuring leave anything behind: hooks, flags, random states, memory?"""
+"""Does measuring leave anything behind: hooks, flags, random states?"""
 
 from __future__ import annotations
 
-import gc
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mechclust.commands.check.inputs import CheckedModel, Values
 from mechclust.commands.check.result import NotTried
@@ -21,9 +18,6 @@ from probes.engine.hooked_model import modules_of
 from probes.engine.record import record
 from probes.engine.sites import Sites
 from tasks import Batch
-
-_FEW_BATCHES = 4
-_MANY_BATCHES = 16
 
 
 class _Total(Probe):
@@ -134,86 +128,3 @@ def _sites(checked: CheckedModel) -> list[str]:
     if not sites:
         raise NotTried("no hook point works (their checks say why)")
     return sites
-
-
-def flat_memory(checked: CheckedModel) -> tuple[bool, str]:
-    """Check that no more bytes stay in tensors after 16 batches than after 4.
-
-    Counted exactly: the storages of all tensors that Python can reach, and on CUDA what the allocator has given out.
-    The peak of the process says less: it never falls, and a small leak hides below the peak of loading. Someone else's
-    thread can make tensors meanwhile, so growth counts if it is there twice. What is kept outside of tensors (numpy
-    arrays, other processes) is not seen.
-    """
-    sites = _sites(checked)
-    drawn = [checked.batch(f"memory {i}", 2) for i in range(_MANY_BATCHES)]
-    batches = [replace(batch, index=batch.index + 2 * i) for i, batch in enumerate(drawn)]
-    devices = sorted({parameter.device.index or 0 for parameter in checked.model.parameters() if parameter.is_cuda})
-    growths = []
-    for _ in range(2):
-        growth = _growth(checked.model, batches, sites, devices)
-        if growth <= 0:
-            given_out = ", and what CUDA gave out" if devices else ""
-            return True, (
-                f"no more bytes are held in tensors after {_MANY_BATCHES} batches than after {_FEW_BATCHES} (all "
-                f"tensors that Python reaches{given_out})"
-            )
-        growths.append(growth)
-    growth = min(growths)
-    per_batch = growth / (_MANY_BATCHES - _FEW_BATCHES)
-    return False, (
-        f"{growth / 1024:,.1f} KiB more stay in tensors after {_MANY_BATCHES} batches than after {_FEW_BATCHES}, "
-        f"{per_batch / 1024:.1f} KiB per batch: a forward pass keeps something, and a long measurement runs out of "
-        "memory; look for a list or cache in the model, or in a hook left on it, that grows with every call"
-    )
-
-
-def _growth(model: Any, batches: list[Batch], sites: list[str], devices: list[int]) -> int:
-    """Return by how many bytes tensors grow between the few and the many batches of one measurement."""
-    held: list[int] = []
-    with _older_frozen() as older:
-        run(model, _watched(batches, held, older, devices), _Total(sites))
-    after_few, after_many = held
-    return after_many - after_few
-
-
-def _watched(batches: list[Batch], held: list[int], older: list[Values], devices: list[int]) -> Iterator[Batch]:
-    for i, batch in enumerate(batches, start=1):
-        if i in (_FEW_BATCHES, _MANY_BATCHES):
-            held.append(_bytes_held(older, devices))
-        yield batch
-
-
-@contextmanager
-def _older_frozen() -> Iterator[list[Values]]:
-    """Yield the tensors that live already, and freeze all older objects.
-
-    Looking through a million older objects takes no time then. The tensors among them are kept in a list, since they
-    can still grow.
-    """
-    gc.collect()
-    older = _tensors()
-    frozen = gc.get_freeze_count() == 0  # else somebody wants to keep it so
-    if frozen:
-        gc.freeze()
-    try:
-        yield older
-    finally:
-        if frozen:
-            gc.unfreeze()
-
-
-def _bytes_held(older: list[Values], devices: list[int]) -> int:
-    """Return the bytes in the storages of all live tensors, and what CUDA gave out on devices, by number."""
-    gc.collect()
-    storages: dict[tuple[str, int], int] = {}
-    for tensor in [*older, *_tensors()]:
-        try:
-            storage = tensor.untyped_storage()
-            storages[str(tensor.device), storage.data_ptr()] = storage.nbytes()
-        except (RuntimeError, NotImplementedError):  # tensors without storage of their own: fake, meta, sparse
-            continue
-    return sum(storages.values()) + sum(map(torch.cuda.memory_allocated, devices))
-
-
-def _tensors() -> list[Values]:
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), Tensor)]  # isinstance would ask proxies

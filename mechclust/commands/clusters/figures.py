@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from matplotlib.patches import Patch
 
 from mechclust.commands.clusters.measurements import Measurements
 from mechclust.commands.clusters.readings import unit_name
+from mechclust.commands.clusters.verdicts import CURVES, CurveColumns
 from mechclust.report.axes import layer_axis
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
@@ -79,31 +79,6 @@ def _baselines_caption(result: Measurements) -> Iterator[str]:
 # ---- curves ----
 
 
-@dataclass(frozen=True)
-class _CurveStyle:
-    """Columns, colour and marker of a curve.
-
-    Attributes:
-        value: its column.
-        null: prefix of the columns of its chance interval.
-        untrained: column of random weights.
-        color: its colour.
-        marker: its marker, so that colours are not needed to tell curves apart.
-    """
-
-    value: str
-    null: str
-    untrained: str
-    color: str
-    marker: str
-
-
-_RAW = _CurveStyle("ari", "null", "untrained", _BLUE, "o")
-_GIVEN = _CurveStyle("given_ari", "given_null", "untrained_given", _ORANGE, "s")
-_LINEAR = _CurveStyle("accuracy", "linear_null", "untrained_accuracy", _GREEN, "^")
-_HELD_OUT = _CurveStyle("held_out", "held_out_null", "untrained_held_out", _BLUE, "o")
-
-
 def curves_figure(result: Measurements) -> Figure:
     """Draw for each label the index of the clusters, also given another label, and the classifier's accuracy."""
     n = len(result.labels)
@@ -130,9 +105,10 @@ def curves_figure(result: Measurements) -> Figure:
 
 def _draw_index(axis: Axes, result: Measurements, label: str) -> None:
     table = result.first_clustering(label)
-    _draw_curve(axis, table, _RAW, "clusters")
+    _draw_curve(axis, table, CURVES["raw"], "clusters", _BLUE, "o")
     if "given_ari" in table:
-        _draw_curve(axis, table, _GIVEN, f"clusters given {figure_text(result.followed.called(str(result.given)))}")
+        given = figure_text(result.followed.called(str(result.given)))
+        _draw_curve(axis, table, CURVES["given"], f"clusters given {given}", _ORANGE, "s")
     name = "the task" if label == "task" else f"'{figure_text(label)}'"
     axis.set_title(f"{name}\nclusters: {result.verdicts[label]['clusters']}", fontsize="medium")
 
@@ -141,28 +117,27 @@ def _draw_accuracy(axis: Axes, result: Measurements, label: str) -> None:
     table = result.first_clustering(label)
     if "accuracy" not in table:
         return
-    _draw_curve(axis, table, _LINEAR, "linear classifier")
+    _draw_curve(axis, table, CURVES["linear"], "linear classifier", _GREEN, "^")
     if "linear" in result.verdicts[label]:
         axis.set_title(f"linear classifier: {result.verdicts[label]['linear']}", fontsize="medium")
 
 
-def _draw_curve(axis: Axes, table: pd.DataFrame, style: _CurveStyle, name: str) -> None:
+def _draw_curve(axis: Axes, table: pd.DataFrame, curve: CurveColumns, name: str, color: str, marker: str) -> None:
     """Draw a curve with its intervals and chance band, and random weights: the mean, shaded up to the highest."""
-    if table[style.value].isna().all():
+    if table[curve.value].isna().all():
         return
     layers = table["layer"]
-    color = style.color
-    low = table[f"{style.null}_low"].to_numpy(dtype=float)
-    high = table[f"{style.null}_high"].to_numpy(dtype=float)
+    low = table[f"{curve.null}_low"].to_numpy(dtype=float)
+    high = table[f"{curve.null}_high"].to_numpy(dtype=float)
     outline = 0.8 if (high - low < _MIN_BAND_WIDTH).any() else 0
     axis.fill_between(layers, low, high, alpha=0.35, lw=outline, hatch="////", facecolor="none", edgecolor=color)
-    axis.plot(layers, table[style.value], color=color, marker=style.marker, ms=4, label=name)
-    if f"{style.value}_low" in table:
-        axis.vlines(layers, table[f"{style.value}_low"], table[f"{style.value}_high"], color=color, lw=1.2, alpha=0.7)
-    if style.untrained in table:
-        mean = table[style.untrained]
+    axis.plot(layers, table[curve.value], color=color, marker=marker, ms=4, label=name)
+    if f"{curve.value}_low" in table:
+        axis.vlines(layers, table[f"{curve.value}_low"], table[f"{curve.value}_high"], color=color, lw=1.2, alpha=0.7)
+    if curve.untrained in table:
+        mean = table[curve.untrained]
         axis.plot(layers, mean, color=color, ls="--", lw=1.2)
-        axis.fill_between(layers, mean, table[f"{style.untrained}_high"], color=color, alpha=0.12, lw=0)
+        axis.fill_between(layers, mean, table[f"{curve.untrained}_high"], color=color, alpha=0.12, lw=0)
 
 
 def _add_legend(figure: Figure, axes: list[Axes], has_random_weights: bool) -> None:
@@ -184,7 +159,7 @@ def _nearest_figure(result: Measurements) -> Figure:
     table = result.first_clustering("task")
     name = figure_text(unit_name(result))
     axis.plot(table["layer"], table["nearest"], color=_KEY_COLOR, marker="s", ms=3, lw=1, label="of all prompts")
-    _draw_curve(axis, table, _HELD_OUT, f"of another {name}")
+    _draw_curve(axis, table, CURVES["held_out"], f"of another {name}", _BLUE, "o")
     axis.set_ylim(-0.03, 1.03)
     axis.set_ylabel("nearest neighbour has the task")
     axis.set_title(f"neighbour of another {name}:\n{result.verdicts['task']['held_out']}", fontsize="medium")

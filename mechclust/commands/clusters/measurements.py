@@ -13,69 +13,12 @@ from jaxtyping import Float, Int
 
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.follow import Followed
-from mechclust.commands.clusters.verdicts import JudgedLabel, judge_label
+from mechclust.commands.clusters.verdicts import CURVES, JudgedLabel, judge_label
 from probes import ProbeResult
 from probes.functional.permutation_test import permutation_p_value
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_COLUMNS: Mapping[str, Mapping[str, str]] = {  # by curve, the column of each measure
-    "raw": {
-        "ari": "ari",
-        "ari_low": "ari_low",
-        "ari_high": "ari_high",
-        "null_low": "null_low",
-        "null_high": "null_high",
-        "p_value": "p_value",
-        "ami": "ami",
-        "silhouette": "silhouette",
-        "label_silhouette": "label_silhouette",
-    },
-    "given": {
-        "ari": "given_ari",
-        "ari_low": "given_ari_low",
-        "ari_high": "given_ari_high",
-        "null_low": "given_null_low",
-        "null_high": "given_null_high",
-        "p_value": "given_p",
-    },
-    "linear": {
-        "accuracy": "accuracy",
-        "accuracy_low": "accuracy_low",
-        "accuracy_high": "accuracy_high",
-        "null_low": "linear_null_low",
-        "null_high": "linear_null_high",
-        "p_value": "linear_p",
-    },
-    "nearest": {"neighbour_purity": "nearest"},
-    "held_out": {
-        "neighbour_purity": "held_out",
-        "neighbour_purity_low": "held_out_low",
-        "neighbour_purity_high": "held_out_high",
-        "null_low": "held_out_null_low",
-        "null_high": "held_out_null_high",
-        "p_value": "held_out_p",
-    },
-}
-_RANDOM_WEIGHTS = {  # by curve, its measure and the column of random weights
-    "raw": ("ari", "untrained"),
-    "given": ("ari", "untrained_given"),
-    "linear": ("accuracy", "untrained_accuracy"),
-    "nearest": ("neighbour_purity", "untrained_nearest"),
-    "held_out": ("neighbour_purity", "untrained_held_out"),
-}
-_ORDER = [
-    "layer", "site", "label", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value",
-    "untrained", "untrained_high", "ami", "silhouette", "label_silhouette", "n_clusters",
-    "given_ari", "given_ari_low", "given_ari_high", "given_null_low", "given_null_high", "given_p",
-    "untrained_given", "untrained_given_high", "given",
-    "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
-    "linear_p_corrected", "untrained_accuracy", "untrained_accuracy_high",
-    "nearest", "untrained_nearest", "untrained_nearest_high",
-    "held_out", "held_out_low", "held_out_high", "held_out_null_low", "held_out_null_high", "held_out_p",
-    "untrained_held_out", "untrained_held_out_high",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,8 +124,8 @@ class Measurements:
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and label (and number of clusters, if there are several).
 
-        Columns of the clusters: ``layer, site, label, ari, ari_low, ari_high, null_low, null_high, p_value, untrained,
-        untrained_high, ami, silhouette, label_silhouette, n_clusters``. After subtracting the means of ``given``:
+        Columns of the clusters: ``layer, site, label, n_clusters, ari, ari_low, ari_high, null_low, null_high, p_value,
+        untrained, untrained_high, ami, silhouette, label_silhouette``. After subtracting the means of ``given``:
         ``given_ari, given_ari_low, given_ari_high, given_null_low, given_null_high, given_p, untrained_given,
         untrained_given_high, given``. Of the classifier: ``accuracy, accuracy_low, accuracy_high, linear_null_low,
         linear_null_high, linear_p, linear_p_corrected, untrained_accuracy, untrained_accuracy_high``. Of nearest
@@ -201,20 +144,19 @@ class Measurements:
         rows = []
         for label, n_clusters, site in product(self.labels, raw.coords.get("n_clusters", [""]), raw.coords["site"]):
             rows.append(self._row({"site": site, "label": label, "n_clusters": n_clusters}))
-        table = pd.DataFrame(rows)
-        return table[[name for name in _ORDER if name in table]]
+        return pd.DataFrame(rows)
 
     def _row(self, place: Mapping[str, str]) -> dict[str, Any]:
         """Return the columns of a site, label and number of clusters."""
         raw = self.trained.raw
         site = place["site"]
         label = place["label"]
-        row: dict[str, Any] = {"layer": raw.layers[site], "site": site, "label": label}
-        for curve, columns in _COLUMNS.items():
-            row |= _values(getattr(self.trained, curve), columns, place)
-            measure, column = _RANDOM_WEIGHTS[curve]
-            row |= _over_models([getattr(curves, curve) for curves in self.untrained], measure, column, place)
-        row["n_clusters"] = int(place["n_clusters"] or raw.metadata["n_clusters"][label])
+        n_clusters = int(place["n_clusters"] or raw.metadata["n_clusters"][label])
+        row: dict[str, Any] = {"layer": raw.layers[site], "site": site, "label": label, "n_clusters": n_clusters}
+        for name, curve in CURVES.items():
+            row |= _values(getattr(self.trained, name), curve.of_measures, place)
+            at_random = [getattr(curves, name) for curves in self.untrained]
+            row |= _over_models(at_random, curve.measure, curve.untrained, place)
         if self.given is not None:
             row["given"] = self.given
         if self.trained.linear is not None and "accuracy" in row:

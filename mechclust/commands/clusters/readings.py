@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from mechclust.evidence.intervals import value_with_interval
 from mechclust.evidence.p_values import CHANCE_LEVEL, least_permutations_for_p_values
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
-from mechclust.report.text import first_few, layers_text, list_text, ranges_text, span_text
+from mechclust.report.text import first_few, layers_text, list_text, ranges_text
 from tasks.text.visible import quoted, shortened
 
 _SHOWN = (LabelVerdict.MORE, LabelVerdict.NOT_COMPARED)
@@ -163,14 +162,6 @@ def _followed_readings(result: Measurements) -> Iterator[Reading]:
             random_weights="" if np.isnan(random) else f"{random:z.2f}",
             verdict=" ".join(verdicts),
         )
-    if result.inseparable is not None:
-        within = "" if result.config.within is None else f", within each {quoted(result.config.within)}"
-        yield Reading(
-            "Determines the task",
-            followed.called(result.inseparable),
-            f"these prompts{within}",
-            verdict="The two cannot be separated: given one, nothing is left of the other.",
-        )
 
 
 def _agreement(result: Measurements, name: str) -> str:
@@ -202,7 +193,6 @@ def _label_readings(result: Measurements, label: str) -> Iterator[Reading]:
         yield Reading(by_label, "no index at any layer", verdict="The notes say why.")
     else:
         yield _curve_reading(by_label, judged.clusters, _INDEX)
-        yield from _at_embedding(by_label, judged.clusters)
     if judged.given is not None and result.given is not None:
         yield _curve_reading(f"{by_label}, given {result.followed.called(result.given)}", judged.given, _INDEX)
     if judged.linear is not None:
@@ -261,18 +251,6 @@ def _on_chance(curve: JudgedCurve, measure: Measure) -> str:
             f"{measure.option} {needed}."
         )
     return f"The smallest p, corrected for the number of layers ({n_layers}), is {curve.least_p:.2g}."
-
-
-def _at_embedding(what: str, curve: JudgedCurve) -> Iterator[Reading]:
-    """Yield that clusters are above chance before context is read, if they are."""
-    if curve.embedding is not None and 0 in curve.above and curve.layer != 0:
-        yield Reading(
-            f"{what}, at the embedding",
-            f"{_INDEX.name} {curve.embedding:z.3f}",
-            "layer 0",
-            verdict="The words themselves (with their places, where the model adds these first) tell the classes apart "
-            "before context is read.",
-        )
 
 
 # ---- caveats ----
@@ -363,27 +341,18 @@ def _on_random_weights(result: Measurements) -> Iterator[str]:
         yield "One model with random weights may be far from the next: give --untrained 3 or more."
 
 
-_DISTINCT_STATES = re.compile(r"^has (\d+) distinct states for (\d+) clusters of '(.*)': each state is")
-
-
 def _probe_notes(result: Measurements) -> Iterator[str]:
-    """Yield the probes' notes, merging notes that are alike at several layers or for several labels."""
-    labels_of: dict[tuple[str, int, int, int], set[str]] = {}  # by prefix, layer, distinct states and clusters
-    layers_of: dict[str, set[int]] = {}  # by note
+    """Yield the probes' notes, merging notes that are alike at several layers."""
+    layers_of: dict[tuple[str, str], set[int]] = {}  # by prefix and note
     for prefix, note in _distinct_notes(result):
         site, _, rest = note.partition(" ")
         layer = result.trained.raw.layers.get(site.rstrip(":"))
-        match = None if layer is None else _DISTINCT_STATES.match(rest)
         if layer is None:
-            layers_of.setdefault(f"{prefix}{note}", set())
-        elif match is None:
-            layers_of.setdefault(f"{prefix}{{layers}}: {rest}", set()).add(layer)
+            layers_of.setdefault((prefix, note), set())
         else:
-            n_states, n_clusters, label = match.groups()
-            labels_of.setdefault((prefix, layer, int(n_states), int(n_clusters)), set()).add(label)
-    yield from _notes_on_distinct_states(labels_of)
-    for note, layers in layers_of.items():
-        text = note.replace("{layers}", _layers_of(layers)) if layers else note
+            layers_of.setdefault((prefix, rest), set()).add(layer)
+    for (prefix, note), layers in layers_of.items():
+        text = f"{prefix}{_layers_of(layers)}: {note}" if layers else f"{prefix}{note}"
         yield f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
@@ -401,20 +370,6 @@ def _distinct_notes(result: Measurements) -> Iterator[tuple[str, str]]:
             seen.add(note)
 
 
-def _notes_on_distinct_states(labels_of: dict[tuple[str, int, int, int], set[str]]) -> Iterator[str]:
-    """Yield at which layers hidden states are too few for the clusters, grouped by labels."""
-    # By prefix, clusters and labels, states at each layer.
-    states_at: dict[tuple[str, int, Sequence[str]], dict[int, int]] = {}
-    for (prefix, layer, n_states, n_clusters), labels in labels_of.items():
-        states_at.setdefault((prefix, n_clusters, tuple(sorted(labels))), {})[layer] = n_states
-    for (prefix, n_clusters, names), n_states_at in states_at.items():
-        has = "has" if len(n_states_at) == 1 else "have"
-        most = max(n_states_at.values())
-        states = f"{span_text(n_states_at.values())} distinct {'state' if most == 1 else 'states'}"
-        clusters = f"{n_clusters} clusters of {list_text(map(repr, names))}"
-        yield f"{prefix}{_layers_of(n_states_at)} {has} {states} for {clusters}: each state is a cluster of its own."
-
-
-def _layers_of(layers: Sequence[int] | set[int] | dict[int, int]) -> str:
+def _layers_of(layers: set[int]) -> str:
     text = layers_text(ranges_text(sorted(layers)))
     return f"{text[0].upper()}{text[1:]}"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.commands.clusters import readings
 from mechclust.commands.clusters.measurements import Measurements
-from mechclust.commands.result import MeasuredResult
+from mechclust.commands.result import MeasuredResult, ReportContents
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.report.analysis import Analysis
-from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import model_name_text
@@ -96,40 +94,22 @@ class ClustersResult(Measurements, MeasuredResult):
 
         return figures.clusters_panels(self)
 
-    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
-
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
-
-        Returns:
-            The path of ``report.html``.
-
-        Raises:
-            InputError: when ``out`` cannot be written, or holds the report of another command.
-        """
-        return self._write(
-            out,
+    def _contents(self) -> ReportContents:
+        return ReportContents(
             "clusters",
             source=f"Model: {self.model}. Prompts: {self.config.prompts}",
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables={"clusters": self.to_dataframe(), "features": self.features},
-            print_figures=print_figures,
         )
 
-    def _analysis(self) -> Analysis:
+    def _views(self) -> Mapping[str, str]:
         from mechclust.commands.clusters import figures
 
-        folded = {
+        return figures.prompt_views(self)
+
+    def _folded(self) -> Mapping[str, pd.DataFrame]:
+        return {
             "By layer": self.shown_table,
             "Agreement of the clusters with labels and surface features": self.features,
         }
-        tables = {name: table_html(table, number=".3f", missing="–") for name, table in folded.items()}
-        return Analysis(
-            headline=self.headline,
-            readings=self.readings,
-            panels=self.panels(),
-            views=figures.prompt_views(self),
-            folded=tables,
-            notes=self.caveats,
-        )

@@ -16,6 +16,49 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@dataclass(frozen=True)
+class CurveColumns:
+    """Columns of a table with a row per layer that make up a curve.
+
+    Attributes:
+        measure: name of its value in the probe's result.
+        value: its value. ``{value}_low`` and ``{value}_high``, if present, are the ends of its interval.
+        untrained: mean of models with random weights. ``{untrained}_high`` has the highest.
+        null: prefix of its chance interval, whose ends are ``{null}_low`` and ``{null}_high``. Empty: no interval, no
+            chance and no p-value are read.
+        p: p-value for each layer alone. Jointly corrected ones are in ``{p}_corrected``, if present.
+        further: measures that have a column of their name.
+    """
+
+    measure: str
+    value: str
+    untrained: str
+    null: str = ""
+    p: str = ""
+    further: tuple[str, ...] = ()
+
+    @property
+    def of_measures(self) -> dict[str, str]:
+        """The column of each measure of the probe's result."""
+        columns = {self.measure: self.value}
+        if self.null:
+            columns |= {f"{self.measure}_{end}": f"{self.value}_{end}" for end in ("low", "high")}
+            columns |= {f"null_{end}": f"{self.null}_{end}" for end in ("low", "high")}
+            columns["p_value"] = self.p
+        return columns | {name: name for name in self.further}
+
+
+CURVES = {
+    "raw": CurveColumns(
+        "ari", "ari", "untrained", "null", "p_value", further=("ami", "silhouette", "label_silhouette")
+    ),
+    "given": CurveColumns("ari", "given_ari", "untrained_given", "given_null", "given_p"),
+    "linear": CurveColumns("accuracy", "accuracy", "untrained_accuracy", "linear_null", "linear_p"),
+    "nearest": CurveColumns("neighbour_purity", "nearest", "untrained_nearest"),
+    "held_out": CurveColumns("neighbour_purity", "held_out", "untrained_held_out", "held_out_null", "held_out_p"),
+}
+
+
 class LabelVerdict(StrEnum):
     """Whether a measure shows a label, given its value, its chance level and its value with random weights."""
 
@@ -67,7 +110,6 @@ class JudgedCurve:
         least_p: the smallest corrected p.
         n_relabellings: number of relabellings.
         too_few: whether there are too few relabellings for any layer to be above chance.
-        embedding: the value at layer 0, if that was examined.
         untrained: mean value at that layer for models with random weights, or ``None`` if there are none.
         untrained_best: the highest value of any of them at any layer, and that layer.
     """
@@ -85,7 +127,6 @@ class JudgedCurve:
     least_p: float
     n_relabellings: int
     too_few: bool
-    embedding: float | None
     untrained: float | None
     untrained_best: tuple[float, int] | None
 
@@ -126,29 +167,6 @@ class JudgedLabel:
         return {"clusters": LabelVerdict.UNDEFINED} | verdicts
 
 
-@dataclass(frozen=True)
-class _CurveColumns:
-    """Columns of a table with a row per layer that make up a curve.
-
-    Attributes:
-        value: the measure. ``{value}_low`` and ``{value}_high``, if present, are the ends of its interval.
-        null: prefix of its chance interval, whose ends are ``{null}_low`` and ``{null}_high``.
-        p: p-value for each layer alone. Jointly corrected ones are in ``{p}_corrected``, if present.
-        untrained: mean of models with random weights. ``{untrained}_high`` has the highest.
-    """
-
-    value: str
-    null: str
-    p: str
-    untrained: str
-
-
-_CLUSTERS = _CurveColumns("ari", "null", "p_value", "untrained")
-_GIVEN = _CurveColumns("given_ari", "given_null", "given_p", "untrained_given")
-_LINEAR = _CurveColumns("accuracy", "linear_null", "linear_p", "untrained_accuracy")
-_HELD_OUT = _CurveColumns("held_out", "held_out_null", "held_out_p", "untrained_held_out")
-
-
 def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
     """Judge all measures of one label.
 
@@ -158,14 +176,14 @@ def judge_label(table: pd.DataFrame, counts: tuple[int, int]) -> JudgedLabel:
     """
     n_permutations, n_shuffles = counts
     return JudgedLabel(
-        clusters=_judge_curve(table, _CLUSTERS, n_permutations),
-        given=_judge_curve(table, _GIVEN, n_permutations),
-        linear=_judge_curve(table, _LINEAR, n_shuffles),
-        held_out=_judge_curve(table, _HELD_OUT, n_permutations),
+        clusters=_judge_curve(table, CURVES["raw"], n_permutations),
+        given=_judge_curve(table, CURVES["given"], n_permutations),
+        linear=_judge_curve(table, CURVES["linear"], n_shuffles),
+        held_out=_judge_curve(table, CURVES["held_out"], n_permutations),
     )
 
 
-def _judge_curve(table: pd.DataFrame, columns: _CurveColumns, n_relabellings: int) -> JudgedCurve | None:
+def _judge_curve(table: pd.DataFrame, columns: CurveColumns, n_relabellings: int) -> JudgedCurve | None:
     """Judge a curve, or return ``None`` if it has no value.
 
     Args:
@@ -189,7 +207,6 @@ def _judge_curve(table: pd.DataFrame, columns: _CurveColumns, n_relabellings: in
     needed = least_permutations_for_p_values(1 if jointly else len(table))
     at_least_possible_p = n_relabellings < needed and p.min() <= 1.5 / (1 + n_relabellings)
     layer = table["layer"]
-    embedding = table.loc[layer == 0, value]
     untrained, untrained_best = _random_weights(table, best, columns.untrained)
     return JudgedCurve(
         value=float(best[value]),
@@ -205,7 +222,6 @@ def _judge_curve(table: pd.DataFrame, columns: _CurveColumns, n_relabellings: in
         least_p=float(np.nanmin(p_corrected)) if np.isfinite(p_corrected).any() else np.nan,
         n_relabellings=n_relabellings,
         too_few=bool(not above.any() and (p.isna().all() or at_least_possible_p)),
-        embedding=float(embedding.iloc[0]) if len(embedding) else None,
         untrained=untrained,
         untrained_best=untrained_best,
     )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.commands.compare import readings, tables
 from mechclust.commands.compare.control_curves import control_table
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.commands.result import MeasuredResult
+from mechclust.commands.result import MeasuredResult, ReportContents
 from mechclust.report.analysis import Analysis
-from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import model_name_text
@@ -183,38 +182,21 @@ class CompareResult(Measurements, MeasuredResult):
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
         return measured
 
-    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
-
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
-
-        Returns:
-            The path of ``report.html``.
-
-        Raises:
-            InputError: when ``out`` cannot be written, or holds the report of another command.
-        """
-        return self._write(
-            out,
+    def _contents(self) -> ReportContents:
+        return ReportContents(
             "compare",
             source=f"Base: {self.base}; tuned: {self.tuned}. Prompts: {self.config.prompts}",
             config={"base": self.base, "tuned": self.tuned, **vars(self.config)},
             results=self.results,
             tables=self.tables,
-            print_figures=print_figures,
         )
 
+    def _views(self) -> Mapping[str, str]:
+        return {} if self.planes is None else {"Base and tuned": self.planes.html()}
+
+    def _folded(self) -> Mapping[str, pd.DataFrame]:
+        titles = {title: name for name, title in tables.TITLES.items() if name in self.tables}
+        return {title: self.tables[name].drop(columns=_ONLY_IN_CSV, errors="ignore") for title, name in titles.items()}
+
     def _analysis(self) -> Analysis:
-        folded = {}
-        for name, title in tables.TITLES.items():
-            if name in self.tables:
-                table = self.tables[name].drop(columns=_ONLY_IN_CSV, errors="ignore")
-                folded[title] = table_html(table, number=".3f", missing="–")
-        return Analysis(
-            panels=self.panels(),
-            views={} if self.planes is None else {"Base and tuned": self.planes.html()},
-            folded=folded,
-            notes=[*readings.naming_rules(self), *self.caveats],
-            headline=self.headline,
-            readings=self.readings,
-        )
+        return replace(super()._analysis(), notes=[*readings.naming_rules(self), *self.caveats])

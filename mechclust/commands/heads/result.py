@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.commands.heads import readings
 from mechclust.commands.heads.measurements import NAMES, Measurements
-from mechclust.commands.result import MeasuredResult
-from mechclust.report.analysis import Analysis
-from mechclust.report.html import table_html
+from mechclust.commands.result import MeasuredResult, ReportContents
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import model_name_text
@@ -75,38 +73,20 @@ class HeadsResult(Measurements, MeasuredResult):
 
         return figures.heads_panels(self)
 
-    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
-
-        The tables are ``roles.csv``, ``heads.csv`` and ``scores.csv``.
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
-
-        Returns:
-            The path of ``report.html``.
-
-        Raises:
-            InputError: when ``out`` cannot be written, or holds the report of another command.
-        """
+    def _contents(self) -> ReportContents:
         texts = ["repeated random tokens", *map(str, self.config.corpus)]
-        return self._write(
-            out,
+        return ReportContents(
             "heads",
             source=f"Model: {self.model}. Texts: {', '.join(texts)}",
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables={"roles": self.by_role(), "heads": self.by_head(), "scores": self.to_dataframe()},
-            print_figures=print_figures,
         )
 
-    def _analysis(self) -> Analysis:
+    def _views(self) -> Mapping[str, str]:
         from mechclust.commands.heads import figures
 
-        strongest = table_html(self.strongest(), number=".3f", missing="–")
-        return Analysis(
-            headline=self.headline,
-            readings=self.readings,
-            panels=self.panels(),
-            views=figures.attention_views(self),
-            folded={"The strongest heads of each role": strongest},
-            notes=self.caveats,
-        )
+        return figures.attention_views(self)
+
+    def _folded(self) -> Mapping[str, pd.DataFrame]:
+        return {"The strongest heads of each role": self.strongest()}

@@ -25,7 +25,7 @@ from mechclust.commands.parts import shard_rows
 from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.plain_model import plain_model
-from mechclust.models.sketch import WeightSketch, sketched_weights, weight_sketch
+from mechclust.models.weight_digest import has_random_weights, named_weights, weights_digest
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
 from probes.engine.devices import device_of
@@ -40,6 +40,7 @@ from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
 MAX_ATTENTION_TOKENS = 32  # of a prompt whose attention is shown
+_FORMAT = 2  # of facts.json
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ class CheckpointJob:
     def key(self) -> str:
         """Digest of everything that the files here depend on, the checkpoint's files included."""
         config = self.config
-        settings: list[Any] = [config.dtype, config.quantize, config.adapter, config.readout, sorted(self.inputs.words)]
+        settings: list[Any] = [_FORMAT, config.dtype, config.quantize, config.adapter, config.readout]
+        settings += [sorted(self.inputs.words)]
         settings += [config.heads] if "heads" in config.measured else []
         settings += [config.n_permutations, config.n_resamples, config.seed] if "topics" in config.measured else []
         settings += [repr(config.registered(name)) for name in config.others]
@@ -104,9 +106,12 @@ class CheckpointJob:
     def identity(self) -> Identity:
         """Weights, configuration and tokenizer of the checkpoint."""
         facts = read_json(self.folder / "facts.json")
-        values = read_safetensors(self.folder / "sketch.safetensors")[0]["values"]
-        sketch = WeightSketch(facts["weights"], facts["shapes"], values)
-        return Identity(self.name, sketch, facts["config"], facts["tokenizer"])
+        return Identity(self.name, facts["weights"], facts["config"], facts["tokenizer"])
+
+    @property
+    def has_random_weights(self) -> bool:
+        """Return whether the checkpoint was not trained."""
+        return bool(read_json(self.folder / "facts.json")["random"])
 
     @property
     def attention(self) -> dict[int, PatternBytes]:
@@ -146,13 +151,11 @@ class CheckpointJob:
         if words:
             patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
             write_safetensors(self.folder / "attention.safetensors", patterns, {})
-        sketch = weight_sketch(model)
-        write_safetensors(self.folder / "sketch.safetensors", {"values": sketch.values}, {})
         tokenizer = own_tokenizer(self.checkpoint, self.config) if self.own_tokenizer else None
         facts = {
             "key": self.key,
-            "weights": sketch.digest,
-            "shapes": sketch.shapes,
+            "weights": weights_digest(model),
+            "random": has_random_weights(model),
             "config": json.loads(json.dumps(fingerprinted_settings(plain_model(model).config), default=str)),
             "tokenizer": tokenizer and tokenizer_digest(tokenizer, self.inputs.prompts.prompts, self.config),
         }
@@ -196,7 +199,7 @@ class CheckpointJob:
 
 def _check_finite(model: Any, name: str) -> None:
     """Refuse a checkpoint whose weights are not numbers."""
-    for weight_name, weight in sketched_weights(model):
+    for weight_name, weight in named_weights(model):
         if weight.is_floating_point() and not bool(weight.isfinite().all()):
             raise InputError(
                 f"checkpoint {quoted(name)} has NaN or infinity in the weight {weight_name!r}; leave this checkpoint "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -15,13 +15,12 @@ from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.planes import evenly_spaced
 from mechclust.commands.history.readings import capitalised
-from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band
+from mechclust.report.axes import direct_labels, plot_chance_band
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
-from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
+from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, styled
 from mechclust.report.subplots import subplots
 
-MAX_CURVES = 8  # checkpoints in a figure of curves by layer
 MAX_NAMES = 12  # names along an axis
 MAX_LEVEL_NAMES = 8  # names along an axis that fit beside each other
 MAX_PANELS = 12  # layers in a figure of curves by checkpoint
@@ -29,12 +28,11 @@ _MISSING = "#e5e5e5"
 _BAR: dict[str, Any] = {"lw": 1.2, "alpha": 0.7}
 _DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": TEXT, "linewidths": 1.0, "zorder": 3}
 _HATCHED = "Bars: 95% intervals over prompts or documents. Hatched: central 95% of the chance distribution."
-_WIDEST = "Hatched: central 95% of the chance distribution, the widest of all checkpoints."
 
 
 @styled()
 def history_panels(result: Measurements) -> list[Panel]:
-    """Draw a heat map of each measure, and then its curves by checkpoint and by layer."""
+    """Draw a heat map of each measure, and then its curves by checkpoint."""
     crossed = " Checkpoints with findings are crossed out." if result.flagged else ""
     hollow = " Checkpoints with findings are red and hollow." if result.flagged else ""
     heat_maps = []
@@ -45,12 +43,10 @@ def history_panels(result: Measurements) -> list[Panel]:
         title = capitalised(curve.title)
         place = curve.place
         dots = f" Dot: the {place} crosses chance." if name in result.tested else ""
-        by_place = f"{title}, by {place}. At most eight checkpoints, dark to light. {_WIDEST}{hollow}"
         by_checkpoint = f"{title}, by checkpoint. One panel per {place}. {_HATCHED}{hollow}"
         heat_map = f"{title}, {place} by checkpoint.{dots}{crossed}"
         heat_maps.append(Panel(f"{name}_map", map_figure(result, curve), heat_map))
         curves.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), by_checkpoint))
-        curves.append(Panel(f"{name}_by_layer", layers_figure(result, curve), by_place))
     return [*heat_maps, *curves]
 
 
@@ -108,49 +104,14 @@ def _label_chance(axis: Axes, curve: Curve, column: int) -> None:
         direct_labels(axis, [(float(np.mean(ends)), CHANCE, SOFT)], size=8)
 
 
-def layers_figure(result: Measurements, curve: Curve) -> Figure:
-    """Draw curves by layer, one per checkpoint, with the widest chance band of all checkpoints."""
-    figure, (axis,) = subplots(1, size=(8.5, 4.2))
-    measured = [i for i in range(len(result.series)) if not np.isnan(curve.value[i]).all()]
-    chosen = [measured[k] for k in evenly_spaced(len(measured), MAX_CURVES)]
-    wrong = sorted(result.flagged & {*measured})
-    low = _over_checkpoints(np.nanmin, curve.low[measured])
-    high = _over_checkpoints(np.nanmax, curve.high[measured])
-    _draw_band(axis, np.asarray(curve.layers), low, high, CHANCE)
-    for i, colour in zip(chosen, layer_shades(len(chosen)), strict=True):
-        if i not in wrong:
-            axis.plot(curve.layers, curve.value[i], color=colour, marker="o", ms=3, label=figure_text(result.names[i]))
-    for i in wrong[:MAX_CURVES]:
-        style: dict[str, Any] = {"color": RED, "marker": "o", "mfc": "white", "ls": ":", "lw": 1.0}
-        axis.plot(curve.layers, curve.value[i], label=f"{figure_text(result.names[i])} (flagged)", **style)
-    layer_axis(axis)
-    axis.set_xlabel(curve.place)
-    axis.set_ylabel("debiased CKA" if curve.name.startswith("cka") else curve.title.split(" (")[-1].rstrip(")"))
-    axis.set_title(curve.title, fontsize=10.5)
-    axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return figure
-
-
 def _name_ticks(axis: Axes, names: Sequence[str], most: int, rotation: int = 45) -> None:
     places = evenly_spaced(len(names), most)
     side = "right" if rotation else "center"
     axis.set_xticks(places, [figure_text(names[i], 16) for i in places], rotation=rotation, ha=side, fontsize=8)
 
 
-def _over_checkpoints(
-    widest: Callable[..., Float[np.ndarray, "layer"]], ends: Float[np.ndarray, "checkpoint layer"]
-) -> Float[np.ndarray, "layer"]:
-    """Return the widest end by layer, or NaN if no checkpoint has a chance level."""
-    known = np.isfinite(ends).any(axis=0)
-    return np.where(known, widest(np.where(known, ends, 0.0), axis=0), np.nan)
-
-
 def _draw_band(
-    axis: Axes,
-    x: Shaped[np.ndarray, "n"],
-    low: Float[np.ndarray, "n"],
-    high: Float[np.ndarray, "n"],
-    label: str | None = None,
+    axis: Axes, x: Shaped[np.ndarray, "n"], low: Float[np.ndarray, "n"], high: Float[np.ndarray, "n"]
 ) -> None:
     if np.isfinite(high).any():
-        plot_chance_band(axis, x, np.where(np.isnan(low), np.minimum(high, 0), low), high, label=label)
+        plot_chance_band(axis, x, np.where(np.isnan(low), np.minimum(high, 0), low), high, label=None)

@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
-from mechclust.models.sketch import WeightSketch
 from mechclust.report.text import list_text
 from tasks.text.visible import quoted
 
-DefectKind = Literal["last", "equal", "order", "states", "tokenizer", "config"]
-MAX_LENGTH_RATIO = 0.8
-"""Length of the distances that a move changes, after over before, below which a checkpoint is out of order."""
-MAX_LENGTH_RATIO_AT_ENDS = 0.6
-"""The bound for a move from one end to the other, which replaces one distance by another."""
+DefectKind = Literal["last", "equal", "states", "tokenizer", "config"]
 SAME_STATES = 1e-5  # 1 - CKA at every layer
 DIFFERENT_STATES = 1e-4  # 1 - CKA of a later checkpoint that shows that the equal one is too early
 MAX_NAMED = 5  # checkpoints and settings named in a sentence
-
-_Distances = Float[np.ndarray, "checkpoint checkpoint"]
 
 
 @dataclass(frozen=True)
@@ -33,13 +25,13 @@ class Identity:
 
     Attributes:
         name: the checkpoint's name.
-        weights: a sketch of its weights.
+        weights: a digest of its weights.
         config: the parts of the model's configuration that affect the numbers.
         tokenizer: a digest, or ``None`` if the checkpoint has no tokenizer.
     """
 
     name: str
-    weights: WeightSketch
+    weights: str
     config: Mapping[str, Any]
     tokenizer: str | None
 
@@ -49,9 +41,9 @@ class Defect:
     """Checkpoints that contradict their names.
 
     Attributes:
-        kind: ``last``: they have the weights of the last one. ``equal``: they have equal weights. ``order``: their
-            weights belong elsewhere in the series. ``states``: they have the hidden states of the last one, but
-            different weights. ``tokenizer``, ``config``: these differ from the last one's.
+        kind: ``last``: they have the weights of the last one. ``equal``: they have equal weights. ``states``:
+            they have the hidden states of the last one, but different weights. ``tokenizer``, ``config``: these differ
+            from the last one's.
         checkpoints: their positions in the series. They are left out of all conclusions.
         text: the finding as a sentence.
     """
@@ -61,31 +53,10 @@ class Defect:
     text: str
 
 
-class _Move(NamedTuple):
-    """A checkpoint moved to another place among the others.
-
-    Attributes:
-        ratio: length of the distances that change, after over before, scaled to the bound ``MAX_LENGTH_RATIO``.
-        source: its place in the order.
-        target: its place among the others.
-    """
-
-    ratio: float
-    source: int
-    target: int
-
-
 def check_series(
     series: Sequence[Identity], cka_with_last: Float[np.ndarray, "checkpoint layer"] | None = None
 ) -> list[Defect]:
     """Find defects in a series of checkpoints, given in training order.
-
-    A checkpoint is out of order if moving it elsewhere shortens the path through the weights: the sum of the distances
-    that change must fall below 0.8 of its former value. A training run that moves straight or at random passes (every
-    other position is longer). So does one that stays near a point (every position is equally long). One whose learning
-    rate falls at the end passes too (0.83, or 0.71 if the first is moved behind the last, for which the bound is 0.6).
-    Two errors cannot be detected: two checkpoints swapped at either end of a random walk, and a whole series in
-    reverse.
 
     Args:
         series: at least two checkpoints.
@@ -95,10 +66,6 @@ def check_series(
         The defects, if any.
     """
     defects = [*_other_tokenizers(series), *_other_configs(series), *_equal_weights(series)]
-    wrong = flagged_checkpoints(defects)
-    shapes = series[-1].weights.shapes
-    comparable = [i for i, each in enumerate(series) if i not in wrong and each.weights.shapes == shapes]
-    defects += _out_of_order(series, comparable)
     if cka_with_last is not None:
         defects += _same_states(series, cka_with_last, flagged_checkpoints(defects))
     return defects
@@ -107,17 +74,6 @@ def check_series(
 def flagged_checkpoints(defects: Sequence[Defect]) -> set[int]:
     """Return the positions of the checkpoints with findings."""
     return set(chain.from_iterable(defect.checkpoints for defect in defects))
-
-
-def weight_distances(series: Sequence[Identity]) -> _Distances:
-    """Estimate the Euclidean distances between the weights, with NaN if shapes differ."""
-    apart = np.full((len(series), len(series)), np.nan)
-    for shapes in {each.weights.shapes for each in series}:
-        same = [i for i, each in enumerate(series) if each.weights.shapes == shapes]
-        values = torch.stack([series[i].weights.values for i in same])
-        exact = torch.cdist(values, values, compute_mode="donot_use_mm_for_euclid_dist")
-        apart[np.ix_(same, same)] = exact.numpy()
-    return apart
 
 
 def _other_tokenizers(series: Sequence[Identity]) -> Iterator[Defect]:
@@ -157,70 +113,13 @@ def _setting(each: Identity, key: str) -> str:
 def _equal_weights(series: Sequence[Identity]) -> Iterator[Defect]:
     groups: dict[str, list[int]] = {}
     for i, each in enumerate(series):
-        groups.setdefault(each.weights.digest, []).append(i)
+        groups.setdefault(each.weights, []).append(i)
     for group in groups.values():
         *stale, newest = group
         if stale and newest == len(series) - 1:
             yield Defect("last", tuple(stale), f"{_names_with_verb(series, stale)} the weights of the last checkpoint.")
         elif stale:
             yield Defect("equal", tuple(group), f"{_names_with_verb(series, group)} the same weights.")
-
-
-def _out_of_order(series: Sequence[Identity], order: list[int]) -> Iterator[Defect]:
-    """Take out checkpoints whose move to another place makes the path shorter, the worst first."""
-    apart = weight_distances(series)
-    misplaced: list[tuple[int, ...]] = []
-    while len(order) > 2:
-        best = min(_moves(apart, order), default=None)
-        if best is None or not best.ratio < MAX_LENGTH_RATIO:
-            break
-        moved = order[best.source]
-        # Of neighbours that changed places, either may be said to have moved.
-        neighbours = abs(best.target - best.source) == 1
-        misplaced.append((moved, order[best.target]) if neighbours else (moved,))
-        order = [i for i in order if i not in misplaced[-1]]
-    for checkpoints in misplaced:
-        names = [quoted(series[i].name) for i in sorted(checkpoints)]
-        if len(checkpoints) > 1:
-            text = f"By the weights, {list_text(names)} are in each other's place."
-        else:
-            sides = [quoted(series[i].name) for i in _nearest_place(checkpoints[0], apart, order)]
-            text = f"By the weights, {names[0]} belongs {'between' if len(sides) > 1 else 'beside'} {list_text(sides)}."
-        yield Defect("order", tuple(sorted(checkpoints)), text)
-
-
-def _nearest_place(moved: int, apart: _Distances, order: Sequence[int]) -> list[int]:
-    """Return the neighbours between which it lengthens the path through the others least."""
-    places = list(zip([None, *order], [*order, None], strict=True))
-    longer = [_through(apart, left, moved, right) - _edge(apart, left, right) for left, right in places]
-    return [i for i in places[int(np.argmin(longer))] if i is not None]
-
-
-def _moves(apart: _Distances, order: Sequence[int]) -> Iterator[_Move]:
-    """Yield every move of one checkpoint to another place."""
-    for source, moved in enumerate(order):
-        others = [None, *(i for i in order if i != moved), None]
-        closed = _edge(apart, others[source], others[source + 1])
-        opened = _through(apart, others[source], moved, others[source + 1])
-        for target in range(len(order)):
-            if target == source:
-                continue
-            left, right = others[target : target + 2]
-            before = opened + _edge(apart, left, right)
-            after = closed + _through(apart, left, moved, right)
-            if before > 0:
-                over_ends = {source, target} == {0, len(order) - 1}
-                scale = MAX_LENGTH_RATIO / MAX_LENGTH_RATIO_AT_ENDS if over_ends else 1
-                yield _Move(after / before * scale, source, target)
-
-
-def _through(apart: _Distances, left: int | None, moved: int, right: int | None) -> float:
-    """Return the length of the path from one checkpoint through a second to a third."""
-    return _edge(apart, left, moved) + _edge(apart, moved, right)
-
-
-def _edge(apart: _Distances, a: int | None, b: int | None) -> float:
-    return 0.0 if a is None or b is None else float(apart[a, b])
 
 
 def _same_states(

@@ -20,18 +20,14 @@ from mechclust.commands.history.estimate import cost_of
 from mechclust.commands.history.inputs import Inputs, read_inputs, sizes_of
 from mechclust.commands.history.integrity import check_series, flagged_checkpoints
 from mechclust.commands.history.planes import fixed_planes
-from mechclust.commands.history.random_copy import RandomCopy
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint, find_series
-from mechclust.commands.history.start import start_of
 from mechclust.commands.history.trial import check_probes
 from mechclust.commands.saved_rows import rows_errors
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.report.folder import check_folder, save_folder_results
 from probes import ProbeResult
-
-_Job = CheckpointJob | RandomCopy
 
 
 def measure_history(
@@ -88,16 +84,15 @@ def measure_history(
         checkpoints = (folder / "checkpoints").absolute()
         own_tokenizers = tokenizer is None
         jobs = [CheckpointJob(checkpoint, checkpoints, inputs, config, own_tokenizers) for checkpoint in series]
-        random = RandomCopy(series[-1].model, checkpoints, inputs.tokenizer, config)
-        _run_jobs([*jobs, random], config, checkpoints, progress)
+        _run_jobs(jobs, config, checkpoints, progress)
         results = results_by_checkpoint(jobs, config, checkpoints, progress=progress)
-        result = _result(str(model), series, inputs, config, jobs, results, random)
+        result = _result(str(model), series, inputs, config, jobs, results)
         if out is not None:
             save_folder_results(out, "history", result.results, subject)
     return result
 
 
-def _run_jobs(jobs: Sequence[_Job], config: HistoryConfig, folder: Path, progress: bool) -> None:
+def _run_jobs(jobs: Sequence[CheckpointJob], config: HistoryConfig, folder: Path, progress: bool) -> None:
     title = "checkpoints"
     if not config.here:
         map_jobs(_run, jobs, **config.on, folder=folder, progress=title if progress else None)
@@ -106,7 +101,7 @@ def _run_jobs(jobs: Sequence[_Job], config: HistoryConfig, folder: Path, progres
         job.run()
 
 
-def _run(job: _Job) -> None:
+def _run(job: CheckpointJob) -> None:
     job.run()
 
 
@@ -117,7 +112,6 @@ def _result(
     config: HistoryConfig,
     jobs: Sequence[CheckpointJob],
     results: dict[str, ByCheckpoint],
-    random: RandomCopy,
 ) -> HistoryResult:
     """Check the series, and arrange the results in curves."""
     identities = [job.identity for job in jobs]
@@ -139,7 +133,7 @@ def _result(
         attention=[job.attention for job in jobs],
         words=inputs.words,
         input_notes=inputs.notes,
-        start=start_of(series[first].name, series[first].step, identities[first].weights, random.weights),
+        starts_random=jobs[first].has_random_weights,
     )
 
 

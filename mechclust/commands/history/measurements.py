@@ -16,7 +16,6 @@ from mechclust.commands.history.curves import TESTED, TITLES, Curve, crossings
 from mechclust.commands.history.integrity import Defect, flagged_checkpoints
 from mechclust.commands.history.planes import FixedPlanes
 from mechclust.commands.history.series import Checkpoint
-from mechclust.commands.history.start import Start
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Measurements:
     attention: Sequence[Mapping[int, PatternBytes]]
     words: Mapping[int, Sequence[str]]
     input_notes: Sequence[str]
-    start: Start
+    starts_random: bool
 
     @property
     def names(self) -> list[str]:
@@ -56,6 +55,11 @@ class Measurements:
     def right(self) -> list[int]:
         """Positions of the checkpoints without findings."""
         return [i for i in range(len(self.series)) if i not in self.flagged]
+
+    @property
+    def first(self) -> str:
+        """The name of the first checkpoint without findings."""
+        return self.names[min(self.right, default=0)]
 
     @property
     def tested(self) -> dict[str, Curve]:

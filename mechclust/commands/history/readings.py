@@ -13,7 +13,6 @@ from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
 from mechclust.commands.history.integrity import first_names
 from mechclust.commands.history.measurements import Measurements
-from mechclust.commands.history.start import Origin
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.evidence.p_values import least_permutations_for_p_values
 from mechclust.report.reading import Reading
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
 
 MAX_FINDINGS = 8  # findings that are readings. Others are caveats
 MAX_CROSSINGS = 4  # checkpoints of a measure at which layers cross chance, a reading each
+_RANDOM_WEIGHTS = (
+    "Each of its biases and normalisation weights holds a single number, as before the first step. Structure there "
+    "comes from the prompts or the architecture, and was not learnt."
+)
+_TRAINED_WEIGHTS = "Structure there may have been learnt, or come from the prompts or the architecture."
 _SHORT_TITLES = {
     "clusters": "clusters against tasks",
     "heads": "variance between tasks in heads",
@@ -66,8 +70,9 @@ def readings(result: Measurements) -> list[Reading]:
             rows += _crossings(result, curve)
             rows += _change(result, curve)
     if result.tested:
-        start = result.start
-        rows.append(Reading("First checkpoint", start.origin.value, quoted(start.name), verdict=start.meaning))
+        value = "random weights" if result.starts_random else "not random weights"
+        meaning = _RANDOM_WEIGHTS if result.starts_random else _TRAINED_WEIGHTS
+        rows.append(Reading("First checkpoint", value, quoted(result.first), verdict=meaning))
     rows += [_means(result, curve) for curve in _untested(result)]
     return [*rows, *_undefined(result)]
 
@@ -77,13 +82,11 @@ def _integrity(result: Measurements) -> Iterator[Reading]:
         names = first_names([result.names[i] for i in finding.checkpoints])
         yield Reading("Integrity", "left out of all conclusions", names, verdict=finding.text)
     if not result.findings:
-        n = len(result.series)
-        order = "their weights do not contradict their order" if n > 2 else "too few to check their order"
         yield Reading(
             "Integrity",
             "no fault found",
-            f"{n} checkpoints",
-            verdict=f"They have different weights and one configuration; {order}.",
+            f"{len(result.series)} checkpoints",
+            verdict="They have different weights and one configuration.",
         )
 
 
@@ -96,7 +99,7 @@ def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
         rows = table[table["crosses_at"] == name]
         yield Reading(
             what,
-            f"{_at(result, name)}{_if_trained(result, name)}, {_span_with_ends(result, curve, rows)}",
+            f"{_at(result, name)}, {_span_with_ends(result, curve, rows)}",
             _layers(rows, curve),
             chance=f"at most {rows['null_high'].max():z.2f}",
             random_weights=_with_random_weights(result, curve, rows),
@@ -141,16 +144,11 @@ def _span_with_ends(result: Measurements, curve: Curve, rows: pd.DataFrame) -> s
 
 def _at(result: Measurements, name: str) -> str:
     """Return when a layer crossed: at a checkpoint, or by the first one if it was above chance there."""
-    if name != result.start.name:
+    if name != result.first:
         return f"at {quoted(name)}"
-    if result.start.origin == Origin.RANDOM:
+    if result.starts_random:
         return f"at {quoted(name)}, with random weights"
     return f"by {quoted(name)}"
-
-
-def _if_trained(result: Measurements, name: str) -> str:
-    start = result.start
-    return ", which was trained before" if name == start.name and start.origin == Origin.TRAINED else ""
 
 
 def _layers(rows: pd.DataFrame, curve: Curve) -> str:
@@ -169,11 +167,10 @@ def _notes(rows: pd.DataFrame, curve: Curve) -> str:
 
 def _with_random_weights(result: Measurements, curve: Curve, rows: pd.DataFrame) -> str:
     """Return the values at the first checkpoint, if it has random weights and differs from the crossing."""
-    start = result.start
-    if start.origin != Origin.RANDOM or start.name in set(rows["crosses_at"]):
+    if not result.starts_random or result.first in set(rows["crosses_at"]):
         return ""
     columns = [list(curve.layers).index(layer) for layer in rows["layer"]]
-    return _span(curve.value[result.names.index(start.name), columns])
+    return _span(curve.value[result.names.index(result.first), columns])
 
 
 def _span(values: Shaped[np.ndarray, "n"] | pd.Series) -> str:

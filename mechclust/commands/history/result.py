@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +13,8 @@ from mechclust.commands.history import readings
 from mechclust.commands.history.changes import mean_over_layers
 from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
-from mechclust.commands.result import MeasuredResult
+from mechclust.commands.result import MeasuredResult, ReportContents
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.report.analysis import Analysis
-from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.table_text import table_text
@@ -42,7 +40,7 @@ class HistoryResult(Measurements, MeasuredResult):
         attention: for each checkpoint, patterns as bytes, by prompt number.
         words: tokens of these prompts, by prompt number.
         input_notes: anything a reader should know about the inputs.
-        start: whether the first checkpoint without findings has random weights or was trained before.
+        starts_random: whether the first checkpoint without findings has random weights.
 
     Example:
         >>> config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000"))  # doctest: +SKIP
@@ -138,52 +136,33 @@ class HistoryResult(Measurements, MeasuredResult):
 
         return figures.history_panels(self)
 
-    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
-
-        The tables are ``history.csv``, and of measures with a chance level ``crossings.csv`` and ``changes.csv``.
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
-
-        Returns:
-            The path of ``report.html``.
-
-        Raises:
-            InputError: if ``out`` cannot be written, or holds the report of another command.
-        """
+    def _contents(self) -> ReportContents:
         names = self.names
         tables = {"history": self.to_dataframe()}
         if len(self.crossings):
             tables["crossings"] = self.crossings
         if len(self.changes):
             tables["changes"] = self.changes
-        return self._write(
-            out,
+        return ReportContents(
             "history",
             source=f"{len(names)} checkpoints, {names[0]} to {names[-1]}. Prompts: {self.config.prompts}",
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables=tables,
-            print_figures=print_figures,
         )
 
-    def _analysis(self) -> Analysis:
+    def _views(self) -> Mapping[str, str]:
         from mechclust.commands.history.slider import slider
 
-        each = "Each checkpoint: the mean over layers (the largest value, if tested against chance)"
-        folded = {each: self._table_html(self.shown_table)}
-        if len(self.crossings):
-            folded["When each layer crosses chance"] = self._table_html(self.crossings)
-        if len(self.changes):
-            folded["Change of each layer from the first to the last checkpoint"] = self._table_html(self.changes)
         html = slider(self)
-        return Analysis(
-            headline=self.headline,
-            readings=self.readings,
-            panels=self.panels(),
-            views={} if html is None else {"Step by step": html},
-            folded=folded,
-            notes=self.caveats,
-        )
+        return {} if html is None else {"Step by step": html}
 
-    def _table_html(self, table: pd.DataFrame) -> str:
-        return table_html(table, number=".3f", missing="–")
+    def _folded(self) -> Mapping[str, pd.DataFrame]:
+        folded = {
+            "Each checkpoint: the mean over layers (the largest value, if tested against chance)": self.shown_table
+        }
+        if len(self.crossings):
+            folded["When each layer crosses chance"] = self.crossings
+        if len(self.changes):
+            folded["Change of each layer from the first to the last checkpoint"] = self.changes
+        return folded

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechclust.commands.mossa import readings, tables
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.commands.result import MeasuredResult
+from mechclust.commands.result import MeasuredResult, ReportContents
 from mechclust.evidence.families import family_notes
 from mechclust.report.analysis import Analysis
-from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import model_name_text
@@ -111,34 +110,17 @@ class MossaResult(Measurements, MeasuredResult):
         with styled():
             return boxes_figure(self)
 
-    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write tables (CSV), ``findings.json``, measurements, figures and ``report.html`` into ``out``.
-
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
-
-        Returns:
-            The path of ``report.html``.
-
-        Raises:
-            InputError: when ``out`` cannot be written, or holds the report of another command.
-        """
-        return self._write(
-            out,
+    def _contents(self) -> ReportContents:
+        return ReportContents(
             "mossa",
             source=f"Base: {self.base}. Tasks: {self.config.tasks}. After {_SOURCE}",
             config={"base": self.base, **asdict(self.config)},
             results=self.results,
             tables=self.tables,
-            print_figures=print_figures,
         )
 
+    def _folded(self) -> Mapping[str, pd.DataFrame]:
+        return tables.shown_tables(self, self.tables)
+
     def _analysis(self) -> Analysis:
-        folded = tables.shown_tables(self, self.tables)
-        return Analysis(
-            headline=self.headline,
-            readings=self.readings,
-            findings=self.findings,
-            panels=self.panels(),
-            folded={title: table_html(table, number=".3f", missing="–") for title, table in folded.items()},
-            notes=self.caveats,
-        )
+        return replace(super()._analysis(), findings=self.findings)

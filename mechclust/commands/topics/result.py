@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.commands.result import MeasuredResult
+from mechclust.commands.result import MeasuredResult, ReportContents
 from mechclust.commands.topics import caveats, readings, tables
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.sources import SHARDS
@@ -145,28 +145,19 @@ class TopicsResult(Measurements, MeasuredResult):
         return results
 
     def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write the tables as CSV, the probe results, the figures and ``report.html`` into ``out``.
+        """Write the report as every command does, and delete the tokenized documents."""
+        page = super().write(out, print_figures=print_figures)
+        shutil.rmtree(Path(out) / SHARDS, ignore_errors=True)
+        return page
 
-        The tables are ``summary.csv``, ``attention.csv``, ``layers.csv`` and ``topics.csv``.
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
-
-        Returns:
-            The path of ``report.html``.
-
-        Raises:
-            InputError: when ``out`` cannot be written, or holds the report of another command.
-        """
-        page = self._write(
-            out,
+    def _contents(self) -> ReportContents:
+        return ReportContents(
             "topics",
             source=f"Model: {self.model}. Corpus: {', '.join(map(str, self.config.corpus))}",
             config={"model": self.model, **vars(self.config)},
             results=self.results,
             tables=self.tables,
-            print_figures=print_figures,
         )
-        shutil.rmtree(Path(out) / SHARDS, ignore_errors=True)
-        return page
 
     def _analysis(self) -> Analysis:
         first = tables.first_measured(self.tables["attention"])

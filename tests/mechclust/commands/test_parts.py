@@ -7,7 +7,6 @@ import torch
 
 from mechclust.commands.parts import (
     MeasurementPart,
-    measure_parts,
     merged_results,
     part_path,
     remove_others,
@@ -15,7 +14,6 @@ from mechclust.commands.parts import (
 )
 from mechclust.commands.settings import EngineSettings
 from probes import ProbeResult
-from tasks import InputError
 
 
 def result(value: float) -> ProbeResult:
@@ -37,16 +35,6 @@ class TestPart:
         part.path.write_bytes(part.path.read_bytes()[:-1])
         assert float(part.found()["ari"]) == 0.5
         assert len(made) == 2
-
-    def test_a_folder_in_its_place_is_refused(self, tmp_path):
-        """Nothing could be written over it, so that every later run would measure again."""
-        path = Path(tmp_path) / "a.safetensors"
-        path.mkdir()
-        with pytest.raises(InputError) as caught:
-            MeasurementPart(path, "a", lambda: result(0.5)).found()
-        assert str(caught.value) == (
-            f"{str(path)!r} is a folder where a measurement is kept; remove it, or give another folder with --out"
-        )
 
 
 def of_layer(folder: Path, layer: int, value: float) -> MeasurementPart:
@@ -72,11 +60,6 @@ class TestGroups:
             "one": [of_layer(tmp_path, 4, 0.9)],
         }
 
-    def test_results_are_those_of_their_group_in_order(self, groups, tmp_path):
-        found = measure_parts(groups, EngineSettings(), tmp_path)
-        numbers = {name: [round(float(each["ari"]), 6) for each in results] for name, results in found.items()}
-        assert numbers == {"three": [0.0, 0.1, 0.2], "one": [0.9]}
-
     @pytest.mark.parametrize("notes", [True, False])
     def test_parts_of_a_group_are_merged(self, groups, tmp_path, notes):
         found = merged_results(groups, EngineSettings(), tmp_path, "parts", metadata={"unit": "task"}, notes=notes)
@@ -89,9 +72,8 @@ class TestGroups:
 
     @pytest.mark.parametrize("progress", [True, False])
     def test_progress_is_shown_if_it_is_asked_for(self, groups, tmp_path, capsys, progress):
-        measure_parts(groups, EngineSettings(), tmp_path, progress=progress)
-        shown = capsys.readouterr().err
-        assert [name in shown for name in groups] == [progress] * len(groups)
+        merged_results(groups, EngineSettings(), tmp_path, "a title", metadata={}, progress=progress)
+        assert ("a title" in capsys.readouterr().err) == progress
 
 
 def test_the_file_of_a_part_is_named_by_all_that_it_depends_on(tmp_path):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.commands.result import MeasuredResult
+from mechclust.commands.result import MeasuredResult, ReportContents
 from mechclust.commands.topics.suite import caveats, readings, tables
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.report.analysis import Analysis
@@ -121,26 +120,13 @@ class SuiteResult(Measurements, MeasuredResult):
                 results[f"{file_name(name)}/{role}/embedding"] = measured.embedding
         return results
 
-    def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write the tables as CSV, the findings, the measurements, the figures and ``report.html`` into ``out``.
-
-        The tables are ``ratios.csv``, ``heads.csv`` and ``topics.csv``.
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
-
-        Returns:
-            The path of ``report.html``.
-
-        Raises:
-            InputError: if ``out`` cannot be written, or holds the report of another command.
-        """
-        return self._write(
-            out,
+    def _contents(self) -> ReportContents:
+        return ReportContents(
             "topics",
             source=f"Encoders: {', '.join(self.trained)}. Corpus: {', '.join(map(str, self.config.corpus))}",
             config=vars(self.config),
             results=self.results,
             tables=self.tables,
-            print_figures=print_figures,
         )
 
     def _analysis(self) -> Analysis:

@@ -18,13 +18,11 @@ from torch import nn
 from transformer_lens import HookedRootModule
 from transformer_lens.hook_points import HookPoint
 
-import mechclust.commands.check.chance
 import mechclust.commands.check.model
 from mechclust.commands.check import check_model
-from mechclust.commands.check.chance import Chance, ChanceTest, chance_of_untrained
-from mechclust.commands.check.hooks import attention_rows, hook_points
-from mechclust.commands.check.inputs import SELECTORS, CheckedModel, devices_of, dtypes_of
-from mechclust.commands.check.result import Check, CheckReport, NotTried
+from mechclust.commands.check.hooks import attention_rows
+from mechclust.commands.check.inputs import CheckedModel, devices_of, dtypes_of
+from mechclust.commands.check.result import Check, CheckReport
 from mechclust.commands.check.text import check_beginning_token, text
 from mechclust.models import ModelConfig, build_model, load_pretrained, save_model
 from mechclust.models.sizes import ModelShape
@@ -38,6 +36,8 @@ NAMES = [
     "residual()",
     "attention_pattern()",
     "head_output()",
+    "tokenizer",
+    "beginning of sequence",
     "finite values",
     "same values twice",
     "equals Hugging Face",
@@ -47,30 +47,11 @@ NAMES = [
     "alone as in a batch",
     "padding",
     "no trace",
-    "flat memory",
-    "tokenizer",
-    "beginning of sequence",
-    "chance: clusters",
-    "chance: topics",
-    "chance: CKA",
-    "chance: untrained",
 ]
 READ_ONLY = ("equals, read-only", "equals, fused attention")  # of models of Hugging Face
 TEXT = {"tokenizer", "beginning of sequence"}
 OUR_OWN = {*TEXT, "equals Hugging Face"}  # what models that read no text do not try
 SHAPE = {"d_vocab": 20, "n_ctx": 16, "n_layers": 2, "d_model": 8, "n_heads": 2, "init_std": 0.3}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unfreeze():
-    yield
-    gc.unfreeze()
-
-
-@pytest.fixture(autouse=True)
-def freeze(unfreeze):
-    """A collection goes through all objects of pytest and the libraries otherwise, several times a check."""
-    gc.freeze()
 
 
 def verdicts(report, passed):
@@ -114,9 +95,7 @@ def test_built_models(attention, tl_major, capfd):
             "padded batches are refused (InputError: TransformerLens 3.9 ignores"
         )
     else:
-        assert re.search(
-            r"differ by \S+e-0[6-9] of a state's length .*; on the left \S+e-0[6-9]$", report["padding"].detail
-        )
+        assert re.search(r"differ by \S+e-0[6-9] of a state's length \(allowed \S+\)$", report["padding"].detail)
 
 
 def test_the_topic_transformer():
@@ -129,19 +108,17 @@ def test_the_topic_transformer_with_attention_that_is_uniform_and_frozen():
     config = TopicTransformerConfig(d_vocab=12, embedding="one-hot", attention="uniform", init_std=0.0)
     report = sound(check_model(build_model(config)), OUR_OWN | {"blocks join", "attention direction"})
     assert "no token changes another token's state" in report["attention direction"].detail
-    assert report["chance: topics"].detail.startswith("attention ratio 1.00 (p ")
 
 
 def test_the_pooling_transformer():
     report = sound(
         check_model(build_model(PoolingTransformerConfig())),
-        OUR_OWN | {"blocks join", "attention direction", "padding", "chance: topics"},
+        OUR_OWN | {"blocks join", "attention direction", "padding"},
     )
     assert report["residual()"].detail.endswith("8x12x2 (pooled)")  # it reads 12 tokens and no other number
     assert report["padding"].detail.startswith(
         "sequences of other lengths are refused (InputError: tokens has shape (1, "
     )
-    assert report["chance: topics"].detail == "one query reads the whole sequence, so words do not attend to words"
 
 
 @pytest.fixture(scope="module")
@@ -177,13 +154,10 @@ def test_gpt2_by_its_name(gpt2, monkeypatch):
         load = getattr(mechclust.commands.check.model, name)
         monkeypatch.setattr(mechclust.commands.check.model, name, alone(load))
     report = sound(check_model(str(gpt2)), set())
-    assert len(loaded) == 4  # the reference, the model, the same read-only, an untrained one
+    assert len(loaded) == 3  # the reference, the model, the same read-only
     assert report.model == str(gpt2)
     assert report["model"].detail.startswith("TransformerBridge (GPT2LMHeadModel): ")
-    assert report["tokenizer"].detail == (
-        "3 texts come back as they were; no special tokens are added; padded with <pad> (id 0); the last real token is "
-        "found"
-    )
+    assert report["tokenizer"].detail == ("no special tokens are added; padded with <pad> (id 0)")
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "roberta"])
@@ -193,8 +167,6 @@ def test_encoders(encoder_checkpoint, family, tl_major):
     report = sound(check_model(encoder_checkpoint(family, head)), {"head_output()"} if read_only else set())
     assert report["attention direction"].detail.startswith("both ways: ")
     assert report["model"].detail.endswith("hooks read and may not write" if read_only else "hooks read and write")
-    if family != "roberta":  # it counts positions by the padding token of its configuration, here another one
-        assert re.search(r"; on the left \S+e-0[78]$", report["padding"].detail)
     if read_only:
         assert report["head_output()"].detail.startswith("no hook point 'blocks.0.attn.hook_z' in this model")
 
@@ -210,13 +182,6 @@ def test_a_loaded_model(gpt2):
     report = sound(check_model(load_pretrained(gpt2)), {"equals, fused attention"})
     assert report.model == "TransformerBridge"
     assert report["equals, fused attention"].detail == "its attention is eager, so that probes read patterns"
-
-
-def test_a_model_that_cannot_be_drawn_anew():
-    report = check_model(Tiny())
-    assert report["chance: untrained"].detail == (
-        "it is not known how to draw this model's weights; give its name or directory instead"
-    )
 
 
 def test_a_file_from_save_model(tiny_model, tmp_path):
@@ -288,23 +253,17 @@ class Tiny(HookedRootModule):
         return block.hook_resid_post(x)
 
 
-TINY = {*OUR_OWN, "chance: untrained"}
-
-
 @pytest.fixture
-def fails(monkeypatch):
+def fails():
     """Checks a broken model; gives the first check that fails, which is the only one but for ``also``.
 
-    To save time memory is looked at where it is meant, and chance levels of CKA are rougher.
+    With ``last`` no check is made after it.
     """
 
-    def check(model, *also, memory=False, not_tried=()):
-        with monkeypatch.context() as patch:
-            patch.setattr(mechclust.commands.check.chance, "N_PAIRINGS", 19)
-            if not memory:
-                patch.setitem(mechclust.commands.check.model._ATTEMPTS, "flat memory", lambda checked: (True, ""))
-            report = check_model(model)
-        assert verdicts(report, None) == TINY | set(not_tried), str(report)
+    def check(model, *also, not_tried=(), last=False):
+        report = check_model(model)
+        assert verdicts(report, None) == (TEXT if last else OUR_OWN | set(not_tried)), str(report)
+        assert not last or report.checks[-1].passed is False
         assert not report.passed
         failed = [check for check in report.checks if check.passed is False]
         assert {check.name for check in failed[1:]} == set(also), str(report)
@@ -316,8 +275,8 @@ def fails(monkeypatch):
 def test_the_small_transformer_is_sound_in_few_passes():
     model, passes = Tiny(), []
     model.register_forward_pre_hook(lambda module, args: passes.append(args[0].numel()))
-    sound(check_model(model), TINY)
-    assert len(passes) <= 50
+    sound(check_model(model), OUR_OWN)
+    assert len(passes) <= 25
     assert max(passes) == 64
     assert sum(passes) <= 2000
 
@@ -367,7 +326,7 @@ class TestHookPoints:
         model = Tiny()
         model.blocks[1].attn.hook_pattern = nn.Identity()
         model.setup()
-        name, text = fails(model, not_tried={"attention rows", "attention direction", "chance: topics"})
+        name, text = fails(model, not_tried={"attention rows", "attention direction"})
         assert name == "attention_pattern()"
         assert text == (
             "no hook point 'blocks.1.attn.hook_pattern' in this model (it has blocks 0-1), but layers [0] have it; "
@@ -381,7 +340,7 @@ class TestHookPoints:
         model.setup()
         report = sound(
             check_model(model),
-            TINY | {"attention_pattern()", "attention rows", "attention direction", "chance: topics"},
+            OUR_OWN | {"attention_pattern()", "attention rows", "attention direction"},
         )
         assert report["attention_pattern()"].detail == (
             "no hook point 'blocks.0.attn.hook_pattern' in this model (it has blocks 0-1), so probes that need "
@@ -394,9 +353,7 @@ class TestHookPoints:
         model.hook_embed = nn.Identity()
         model.setup()
         stream = {"attention direction", "blocks join", "alone as in a batch", "padding"}
-        name, text = fails(
-            model, "residual()", not_tried={*stream, "chance: clusters", "chance: topics", "chance: CKA"}
-        )
+        name, text = fails(model, "residual()", not_tried=stream)
         assert name == "embedding()"
         assert text == (
             "no hook point 'hook_embed' in this model, where probes measure by default; name this model's own hook "
@@ -409,7 +366,7 @@ class TestValues:
         model = Tiny()
         with torch.no_grad():
             model.blocks[1].W[3, 0, 0] = math.nan
-        name, text = fails(model, not_tried=set(NAMES[6:20]))
+        name, text = fails(model, last=True)
         assert name == "finite values"
         assert text.startswith("the weights 'blocks.1.W' hold NaN or infinity; load the checkpoint again")
 
@@ -418,21 +375,19 @@ class TestValues:
             def leave(self, i, block, x):
                 return super().leave(i, block, x / 0 if i else x)
 
-        name, text = fails(Broken(), not_tried=set(NAMES[6:20]))
+        name, text = fails(Broken(), last=True)
         assert name == "finite values"
         assert text == (
             "the activations at 'blocks.1.hook_resid_post' hold NaN or infinity, and probes refuse them; measure in "
             "float32 if this is float32, or look for the cause there"
         )
 
-    UNSTEADY = ("attention direction", "alone as in a batch", "padding", "chance: topics", "chance: CKA")
-
     def test_dropout_left_on(self, fails):
         class Broken(Tiny):
             def leave(self, i, block, x):
                 return super().leave(i, block, F.dropout(x, 0.1, training=True))
 
-        name, text = fails(Broken(), "no trace", not_tried=self.UNSTEADY)
+        name, text = fails(Broken(), last=True)
         assert name == "same values twice"
         assert re.match(
             r"'blocks.0.hook_resid_post' gives different values the second time, by up to [\d.]+: the", text
@@ -447,17 +402,7 @@ class TestValues:
                 self.calls += 1
                 return super().embed(tokens) + self.calls
 
-        model = Broken()
-        assert fails(model, "chance: clusters", not_tried={*self.UNSTEADY, "no trace"})[0] == "same values twice"
-        text = check_model(model)["chance: clusters"].detail
-        assert re.match(
-            r"states at '\S+' cluster by the batch an example was measured in \(ARI \d\.\d+ \(p 0\.002\), ", text
-        )
-        assert text.endswith(
-            " twice): the forward pass keeps state from batch to batch, and clusters found in this model may be of "
-            "that kind; check again with another seed (--seed 1), and if it fails again, do not trust any number "
-            "until you know why"
-        )
+        assert fails(Broken(), last=True)[0] == "same values twice"
 
     def test_a_state_that_the_same_batch_does_not_show(self, fails):
         class Broken(Tiny):
@@ -468,7 +413,7 @@ class TestValues:
                     self.last, self.drift = tokens, self.drift + 5.0
                 return super().embed(tokens) + self.drift
 
-        assert fails(Broken(), "chance: clusters", not_tried=self.UNSTEADY)[0] == "same values twice"
+        assert fails(Broken(), last=True)[0] == "same values twice"
 
     @pytest.mark.parametrize("side", ["too small", "negative"])
     def test_attention_rows(self, fails, side):
@@ -570,22 +515,13 @@ class TestValues:
         assert name == "padding"
         assert re.match(r"4 examples padded on the right and without padding differ by \d\S* of a state's length", text)
         assert "padding changes what is measured; give batches of sequences of one length" in text
-        assert "on the left" not in text
-
-    def test_places_that_are_counted_from_the_left(self):
-        class Absolute(Tiny):
-            def places(self, mask):
-                return self.W_pos[: mask.shape[1]]
-
-        text = sound(check_model(Absolute()), TINY)["padding"].detail
-        assert re.search(r"; on the left \d\.\d+: this model counts positions from the padding, so pad your own", text)
 
     def test_no_mask_at_all_is_not_tried(self):
         class Unpadded(Tiny):
             def forward(self, tokens):
                 return super().forward(tokens)
 
-        text = sound(check_model(Unpadded()), TINY | {"padding"})["padding"].detail
+        text = sound(check_model(Unpadded()), OUR_OWN | {"padding"})["padding"].detail
         assert text.startswith("padded batches are refused (TypeError: ")
         assert text.endswith("; give batches of sequences of one length")
 
@@ -633,7 +569,7 @@ class TestTraces:
                 yield self
 
         model = Broken()
-        name, text = fails(model, "flat memory", memory=True)
+        name, text = fails(model)
         assert name == "no trace"
         assert re.match(r"\d+ hooks stay behind, the first at 'hook_embed': every later pass is slower", text)
         assert "the model's hooks() must remove what it added; call model.reset_hooks() or load the model again" in text
@@ -693,166 +629,21 @@ class TestTraces:
             "without hooks; load with attn_implementation='eager'"
         )
 
-    def test_memory(self, fails):
-        class Broken(Tiny):
-            def __init__(self):
-                super().__init__()
-                self.kept = []
-
-            def embed(self, tokens):
-                x = super().embed(tokens)
-                self.kept.append(x.clone())
-                return x
-
-        name, text = fails(Broken(), memory=True)
-        assert name == "flat memory"
-        each = 2 * 8 * 8 * 4 / 1024  # two sequences of 8 tokens, 8 dimensions
-        assert text.startswith(
-            f"{12 * each:.1f} KiB more stay in tensors after 16 batches than after 4, {each:.1f} KiB per batch: a "
-        )
-        assert text.endswith(
-            "look for a list or cache in the model, or in a hook left on it, that grows with every call"
-        )
-
-    def test_memory_of_a_cache_that_grows_in_place(self, fails):
-        class Broken(Tiny):
-            def __init__(self):
-                super().__init__()
-                self.cache = torch.zeros(0)
-
-            def embed(self, tokens):
-                self.cache.resize_(len(self.cache) + 256)
-                return super().embed(tokens)
-
-        assert fails(Broken(), memory=True)[0] == "flat memory"
-
-    def test_a_cache_that_fills_up_is_no_leak(self):
-        class Cached(Tiny):
-            def embed(self, tokens):
-                if not hasattr(self, "table"):
-                    self.table = torch.zeros(1000)
-                return super().embed(tokens)
-
-        sound(check_model(Cached()), TINY)
-
     def test_nothing_is_left_behind(self):
         """Of the model given, and of the process."""
-        gc.unfreeze()
         model = Tiny().train()
         model.blocks[0].eval()
         flags = [module.training for module in model.modules()]
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
         hooks = {name: len(module._forward_hooks) for name, module in model.named_modules()}
-        before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist(), gc.get_freeze_count()
+        before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
         first = check_model(model)
         assert torch.equal(before[0], torch.get_rng_state())
-        assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist(), gc.get_freeze_count())
+        assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
         assert flags == [module.training for module in model.modules()]
         assert hooks == {name: len(module._forward_hooks) for name, module in model.named_modules()}
         assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
         assert check_model(model) == first  # and the same again
-
-
-class TestChance:
-    def checked(self, model, seed=0):
-        checked = CheckedModel(model, None, seed)
-        for selector in SELECTORS:
-            with contextlib.suppress(InputError):
-                hook_points(checked, selector)
-        return checked
-
-    def test_an_untrained_model_that_drifts(self):
-        class Broken(Tiny):
-            calls = 0
-
-            def embed(self, tokens):
-                self.calls += 1
-                return super().embed(tokens) + self.calls
-
-        passed, text = chance_of_untrained(lambda seed: Broken(), self.checked(Tiny()))
-        assert passed is False
-        assert "cluster by the batch an example was measured in" in text
-
-    def test_a_sound_model_passes_with_every_seed(self):
-        """A false alarm needs two p-values of 1 in 500 (1 in 100 for CKA) at one place."""
-        smallest = []
-        for seed in range(5):
-            chance = Chance(self.checked(Tiny(), seed))
-            assert chance.clusters()[0]
-            assert chance.topics()[0]
-            assert chance.cka()[0]
-            smallest += [test.p for test in chance.draw(0).clusters.values()]
-        assert 0.3 < np.mean(smallest) < 0.7  # the p-values are those of chance
-
-    def test_values_that_differ_from_pass_to_pass(self):
-        class Broken(Tiny):
-            def embed(self, tokens):
-                return super().embed(tokens) + torch.randn(8)
-
-            def leave(self, i, block, x):
-                return super().leave(i, block, F.dropout(x, 0.2, training=True))
-
-        passed, text = Chance(self.checked(Broken())).cka()
-        assert passed is False
-        assert re.match(
-            r"cka of the model with itself differs from 1 by 0\.\d+: values differ from pass to pass, and no ", text
-        )
-
-    @pytest.mark.parametrize(
-        ("kind", "method", "name", "text"),
-        [
-            (
-                "topics",
-                "topics",
-                "ratio",
-                "attention prefers words of the same topic where topics are random (attention",
-            ),
-            (
-                "noise",
-                "cka",
-                "hook_embed",
-                "states at 'hook_embed' are like 64 random features (debiased CKA 0.90 (p 0.002",
-            ),
-            (
-                "clusters",
-                "clusters",
-                "a by random",
-                "states at 'a' cluster by labels drawn at random (ARI 0.90 (p 0.002)",
-            ),
-        ],
-    )
-    def test_odd_once_is_chance_and_odd_twice_is_not(self, monkeypatch, kind, method, name, text):
-        """Labels are random whatever the model does, so that only a planted draw can look odd."""
-        chance = Chance(self.checked(Tiny()))
-        for again, passes in ((0.9, True), (0.002, False)):
-            draws = [chance._draws.get(i) or chance.draw(i) for i in (0, 1)]
-            for draw, p in zip(draws, (0.002, again), strict=True):
-                odd = {name: ChanceTest(0.9, p)}
-                chance._draws[draw.number] = SimpleNamespace(
-                    **{
-                        "names": draw.names,
-                        "number": draw.number,
-                        "batches": draw.batches,
-                        "biased": {name: 0.5},
-                        kind: odd,
-                    }
-                )
-            passed, detail = getattr(chance, method)()
-            assert passed is passes
-            assert passes or detail.startswith(text)
-
-    def test_states_that_are_all_the_same(self):
-        class Constant(Tiny):
-            def embed(self, tokens):
-                return super().embed(tokens * 0)
-
-        passed, text = Chance(self.checked(Constant())).cka()
-        assert passed is True
-        assert text == "compared neither with itself nor with random features, since all states are the same"
-
-    def test_too_few_words_for_topics(self):
-        with pytest.raises(NotTried, match=r"^2 ordinary tokens; topics need at least 3$"):
-            Chance(self.checked(build_model(ModelConfig(**{**SHAPE, "d_vocab": 2})))).topics()
 
 
 # ---- tokenizers ----
@@ -864,27 +655,10 @@ def tokenizer_of(gpt2):
     return AutoTokenizer.from_pretrained(gpt2)
 
 
-class Changed:
-    """A tokenizer with another way to read."""
-
-    def __init__(self, tokenizer, read):
-        self.tokenizer, self.read = tokenizer, read
-
-    def __getattr__(self, name):
-        return getattr(self.tokenizer, name)
-
-    def __call__(self, text, **options):
-        found = self.tokenizer(text, **options)["input_ids"]
-        return {"input_ids": self.read(found) if isinstance(text, str) else [self.read(ids) for ids in found]}
-
-
 class TestTokenizers:
     def checked(self, tokenizer, d_vocab=22):
         model = build_model(ModelConfig(**{**SHAPE, "d_vocab": d_vocab}))
-        try:
-            return Check("tokenizer", *text(CheckedModel(model, tokenizer, 0)))
-        except NotTried as reason:
-            return Check("tokenizer", None, str(reason))
+        return Check("tokenizer", *text(CheckedModel(model, tokenizer, 0)))
 
     def test_the_right_one(self, gpt2):
         assert self.checked(tokenizer_of(gpt2)).passed
@@ -926,28 +700,6 @@ class TestTokenizers:
             check = self.checked(tokenizer, d_vocab=24)
             assert check.passed
             assert said in check.detail
-
-    def test_texts_that_do_not_come_back(self, gpt2):
-        other = Changed(tokenizer_of(gpt2), lambda ids: [i - 1 if i > 2 else i for i in ids])
-        check = self.checked(other)
-        assert check.passed is False
-        assert re.match(
-            r"'w\d+ w\d+' comes back from 2 ids as 'w\d+ w\d+': the model would read another text", check.detail
-        )
-        assert check.detail.endswith("save the tokenizer again with the model, tokenizer.save_pretrained (and 2 more)")
-
-    def test_ids_that_differ_from_call_to_call(self, gpt2):
-        calls = iter(range(10**6))
-        dropping = Changed(tokenizer_of(gpt2), lambda ids: ids + [0] * (next(calls) % 2))  # padding decodes to nothing
-        check = self.checked(dropping)
-        assert check.passed is False
-        assert "the tokenizer gives different ids each time; use another one" in check.detail
-
-    def test_no_words(self, gpt2):
-        blind = Changed(tokenizer_of(gpt2), lambda ids: [1 for _ in ids])
-        check = self.checked(blind)
-        assert check.passed is None
-        assert check.detail == "0 plain words among 20 ordinary tokens of the vocabulary: too few to write a text with"
 
     def test_no_pad_token(self, gpt2):
         tokenizer = tokenizer_of(gpt2)
@@ -1023,7 +775,7 @@ class TestPlaced:
         """Weights of 8 bits have no rounding of their own; what is computed has."""
         model = Tiny()
         model.codes = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
-        sound(check_model(model), TINY)
+        sound(check_model(model), OUR_OWN)
 
 
 # ---- what cannot be checked ----
@@ -1139,17 +891,6 @@ class TestReport:
         assert frame["verdict"].tolist() == ["ok", "FAILED", "not tried"]
         assert frame["passed"].isna().tolist() == [False, False, True]
         assert frame["passed"].dtype == "boolean"
-
-    def test_as_readings(self):
-        report = CheckReport("m", [Check("first", True, "choose", note=True), *self.report.checks])
-        assert report.headline == "m: 2 passed, 1 failed, 1 not tried"
-        assert [(reading.what, reading.value) for reading in report.readings] == [
-            ("first", "note"), ("first", "ok"), ("the second", "FAILED"), ("third", "not tried"),
-        ]  # fmt: skip
-        assert report.sentences[0] == report.headline
-        assert report.sentences[-1] == "third: not tried. no reason"
-        assert report.caveats == ["choose"]
-        assert report.title == "Can numbers from m be trusted?"
 
     def test_by_name(self):
         assert self.report["third"].detail == "no reason"

@@ -25,7 +25,7 @@ from tests.mechclust.commands.clusters.cases import (
     write_prompts,
 )
 
-COLUMNS = ["layer", "site", "label", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value", "untrained"]
+COLUMNS = ["layer", "site", "label", "n_clusters", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value"]
 
 
 class TestMeasure:
@@ -307,12 +307,13 @@ class TestWhatIsFollowed:
         result = measure_clusters(str(blind), replace(hidden, within="pair", given="auto"))
         assert result.given is None or "task" in result.trained.given.coords["label"]
 
-    def test_notes_of_many_layers_and_labels_are_one(self, gpt2, config):
+    def test_notes_name_the_layer(self, gpt2, config):
         """At layer 0 there are as many states as last words, for more clusters than that."""
         result = measure_clusters(str(gpt2), replace(config, also=("first",), n_clusters=(9,), untrained=0))
         told = [note for note in result.caveats if "distinct states" in note]
         assert told == [
-            "Layer 0 has 3 distinct states for 9 clusters of 'first' and 'task': each state is a cluster of its own."
+            f"Layer 0: has 3 distinct states for 9 clusters of '{label}': each state is a cluster of its own."
+            for label in ("task", "first")
         ]
 
 

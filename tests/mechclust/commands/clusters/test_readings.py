@@ -238,7 +238,6 @@ class TestHeadline:
         table = a_table(HIGH, SOME, accuracy=[0.9] * 4, linear_p=[0.01] * 4)
         result = concluded(table, followed(last_word=0.9, task=0.6), inseparable=True)
         assert result.headline.endswith("The prompts' last word determines the task, so the two cannot be separated.")
-        assert reading(result, "Determines the task").value == "the prompts' last word"
         assert reading(result, "Linear classifier of task").value == "accuracy 0.90"
 
     def test_no_index_and_no_classifier(self):
@@ -339,13 +338,6 @@ class TestReadingsOfALabel:
             "Clusters by task, given the prompts' length",
         )
         assert (given.where, given.value) == ("layer 1", "adjusted Rand index 0.900")
-
-    def test_the_embedding(self):
-        embedding = reading(
-            of_task([0.8, 0.9, 0.5, 0.1], [0.001, 0.001, 0.4, 0.2]), "Clusters by task, at the embedding"
-        )
-        assert (embedding.where, embedding.value) == ("layer 0", "adjusted Rand index 0.800")
-        assert embedding.verdict.endswith("tell the classes apart before context is read.")
 
     def test_nothing_above_chance(self):
         """.02 at one of four layers is what chance gives in one of thirteen experiments."""

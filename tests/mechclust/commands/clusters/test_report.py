@@ -62,12 +62,12 @@ class TestReport:
         with (report.parent / "clusters.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert list(rows[0]) == [
-            "layer", "site", "label", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value",
-            "untrained", "untrained_high", "ami", "silhouette", "label_silhouette", "n_clusters",
+            "layer", "site", "label", "n_clusters", "ari", "ari_low", "ari_high", "null_low", "null_high", "p_value",
+            "ami", "silhouette", "label_silhouette", "untrained", "untrained_high",
             "given_ari", "given_ari_low", "given_ari_high", "given_null_low", "given_null_high", "given_p",
-            "untrained_given", "untrained_given_high", "given",
+            "untrained_given", "untrained_given_high",
             "accuracy", "accuracy_low", "accuracy_high", "linear_null_low", "linear_null_high", "linear_p",
-            "linear_p_corrected", "untrained_accuracy", "untrained_accuracy_high",
+            "untrained_accuracy", "untrained_accuracy_high", "given", "linear_p_corrected",
         ]  # fmt: skip
         assert [float(row["ari"]) for row in rows] == pytest.approx(result.to_dataframe()["ari"].tolist())
         assert [row["label"] for row in rows] == 3 * ["task"] + 3 * ["first"]

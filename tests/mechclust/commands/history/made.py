@@ -11,7 +11,6 @@ from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.integrity import Defect
 from mechclust.commands.history.result import HistoryResult
 from mechclust.commands.history.series import Checkpoint
-from mechclust.commands.history.start import Origin, Start
 from mechclust.models.resolved import ResolvedModel
 
 
@@ -44,7 +43,7 @@ def made_result(curves, flagged=()):
         attention=[{}] * n,
         words={},
         input_notes=[],
-        start=Start("step0", Origin.RANDOM, "made"),
+        starts_random=True,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from mechclust.commands.history.figures import layers_figure, map_figure, steps_figure
+from mechclust.commands.history.figures import map_figure, steps_figure
 from mechclust.report.style import RED
 from tests.mechclust.commands.history.made import made_curve, made_result
 
@@ -83,33 +83,6 @@ def test_panels_by_checkpoint(result, curve):
         assert (is_red(line), is_red(hollow), is_hollow(hollow)) == (False, True, True)
         assert band(axis) == {i: (curve.low[i, column], curve.high[i, column]) for i in kept}
         assert axis.get_title() == f"layer {LAYERS[column]}"
-
-
-def test_curves_by_layer(result, curve):
-    (axis,) = layers_figure(result, curve).axes
-    found = {line.get_label(): line for line in axis.lines}
-    right = {f"step{i}": i for i in (0, 2, 4)}
-    wrong = {f"step{i} (flagged)": i for i in FLAGGED}
-    assert found.keys() == right.keys() | wrong.keys()
-    for label, line in found.items():
-        i = (right | wrong)[label]
-        xs, ys = line.get_data()
-        assert list(xs) == LAYERS
-        assert ys == pytest.approx(curve.value[i], nan_ok=True)
-        assert (is_red(line), is_hollow(line)) == (i in FLAGGED, i in FLAGGED)
-    assert band(axis) == {layer: (curve.low[4, k], curve.high[4, k]) for k, layer in enumerate(LAYERS)}
-
-
-def test_curves_of_a_long_series(curve):
-    """Of more checkpoints than curves, those shown are spread evenly, with the first and the last."""
-    long = made_curve(np.full((22, 3), 0.5), layers=LAYERS)
-    (axis,) = layers_figure(made_result([long]), long).axes
-    shown = [int(line.get_label().removeprefix("step")) for line in axis.lines]
-    assert len(shown) == 8
-    assert (shown[0], shown[-1]) == (0, 21)
-    assert set(np.diff(shown)) == {3}
-    for i, line in zip(shown, axis.lines, strict=True):
-        assert line.get_ydata() == pytest.approx(long.value[i])
 
 
 def test_what_was_not_measured_has_a_colour_of_its_own(result, curve):

@@ -10,7 +10,6 @@ import pytest
 
 from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.integrity import Defect
-from mechclust.commands.history.start import Origin, Start
 from tests.frozen import check_frozen, said_by
 from tests.mechclust.commands.history.made import made_curve, made_result
 
@@ -48,8 +47,7 @@ def of_undefined() -> dict[str, Any]:
     none = drawn_curve("topics", 8).without(range(N))
     result = made_result([some, none], flagged=(4,))
     defects = [Defect("last", (i % 3,), "stale") for i in range(11)]
-    start = Start("step1", Origin.TRAINED, "made by hand")
-    return said_by(replace(result, findings=[*result.findings, *defects][1:], start=start))
+    return said_by(replace(result, findings=[*result.findings, *defects][1:], starts_random=False))
 
 
 def of_two_checkpoints() -> dict[str, Any]:

@@ -16,7 +16,6 @@ import torch
 from mechclust import HistoryConfig, measure_history
 from mechclust.cli import main
 from mechclust.commands.history.slider import slider
-from mechclust.commands.history.start import Origin
 from tasks import Corpus, InputError
 from tests.mechclust.commands.history.made import rows
 from tests.mechclust.commands.hook_columns import check_report
@@ -119,7 +118,7 @@ def test_the_report(measured):
     assert '"heads":[["L0H0","L0H1"],["L1H0","L1H1"]]' in page
     assert (out / "history.csv").exists()
     assert (out / "crossings.csv").exists()
-    for name in ("clusters_map", "clusters_by_checkpoint", "cka_previous_map", "heads_by_layer"):
+    for name in ("clusters_map", "clusters_by_checkpoint", "cka_previous_map", "heads_by_checkpoint"):
         assert (out / "figures" / f"{name}.png").exists()
 
 
@@ -330,11 +329,8 @@ def test_a_crossing_at_the_first_checkpoint_may_be_earlier(measured):
         readings = rows(replace(result, curves={"clusters": curve}, **changed), "Crosses chance: clusters")
         return [(where, value.rpartition(", ")[0] or value) for where, value in readings]
 
-    assert crossed(early) == [("layers 0-2", "by 'checkpoint-8', which was trained before")]
-    unknown = replace(result.start, origin=Origin.UNKNOWN)
-    assert crossed(early, start=unknown) == [("layers 0-2", "by 'checkpoint-8'")]
-    random = replace(result.start, origin=Origin.RANDOM)
-    assert crossed(early, start=random) == [("layers 0-2", "at 'checkpoint-8', with random weights")]
+    assert crossed(early) == [("layers 0-2", "by 'checkpoint-8'")]
+    assert crossed(early, starts_random=True) == [("layers 0-2", "at 'checkpoint-8', with random weights")]
     assert crossed(replace(ari, p=one)) == [("layer 1", "at 'checkpoint-24'"), ("layers 0, 2", "never")]
 
 

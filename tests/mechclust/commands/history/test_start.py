@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust import load_pretrained, measure_history
-from mechclust.commands.history.start import Origin, RandomWeights, start_of
-from mechclust.models.sketch import constant_sketch_values, sketched_weights, weight_sketch
+from mechclust.models.weight_digest import has_random_weights, named_weights
 from tasks import InputError
 from tests.mechclust.commands.history.made import rows
 
@@ -20,76 +19,26 @@ LEARNT = "may have been learnt"
 NOT_LEARNT = "was not learnt"
 
 
-@pytest.fixture(scope="module")
-def random(gpt2):
-    model = load_pretrained(gpt2, untrained=True, seed=3)
-    return RandomWeights(weight_sketch(model), constant_sketch_values(model))
+def test_draws_of_random_weights(gpt2, write_checkpoint, tmp_path):
+    assert has_random_weights(load_pretrained(gpt2, untrained=True))
+    assert has_random_weights(load_pretrained(write_checkpoint(tmp_path / "llama", "llama"), untrained=True))
 
 
-def of_weights(model, random, step=None, change=lambda name, weight: None):
-    with torch.no_grad():
-        for name, weight in sketched_weights(model):
-            change(name, weight)
-    return start_of("first", step, weight_sketch(model), random)
-
-
-def test_another_draw_of_random_weights(gpt2, random):
-    start = of_weights(load_pretrained(gpt2, untrained=True, seed=8), random)
-    assert start.origin == Origin.RANDOM
-    assert NOT_LEARNT in start.meaning
-
-
-def test_a_trained_model(trained_series, untrained_gpt2):
+@pytest.mark.parametrize("step", [8, 48])
+def test_trained_models(trained_series, step):
     """After eight steps as after many."""
-    model = load_pretrained(trained_series / "checkpoint-8", untrained=True)
-    random = RandomWeights(weight_sketch(model), constant_sketch_values(model))
-    for step in (8, 48):
-        start = of_weights(load_pretrained(trained_series / f"checkpoint-{step}"), random, step)
-        assert start.origin == Origin.TRAINED
-        assert NOT_LEARNT not in start.meaning
-        assert LEARNT in start.meaning
+    assert not has_random_weights(load_pretrained(trained_series / f"checkpoint-{step}"))
 
 
-@pytest.mark.parametrize("step", [None, 0])
-def test_the_name_step_0_does_not_make_a_trained_base_random(trained_series, step):
-    model = load_pretrained(trained_series / "checkpoint-48", untrained=True)
-    random = RandomWeights(weight_sketch(model), constant_sketch_values(model))
-    assert of_weights(load_pretrained(trained_series / "checkpoint-48"), random, step).origin == Origin.TRAINED
+def test_one_number_that_changed(gpt2):
+    model = load_pretrained(gpt2, untrained=True)
+    with torch.no_grad():
+        next(weight for name, weight in named_weights(model) if name.endswith("h.0.ln_1.bias"))[3] = 0.1
+    assert not has_random_weights(model)
 
 
-def test_random_weights_of_another_size(gpt2, random):
-    """Initialised by other rules than those of its configuration: the name decides if it says step 0."""
-
-    def smaller(name, weight):
-        if weight.ndim > 1:
-            weight.mul_(0.5)
-
-    unknown, first = (of_weights(load_pretrained(gpt2, untrained=True), random, s, smaller) for s in (1000, 0))
-    assert (unknown.origin, first.origin) == (Origin.UNKNOWN, Origin.RANDOM)
-    assert unknown.origin.value == "could not be determined"
-    assert NOT_LEARNT not in unknown.meaning
-
-
-def test_what_cannot_be_compared(gpt2, random, write_checkpoint, tmp_path):
-    other = write_checkpoint(tmp_path / "other", n_embd=32)
-    none = replace(random, constant=torch.zeros_like(random.constant))
-    for start in (
-        start_of("first", 0, weight_sketch(load_pretrained(other)), random),
-        start_of("first", 0, weight_sketch(load_pretrained(gpt2)), none),
-        start_of("first", 0, weight_sketch(load_pretrained(gpt2)), "there is too little memory"),
-    ):
-        assert start.origin == Origin.UNKNOWN
-        assert NOT_LEARNT not in start.meaning
-        assert LEARNT in start.meaning
-
-
-def test_few_constants_that_changed(gpt2, random):
-    def one(name, weight):
-        if name.endswith("h.0.ln_1.bias"):
-            weight.add_(0.1)
-
-    start = of_weights(load_pretrained(gpt2, untrained=True), random, 0, one)
-    assert start.origin == Origin.UNKNOWN
+def test_a_model_without_biases_and_norms():
+    assert not has_random_weights(torch.nn.Linear(3, 2, bias=False))
 
 
 class TestSeries:
@@ -102,28 +51,23 @@ class TestSeries:
 
     def test_of_a_trained_base(self, tuned, quick, tmp_path):
         result = measure_history(tuned, quick, tmp_path / "out")
-        assert result.start.origin == Origin.TRAINED
+        assert not result.starts_random
         (first,) = (reading for reading in result.readings if reading.what == "First checkpoint")
-        assert (first.where, first.value) == ("'checkpoint-0'", "trained before")
+        assert (first.where, first.value) == ("'checkpoint-0'", "not random weights")
         assert LEARNT in first.verdict
         assert not any(NOT_LEARNT in text for text in [*result.caveats, *result.sentences])
         curve = result.curves["clusters"]
         early = replace(result, curves={"clusters": replace(curve, p=np.full_like(curve.p, 0.001))})
         ((_, value),) = rows(early, "Crosses chance")
-        assert value.startswith("by 'checkpoint-0', which was trained before")
+        assert value.startswith("by 'checkpoint-0', ")
 
     def test_of_random_weights(self, gpt2, tuned, quick):
         shutil.rmtree(tuned / "checkpoint-0")
         shutil.copytree(gpt2, tuned / "checkpoint-0")
         result = measure_history(tuned, quick)
-        assert result.start.origin == Origin.RANDOM
+        assert result.starts_random
         assert rows(result, "First checkpoint") == [("'checkpoint-0'", "random weights")]
         assert any(NOT_LEARNT in text for text in result.sentences)
-
-    def test_the_random_weights_are_made_once(self, tuned, quick, tmp_path, monkeypatch):
-        first = measure_history(tuned, quick, tmp_path / "out").start
-        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
-        assert measure_history(tuned, quick, tmp_path / "out").start == first
 
 
 class TestNotANumber:

@@ -11,7 +11,6 @@ import torch
 from mechclust import HistoryConfig
 
 STEPS = (10, 20, 30, 40, 50)
-RANDOM = " with random weights"
 UNUSED = 4  # positions from here on are beyond the prompts' three tokens
 
 
@@ -30,16 +29,14 @@ def walked_weights(start, n, *, seed=0):
 
 @contextmanager
 def loads(at_load=lambda source, model: None):
-    """A list that grows by each model that is loaded: its source, and how many earlier ones are still in memory.
-
-    At the end of a series one with random weights is made."""
+    """A list that grows by each model that is loaded: its source, and how many earlier ones are still in memory."""
     found, held, load = [], [], HistoryConfig.load
 
     def watched(self, source, *args, **options):
         alive = sum(reference() is not None for reference in held)
         model = load(self, source, *args, **options)
         held.extend([weakref.ref(model), *map(weakref.ref, model.parameters())])
-        found.append((str(source).rpartition("/")[2] + RANDOM * options.get("untrained", False), alive))
+        found.append((str(source).rpartition("/")[2], alive))
         at_load(str(source), model)
         return model
 
