@@ -21,10 +21,8 @@ from mechclust.commands.mossa.drawing import (
     draw_boxes,
     draw_curve,
     draw_medians,
-    draw_published,
     draw_references,
     finish_layers,
-    is_published_design,
     label_axes,
     layer_numbers,
     least,
@@ -35,7 +33,7 @@ from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
 from mechclust.mossa.correlations import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
-from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
+from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
 from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band
@@ -62,8 +60,6 @@ def boxes_figure(result: Measurements, *, held_out: bool = False) -> Figure:
         shown["all-tasks"] = replace(curves, tuned=all_tasks)
     figure, (axis,) = subplots(1, size=(panel_width(curves.n_layers), 3.4), grid="y")
     labels = draw_references(axis, curves)
-    if is_published_design(result):
-        draw_published(axis, HELD_OUT if held_out else SEEN)
     step = 0.8 / len(shown)
     for place, (role, part) in enumerate(shown.items()):
         shift = (place - (len(shown) - 1) / 2) * step
@@ -122,10 +118,6 @@ def clusters_figure(result: Measurements) -> Figure:
     for axis, (name, part) in zip(axes, parts.items(), strict=True):
         title = "no cluster" if name == NO_CLUSTER else figure_text(name, 28)
         labels = _draw_panel(axis, part, result, lowest, f"{title} ({counted(len(part.tasks), 'task')})", each=True)
-        if is_published_design(result) and name in CLUSTERS:
-            layer, *medians = CLUSTERS[name]
-            for role, value in zip(MODELS, medians, strict=True):
-                axis.plot([layer], [value], "D", mfc="none", mec=LOOKS[role].color, ms=8, mew=1.6)
         direct_labels(axis, labels, size=8)
     outer_labels(axes, columns)
     return figure
@@ -208,8 +200,6 @@ def correlations_figure(result: Measurements) -> Figure:
         if np.isfinite(chance):
             plot_chance_band(axis, [0.4, curves.n_layers + 0.6], np.full(2, -chance), np.full(2, chance))
             labels.append((-chance, CHANCE, SOFT))
-        if is_published_design(result):
-            _draw_published_correlations(axis, name)
         axis.set(title=name, ylim=(-1.05, 1.05))
         finish_layers(axis, curves.n_layers)
         direct_labels(axis, labels)
@@ -237,14 +227,6 @@ def _draw_correlations(axis: Axes, curves: TaskCurves, covariate: str, seed: int
             draw_band(axis, *ends, role)
             labels.append(draw_curve(axis, value, role, lw=1.6))
     return labels
-
-
-def _draw_published_correlations(axis: Axes, covariate: str) -> None:
-    for known in CORRELATIONS:
-        if known.covariate == covariate:
-            first, last = known.layers
-            color = LOOKS[known.which].color
-            axis.fill_between([first - 0.4, last + 0.4], known.low, known.high, color=color, alpha=0.3, hatch="..")
 
 
 # ---- measures of similarity ----

@@ -13,7 +13,7 @@ from mechclust.commands.mossa.curve_figures import (
     groups_figure,
     opinions_figure,
 )
-from mechclust.commands.mossa.drawing import BOXES, is_published_design
+from mechclust.commands.mossa.drawing import BOXES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.model_figures import (
     answers_figure,
@@ -30,10 +30,6 @@ _BANDS = (
     "Green, dotted: ceiling, two controls of one task that differ only in their seed. Hatched: null, the tuned model "
     "with controls of other tasks (quartiles; with few tasks, minimum and maximum)"
 )
-_PUBLISHED = (
-    " Dashed: the paper's medians, dotted its quartiles (Llama-2-7B; read off the figure; biased CKA, and the last "
-    "layer is after the final norm)."
-)
 
 
 @styled()
@@ -43,14 +39,11 @@ def mossa_panels(result: Measurements) -> list[Panel]:
 
 
 def _curve_panels(result: Measurements) -> Iterator[Panel]:
-    published = _PUBLISHED if is_published_design(result) else ""
-    diamonds = " Diamonds: the paper's medians (biased CKA)." if published else ""
-    yield Panel("cka_by_layer", boxes_figure(result), _boxes_caption(result) + published)
+    yield Panel("cka_by_layer", boxes_figure(result), _boxes_caption(result))
     yield Panel("layer_groups", groups_figure(result), _GROUPS)
-    yield Panel("clusters", clusters_figure(result), _CLUSTERS + diamonds)
+    yield Panel("clusters", clusters_figure(result), _CLUSTERS)
     if any(result.held_out):
-        caption = _held_out_caption(result) + published
-        yield Panel("held_out", boxes_figure(result, held_out=True), caption)
+        yield Panel("held_out", boxes_figure(result, held_out=True), _held_out_caption(result))
 
 
 def _learning_panels(result: Measurements) -> Iterator[Panel]:
@@ -60,17 +53,14 @@ def _learning_panels(result: Measurements) -> Iterator[Panel]:
 
 
 def _state_panels(result: Measurements) -> Iterator[Panel]:
-    published = is_published_design(result)
     if _has(result, "projection"):
         yield Panel("hidden_states", picture_figure(result), _PICTURES)
     if _has(result, "purity"):
         yield Panel("neighbours", purity_figure(result), _NEIGHBOURS)
     if result.dims:
-        diamonds = " Diamonds, dashed: the paper's." if published else ""
-        yield Panel("dimensions", dims_figure(result), _DIMS + diamonds)
+        yield Panel("dimensions", dims_figure(result), _DIMS)
     if any(np.isfinite(values[~result.is_held_out]).sum() > 2 for values in result.covariates.values()):
-        dotted = " Dotted areas: what the paper's figure shows." if published else ""
-        yield Panel("correlations", correlations_figure(result), _CORRELATIONS + dotted)
+        yield Panel("correlations", correlations_figure(result), _CORRELATIONS)
     yield Panel("second_opinions", opinions_figure(result), _opinions_caption(result))
 
 

@@ -15,13 +15,11 @@ from mechclust.commands.mossa.drawing import (
     draw_band,
     draw_curve,
     finish_layers,
-    is_published_design,
     panel_width,
 )
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
-from mechclust.mossa.published import DIMS
 from mechclust.report.axes import bare_axis, direct_labels
 from mechclust.report.figure_text import figure_text
 from mechclust.report.style import GREY, SOFT, category_style
@@ -96,11 +94,6 @@ def dims_figure(result: Measurements) -> Figure:
     counts = [int(probes["dims"].sel("n", label="all")) for probes in result.of_model.values() if "dims" in probes]
     prompts = max(counts, default=0)
     labels = [draw_curve(together, values, role) for role, values in result.dims.items()]
-    if is_published_design(result):
-        for role in result.dims:
-            color = LOOKS[role].color
-            known = DIMS[role]
-            together.plot([*known], [*known.values()], "--", color=color, marker="D", mfc="none", ms=6, alpha=0.75)
     together.set_title(f"all seen tasks together ({prompts:,} prompts)", fontsize=10)
     together.set_ylabel("dimensions for 99% of the variance")
     _finish_dims(together, result, labels, prompts)

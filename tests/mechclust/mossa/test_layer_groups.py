@@ -18,6 +18,7 @@ from mechclust.mossa.layer_groups import (
     layer_groups,
     layer_groups_interval,
 )
+from mechclust.mossa.published import GROUPS
 from mechclust.mossa.task_curves import TaskCurves
 from tasks import InputError
 
@@ -41,6 +42,7 @@ class TestPublished:
     def test_seen_tasks_without_dimensions(self):
         found = layer_groups(*_curves("fig2_seen_tasks.csv"))
         assert str(found) == "shared 1-9, transition 10-15, refinement 16-32"
+        assert {name: (layers[0], layers[-1]) for name, layers in vars(found).items()} == GROUPS
 
     def test_unseen_tasks_have_no_transition(self):
         found = layer_groups(*_curves("fig7_unseen_tasks.csv"))

@@ -14,9 +14,7 @@ from mechclust.commands.mossa.curve_figures import (
     correlations_figure,
     groups_figure,
 )
-from mechclust.commands.mossa.drawing import is_published_design
-from mechclust.commands.mossa.model_figures import answers_figure, dims_figure, picture_figure
-from tasks.text.instructions import FLAN2021
+from mechclust.commands.mossa.model_figures import answers_figure, picture_figure
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import ELEVEN, made_result
 
@@ -24,12 +22,6 @@ from tests.mechclust.commands.mossa.made import ELEVEN, made_result
 @pytest.fixture(scope="module")
 def result():
     return made_result(learnt=("aqua", "creak"))
-
-
-@pytest.fixture(scope="module")
-def published():
-    clusters = {name: list(tasks) for name, tasks in FLAN2021.items()}
-    return made_result(clusters, tuple(tasks[0] for tasks in list(clusters.values())[:7]), 32, d=4096)
 
 
 def texts(figure):
@@ -47,7 +39,6 @@ def test_every_figure_of_the_paper_and_what_it_lacks(result):
     ]  # fmt: skip
     captions = " ".join(panel.caption for panel in result.panels())
     assert all(f"The paper's figure {number}:" in captions for number in range(2, 8))
-    assert "Dashed: the paper's medians" not in captions
 
 
 def test_what_was_not_measured_is_not_drawn():
@@ -120,37 +111,6 @@ def test_pictures_have_five_layers_and_name_clusters(result):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [*ELEVEN]
     alone = made_result({"a": ["x", "y"], None: ["odd", "z"]}, held_out=(), n_layers=5)
     assert [text.get_text() for text in picture_figure(alone).legends[0].get_texts()] == ["a", "no cluster"]
-
-
-class TestPublished:
-    def test_only_where_the_design_is_the_papers(self, result, published):
-        assert is_published_design(published)
-        assert not is_published_design(result)
-        assert not is_published_design(made_result({"a": [f"task {i}" for i in range(60)]}, (), 32))
-
-    def test_is_drawn_behind(self, published):
-        from mechclust.mossa.published import HELD_OUT, SEEN
-
-        for held_out, known in ((False, SEEN), (True, HELD_OUT)):
-            drawn = [np.asarray(x.get_ydata(), float) for x in boxes_figure(published, held_out=held_out).axes[0].lines]
-            for quartiles in known.values():
-                assert any(np.array_equal(y, quartiles.median, equal_nan=True) for y in drawn)
-
-    def test_is_nowhere_else(self, result):
-        from mechclust.mossa.published import DIMS
-
-        drawn = [tuple(curve.get_ydata()) for curve in dims_figure(result).axes[0].lines]
-        assert tuple(DIMS["base"].values()) not in drawn
-
-    def test_dimensions_and_clusters(self, published):
-        from mechclust.mossa.published import CLUSTERS, DIMS
-
-        drawn = [tuple(curve.get_ydata()) for curve in dims_figure(published).axes[0].lines]
-        assert tuple(DIMS["tuned"].values()) in drawn
-        (axis,) = [axis for axis in clusters_figure(published).axes if axis.get_title().startswith("sentiment")]
-        points = [(curve.get_xdata()[0], curve.get_ydata()[0]) for curve in axis.lines if len(curve.get_xdata()) == 1]
-        layer, base, tuned = CLUSTERS["sentiment"]
-        assert points == [(layer, base), (layer, tuned)]
 
 
 HARD = ["boxed formula", "bad formula", "29 Chinese characters", "long", "newline", "nul", "hidden", "empty"]
