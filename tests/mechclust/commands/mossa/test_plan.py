@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +183,7 @@ class TestRoom:
             {"chat": "no", "chat_template": Path("chat.jinja")},
             "--chat-template is given with --chat no; leave out one of them",
         ),
+        ({"cutoff": 1024}, "--cutoff is 1024, but the model takes 64 tokens; give --cutoff 64"),
         ({"n_shown": 1}, "n_shown is 1; expected at least 2"),
         ({"max_memory": 0.0}, "max_memory is 0.0; expected above 0"),
     ],
@@ -193,62 +192,6 @@ def test_what_is_refused_at_once(base, tasks, changed, message):
     with pytest.raises(InputError) as caught:
         read_inputs(str(base), tiny.settings(tasks, **changed))
     assert str(caught.value) == message
-
-
-def with_example(tasks, folder, file, prompt, answer):
-    """The tasks with one more example."""
-    folder = shutil.copytree(tasks, folder)
-    line = json.dumps({"inputs": prompt, "targets": answer}) + "\n"
-    (folder / file).write_text((folder / file).read_text() + line)
-    return folder
-
-
-class TestContext:
-    """A cutoff above the model's 64 tokens; two are added to a prompt, and one to its answer."""
-
-    @pytest.mark.parametrize(
-        ("file", "prompt", "answer", "length"),
-        [
-            ("copy_train.jsonl", "a " * 40, "b " * 21, 64),
-            ("copy_train.jsonl", "a " * 40, "b " * 22, 65),
-            ("last_train.jsonl", "a " * 100, "b", 104),
-            ("swap_test.jsonl", "a " * 80, "b", 84),
-        ],
-    )
-    def test_longer_examples_are_refused_before_work(self, base, tasks, tmp_path, file, prompt, answer, length):
-        folder = with_example(tasks, tmp_path / "tasks", file, prompt, answer)
-        config = tiny.settings(folder, cutoff=1024, n_answers=99)
-        if length <= 64:
-            read_inputs(str(base), config)
-            return
-        with pytest.raises(InputError) as caught:
-            read_inputs(str(base), config)
-        assert str(caught.value) == (
-            f"--cutoff is 1024, but the model takes 64 tokens, and an example of {file.split('_')[0]!r} has {length}; "
-            "give --cutoff 64"
-        )
-        read_inputs(str(base), replace(config, cutoff=64))  # the way out
-
-    def test_a_prompt_with_the_answer_of_another(self, base, tasks, tmp_path):
-        """Answers are scored in such prompts too."""
-        folder = with_example(tasks, tmp_path / "tasks", "copy_test.jsonl", "a " * 50, "b")
-        folder = with_example(folder, tmp_path / "more", "copy_test.jsonl", "a", "b " * 30)
-        read_inputs(str(base), tiny.settings(folder, cutoff=1024, n_answers=0))
-        with pytest.raises(InputError, match="an example of 'copy' has 83;"):
-            read_inputs(str(base), tiny.settings(folder, cutoff=1024, n_answers=99))
-
-    def test_what_is_not_read_may_be_longer(self, base, tasks, tmp_path):
-        folder = with_example(tasks, tmp_path / "tasks", "copy_train.jsonl", "a " * 100, "b")
-        given = {"experimental": str(base), "controls": tuple(f"{name}={base}" for name in ("copy", "swap", "count"))}
-        read_inputs(str(base), tiny.settings(folder, cutoff=1024, **given))  # nothing is trained
-        folder = with_example(tasks, tmp_path / "more", "last_test.jsonl", "a " * 100, "b")
-        given["controls"] = (*given["controls"], f"last={base}")
-        read_inputs(str(base), tiny.settings(folder, cutoff=1024, **given))  # held out, and no model for it
-        (folder / "swap_test.jsonl").write_text(json.dumps({"inputs": "a " * 100, "targets": "b"}) + "\n")
-        more = {**given, "controls": (*given["controls"], f"first={base}")}
-        read_inputs(str(base), tiny.settings(folder, cutoff=1024, **more))  # too few prompts
-        with pytest.raises(InputError, match="an example of 'last' has 104;"):
-            read_inputs(str(base), tiny.settings(folder, cutoff=1024, without_held_out=str(base), **more))
 
 
 def test_examples_of_an_ordered_file_are_drawn(base, tasks):
