@@ -59,9 +59,9 @@ def _draw_scores(axis: Axes, result: Measurements, tasks: Sequence[str], value: 
     step = 0.76 / len(roles)
     for place, role in enumerate(roles):
         rows = [row for row, task in enumerate(tasks) if role in result.scores[task]]
-        scores = [result.scores[tasks[row]][role] for row in rows]
-        numbers = np.array([getattr(score, value) for score in scores])
-        ends = np.array([getattr(score, f"{value}_ends") for score in scores]).T
+        scores = [getattr(result.scores[tasks[row]][role], value) for row in rows]
+        numbers = np.array([score.value for score in scores])
+        ends = np.array([score.ends for score in scores]).T
         y = np.array(rows) + (place - (len(roles) - 1) / 2) * step
         look = LOOKS[role]
         axis.hlines(y, *ends, color=look.color, lw=1.6, alpha=0.7)

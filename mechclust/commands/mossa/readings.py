@@ -106,8 +106,8 @@ def _learnt_by_tuned(result: Measurements) -> Iterator[Reading]:
         tasks = [task for task in result.tasks if held_out[task] == is_held_out and states[task] != "not measured"]
         if tasks:
             learnt = sum(states[task] == "learnt" for task in tasks)
-            before = np.mean([result.scores[task]["base"].exact for task in tasks])
-            after = np.mean([result.scores[task]["tuned"].exact for task in tasks])
+            before = np.mean([result.scores[task]["base"].exact.value for task in tasks])
+            after = np.mean([result.scores[task]["tuned"].exact.value for task in tasks])
             yield Reading(what, f"{learnt} of {len(tasks)} (exact answers {after:.0%}, pre {before:.0%})")
 
 

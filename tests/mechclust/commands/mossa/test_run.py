@@ -123,7 +123,7 @@ def test_what_is_measured(result):
     assert set(curves.covariates)
     assert all(len(v) == 5 for v in curves.covariates.values())
     for of in result.scores.values():
-        assert 0 <= of["tuned"].exact <= 1
+        assert 0 <= of["tuned"].exact.value <= 1
         assert of["control"].loss < of["base"].loss  # something was learnt
 
 
