@@ -254,7 +254,7 @@ class TestMeasured:
 
     def test_the_main_figure_is_the_first_panel(self, found):
         names = [panel.name for panel in found.panels()]
-        assert names == ["attention", "heads-planted", "heads-plain", "distance", "vectors"]
+        assert names == ["attention", "heads-planted", "heads-plain", "vectors"]
         assert found.plot().axes[0].get_title() == "attention, no overlap"
 
     def test_notes_on_what_is_not_known(self, found):

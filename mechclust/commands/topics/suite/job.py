@@ -62,7 +62,7 @@ class Measured:
 
     Attributes:
         attention: by topic seed, variant and head: ``ratio`` and ``matched``. Over all heads: ``overall_ratio``,
-            ``overall_matched`` with ``_resampled``, and ``by_distance``.
+            ``overall_matched`` with ``_resampled``.
         embedding: by topic seed, variant, ``VECTORS`` and similarity: ``ratio``, ``difference``, ``mean``, and
             ``ratio_without`` each part of the documents.
     """
@@ -233,15 +233,13 @@ def _attention_result(job: ModelJob, results: Sequence[ProbeResult | None], abou
     for name, measure in _ATTENTION_MEASURES.items():
         values[name] = _by_variant(job, [None if result is None else result[measure] for result in results])
         axes[name] = ("topic_seed", "variant", *measured.axes[measure])
-    means = [None if result is None else result["by_distance"].mean(dim=(0, 1)) for result in results]
-    values["by_distance"] = _by_variant(job, means)
-    axes["by_distance"] = ("topic_seed", "variant", "bucket", "distance")
     pairs = [torch.zeros(2) if result is None else result["pairs"].sum(dim=-1).float() for result in results]
     values["pairs"] = _by_variant(job, pairs).double()
     axes["pairs"] = ("topic_seed", "variant", "bucket")
     lacking = any(result is None for result in results)
     notes = ["a variant of fewer than two topics has no number"] if lacking else []
     coords = {**measured.coords, **_coords(job)}
+    del coords["distance"]  # every number is over all distances
     return ProbeResult("TopicsSuiteAttention", values, axes, coords, measured.layers, about, notes)
 
 
