@@ -310,7 +310,11 @@ class TestFolder:
         def never(*_, **__):
             raise AssertionError("it was there")
 
-        for place, name in ((jobs, "_measure"), (suite_texts, "fit_seeds"), (suite_texts.CorpusStream, "__iter__")):
+        for place, name in (
+            (jobs, "_measure"),
+            (suite_texts, "fit_topics_to_counts"),
+            (suite_texts.CorpusStream, "__iter__"),
+        ):
             monkeypatch.setattr(place, name, never)
         no_absent = folder / "two.toml"
         no_absent.write_text((folder / "suite.toml").read_text().rpartition("[[model]]")[0])
@@ -337,13 +341,13 @@ class TestFolder:
 
     @pytest.mark.slow
     def test_only_what_is_lacking_is_fitted(self, config, folder, tmp_path, monkeypatch):
-        words, fitted, fit = tmp_path / "stop.txt", [], suite_texts.fit_seeds
+        words, fitted, fit = tmp_path / "stop.txt", [], suite_texts.fit_topics_to_counts
 
-        def fitting(counts, seeds, *args, **kwargs):
-            fitted.extend(seeds)
-            return fit(counts, seeds, *args, **kwargs)
+        def fitting(counts, n_topics, passes, seed, **kwargs):
+            fitted.append(seed)
+            return fit(counts, n_topics, passes, seed, **kwargs)
 
-        monkeypatch.setattr(suite_texts, "fit_seeds", fitting)
+        monkeypatch.setattr(suite_texts, "fit_topics_to_counts", fitting)
         words.write_text("the")
         mine = replace(config, suite=(str(folder / "albert"),), stop_words=str(words))
         run_suite(mine, tmp_path / "out")
