@@ -1,7 +1,7 @@
 """MOSSA: curves of similarity with single-task controls, groups of layers, and the findings on them."""
 
 from mechclust.mossa.crossovers import crossover
-from mechclust.mossa.layer_groups import LayerGroups, LayerGroupsInterval, layer_groups, layer_groups_interval
+from mechclust.mossa.layer_groups import LayerGroups, LayerGroupsInterval, layer_groups_interval
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves
 
@@ -10,7 +10,6 @@ __all__ = [
     "LayerGroupsInterval",
     "TaskCurves",
     "crossover",
-    "layer_groups",
     "layer_groups_interval",
     "task_bootstrap_interval",
 ]

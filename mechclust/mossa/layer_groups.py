@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Shaped
-from numpy.typing import ArrayLike
 
 from mechclust.mossa.crossovers import Layers, crossovers
 from mechclust.mossa.published import GROUPS, N_LAYERS
 from mechclust.mossa.task_bootstrap import task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, Numbers, TaskCurves
 from mechclust.report.text import ranges_text
-from tasks import InputError
 
 _MAX_NARROW_SPREAD = 0.10  # interquartile range over tasks that a transition must reach
 _SPREAD_TOLERANCE = 0.02  # above the minimum of the spread, within a transition
@@ -29,7 +27,18 @@ LEAST_FOR_GROUPS = 4
 
 @dataclass(frozen=True)
 class LayerGroups:
-    """The layers of each group, counted from 1. ``transition`` may be empty.
+    """The layers of each group, counted from 1, by a fixed rule. ``transition`` may be empty.
+
+    Shared: the layers before tuned stays above base by .02, in the medians over tasks of CKA with the controls.
+    Transition: from there to the first layer with 95% of the most dimensions of the tuned model. Without dimensions, it
+    ends at the last layer before tuned's interquartile range over tasks leaves .02 of its minimum. There is none if
+    that range never falls to .10 after the shared layers. Refinement: the rest.
+
+    The rule is ours. On the paper's curves it gives the paper's groups, 1-9, 10-15 and 16-32 for seen tasks, and no
+    transition for unseen ones. The first boundary depends on a difference of .020 at layer 9. With an error of .005 in
+    every point, as from reading a figure, it is 8 in about half of the draws.
+
+    Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), figures 2 and 7.
 
     Attributes:
         shared: layers in which tuning did not bring the model nearer to its controls.
@@ -164,46 +173,6 @@ def _layers_in_words(row: Mapping[str, Any]) -> str:
     return f"{row['group']} {row['first_layer']}-{row['last_layer']}"
 
 
-def layer_groups(
-    base: ArrayLike,
-    tuned: ArrayLike,
-    spread: ArrayLike,
-    n_dims: ArrayLike | None = None,
-    *,
-    margin: float = MARGIN,
-) -> LayerGroups:
-    """Return the shared, transition and refinement layers, by a fixed rule.
-
-    Shared: the layers before ``crossover(base, tuned, margin)``. Transition: from there to the first layer with 95% of
-    the most dimensions. Without dimensions, it ends at the last layer before ``spread`` leaves .02 of its minimum.
-    There is none if the spread never falls to .10 after the shared layers. Refinement: the rest.
-
-    The rule is ours. On the paper's curves it gives the paper's groups, 1-9, 10-15 and 16-32 for seen tasks, and no
-    transition for unseen ones. The first boundary depends on a difference of .020 at layer 9. With an error of .005 in
-    every point, as from reading a figure, it is 8 in about half of the draws.
-
-    Source: Zhao, Ziser & Cohen 2024 (arXiv 2410.20008), figures 2 and 7.
-
-    Args:
-        base: of the untuned model, median over tasks of CKA with the controls, by layer from 1.
-        tuned: of the tuned model. NaN where not known.
-        spread: interquartile range over tasks of ``tuned``.
-        n_dims: dimensions for 99% of the variance, of the tuned model. NaN where not known.
-        margin: how far ``tuned`` has to be above ``base``.
-
-    Example:
-        >>> base, tuned = [1.0, 0.9, 0.7, 0.5, 0.4], [1.0, 0.9, 0.9, 0.9, 0.9]
-        >>> print(layer_groups(base, tuned, spread=[0, 0.2, 0.1, 0.04, 0.1]))
-        shared 1-2, transition 3-4, refinement 5-5
-    """
-    given = (base, tuned, spread, *(() if n_dims is None else (n_dims,)))
-    curves = [np.asarray(values, dtype=float) for values in given]
-    if len({len(values) for values in curves}) != 1 or not len(curves[0]):
-        raise InputError(f"the curves have {', '.join(str(len(v)) for v in curves)} layers; expected one number each")
-    shared, end = group_boundaries(*curves, margin=margin)
-    return _groups(int(shared), int(end), len(curves[0]))
-
-
 def _groups(shared: int, end: int, last: int) -> LayerGroups:
     return LayerGroups(range(1, shared + 1), range(shared + 1, end + 1), range(end + 1, last + 1))
 
@@ -216,7 +185,14 @@ def group_boundaries(
     *,
     margin: float = MARGIN,
 ) -> tuple[Layers, Layers]:
-    """Return the last shared layer and the last layer of the transition, of many curves at once (see ``layer_groups``).
+    """Return the last shared layer and the last layer of the transition, of many curves at once (see ``LayerGroups``).
+
+    Args:
+        base: of the untuned model, median over tasks of CKA with the controls, by layer from 1.
+        tuned: of the tuned model. NaN where not known.
+        spread: interquartile range over tasks of ``tuned``.
+        n_dims: dimensions for 99% of the variance, of the tuned model. NaN where not known.
+        margin: how far ``tuned`` has to be above ``base``.
 
     Returns:
         Two arrays of layers, counted from 1. They are equal if there is no transition.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -114,19 +114,9 @@ class TaskCurves:
         known = np.zeros(len(self.tasks), dtype=bool) if self.ceiling is None else ~np.isnan(self.ceiling).all(axis=-1)
         return replace(self.select(known), dims=self.dims)
 
-    def select(self, tasks: Bool[np.ndarray, "task"] | Sequence[str]) -> TaskCurves:
-        """Return some of the tasks, by names or by a mask, without dimensions, which belong to all tasks together.
-
-        Raises:
-            InputError: naming a missing task.
-        """
-        if isinstance(tasks, np.ndarray) and tasks.dtype == bool:
-            places = np.flatnonzero(tasks)
-        else:
-            missing = [name for name in tasks if name not in self.tasks]
-            if missing:
-                raise InputError(f"no task {missing[0]!r}; there are {', '.join(self.tasks)}")
-            places = np.array([self.tasks.index(str(name)) for name in tasks], dtype=int)
+    def select(self, mask: Bool[np.ndarray, "task"]) -> TaskCurves:
+        """Return some of the tasks, without dimensions, which belong to all tasks together."""
+        places = np.arange(len(self.tasks))[mask]
         return self._take(
             places,
             tasks=tuple(self.tasks[i] for i in places),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from operator import methodcaller
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,22 +21,19 @@ from mechclust.commands.mossa.drawing import (
     draw_boxes,
     draw_curve,
     draw_medians,
-    draw_published,
     draw_references,
     finish_layers,
-    is_published_design,
     label_axes,
     layer_numbers,
     least,
     median_interval,
     panel_width,
 )
-from mechclust.commands.mossa.measurements import MEASURES, Measurements
+from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
 from mechclust.mossa.correlations import covariate_correlation
 from mechclust.mossa.layer_groups import LayerGroupsInterval
-from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
-from mechclust.mossa.published import CLUSTERS, COLEMAN_LIAU, CORRELATIONS, DATA_SIZE, FLESCH_KINCAID, HELD_OUT, SEEN
+from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
 from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band
@@ -50,7 +44,6 @@ from mechclust.report.text import counted
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
 _NARROW_SPREAD = 0.10  # below which tuned's interquartile range must fall for there to be a transition
-_MAX_HELD_OUT_PANELS = 12
 _MAX_LAYERS_WITH_MARKERS = 24  # in small panels
 _TUNED_WITHOUT = "tuned without it"
 
@@ -67,8 +60,6 @@ def boxes_figure(result: Measurements, *, held_out: bool = False) -> Figure:
         shown["all-tasks"] = replace(curves, tuned=all_tasks)
     figure, (axis,) = subplots(1, size=(panel_width(curves.n_layers), 3.4), grid="y")
     labels = draw_references(axis, curves)
-    if is_published_design(result):
-        draw_published(axis, HELD_OUT if held_out else SEEN)
     step = 0.8 / len(shown)
     for place, (role, part) in enumerate(shown.items()):
         shift = (place - (len(shown) - 1) / 2) * step
@@ -127,48 +118,8 @@ def clusters_figure(result: Measurements) -> Figure:
     for axis, (name, part) in zip(axes, parts.items(), strict=True):
         title = "no cluster" if name == NO_CLUSTER else figure_text(name, 28)
         labels = _draw_panel(axis, part, result, lowest, f"{title} ({counted(len(part.tasks), 'task')})", each=True)
-        if is_published_design(result) and name in CLUSTERS:
-            layer, *medians = CLUSTERS[name]
-            for role, value in zip(MODELS, medians, strict=True):
-                axis.plot([layer], [value], "D", mfc="none", mec=LOOKS[role].color, ms=8, mew=1.6)
         direct_labels(axis, labels, size=8)
     outer_labels(axes, columns)
-    return figure
-
-
-def held_out_figure(result: Measurements) -> Figure:
-    """Draw one panel per held-out task."""
-    curves = result.curves().unseen
-    all_tasks = result.values("all-tasks")[result.is_held_out]
-    tasks = curves.tasks[:_MAX_HELD_OUT_PANELS]
-    columns = min(4 if len(tasks) > 4 else 2, len(tasks))
-    size = (panel_width(curves.n_layers, 6, 10), 4.0) if len(tasks) == 1 else (4.6, 3.0)
-    figure, axes = subplots(len(tasks), columns, size=size, grid="y", sharex=True, sharey=True)
-    lowest = least(curves.base, curves.tuned, curves.null, all_tasks)
-    for axis, task, values in zip(axes, tasks, all_tasks, strict=False):
-        drawn = _draw_panel(axis, curves.select([task]), result, lowest, figure_text(task, 40))
-        tuned = LOOKS["tuned"].name
-        labels = [(value, _TUNED_WITHOUT if name == tuned else name, color) for value, name, color in drawn]
-        if np.isfinite(values).any():
-            labels.append(draw_curve(axis, values, "all-tasks", marker=False, ls="--", lw=1.5))
-        direct_labels(axis, labels)
-    outer_labels(axes, columns)
-    return figure
-
-
-def gains_figure(result: Measurements) -> Figure:
-    """Draw the gain of each task with its interval over prompts, the largest first."""
-    gain = result.curves().gain
-    order = np.argsort(-np.nan_to_num(gain, nan=-np.inf), kind="stable")
-    figure, (axis,) = subplots(1, size=(6.5, 0.24 * len(order) + 1.0), grid="x")
-    rows = np.arange(len(order))
-    axis.hlines(rows, *result.gain_ends()[order].T, color=LOOKS["tuned"].color, lw=1.6, alpha=0.7)
-    axis.plot(gain[order], rows, "o", color=LOOKS["tuned"].color, ms=5)
-    axis.axvline(0, color=SOFT, lw=1, zorder=-1)
-    names = [f"{figure_text(result.tasks[i], 30)}{' *' if result.held_out[i] else ''}" for i in order]
-    axis.set_yticks(rows, names, fontsize=9)
-    axis.set_ylim(len(order) - 0.4, -0.6)
-    axis.set_xlabel("tuned - pre, debiased CKA with the control")
     return figure
 
 
@@ -249,8 +200,6 @@ def correlations_figure(result: Measurements) -> Figure:
         if np.isfinite(chance):
             plot_chance_band(axis, [0.4, curves.n_layers + 0.6], np.full(2, -chance), np.full(2, chance))
             labels.append((-chance, CHANCE, SOFT))
-        if is_published_design(result):
-            _draw_published_correlations(axis, name)
         axis.set(title=name, ylim=(-1.05, 1.05))
         finish_layers(axis, curves.n_layers)
         direct_labels(axis, labels)
@@ -280,49 +229,7 @@ def _draw_correlations(axis: Axes, curves: TaskCurves, covariate: str, seed: int
     return labels
 
 
-def _draw_published_correlations(axis: Axes, covariate: str) -> None:
-    for known in CORRELATIONS:
-        if known.covariate == covariate:
-            first, last = known.layers
-            color = LOOKS[known.which].color
-            axis.fill_between([first - 0.4, last + 0.4], known.low, known.high, color=color, alpha=0.3, hatch="..")
-
-
 # ---- measures of similarity ----
-
-
-def forms_figure(result: Measurements) -> Figure:
-    """Draw debiased and biased CKA by layer, each with its range for prompts paired at random."""
-    figure, axes = subplots(2, size=(5.6, 3.6), grid="y", sharey=True)
-    curves = {name: result.curves(name).seen for name in ("debiased CKA", "biased CKA")}
-    at_random = {name: _at_random(result, MEASURES[name][1]) for name in curves}
-    lowest = min(_lowest_quartile(curves), least(*at_random["debiased CKA"], *at_random["biased CKA"]))
-    for axis, (name, part) in zip(axes, curves.items(), strict=True):
-        labels = draw_medians(axis, part, result.config.seed)
-        if name == "biased CKA" and is_published_design(result):
-            draw_published(axis, SEEN)
-        low, high = at_random[name]
-        if np.isfinite([low, high]).any():
-            plot_chance_band(axis, layer_numbers(part.n_layers), low, high)
-            labels.append((float(high[-1]), "at random", SOFT))
-        axis.set_title(f"{name} (n ≥ {result.n:,} prompts per task, d = {result.d:,})", fontsize=10)
-        label_axes(axis, part, lowest, f"{name}, median over seen tasks")
-        direct_labels(axis, labels)
-    return figure
-
-
-def _at_random(result: Measurements, value: str) -> list[Float[np.ndarray, "layer"]]:
-    """Return the 95% range for prompts paired at random, medians over seen tasks."""
-    seen = result.curves().seen.tasks
-    ends = []
-    for end in ("low", "high"):
-        values = np.array([result.by_site(task, "tuned.cka", f"{value}_null_{end}")[:-1] for task in seen])
-        ends.append(nan_quantile_over_tasks(values, 0.5))
-    return ends
-
-
-def _lowest_quartile(curves: Mapping[str, TaskCurves]) -> float:
-    return min(least(part.quartiles("base")[0], part.quartiles("tuned")[0]) for part in curves.values())
 
 
 def opinions_figure(result: Measurements) -> Figure:
@@ -332,32 +239,10 @@ def opinions_figure(result: Measurements) -> Figure:
     size = (5.2 if columns == 2 else 4.3, 3.0)
     figure, axes = subplots(len(names), columns, size=size, grid="y", sharey=True)
     curves = {name: result.curves(name).seen for name in names}
-    lowest = _lowest_quartile(curves)
+    lowest = min(least(part.quartiles("base")[0], part.quartiles("tuned")[0]) for part in curves.values())
     for axis, (name, part) in zip(axes, curves.items(), strict=True):
         labels = _draw_panel(axis, part, result, lowest, name)
         axis.set_ylabel("median over seen tasks", fontsize=9)
         direct_labels(axis, labels)
     outer_labels(axes, columns)
-    return figure
-
-
-def final_norm_figure(result: Measurements) -> Figure:
-    """Draw debiased CKA after the final norm against its value before, one point per task."""
-    figure, (axis,) = subplots(1, size=(5.6, 4.8))
-    lowest = 0.0
-    for role, look in (("base", LOOKS["base"]), ("tuned", LOOKS["tuned"]), ("again", LOOKS["ceiling"])):
-        before = result.values(role)[:, -1]
-        after = result.values(role, final_norm=True)
-        lowest = min(lowest, least(before, after))
-        style: dict[str, Any] = {"ms": 6, "mew": 1.4, "mec": look.color, "alpha": 0.75}
-        seen = ~result.is_held_out
-        if np.isfinite(before[seen]).any():
-            axis.plot(before[seen], after[seen], look.marker, mfc=look.color, label=look.name, **style)
-        if np.isfinite(before[~seen]).any():
-            axis.plot(before[~seen], after[~seen], look.marker, mfc="none", label=f"{look.name}, held out", **style)
-    axis.plot([lowest, 1], [lowest, 1], color=GREY, lw=1, ls="--", zorder=0)
-    axis.set(xlim=(lowest - 0.03, 1.03), ylim=(lowest - 0.03, 1.03))
-    axis.set(xlabel="last block, before the final norm", ylabel="after the final norm")
-    axis.set_aspect("equal")
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
     return figure

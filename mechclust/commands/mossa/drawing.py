@@ -1,4 +1,4 @@
-"""Elements shared by the figures of ``mechclust mossa``: roles, boxes, medians, references, published curves."""
+"""Elements shared by the figures of ``mechclust mossa``: roles, boxes, medians, references."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 
-from mechclust.commands.mossa.measurements import Measurements
-from mechclust.mossa.published import N_LAYERS, N_SEEN, PublishedQuartiles
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which
 from mechclust.report.axes import layer_axis, plot_chance_band
 from mechclust.report.style import BLUE, PURPLE, RED
-from tasks.text.instructions import MISC, flan2021_cluster
 
 Label: TypeAlias = tuple[float, str, str]
 """Last value, name and color of a curve, for ``direct_labels``."""
@@ -25,7 +22,6 @@ BOXES = 5  # tasks that make a box plot or a band of quartiles
 CKA_LABEL = "debiased CKA with the task's control"
 _CEILING = "#007a5a"
 _NULL = "#707070"
-_PUBLISHED_SHARE = 0.8  # of the paper's tasks, which a run of its design has at least
 _MAX_LAYERS_WITH_MARKERS = 40
 
 
@@ -46,15 +42,6 @@ LOOKS: Mapping[str, Look] = {
     "ceiling": Look("ceiling", _CEILING, "^"),
     "null": Look("null", _NULL, "x"),
 }
-
-
-def is_published_design(result: Measurements) -> bool:
-    """Return whether the run is of the paper's size, so that its curves can be drawn behind.
-
-    It then has 32 layers and nearly all of the paper's 60 FLAN tasks.
-    """
-    known = sum(flan2021_cluster(task) not in (None, MISC) for task in result.tasks)
-    return result.n_layers == N_LAYERS and known >= _PUBLISHED_SHARE * N_SEEN
 
 
 def layer_numbers(n_layers: int) -> Int[np.ndarray, "layer"]:
@@ -153,16 +140,6 @@ def draw_medians(axis: Axes, curves: TaskCurves, seed: int, *, each: bool = Fals
         few_layers = curves.n_layers <= _MAX_LAYERS_WITH_MARKERS
         labels.append(draw_curve(axis, curves.median(which), which, marker=marker and few_layers))
     return labels
-
-
-def draw_published(axis: Axes, published: Mapping[str, PublishedQuartiles]) -> None:
-    """Draw the paper's medians, dashed, and quartiles, dotted."""
-    x = layer_numbers(N_LAYERS)
-    for which, quartiles in published.items():
-        color = LOOKS[which].color
-        axis.plot(x, quartiles.median, color=color, lw=1.4, ls=(0, (5, 2)), alpha=0.75, zorder=0.8)
-        for ends in (quartiles.low, quartiles.high):
-            axis.plot(x, ends, color=color, lw=0.9, ls=":", alpha=0.75, zorder=0.8)
 
 
 def finish_layers(axis: Axes, n_layers: int) -> None:

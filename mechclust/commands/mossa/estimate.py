@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -14,7 +14,6 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
-from mechclust.report.matmul_speed import matmul_speed
 from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, tuned_adapter_at
@@ -37,8 +36,8 @@ class Plan:
         adapter: bytes of an adapter that is being trained, with its last two checkpoints.
         rows: bytes of hidden states at most.
         layer: bytes of the last layer and the final norm of two models while they are compared.
-        weights: bytes of the base's; ``None``: not known.
-        operations: multiplications and additions of all forward and backward passes, at least; ``None``: not known.
+        weights: bytes of the base's, at least.
+        operations: multiplications and additions of all forward and backward passes, at least.
         halves: what half-samples and pairings of the tasks' prompts take, at most.
     """
 
@@ -48,8 +47,8 @@ class Plan:
     adapter: int
     rows: int
     layer: int
-    weights: int | None
-    operations: float | None
+    weights: int
+    operations: float
     halves: Cost
 
     @classmethod
@@ -68,7 +67,7 @@ class Plan:
                 trained += steps[model.name] * tuning.per_step * mean
         each = 3 + config.nulls
         measured = sum(each * min(config.n_prompts, len(task.test)) * lengths[task.name][1] for task in inputs.measured)
-        weights = _weights(inputs.sizes)
+        weights = inputs.sizes.least_weights
         itemsize = getattr(torch, config.dtype).itemsize
         return cls(
             steps,
@@ -77,18 +76,13 @@ class Plan:
             4 * _adapter_bytes(inputs.sizes, config.tuning),
             rows_bytes(inputs, config),
             _layer_bytes(inputs, config),
-            None if weights is None else weights * itemsize,
-            None if weights is None else weights * (_OPERATIONS_PER_TRAINED_TOKEN * trained + 2 * measured),
+            weights * itemsize,
+            weights * (_OPERATIONS_PER_TRAINED_TOKEN * trained + 2 * measured),
             _halves(inputs, config),
         )
 
-    @property
-    def disk(self) -> int:
-        """Most bytes of hidden states, adapters and the report."""
-        return self.rows + len(self.steps) * self.adapter + _REPORT_BYTES
-
     def lacking(self, out: Path) -> int:
-        """Return the bytes that the folder of the run does not hold yet.
+        """Return the most bytes of hidden states, adapters and the report that the folder does not hold yet.
 
         Finished adapters need no more room, and those that were begun and kept hidden states need less.
         """
@@ -106,10 +100,9 @@ class Plan:
         free = free_disk_bytes(out)
         lacking = self.lacking(out)
         if lacking > free:
-            more = "" if lacking == self.disk else " beside what it has kept"
             raise InputError(
-                f"the run takes up to {size_text(lacking)} on disk{more}, but {str(out)!r} has {size_text(free)} free; "
-                "give fewer prompts (--n-prompts), or another folder with --out"
+                f"the run takes up to {size_text(lacking)} on disk beside what it has kept, but {str(out)!r} has "
+                f"{size_text(free)} free; give fewer prompts (--n-prompts), or another folder with --out"
             )
         if self.layer * config.at_once > config.max_memory * GIB:
             raise InputError(
@@ -117,7 +110,7 @@ class Plan:
                 f"({config.at_once} at a time), more than --max-memory {config.max_memory:g}; raise it, or give fewer "
                 "prompts (--n-prompts)"
             )
-        if self.weights is None or not config.device.startswith("cuda") or config.engine != "local":
+        if not self.weights or not config.device.startswith("cuda") or config.engine != "local":
             return
         room = torch.cuda.mem_get_info(torch.device(config.device))[0]
         needed = (self.weights + self.layer) * config.at_once
@@ -132,32 +125,23 @@ class Plan:
         """Return the time and memory of one process, as far as they are known.
 
         Args:
-            speed: multiplications and additions per second of the device.
+            speed: multiplications and additions per second of the device, or ``None`` if it is elsewhere.
         """
-        passes = 0.0 if self.operations is None or speed is None else self.operations / speed
+        passes = 0.0 if speed is None else self.operations / speed
         steps = _STEP_OVERHEAD_S * sum(self.steps.values())
         return Cost(passes + steps + self.halves.seconds, self.halves.memory)
 
-    def text(self) -> str:
+    def text(self, out: Path) -> str:
         """Return the plan as a sentence, without its time."""
         parts = []
         if self.steps:
             steps = sum(self.steps.values())
             parts.append(f"{len(self.steps)} adapters, {steps:,} steps on about {self.trained:,.0f} tokens")
         parts.append(f"measuring: about {self.measured:,.0f} tokens")
-        parts.append(f"disk: up to {size_text(self.disk)}")
-        if self.weights is not None:
+        parts.append(f"disk: up to {size_text(self.lacking(out))}")
+        if self.weights:
             parts.append(f"memory: {size_text(self.weights)} for the base, besides activations and logits")
         return "; ".join(parts)
-
-
-def speed_of(inputs: Inputs, config: MossaConfig) -> float | None:
-    """Return the multiplications and additions per second of the device, or ``None`` if it is elsewhere."""
-    if config.engine != "local" or inputs.sizes.d_model is None:
-        return None
-    rows = min(config.tokens_per_batch, 2048)
-    dtype = torch.bfloat16 if config.tuning.bf16 else getattr(torch, config.dtype)
-    return matmul_speed(config.device, dtype, inputs.sizes.d_model, rows)
 
 
 def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, float]]:
@@ -167,8 +151,8 @@ def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, floa
         examples = task.train[:SAMPLE]
         answered = inputs.format.answered([e.prompt for e in examples], [e.answer for e in examples])
         prompts = inputs.format.prompts([e.prompt for e in (task.test or task.train)[:SAMPLE]])
-        mean_answered = _mean([len(example.tokens) for example in answered])
-        lengths[task.name] = (mean_answered, _mean([len(ids) for ids in prompts]))
+        mean_answered = fmean(len(example.tokens) for example in answered)
+        lengths[task.name] = (mean_answered, fmean(map(len, prompts)))
     return lengths
 
 
@@ -190,17 +174,6 @@ def _layer_bytes(inputs: Inputs, config: MossaConfig) -> int:
     d = inputs.sizes.d_model or 0
     n = min(config.n_prompts, max(len(task.test) for task in inputs.measured))
     return layers_bytes([d, d], [d, d], n, n * config.svcca) if d else 0
-
-
-def _mean(values: Sequence[int]) -> float:
-    return sum(values) / len(values)
-
-
-def _weights(sizes: Sizes) -> int | None:
-    """Return the number of weights in the blocks and the embedding."""
-    if sizes.n_layers is None or sizes.block_weights is None:
-        return None
-    return sizes.n_layers * sizes.block_weights + (sizes.d_vocab or 0) * (sizes.d_model or 0)
 
 
 def _adapter_bytes(sizes: Sizes, tuning: TuneConfig) -> int:

@@ -10,84 +10,58 @@ from mechclust.commands.mossa.curve_figures import (
     boxes_figure,
     clusters_figure,
     correlations_figure,
-    final_norm_figure,
-    forms_figure,
-    gains_figure,
     groups_figure,
-    held_out_figure,
     opinions_figure,
 )
-from mechclust.commands.mossa.drawing import BOXES, is_published_design
+from mechclust.commands.mossa.drawing import BOXES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.model_figures import (
     answers_figure,
     dims_figure,
-    losses_figure,
     picture_figure,
     purity_figure,
 )
 from mechclust.mossa.task_curves import LEAST_TASKS
 from mechclust.report.panel import Panel
 from mechclust.report.style import styled
+from mechclust.report.text import counted
 
 _BANDS = (
     "Green, dotted: ceiling, two controls of one task that differ only in their seed. Hatched: null, the tuned model "
     "with controls of other tasks (quartiles; with few tasks, minimum and maximum)"
-)
-_PUBLISHED = (
-    " Dashed: the paper's medians, dotted its quartiles (Llama-2-7B; read off the figure; biased CKA, and the last "
-    "layer is after the final norm)."
 )
 
 
 @styled()
 def mossa_panels(result: Measurements) -> list[Panel]:
     """Draw the figures in the report's order, the main one first, leaving out figures without measurements."""
-    return [*_curve_panels(result), *_learning_panels(result), *_state_panels(result), *_check_panels(result)]
+    return [*_curve_panels(result), *_learning_panels(result), *_state_panels(result)]
 
 
 def _curve_panels(result: Measurements) -> Iterator[Panel]:
-    published = _PUBLISHED if is_published_design(result) else ""
-    diamonds = " Diamonds: the paper's medians (biased CKA)." if published else ""
-    yield Panel("cka_by_layer", boxes_figure(result), _boxes_caption(result) + published)
-    if np.isfinite(result.gain_ends()).any():
-        yield Panel("task_gains", gains_figure(result), _GAINS)
+    yield Panel("cka_by_layer", boxes_figure(result), _boxes_caption(result))
     yield Panel("layer_groups", groups_figure(result), _GROUPS)
-    yield Panel("clusters", clusters_figure(result), _CLUSTERS + diamonds)
-    if sum(result.held_out) > 1:  # for one task, the next figure suffices
-        caption = _held_out_caption(result) + published
-        yield Panel("held_out", boxes_figure(result, held_out=True), caption)
+    yield Panel("clusters", clusters_figure(result), _CLUSTERS)
     if any(result.held_out):
-        yield Panel("held_out_tasks", held_out_figure(result), _HELD_OUT_TASKS)
+        yield Panel("held_out", boxes_figure(result, held_out=True), _held_out_caption(result))
 
 
 def _learning_panels(result: Measurements) -> Iterator[Panel]:
     if any(result.scores.values()):
         star = " *: held out; tuned never saw it." if any(result.held_out) else ""
         yield Panel("answers", answers_figure(result), _ANSWERS + star)
-    if any(tuned.losses for tuned in result.trained.values()):
-        yield Panel("training_losses", losses_figure(result), _LOSSES)
 
 
 def _state_panels(result: Measurements) -> Iterator[Panel]:
-    published = is_published_design(result)
     if _has(result, "projection"):
         yield Panel("hidden_states", picture_figure(result), _PICTURES)
     if _has(result, "purity"):
         yield Panel("neighbours", purity_figure(result), _NEIGHBOURS)
     if result.dims:
-        diamonds = " Diamonds, dashed: the paper's." if published else ""
-        yield Panel("dimensions", dims_figure(result), _DIMS + diamonds)
+        yield Panel("dimensions", dims_figure(result), _DIMS)
     if any(np.isfinite(values[~result.is_held_out]).sum() > 2 for values in result.covariates.values()):
-        dotted = " Dotted areas: what the paper's figure shows." if published else ""
-        yield Panel("correlations", correlations_figure(result), _CORRELATIONS + dotted)
-
-
-def _check_panels(result: Measurements) -> Iterator[Panel]:
-    yield Panel("final_norm", final_norm_figure(result), _FINAL_NORM)
-    yield Panel("biased_and_debiased", forms_figure(result), _FORMS)
-    if len(result.measures) > 2:
-        yield Panel("second_opinions", opinions_figure(result), _opinions_caption(result))
+        yield Panel("correlations", correlations_figure(result), _CORRELATIONS)
+    yield Panel("second_opinions", opinions_figure(result), _opinions_caption(result))
 
 
 def _has(result: Measurements, probe: str) -> bool:
@@ -113,9 +87,10 @@ def _boxes_caption(result: Measurements) -> str:
 
 def _held_out_caption(result: Measurements) -> str:
     n = len(result.curves().unseen.tasks)
+    tasks = counted(n, "held-out task")
     also = " Purple: the model that was tuned on them too." if np.isfinite(result.values("all-tasks")).any() else ""
     return (
-        f"The paper's figure 7: the same for the {n} held-out tasks. Here, tuned is the model that never saw them "
+        f"The paper's figure 7: the same for {tasks}. Here, tuned is the model that never saw them "
         f"({_shape(n)}).{also} {_BANDS}."
     )
 
@@ -137,14 +112,6 @@ _ANSWERS = (
     "or more often exact, but right answers are told apart from other prompts' no better than at random or than by "
     "pre."
 )
-_GAINS = (
-    "Gain of each task: tuned - pre, debiased CKA with its control, mean over the upper half of the layers. Bars: 95% "
-    "intervals over prompts or units. *: held out, tuned without it."
-)
-_LOSSES = (
-    "Training losses of every adapter (mean since the previous point, on the answers' tokens). Dotted: a control "
-    "trained again with another seed."
-)
 _GROUPS = (
     "Layer groups (shades) of the seen tasks, and what they are read from. Bars on top: 95% of where the shared "
     "layers (grey) and the transition (orange) end, by bootstrap over tasks. Above: medians with their 95% "
@@ -161,20 +128,6 @@ _NEIGHBOURS = (
     "Share of a prompt's ten nearest neighbours that are in its own cluster of tasks, by layer, with 95% intervals "
     "over prompts. Dashed: by chance."
 )
-_HELD_OUT_TASKS = (
-    "The paper's figure 7, separately for each held-out task: tuned without it (red), tuned on it (purple), and the "
-    "base model (blue). "
-    f"{_BANDS}."
-)
-_FINAL_NORM = (
-    "What the final norm changes: debiased CKA with the control after it, against that of the last block before it. "
-    "The paper's last layer is after the norm; all other figures here show blocks, before it."
-)
-_FORMS = (
-    "Debiased and biased CKA (medians over seen tasks, bands: 95% by bootstrap over tasks). Hatched: what prompts "
-    "paired at random give, towards which the biased form is pulled if there are few prompts for the width."
-)
-
 
 _CLUSTERS = (
     "The paper's figure 3: debiased CKA with the controls by cluster of tasks. Bold: median over the cluster's "

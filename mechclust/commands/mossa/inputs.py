@@ -12,7 +12,7 @@ import torch
 from mechclust.commands.controls import check_first_control, task_and_model
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
-from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model, format_of, models_of
+from mechclust.commands.mossa.models import Model, format_of, models_of
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
 from mechclust.models.adapter_fit import adapter_fit_notes, check_fits_base
@@ -23,7 +23,7 @@ from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_tokenizers_alike, tokenizer_and_sizes
 from mechclust.models.whole_weights import check_whole_weights
-from mechclust.report.text import list_text
+from mechclust.report.text import first_few
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
@@ -31,10 +31,8 @@ from tasks.batch import pad_right
 from tasks.batch_rows import token_batch_rows
 from tasks.text.instructions import MISC, Example, InstructionTask, TaskCollection
 from tasks.text.instructions.instruction_task import LEAST_TEST_PROMPTS
-from tasks.text.visible import shortened
 
 _LEAST_TASKS = 3
-_MAX_TASKS_LISTED = 12
 SAMPLE = 64  # examples of a task whose tokens are counted before work starts
 
 
@@ -92,6 +90,10 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
     models = models_of(collection, config, controls)
     resolved = resolve_model(base)
     tokenizer, sizes = tokenizer_and_sizes(resolved, trust_remote_code=config.trust_remote_code)
+    if sizes.n_ctx is not None and config.cutoff > sizes.n_ctx:
+        raise InputError(
+            f"--cutoff is {config.cutoff}, but the model takes {sizes.n_ctx} tokens; give --cutoff {sizes.n_ctx}"
+        )
     text_format = format_of(tokenizer, config)
     notes = [*collection.notes, *left_out]
     adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
@@ -99,7 +101,6 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         check_adapter(adapter)
     check_whole_weights([resolved, *(model.given for model in models if model.given is not None)])
     notes += _check_checkpoints(base, tokenizer, sizes, models, collection, config)
-    _check_context(collection, models, text_format, sizes.n_ctx, config)
     check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
     notes += adapter_fit_notes(replace(resolved, adapter=adapter) for adapter in adapters)
     notes.append(_units_note(collection, config))
@@ -166,42 +167,6 @@ def _units_note(collection: TaskCollection, config: MossaConfig) -> str:
     return f"CKA takes the prompts of one {config.units} as one unit; RBF CKA and SVCCA take all apart."
 
 
-def _check_context(
-    collection: TaskCollection,
-    models: Sequence[Model],
-    text_format: InstructionFormat,
-    n_ctx: int | None,
-    config: MossaConfig,
-) -> None:
-    """Refuse examples of measured tasks that are longer than the model takes, if ``--cutoff`` is more than that.
-
-    Raises:
-        InputError: naming a task, its longest example and both limits.
-    """
-    if n_ctx is None or text_format.cutoff <= n_ctx:
-        return
-    unseen = any(model.kind == UNSEEN for model in models)
-    for task in (collection[model.task] for model in models if model.kind == CONTROL):
-        if task.too_few or (task.held_out and not unseen):
-            continue  # not measured
-        longest = _longest(task, text_format, config)
-        if longest > n_ctx:
-            raise InputError(
-                f"--cutoff is {text_format.cutoff}, but the model takes {n_ctx} tokens, and an example of "
-                f"{task.name!r} has {longest}; give --cutoff {n_ctx}"
-            )
-
-
-def _longest(task: InstructionTask, text_format: InstructionFormat, config: MossaConfig) -> int:
-    """Return the tokens of a task's longest example that is trained on or measured."""
-    examples, exchanged, _ = prompts_and_pairs(task, config.n_answers, text_format)
-    trained = task.train if config.trains else ()
-    answered = text_format.answered([example.prompt for example in trained], [example.answer for example in trained])
-    prompts = text_format.prompts(chosen_prompts(task, config.n_prompts))
-    lengths = [len(example.tokens) for example in (*examples, *exchanged, *answered)]
-    return max([*lengths, *map(len, prompts)])
-
-
 def _cut(collection: TaskCollection, text_format: InstructionFormat) -> list[str]:
     """Return a note on prompts that lose their beginning, or answers their end, among the first examples of a task."""
     cut: dict[str, tuple[int, int]] = {}
@@ -215,7 +180,7 @@ def _cut(collection: TaskCollection, text_format: InstructionFormat) -> list[str
     prompts, answers = map(max, zip(*cut.values(), strict=True))
     cut_answers = f"; {answers} answers lose their end there" if answers else ""
     return [
-        f"With --cutoff {text_format.cutoff}, examples of {_listed(list(cut))} are too long (checked on up to "
+        f"With --cutoff {text_format.cutoff}, examples of {first_few(list(cut))} are too long (checked on up to "
         f"{2 * SAMPLE} of each task): up to {prompts} prompts of a task lose their beginning{cut_answers}"
     ]
 
@@ -231,7 +196,7 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
     notes = []
     if config.trains:
         if collection.too_few:
-            which = _listed(collection.too_few)
+            which = first_few(collection.too_few)
             notes.append(f"No control is trained for {which}, since nothing could be measured with it")
         if collection.held_out and not held_out:
             notes.append(
@@ -247,20 +212,14 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
         )
     lacking = [task.name for task in measurable if task.name not in controls]
     if lacking:
-        notes.append(f"No control was given for {_listed(lacking)}: not measured")
+        notes.append(f"No control was given for {first_few(lacking)}: not measured")
     if held_out and config.without_held_out is None:
+        verb = "are" if len(held_out) > 1 else "is"
         notes.append(
-            f"No model that was trained without the held-out tasks was given (--without-held-out): {_listed(held_out)} "
-            f"{'are' if len(held_out) > 1 else 'is'} not measured"
+            "No model that was trained without the held-out tasks was given (--without-held-out): "
+            f"{first_few(held_out)} {verb} not measured"
         )
     return notes
-
-
-def _listed(tasks: Sequence[str]) -> str:
-    names = [*map(shortened, tasks[:_MAX_TASKS_LISTED])]
-    if len(tasks) > _MAX_TASKS_LISTED:
-        names.append(f"{len(tasks) - _MAX_TASKS_LISTED} more")
-    return list_text(names)
 
 
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:

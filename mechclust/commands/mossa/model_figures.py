@@ -1,4 +1,4 @@
-"""Figures of the models: training losses, answers, dimensions, pictures of hidden states, neighbours."""
+"""Figures of the models: answers, dimensions, pictures of hidden states, neighbours."""
 
 from __future__ import annotations
 
@@ -15,87 +15,23 @@ from mechclust.commands.mossa.drawing import (
     draw_band,
     draw_curve,
     finish_layers,
-    is_published_design,
     panel_width,
 )
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.commands.mossa.models import AGAIN, CONTROL, TUNED, UNSEEN, Model
 from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
-from mechclust.mossa.published import DIMS
 from mechclust.report.axes import bare_axis, direct_labels
 from mechclust.report.figure_text import figure_text
-from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, SOFT, category_style
+from mechclust.report.style import GREY, SOFT, category_style
 from mechclust.report.subplots import subplots
-from mechclust.training.tuning import TunedAdapter
 
-_MULTI_TASK = {TUNED: (ORANGE, "on all tasks"), UNSEEN: (BLUE, "without held-out")}
 _NOT_LEARNT = "#b3382c"
 _STRIPE = "#f3f5f7"
-_MAX_NAMED_CURVES = 8  # in a panel
 _ANSWER_AXES = {
     "exact": "share of answers that are exact",
     "loss": "loss of the answer (nats per token)",
     "margin": "margin of a pair's right answers over\nthe same two exchanged (nats)",
 }
-
-
-# ---- training ----
-
-
-def losses_figure(result: Measurements) -> Figure:
-    """Draw training losses of the multi-task models, then of the controls of each cluster."""
-    panels = _loss_panels(result)
-    columns = min(3, len(panels))
-    figure, axes = subplots(len(panels), columns, size=(4.4, 2.8))
-    for axis, (title, adapters) in zip(axes, panels.items(), strict=True):
-        labels = _draw_losses(axis, adapters)
-        axis.set_title(title, fontsize=10)
-        axis.set_ylim(0, 1.05 * max(max(loss for _, loss in tuned.losses) for tuned in adapters.values()))
-        axis.set_xlim(left=0)
-        axis.set_ylabel("loss (nats per token)", fontsize=9)
-        axis.set_xlabel("optimiser step")
-        direct_labels(axis, labels, size=7.5)
-    for place, axis in enumerate(axes):  # scales differ, so that all keep their numbers
-        if place % columns:
-            axis.set_ylabel("")
-        if place + columns < len(axes):
-            axis.set_xlabel("")
-    return figure
-
-
-def _loss_panels(result: Measurements) -> dict[str, dict[Model, TunedAdapter]]:
-    """Return the adapters with a curve, by title of their panel."""
-    clusters = dict(zip(result.tasks, result.clusters, strict=True))
-    panels: dict[str, dict[Model, TunedAdapter]] = {}
-    by_cluster: dict[str, dict[Model, TunedAdapter]] = {}
-    for model, tuned in result.trained.items():
-        if tuned.losses and model.kind in _MULTI_TASK:
-            panels.setdefault("multi-task models", {})[model] = tuned
-        elif tuned.losses and model.kind in (CONTROL, AGAIN):
-            by_cluster.setdefault(clusters.get(model.task) or "", {})[model] = tuned
-    for name in sorted(by_cluster):
-        panels[f"controls: {figure_text(name, 28) if name else 'no cluster'}"] = by_cluster[name]
-    return panels
-
-
-def _draw_losses(axis: Axes, adapters: dict[Model, TunedAdapter]) -> list[Label]:
-    labels = []
-    tasks = list(dict.fromkeys(model.task for model in adapters))
-    for model, tuned in adapters.items():
-        steps, losses = np.array(tuned.losses, dtype=float).T
-        color, name = _loss_look(model, tasks)
-        axis.plot(steps, losses, color=color, lw=1.3, ls=":" if model.kind == AGAIN else "-")
-        if model.kind != AGAIN and len(tasks) <= _MAX_NAMED_CURVES:
-            labels.append((float(losses[-1]), name, color))
-    return labels
-
-
-def _loss_look(model: Model, tasks: Sequence[str]) -> tuple[str, str]:
-    """Return colour and name of an adapter's curve."""
-    if model.kind in _MULTI_TASK:
-        return _MULTI_TASK[model.kind]
-    return COLORS[tasks.index(model.task) % len(COLORS)], figure_text(model.task, 24)
 
 
 # ---- answers ----
@@ -123,9 +59,9 @@ def _draw_scores(axis: Axes, result: Measurements, tasks: Sequence[str], value: 
     step = 0.76 / len(roles)
     for place, role in enumerate(roles):
         rows = [row for row, task in enumerate(tasks) if role in result.scores[task]]
-        scores = [result.scores[tasks[row]][role] for row in rows]
-        numbers = np.array([getattr(score, value) for score in scores])
-        ends = np.array([getattr(score, f"{value}_ends") for score in scores]).T
+        scores = [getattr(result.scores[tasks[row]][role], value) for row in rows]
+        numbers = np.array([score.value for score in scores])
+        ends = np.array([score.ends for score in scores]).T
         y = np.array(rows) + (place - (len(roles) - 1) / 2) * step
         look = LOOKS[role]
         axis.hlines(y, *ends, color=look.color, lw=1.6, alpha=0.7)
@@ -158,11 +94,6 @@ def dims_figure(result: Measurements) -> Figure:
     counts = [int(probes["dims"].sel("n", label="all")) for probes in result.of_model.values() if "dims" in probes]
     prompts = max(counts, default=0)
     labels = [draw_curve(together, values, role) for role, values in result.dims.items()]
-    if is_published_design(result):
-        for role in result.dims:
-            color = LOOKS[role].color
-            known = DIMS[role]
-            together.plot([*known], [*known.values()], "--", color=color, marker="D", mfc="none", ms=6, alpha=0.75)
     together.set_title(f"all seen tasks together ({prompts:,} prompts)", fontsize=10)
     together.set_ylabel("dimensions for 99% of the variance")
     _finish_dims(together, result, labels, prompts)

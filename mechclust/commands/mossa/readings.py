@@ -15,7 +15,7 @@ from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.reading import Reading
-from mechclust.report.text import counted, first_few, layers_text, list_text, ranges_text
+from mechclust.report.text import counted, first_few, layers_text, ranges_text
 from tasks.text.visible import quoted, shortened
 
 if TYPE_CHECKING:
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 _MAX_CLUSTERS = 6
 _UPPER = "upper half"  # of the layers, mean
-_VERDICTS = {
-    "holds": ("Findings that hold", ""),
-    "not specific": ("Findings that hold on their controls too", "They are not specific, and do not count."),
-    "does not hold": ("Findings that do not hold", ""),
-    "undecided": ("Undecided findings", "The 95% interval contains the bound, or there is no interval."),
-}
 
 
 def headline(result: Measurements) -> str:
@@ -57,7 +51,7 @@ def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
-    """Return readings of learning, layers, tasks, held-out tasks and findings.
+    """Return readings of learning, layers, tasks and held-out tasks.
 
     Args:
         result: the measurements.
@@ -72,8 +66,6 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         *_clusters(tables),
         *_tasks(result, tables["tasks"]),
         *_held_out(result),
-        *_verdicts(result),
-        *_not_tested(result),
     ]
 
 
@@ -114,8 +106,8 @@ def _learnt_by_tuned(result: Measurements) -> Iterator[Reading]:
         tasks = [task for task in result.tasks if held_out[task] == is_held_out and states[task] != "not measured"]
         if tasks:
             learnt = sum(states[task] == "learnt" for task in tasks)
-            before = np.mean([result.scores[task]["base"].exact for task in tasks])
-            after = np.mean([result.scores[task]["tuned"].exact for task in tasks])
+            before = np.mean([result.scores[task]["base"].exact.value for task in tasks])
+            after = np.mean([result.scores[task]["tuned"].exact.value for task in tasks])
             yield Reading(what, f"{learnt} of {len(tasks)} (exact answers {after:.0%}, pre {before:.0%})")
 
 
@@ -221,28 +213,6 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
         seen_too = f", and {float(upper_half_gap(replace(curves, tuned=all_tasks))):z.2f} if tuned on them too"
     which = f"Held out: {first_few(curves.tasks)}"
     yield Reading(which, f"tuned - pre {value:z.2f}{span} if tuned without them{seen_too}", _UPPER)
-
-
-# ---- findings ----
-
-
-def _verdicts(result: Measurements) -> Iterator[Reading]:
-    """Yield which findings have each verdict, leaving out checks."""
-    tested = [each for each in result.findings if each.kind == "finding" and each.verdict != "not tested"]
-    for verdict, (what, meaning) in _VERDICTS.items():
-        ids = [finding.id for finding in tested if finding.verdict == verdict]
-        if ids:
-            yield Reading(what, f"{len(ids)} of {len(tested)} that could be tested: {list_text(ids)}", verdict=meaning)
-
-
-def _not_tested(result: Measurements) -> Iterator[Reading]:
-    """Yield why findings are not tested."""
-    ids_by_reason: dict[str, list[str]] = {}
-    for finding in result.findings:
-        if finding.kind == "finding" and finding.verdict == "not tested":
-            ids_by_reason.setdefault(finding.why_not, []).append(finding.id)
-    for reason, ids in ids_by_reason.items():
-        yield Reading("Findings not tested", list_text(ids), verdict=f"Reason: {reason}.")
 
 
 # ---- caveats ----

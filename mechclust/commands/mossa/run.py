@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.estimate import Plan, speed_of
+from mechclust.commands.mossa.estimate import Plan
 from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, cluster_of, read_inputs
 from mechclust.commands.mossa.measure import measure_models
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model
@@ -57,8 +57,8 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     plan = Plan.from_inputs(inputs, config)
     plan.check(config, out)
     if progress:
-        speed = speed_of(inputs, config)
-        print(plan.text(), file=sys.stderr)
+        speed = config.forward_speed(inputs.sizes.d_model or 1)
+        print(plan.text(out), file=sys.stderr)
         fewer = "fewer prompts (--n-prompts), steps (--steps-per-task) or half-samples (--n-resamples)"
         plan.cost(speed).check(config, fewer)
     subject = {"base model": str(resolved_model_path(base)), "texts": inputs.digest()}

@@ -136,7 +136,7 @@ def tasks_table(result: Measurements) -> pd.DataFrame:
             if getattr(curves, which) is not None:
                 row[f"{which}_last"] = float(curves.values(which)[place, -1])
         row["learnt"] = states[task]
-        row |= {f"accuracy_{role}": score.exact for role, score in result.scores[task].items()}
+        row |= {f"accuracy_{role}": score.exact.value for role, score in result.scores[task].items()}
         rows.append(row)
     return pd.DataFrame(rows).sort_values("gain", ascending=False, kind="stable", ignore_index=True)
 
@@ -237,9 +237,13 @@ def answers_table(result: Measurements) -> pd.DataFrame:
         for role, score in result.scores[task].items():
             row = _task_columns(result, place)
             row |= {"role": role, "n": score.n, "pairs": score.pairs, "told_apart": score.apart}
-            for name in ("exact", "loss", "margin", "exact_gain", "loss_gain", "margin_gain"):
-                low, high = getattr(score, f"{name}_ends")
-                row |= {name: getattr(score, name), f"{name}_low": low, f"{name}_high": high}
+            measures = {"exact": score.exact, "loss": score.loss, "margin": score.margin}
+            for name, measured in measures.items():
+                low, high = measured.ends
+                row |= {name: measured.value, f"{name}_low": low, f"{name}_high": high}
+            for name, measured in measures.items():
+                low, high = measured.gain_ends
+                row |= {f"{name}_gain": measured.gain, f"{name}_gain_low": low, f"{name}_gain_high": high}
             rows.append({**row, "learnt": "" if role == "base" else score.state})
     return pd.DataFrame(rows)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from mechclust.commands.topics.measurements import Measurements
-from mechclust.commands.topics.tables import KINDS
 from mechclust.models.tokenizers import tokenization_in_words
 from tasks.text.topic_model import least_topic_model_threshold
-
-_TOO_FEW = "fewer than two topics keep a word, so there is nothing to compare"
 
 
 def caveats(result: Measurements) -> list[str]:
@@ -113,13 +111,12 @@ def tokenization_notes(tokenization: Mapping[str, Any]) -> list[str]:
 
 def _empty_variants(result: Measurements) -> Iterator[str]:
     """Yield the reasons for NaN values, each once."""
-    titles: dict[str, list[str]] = {}
-    for place, variant in enumerate(result.variants):
-        for reason, kinds in _reasons(result, place).items():
-            titles.setdefault(f"{', '.join(kinds)}: {reason}.", []).append(variant.title)
-    for reason, variants in titles.items():
-        where = "every threshold" if len(variants) == len(result.variants) else ", ".join(variants)
-        yield f"At {where}: {reason}"
+    measured = list(chain.from_iterable(vars(result.trained).values()))
+    if any(probe is None for probe in measured):
+        yield "At thresholds without a value, fewer than two topics keep a word, so there is nothing to compare."
+    for note in dict.fromkeys(note for probe in measured if probe is not None for note in probe.notes):
+        if "were not seen" not in note:  # said of all variants at once
+            yield f"{note}."
     n_words = len(result.topics.words)
     alone = sorted({variant.threshold for variant in result.variants if int(n_words * variant.threshold) == 0})
     if alone:
@@ -128,14 +125,3 @@ def _empty_variants(result: Measurements) -> Iterator[str]:
             f"Of {n_words} words, threshold {thresholds} keeps one per topic, which makes no pair; give thresholds of "
             f"at least {least_topic_model_threshold(n_words):g}, or more text."
         )
-
-
-def _reasons(result: Measurements, place: int) -> dict[str, list[str]]:
-    """Return the kinds of results of a variant that each note is about."""
-    reasons: dict[str, list[str]] = {}
-    for kind, title in KINDS.items():
-        probe = getattr(result.trained, kind)[place]
-        for note in [_TOO_FEW] if probe is None else probe.notes:
-            if "were not seen" not in note:  # said of all variants at once
-                reasons.setdefault(note, []).append(title)
-    return reasons

@@ -10,10 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
-from mechclust.commands.topics.tables import MAX_HEADS, first_measured
 from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band
 from mechclust.report.panel import Panel
-from mechclust.report.style import BLUE, CHANCE, RED, SOFT, TEXT, layer_shades, styled
+from mechclust.report.style import BLUE, CHANCE, RED, TEXT, layer_shades, styled
 from mechclust.report.subplots import subplots
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ def topics_panels(tables: Mapping[str, pd.DataFrame], measures: pd.DataFrame) ->
     thresholds = sorted(set(tables["summary"]["threshold"]))
     dashed = " Dashed: the same architecture, untrained (random weights)." if "untrained" in measures else ""
     bars = " Bars: 95% intervals over documents." if "ratio_low" in tables["attention"] else ""
-    best_heads = first_measured(tables["attention"])
-    panels = [
+    return [
         Panel(
             "by_threshold",
             _by_threshold(tables["summary"], measures, thresholds),
@@ -67,13 +65,6 @@ def topics_panels(tables: Mapping[str, pd.DataFrame], measures: pd.DataFrame) ->
             f"over (left) and minus (right) different topic.{dashed}",
         ),
     ]
-    if len(best_heads):
-        caption = (
-            f"The {MAX_HEADS} heads with the highest ratio.{bars} They were chosen for it, so their ratios are a "
-            "little too high. Hatched: 95% under random relabelling."
-        )
-        panels.insert(2, Panel("best_heads", _best_heads(best_heads), caption))
-    return panels
 
 
 def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
@@ -89,24 +80,6 @@ def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
     for axis, part in zip(axes, parts, strict=True):
         by_chance = part[part["ratio"].between(part["null_low"], part["null_high"])]
         axis.plot(by_chance["head"], by_chance["layer"], "o", color=TEXT, mec="white", mew=0.6, ms=3.6)
-    return figure
-
-
-def _best_heads(heads: pd.DataFrame) -> Figure:
-    """Draw the heads with the highest ratio, each with its interval over documents and by chance."""
-    best = heads.sort_values("ratio", ascending=False, kind="stable").head(MAX_HEADS)
-    figure, (axis,) = subplots(1, size=(6.5, 0.28 * len(best) + 1.0), grid="x")
-    rows = range(len(best))
-    chance = best["null_high"] - best["null_low"]
-    axis.barh(rows, chance, left=best["null_low"], height=0.7, fc="none", ec=SOFT, hatch="////", lw=0, label=CHANCE)
-    if "ratio_low" in best:
-        axis.hlines(rows, best["ratio_low"], best["ratio_high"], color=BLUE, **_BAR)
-    axis.plot(best["ratio"], rows, "o", color=BLUE)
-    axis.axvline(1, color=TEXT, lw=0.7)
-    axis.set_yticks(rows, best["name"])
-    axis.set_ylim(len(best) - 0.4, -0.6)
-    axis.set_xlabel("same / different topic")
-    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 

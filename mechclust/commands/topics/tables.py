@@ -19,8 +19,7 @@ from tasks import TopicModel
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS = {"attention": "attention", "embedding": "token embeddings", "vectors": "hidden states"}
-MAX_HEADS = 10  # that are shown
+_MAX_HEADS = 10  # that are shown
 _RATIO = {"ratio": "ratio", "null_low": "ratio_null_low", "null_high": "ratio_null_high", "p_value": "p_value"}
 _ENDS = {"low": "ratio_low", "high": "ratio_high"}  # of an interval over documents, of attention only
 _TESTED = {"null_low": "_null_low", "null_high": "_null_high"}  # suffix of the probe's measure
@@ -184,7 +183,7 @@ def best_heads(heads: pd.DataFrame) -> pd.DataFrame:
     """
     hidden = ["threshold", "overlap", "same_word", *(name for name in heads if name.startswith("pairs_"))]
     names = {"null_low": "chance from", "null_high": "chance to", "p_value": "p", "untrained": "random weights"}
-    best = heads.sort_values("ratio", ascending=False, kind="stable").head(MAX_HEADS)
+    best = heads.sort_values("ratio", ascending=False, kind="stable").head(_MAX_HEADS)
     if "ratio_low" in best:
         best = best.assign(ratio=_with_intervals(best, "ratio", ".3f")).drop(columns=["ratio_low", "ratio_high"])
     return best.drop(columns=hidden).rename(columns=names)

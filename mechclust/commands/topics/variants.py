@@ -34,11 +34,6 @@ class Variant:
         return f"{self.threshold:g}-{'overlap' if self.overlap else 'no-overlap'}"
 
     @property
-    def title(self) -> str:
-        """Name in sentences, such as ``threshold 0.001 with overlap``."""
-        return variant_title(self.threshold, self.overlap)
-
-    @property
     def n_topics(self) -> int:
         """Number of topics that have a word."""
         return n_topics(self.topics)

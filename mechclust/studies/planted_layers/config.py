@@ -88,7 +88,8 @@ class PlantedConfig:
             With 0, MOSSA's readings are not tested.
         control_steps: steps of these controls, otherwise tuned like the others. The model of several tasks takes this
             many for each of its ``n_measured`` tasks.
-        gain_margin: margin by which it must be more similar to its controls than the base is, as in ``layer_groups``.
+        gain_margin: margin by which it must be more similar to its controls than the base is, as in
+            ``group_boundaries``.
         device: where to train and measure, such as ``cpu`` or ``cuda``.
         test_findings: whether this size can test the findings.
     """

@@ -117,8 +117,8 @@ def _score_curves(
 
     By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``, ``end``,
     ``hit``, ``false``, ``found`` and ``top``, as for other curves. ``crossing`` is the error of the first layer from
-    which the gain is above 0, with at most one exception. The others are by ``layer_groups``. ``shared`` is the error
-    of the first layer after the shared ones. ``transition`` is the error of the transition's last layer, and
+    which the gain is above 0, with at most one exception. The others are by ``group_boundaries``. ``shared`` is the
+    error of the first layer after the shared ones. ``transition`` is the error of the transition's last layer, and
     ``by spread`` its error without dimensions. ``transition off`` is whether there is one that ends elsewhere.
     ``shared layers`` is their number. Anything not found counts as a random layer.
     """

@@ -161,20 +161,20 @@ class TestMossa:
         halves=DRAWING,
     )
 
-    def test_disk_is_that_of_rows_adapters_and_the_report(self):
-        assert self.PLAN.disk == (3 + 2 + 64) * 2**20
+    def test_disk_is_that_of_rows_adapters_and_the_report(self, tmp_path):
+        assert self.PLAN.lacking(tmp_path) == (3 + 2 + 64) * 2**20
 
     @pytest.mark.parametrize(("rows", "kept"), [(500, 500), (3 * 2**20, 3 * 2**20), (4 * 2**20, 3 * 2**20)])
     def test_what_is_kept_needs_no_room(self, monkeypatch, tmp_path, rows, kept):
         sizes = {"a": 1000, "rows": rows}
         monkeypatch.setattr(mossa, "safetensors_bytes", lambda folder: sizes.get(folder.name, 0))
-        assert self.PLAN.lacking(tmp_path) == self.PLAN.disk - 1000 - kept
+        assert self.PLAN.lacking(tmp_path) == (3 + 2 + 64) * 2**20 - 1000 - kept
 
-    def test_words(self):
-        parts = self.PLAN.text().split("; ")
+    def test_words(self, tmp_path):
+        parts = self.PLAN.text(tmp_path).split("; ")
         assert parts[:2] == ["2 adapters, 42 steps on about 5,000 tokens", "measuring: about 700 tokens"]
         assert [part.split(":")[0] for part in parts[2:]] == ["disk", "memory"]
-        bare = mossa.Plan({}, 0, 700, 1, 1, 1, None, None, DRAWING).text()
+        bare = mossa.Plan({}, 0, 700, 1, 1, 1, 0, 0, DRAWING).text(tmp_path)
         assert [part.split(":")[0] for part in bare.split("; ")] == ["measuring", "disk"]
 
     def test_time_is_that_of_passes_steps_and_halves(self):

@@ -14,15 +14,15 @@ from mechclust.commands.topics import topic_file
 from mechclust.commands.topics.topic_file import (
     FittedTopics,
     check_fits,
-    fit_seeds,
     load_topics,
-    merge_topics,
     models_of_seeds,
     save_topics,
+    with_seed,
 )
 from probes.store.files import DamagedError
 from probes.store.safetensors_files import write_safetensors
 from tasks import InputError, TopicModel
+from tasks.text.topic_model import fit_topics_to_counts
 from tasks.text.word_counts import WordCounts
 
 WORDS = ["bär", "cat", "don't", "été"]
@@ -37,7 +37,10 @@ def counts() -> WordCounts:
 
 @pytest.fixture(scope="module")
 def fitted(counts) -> FittedTopics:
-    return fit_seeds(counts, [4, 1], n_topics=2, passes=1, settings={"weights": "counts"}, corpus="abc")
+    fitted = FittedTopics([], [], {"n_topics": 2, "passes": 1, "weights": "counts"}, "abc")
+    for seed in (4, 1):
+        fitted = with_seed(fitted, seed, fit_topics_to_counts(counts, 2, 1, seed))
+    return fitted
 
 
 def refused(call, *args, **kwargs) -> str:
@@ -58,7 +61,7 @@ def test_the_same_bits_come_back(fitted, tmp_path):
         assert torch.equal(one.shares, other.shares)
     assert not torch.equal(loaded.models[0].weights, loaded.models[1].weights)
     assert loaded.settings == {"n_topics": 2, "passes": 1, "weights": "counts"}
-    assert (loaded.corpus, loaded.vocabulary) == ("abc", fitted.vocabulary)
+    assert loaded.corpus == "abc"
     assert check_fits(path, loaded, n_topics=2, weights="counts", seed=7) is None
     first = path.read_bytes()
     save_topics(path, loaded)
@@ -90,7 +93,7 @@ def test_other_settings_are_refused(fitted):
     )
 
 
-def test_files_that_are_no_topics(fitted, tmp_path, monkeypatch):
+def test_files_that_are_no_topics(fitted, tmp_path):
     path = tmp_path / "t"
     assert refused(load_topics, path).startswith(f"no file '{path}'")
     write_safetensors(path, {"x": torch.zeros(1)}, {"format": "mechclust-result-1"})
@@ -98,34 +101,12 @@ def test_files_that_are_no_topics(fitted, tmp_path, monkeypatch):
         f"'{path}' is not a file of topics (its format is mechclust-result-1); expected mechclust-topics-1, as "
         "mechclust topics writes it"
     )
-    monkeypatch.setattr(FittedTopics, "vocabulary", "0123")
-    save_topics(path, fitted)
-    assert refused(load_topics, path).startswith(
-        f"'{path}' says that its vocabulary is 0123, and its 4 words are others; {WAY}"
-    )
-    monkeypatch.undo()
     save_topics(path, fitted)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedError):
         load_topics(path)
-
-
-def test_seeds_of_several_jobs_are_merged(counts, fitted):
-    parts = [fit_seeds(counts, [s], 2, 1, settings={"weights": "counts"}, corpus="abc") for s in (4, 1)]
-    merged = merge_topics(parts)
-    assert merged.seeds == [1, 4]
-    assert all(torch.equal(a.weights, b.weights) for a, b in zip(merged.models, fitted.models, strict=True))
-    assert refused(merge_topics, [parts[0], parts[0]]) == (
-        "seeds of the topic models: [4, 4]; expected one or several different integers"
-    )
-    assert refused(merge_topics, [parts[0], replace(parts[1], corpus="x")]) == (
-        "topic models with other corpus cannot be merged (abc and x); fit all with the same settings on the same corpus"
-    )
-    assert "with other settings cannot" in refused(merge_topics, [parts[0], replace(parts[1], settings={})])
-    assert refused(merge_topics, []) == "no topic models to merge; give at least one"
-    assert refused(fit_seeds, counts, []).startswith("seeds of the topic models: []; expected")
 
 
 def test_the_file_says_what_made_it(fitted, tmp_path):

@@ -63,25 +63,20 @@ class TestSelection:
         ceiling=np.array([[1.0, 0.9], [np.nan, np.nan], [1.0, 0.7]]),
     )
 
-    def test_by_mask_and_by_name(self):
-        for which in (np.array([False, True, True]), ["t1", "t2"]):
-            found = self.FOUND.select(which)
-            assert found.tasks == ("t1", "t2")
-            assert found.clusters == ("nli", None)
-            assert found.held_out.tolist() == [True, False]
-            assert found.base[:, 1].tolist() == [0.2, 0.3]
-            assert found.ceiling[1].tolist() == [1.0, 0.7]
-            assert found.covariates["size"].tolist() == [20.0, 30.0]
-            assert found.dims == {}
+    def test_by_mask(self):
+        found = self.FOUND.select(np.array([False, True, True]))
+        assert found.tasks == ("t1", "t2")
+        assert found.clusters == ("nli", None)
+        assert found.held_out.tolist() == [True, False]
+        assert found.base[:, 1].tolist() == [0.2, 0.3]
+        assert found.ceiling[1].tolist() == [1.0, 0.7]
+        assert found.covariates["size"].tolist() == [20.0, 30.0]
+        assert found.dims == {}
 
     def test_dimensions_are_those_of_the_seen_tasks(self):
         assert self.FOUND.seen.dims == self.FOUND.dims
         assert self.FOUND.unseen.dims == {}
         assert (self.FOUND.seen.tasks, self.FOUND.unseen.tasks) == (("t0", "t2"), ("t1",))
-
-    def test_an_unknown_task_is_named(self):
-        with pytest.raises(InputError, match=r"^no task 'rte'; there are t0, t1, t2$"):
-            self.FOUND.select(["rte"])
 
     def test_curves_that_were_not_measured(self):
         with pytest.raises(InputError, match=r"^the curves have no null; measure it, or look at base and tuned$"):

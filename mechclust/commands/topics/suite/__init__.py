@@ -4,8 +4,7 @@
 2. ``run`` submits a ``job`` for each encoder and each random twin. ``vectors`` measures word vectors.
 3. ``measurements`` holds the numbers. ``curves`` arranges them by threshold, with intervals from ``spread``.
 4. ``findings`` judges P7 and findings on any encoder, beside the ``published`` tables.
-5. ``tables``, ``readings`` and ``caveats`` state the results, ``figures`` and ``view`` draw them, and ``result`` writes
-   the page.
+5. ``tables``, ``readings`` and ``caveats`` state the results, ``figures`` draws them, and ``result`` writes the page.
 """
 
 from mechclust.commands.topics.suite.config import SuiteConfig

@@ -52,7 +52,6 @@ class SuiteConfig(ModelSettings, CorpusSettings):
         max_documents: measure the encoders on this many documents, drawn at random.
         max_length: tokens per window, at most the model's context; longer documents are cut.
         resamples: resamples of the documents for each interval of attention.
-        document: number of the measured document whose attention is shown; by default one with many topic words.
         tokens_per_batch: maximum number of tokens per forward pass, padding included; windows of similar length are
             batched together.
         seed: seed for drawing and resampling documents.
@@ -73,7 +72,6 @@ class SuiteConfig(ModelSettings, CorpusSettings):
     max_documents: Several = 1000
     max_length: Several = 256
     resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 199
-    document: int | None = None
     tokens_per_batch: Count = 2048
 
     def check(self) -> None:
@@ -85,11 +83,6 @@ class SuiteConfig(ModelSettings, CorpusSettings):
         super().check()
         check_different_settings(topic_seeds=self.topic_seeds)
         check_thresholds(self.thresholds)
-        if self.document is not None and not 0 <= self.document < self.max_documents:
-            raise InputError(
-                f"document is {self.document}; expected the number of a measured one, from 0 to "
-                f"{self.max_documents - 1}"
-            )
         check_window(self.max_length, self.tokens_per_batch)
 
     @property

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
 from matplotlib.figure import Figure
 
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
@@ -17,7 +15,6 @@ from mechclust.commands.topics.suite.tables import ATTENTION
 from mechclust.commands.topics.suite.vectors import VECTORS
 from mechclust.report.axes import plain_ticks
 from mechclust.report.panel import Panel
-from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, TEXT, styled
 from mechclust.report.subplots import subplots
 from probes.store.file_names import file_name
@@ -36,7 +33,7 @@ _VECTOR_STYLES: dict[str, dict[str, Any]] = {  # in the order of VECTORS: withou
 
 @styled()
 def suite_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> list[Panel]:
-    """Draw attention by threshold, one map of heads per encoder, distance, and word vectors.
+    """Draw attention by threshold, one map of heads per encoder, and word vectors.
 
     Args:
         result: the measurements.
@@ -54,12 +51,6 @@ def suite_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> li
             "published. Dashed grey: the same encoders with random weights.",
         ),
         *(_heads_panel(name, tables["heads"], first) for name in result.trained),
-        Panel(
-            "distance",
-            _distance(result),
-            f"Mean attention over all heads by distance in tokens, threshold {first:g}, words of one topic; means "
-            "over distances that differ by less than a quarter, and over topic models (band: minimum to maximum).",
-        ),
         Panel(
             "vectors",
             _vectors(result, ratios),
@@ -110,48 +101,6 @@ def _heads_panel(name: str, heads: pd.DataFrame, threshold: float) -> Panel:
         f"{name}: ratio by block and head at threshold {threshold:g}, words of one topic; over all pairs (left) and at "
         "equal distance. White is 1.",
     )
-
-
-def _distance(result: Measurements) -> Figure:
-    figure, axes = _grid(len(result.trained))
-    for axis, (name, measured) in zip(axes, result.trained.items(), strict=True):
-        attention = measured.attention
-        variants = [(float(threshold), bool(overlap)) for threshold, overlap in attention.metadata["variants"]]
-        by_distance = attention["by_distance"][:, variants.index((min(result.thresholds), False))].numpy()
-        distances = np.array([int(distance) for distance in attention.coords["distance"]])
-        centres, curves = _binned(distances, by_distance)
-        for kind, (label, color) in enumerate((("same topic", RED), ("different topic", BLUE))):
-            known = np.isfinite(curves[:, kind]).all(axis=0)
-            if known.any():
-                plot_seeds(axis, centres[known], curves[:, kind][:, known], color=color, lw=1.3, label=label)
-        axis.set(title=name, xscale="log", xlabel="distance in tokens")
-        if np.nanmax(np.append(curves, 0.0)) > 0:
-            axis.set_yscale("log")
-    axes[0].set_ylabel("mean attention")
-    axes[0].legend(frameon=False, fontsize=8.5)
-    return figure
-
-
-def _binned(
-    distances: Shaped[np.ndarray, "distance"], values: Float[np.ndarray, "*kinds distance"]
-) -> tuple[Float[np.ndarray, "bin"], Float[np.ndarray, "*kinds bin"]]:
-    """Return means over distances in bins, each of which begins at least a quarter farther than the one before.
-
-    Example:
-        >>> centres, means = _binned(np.arange(1, 8), np.arange(1.0, 8)[None])
-        >>> centres.tolist(), means.tolist()
-        ([1.0, 2.0, 3.0, 4.0, 5.5, 7.0], [[1.0, 2.0, 3.0, 4.0, 5.5, 7.0]])
-    """
-    starts = [0]
-    for i, distance in enumerate(distances):
-        if distance >= 1.25 * distances[starts[-1]] and i > starts[-1]:
-            starts.append(i)
-    bins = np.split(np.arange(len(distances)), starts[1:])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # no pair at any distance of a bin
-        means = [np.nanmean(values[..., places], axis=-1) for places in bins]
-    centres = [distances[places].mean() for places in bins]
-    return np.array(centres), np.stack(means, axis=-1)
 
 
 def _vectors(result: Measurements, table: pd.DataFrame) -> Figure:

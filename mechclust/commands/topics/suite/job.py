@@ -9,16 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechclust.attention import AttentionView, attention_view
 from mechclust.commands.topics.sources import LoadedModel
 from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, Measures, WordStates, word_similarities
-from mechclust.commands.topics.suite.view import load_view, save_view
 from mechclust.commands.topics.variants import Variant, n_topics
 from mechclust.models.tokenizers import tokenization_of
 from probes import DistanceMatchedTopicAttention, ProbeResult, attention, load_result, run
@@ -30,8 +27,6 @@ from tasks import InputError
 from tasks.text.bos_token import Bos
 from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer, encode_corpus
 
-_SHOWN_TOKENS = 72
-_SHOWN_HEADS = 8
 _ATTENTION_MEASURES = {  # by name. The unmatched ratio is over all distances, within documents
     "ratio": "ratio_unmatched",
     "matched": "ratio",
@@ -52,7 +47,6 @@ class SuiteReading:
         bos: see ``ModelSettings``.
         resamples: of the documents.
         seed: of the resampling.
-        document: whose attention is shown.
     """
 
     max_length: int
@@ -60,7 +54,6 @@ class SuiteReading:
     bos: Bos
     resamples: int
     seed: int
-    document: int
 
 
 @dataclass(frozen=True)
@@ -69,15 +62,13 @@ class Measured:
 
     Attributes:
         attention: by topic seed, variant and head: ``ratio`` and ``matched``. Over all heads: ``overall_ratio``,
-            ``overall_matched`` with ``_resampled``, and ``by_distance``.
+            ``overall_matched`` with ``_resampled``.
         embedding: by topic seed, variant, ``VECTORS`` and similarity: ``ratio``, ``difference``, ``mean``, and
             ``ratio_without`` each part of the documents.
-        view: attention of one document, if it is shown.
     """
 
     attention: ProbeResult
     embedding: ProbeResult
-    view: AttentionView | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,6 @@ class ModelJob:
         documents: texts.
         reading: how these are read.
         folder: where measurements are kept.
-        shown: whether attention of a document is kept to be shown.
         about: stands in the results' metadata, and may differ in a later run.
     """
 
@@ -105,7 +95,6 @@ class ModelJob:
     documents: Sequence[str]
     reading: SuiteReading
     folder: Path
-    shown: bool
     about: Mapping[str, Any]
 
     @property
@@ -118,7 +107,7 @@ class ModelJob:
         """The folder of its measurements."""
         names = [repr([(seed, variant.name) for variant in variants]) for seed, variants in self.topics.items()]
         measured = (DistanceMatchedTopicAttention.states, PARTS, VECTORS)
-        settings = repr((self.identity, self.reading, self.shown, package_versions(), measured))
+        settings = repr((self.identity, self.reading, package_versions(), measured))
         topics = [variant.topics for variant in self.variants]
         digest = digest_of([settings, *names, *self.words, *self.documents, *topics])
         return self.folder / f"{file_name(self.name)}-{digest[:16]}"
@@ -141,8 +130,6 @@ def measure_model(job: ModelJob) -> Measured | str:
         return f"measuring it failed: {reasons[0]}; it is tried again the next time"
     place = job.place
     measured.attention.save(place / "attention.safetensors")
-    if measured.view is not None:
-        save_view(place / "view.safetensors", measured.view)
     measured.embedding.save(place / "embedding.safetensors")  # the last
     return measured
 
@@ -152,10 +139,9 @@ def _kept(job: ModelJob) -> Measured | None:
     if not (place / "embedding.safetensors").exists():
         return None
     with suppress(InputError):  # a damaged one is measured again
-        view = load_view(place / "view.safetensors") if job.shown else None
         attention = load_result(place / "attention.safetensors")
         embedding = load_result(place / "embedding.safetensors")
-        return Measured(_with_metadata(attention, job), _with_metadata(embedding, job), view)
+        return Measured(_with_metadata(attention, job), _with_metadata(embedding, job))
     return None
 
 
@@ -193,11 +179,7 @@ def _measure(job: ModelJob) -> Measured:
         "model": results[0].metadata["model"],
         "versions": package_versions(),
     }
-    return Measured(
-        _attention_result(job, attention, about),
-        _embedding_result(job, embedding, about),
-        _view(hooked, encoded, attention, job) if job.shown else None,
-    )
+    return Measured(_attention_result(job, attention, about), _embedding_result(job, embedding, about))
 
 
 def _max_length(job: ModelJob, hooked: Any) -> int:
@@ -251,15 +233,13 @@ def _attention_result(job: ModelJob, results: Sequence[ProbeResult | None], abou
     for name, measure in _ATTENTION_MEASURES.items():
         values[name] = _by_variant(job, [None if result is None else result[measure] for result in results])
         axes[name] = ("topic_seed", "variant", *measured.axes[measure])
-    means = [None if result is None else result["by_distance"].mean(dim=(0, 1)) for result in results]
-    values["by_distance"] = _by_variant(job, means)
-    axes["by_distance"] = ("topic_seed", "variant", "bucket", "distance")
     pairs = [torch.zeros(2) if result is None else result["pairs"].sum(dim=-1).float() for result in results]
     values["pairs"] = _by_variant(job, pairs).double()
     axes["pairs"] = ("topic_seed", "variant", "bucket")
     lacking = any(result is None for result in results)
     notes = ["a variant of fewer than two topics has no number"] if lacking else []
     coords = {**measured.coords, **_coords(job)}
+    del coords["distance"]  # every number is over all distances
     return ProbeResult("TopicsSuiteAttention", values, axes, coords, measured.layers, about, notes)
 
 
@@ -277,31 +257,3 @@ def _embedding_result(job: ModelJob, measured: Sequence[Measures | None], about:
         "left_out": [str(part) for part in range(PARTS)],
     }
     return ProbeResult("TopicsSuiteEmbedding", values, axes, coords, metadata=about)
-
-
-# ---- attention of one document ----
-
-
-def _view(
-    hooked: Any, encoded: EncodedCorpus, results: Sequence[ProbeResult | None], job: ModelJob
-) -> AttentionView | None:
-    """Return the heads with the highest ratio on the beginning of a document, its words coloured by topic."""
-    windows = np.flatnonzero(encoded.documents == job.reading.document)
-    if not len(windows):
-        return None
-    window = int(windows[0])
-    variant, result = next(pair for pair in zip(job.variants, results, strict=True) if pair[1] is not None)
-    assert result is not None
-    heads = result.top_heads("ratio_unmatched", _SHOWN_HEADS)
-    if not heads:
-        return None
-    ids = encoded.windows[window][:_SHOWN_TOKENS].tolist()
-    words = encoded.labels[window][:_SHOWN_TOKENS].tolist()
-    labels = [None if word < 0 else topic_label(variant.topics[word]) for word in words]
-    return attention_view(hooked, ids, heads=heads, labels=labels)
-
-
-def topic_label(topics: Bool[Tensor, "topic"]) -> str | None:
-    """Return ``topic 3`` for a word, its first topic if it has several, or ``None`` without any."""
-    numbers = topics.nonzero().flatten().tolist()
-    return f"topic {numbers[0]}" if numbers else None

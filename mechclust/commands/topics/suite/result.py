@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,6 @@ from probes.store.file_names import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_LABEL_WORDS = 4  # of a topic, in attention views
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,7 +132,6 @@ class SuiteResult(Measurements, MeasuredResult):
         folded = {}
         for overlap, title in tables.KINDS_OF_TOPICS.items():
             folded[f"Attention, {title}, next to the published table"] = table_html(self.shown(overlap), missing="–")
-        folded |= self._attention_views()
         for similarity in SIMILARITIES:
             for overlap, title in tables.KINDS_OF_TOPICS.items():
                 table = self.shown_embeddings(overlap, similarity)
@@ -155,19 +152,6 @@ class SuiteResult(Measurements, MeasuredResult):
             folded=folded,
             notes=self.caveats,
         )
-
-    def _attention_views(self) -> dict[str, str]:
-        """Return one view per encoder, of which the first includes the scripts."""
-        words = self.texts.fitted.models[0].top_words(_LABEL_WORDS)
-        titles = {f"topic {topic}": f"topic {topic}: {', '.join(likeliest)}" for topic, likeliest in enumerate(words)}
-        views: dict[str, str] = {}
-        for name, measured in self.trained.items():
-            view = measured.view
-            if view is not None:
-                labels = [None if label is None else titles.get(label, label) for label in view.labels]
-                html = replace(view, labels=tuple(labels)).fragment(include_js=not views)
-                views[f"Attention of {name} on a document, words coloured by topic"] = html
-        return views
 
     def _repr_html_(self) -> str:
         return table_html(self.shown(overlap=False), f"{self.title}: words of one topic", self.sentences)

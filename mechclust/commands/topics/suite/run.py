@@ -18,12 +18,10 @@ from mechclust.jobs import map_jobs
 from mechclust.report.folder import check_folder, save_folder_results
 from probes.store.digest import digest_of
 from tasks import InputError
-from tasks.text.words import words_of
 
 MEASURED = "measured"  # folder of each encoder's measurements
 _DRAW_S = 3e-8  # how often a document is drawn in a resample
 _BATCH_DOCUMENTS = 64  # documents of a batch, at least
-_BEGINNING = 60  # words of a document that are looked at to choose the one that is shown
 
 _Key = tuple[str, int | None]  # an encoder's name, and the seed of its random weights
 
@@ -115,7 +113,7 @@ def _jobs(models: Sequence[SuiteModel], texts: Texts, config: SuiteConfig, out: 
     words = chosen_words(fitted.words, kept)
     by_seed = zip(fitted.seeds, fitted.models, strict=True)
     topics = {seed: variants_of(model, config.thresholds, kept) for seed, model in by_seed}
-    reading = _reading(texts, config)
+    reading = SuiteReading(config.max_length, config.tokens_per_batch, config.bos, config.resamples, config.seed)
     keys: list[tuple[SuiteModel, int | None]] = [(model, None) for model in models]
     for model in models:
         keys += [(model, seed) for seed in range(model.twins)]
@@ -139,25 +137,6 @@ def _jobs(models: Sequence[SuiteModel], texts: Texts, config: SuiteConfig, out: 
             documents=texts.documents,
             reading=reading,
             folder=(out / MEASURED).absolute(),
-            shown=seed is None,
             about=about,
         )
     return jobs
-
-
-def _reading(texts: Texts, config: SuiteConfig) -> SuiteReading:
-    document = _shown_document(texts, config) if config.document is None else config.document
-    if document >= len(texts.documents):
-        raise InputError(
-            f"document is {document}, and {len(texts.documents)} documents are measured; give a smaller number"
-        )
-    return SuiteReading(config.max_length, config.tokens_per_batch, config.bos, config.resamples, config.seed, document)
-
-
-def _shown_document(texts: Texts, config: SuiteConfig) -> int:
-    """Return a document whose beginning has many different topic words."""
-    model = texts.fitted.models[0]
-    topical = model.membership(max(config.thresholds), overlap=False).any(dim=1)
-    known = set(chosen_words(model.words, topical))
-    counts = [len(known.intersection(words_of(text)[:_BEGINNING])) for text in texts.documents]
-    return counts.index(max(counts))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,10 @@ from mechclust.commands.topics.suite.config import SuiteConfig
 from mechclust.commands.topics.topic_file import (
     FittedTopics,
     check_fits,
-    fit_seeds,
     load_topics,
-    merge_topics,
     models_of_seeds,
     save_topics,
+    with_seed,
 )
 from mechclust.commands.topics.variants import check_pairs
 from mechclust.jobs import progress_bar
@@ -26,7 +24,7 @@ from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import CorpusStream, InputError
 from tasks.text.stop_words import read_stop_words
-from tasks.text.topic_model import check_enough_for_topics
+from tasks.text.topic_model import check_enough_for_topics, fit_topics_to_counts
 from tasks.text.vocabulary import Vocabulary
 from tasks.text.word_counts import WordCountsOnDisk
 from tasks.text.words import words_of
@@ -101,48 +99,28 @@ def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, p
     """Return one topic model per seed, read if an earlier run fitted it. New ones are saved one by one."""
     seeds = sorted(config.topic_seeds or TOPIC_SEEDS)
     settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
-    together = _kept(out / TOPICS, corpus, settings)
-    if together is not None and set(seeds) <= set(together.seeds):
-        return models_of_seeds(together, seeds)
-    paths = {seed: out / "topics" / f"seed{seed}.safetensors" for seed in seeds}
-    parts: dict[int, FittedTopics] = {}
-    for seed, path in paths.items():
-        in_all = together is not None and seed in together.seeds
-        kept = models_of_seeds(together, [seed]) if together is not None and in_all else _kept(path, corpus, settings)
-        if kept is not None:
-            parts[seed] = kept
-    lacking = {seed: path for seed, path in paths.items() if seed not in parts}
+    fitted = _kept(out / TOPICS, corpus, settings) or FittedTopics([], [], settings, corpus)
+    lacking = [seed for seed in seeds if seed not in fitted.seeds]
     if lacking:
-        parts |= _fit(stream, corpus, config, settings, lacking, progress)
-    fitted = merge_topics([parts[seed] for seed in seeds])
-    save_topics(out / TOPICS, fitted)
-    shutil.rmtree(out / "topics", ignore_errors=True)
-    return fitted
+        fitted = _fit(stream, config, lacking, fitted, out / TOPICS, progress)
+    return models_of_seeds(fitted, seeds)
 
 
 def _fit(
-    stream: CorpusStream,
-    corpus: str,
-    config: SuiteConfig,
-    settings: Mapping[str, Any],
-    paths: Mapping[int, Path],
-    progress: bool,
-) -> dict[int, FittedTopics]:
-    """Fit a topic model for each seed, and save it at its path."""
-    parts = {}
+    stream: CorpusStream, config: SuiteConfig, seeds: Sequence[int], fitted: FittedTopics, path: Path, progress: bool
+) -> FittedTopics:
+    """Fit a topic model for each seed, and save it next to those that were fitted before."""
+    n_topics = config.fitting["n_topics"]
     with tempfile.TemporaryDirectory() as folder:
         bags = _bags(stream, config, folder, progress)
         counts = bags.word_counts
         check_pairs(len(counts.words), config.thresholds)
-        check_enough_for_topics(counts.counts.shape[0], settings["n_topics"])
-        for seed, path in paths.items():
-            fitted = fit_seeds(
-                counts, [seed], settings["n_topics"], settings["passes"], settings=settings, corpus=corpus,
-                progress=progress,
-            )  # fmt: skip
-            parts[seed] = replace(fitted, undercount=bags.vocabulary.undercount)
-            save_topics(path, parts[seed])
-    return parts
+        check_enough_for_topics(counts.counts.shape[0], n_topics)
+        for seed in seeds:
+            model = fit_topics_to_counts(counts, n_topics, config.fitting["passes"], seed, progress=progress)
+            fitted = replace(with_seed(fitted, seed, model), undercount=bags.vocabulary.undercount)
+            save_topics(path, fitted)
+    return fitted
 
 
 def _stop_words_key(stop_words: str) -> str:

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mechclust.evidence import Bound, Control, Finding, Findings, mean_part
 from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
-from mechclust.report.text import list_text
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result
 
@@ -169,45 +167,6 @@ class TestTasks:
         assert all(len(sentence) < 2_000 for sentence in sentences)
         assert "\x1b" not in "".join(sentences)
         assert "\n" not in "".join(sentences)
-
-
-def stated(place, measured, control=(0.0, 0.1)):
-    """A finding that values are at least .2."""
-    part, control_part = (mean_part("", of, Bound(">=", 0.2)) for of in (measured, control))
-    control = Control("another", (control_part,))
-    return Finding(id=f"M{place}", statement="a", source="ours", parts=(part,), control=control)
-
-
-class TestFindings:
-    def test_of_a_run_and_why_some_are_not_tested(self, result):
-        findings = [finding for finding in result.findings if finding.kind == "finding"]
-        tested = [finding for finding in findings if finding.verdict != "not tested"]
-        undecided = [finding.id for finding in tested if finding.verdict == "undecided"]
-        expected = f"{len(undecided)} of {len(tested)} that could be tested: {list_text(undecided)}"
-        assert values(result)["Undecided findings"] == expected
-        reasons = {each.value: each.verdict for each in result.readings if each.what == "Findings not tested"}
-        assert reasons["C9, C18 and C19"] == (
-            "Reason: no held-out task learnt without its examples; expected at least 6, or there is no interval over "
-            "tasks."
-        )
-        assert sum(len(ids.replace(" and ", ", ").split(", ")) for ids in reasons) == len(findings) - len(tested)
-
-    def test_by_verdict(self):
-        holds = [0.9, 0.88]
-        findings = [
-            stated(0, [0.0, 0.0]),
-            stated(1, holds),
-            stated(2, holds, holds),
-            stated(3, [0.8, 0.8], [0.8, 0.8]),
-            stated(4, [0.9, 0.1]),
-        ]
-        result = made_result()
-        result.__dict__["findings"] = Findings(findings)  # cached
-        shown = values(result)
-        assert shown["Findings that hold"] == "1 of 5 that could be tested: M1"
-        assert shown["Findings that hold on their controls too"] == "2 of 5 that could be tested: M2 and M3"
-        assert shown["Findings that do not hold"] == "1 of 5 that could be tested: M0"
-        assert shown["Undecided findings"] == "1 of 5 that could be tested: M4"
 
 
 def test_caveats_say_what_the_numbers_depend_on():

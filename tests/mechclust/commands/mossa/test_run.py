@@ -123,7 +123,7 @@ def test_what_is_measured(result):
     assert set(curves.covariates)
     assert all(len(v) == 5 for v in curves.covariates.values())
     for of in result.scores.values():
-        assert 0 <= of["tuned"].exact <= 1
+        assert 0 <= of["tuned"].exact.value <= 1
         assert of["control"].loss < of["base"].loss  # something was learnt
 
 
@@ -139,7 +139,6 @@ def test_gains_have_intervals_over_prompts(result, tmp_path):
     low, high = wide[seen["task"]]
     shown = {reading.what: reading.value for reading in result.readings}["Seen task that gains most"]
     assert shown.startswith(f"{seen['task']} {seen['gain']:z.2f} ({low:z.2f} to {high:z.2f}), ")
-    assert "task_gains" in [panel.name for panel in result.panels()]
     assert any("interval of a task's gain is over prompts" in note for note in result.caveats)
     assert (
         f"{seen['gain']:z.3f} ({seen['gain_low']:z.3f} to {seen['gain_high']:z.3f})"

@@ -171,7 +171,7 @@ def test_gains_of_shares_are_covered_by_their_interval():
     for _ in range(400):
         base = (draw.random(40) < 0.3).astype(float)
         exact = np.where(draw.random(40) < true / 0.7, 1.0, base)
-        low, high = learnt_from_answers(exact, np.zeros(40), NONE, base=(base, np.zeros(40), NONE)).exact_gain_ends
+        low, high = learnt_from_answers(exact, np.zeros(40), NONE, base=(base, np.zeros(40), NONE)).exact.gain_ends
         covered += low <= true <= high
     assert 0.92 <= covered / 400 <= 0.99
 
@@ -186,9 +186,9 @@ def test_loss_gain_is_students_t():
     before = draw.random(6)
     gained = learnt_from_answers(np.zeros(12), loss, margins, base=(np.zeros(12), base, before))
     ends = ttest_rel(base, loss).confidence_interval(0.95)
-    assert gained.loss_gain_ends == pytest.approx((ends.low, ends.high))
+    assert gained.loss.gain_ends == pytest.approx((ends.low, ends.high))
     ends = ttest_rel(margins, before).confidence_interval(0.95)
-    assert gained.margin_gain_ends == pytest.approx((ends.low, ends.high))
+    assert gained.margin.gain_ends == pytest.approx((ends.low, ends.high))
 
 
 def test_learnt_is_what_depends_on_the_prompt():
@@ -202,7 +202,7 @@ def test_learnt_is_what_depends_on_the_prompt():
     assert learnt_from_answers(exact, loss, margin, base=base).state == "form only"
     assert learnt_from_answers(np.zeros(20), loss + 1, margin + 1, base=base).state == "learnt"
     worse = (np.zeros(20), loss, margin - 1)  # than at random, so that what is random is a gain
-    assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).margin_gain_ends[0] > 0
+    assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).margin.gain_ends[0] > 0
     assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).state == "form only"
     few = margin[:1]  # of answers that are all the same, nothing tells them apart
     assert learnt_from_answers(np.ones(20), loss - 1, NONE, base=(np.zeros(20), loss, NONE)).state == "not measured"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from mechclust.mossa.layer_groups import layer_groups
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.report import Results, headline
+from tests.mechclust.mossa.layer_groups_of_curves import layer_groups
 from tests.mechclust.studies.mossa.made import SEEN, measured
 
 

@@ -11,7 +11,6 @@ import torch
 
 from mechclust.models import build_model, model_for
 from mechclust.mossa.crossovers import crossover
-from mechclust.mossa.layer_groups import layer_groups
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers import PlantedConfig, plant_in
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS, measure_alike, share_learnt
@@ -34,6 +33,7 @@ from mechclust.studies.planted_layers.trios import (
 from mechclust.studies.planted_layers.tunings import jobs, tunings
 from probes import CKA, RBFCKA, SVCCA, NDims, residual, run, token_at
 from tasks import InputError, SkillSuite
+from tests.mechclust.mossa.layer_groups_of_curves import layer_groups
 
 PAPER = get_study("planted-layers").preset("paper")
 SUITE = SkillSuite(n_eval=30)

@@ -40,7 +40,7 @@ def measured(draw: np.random.Generator, model: SuiteModel, twin: int | None, hig
     axes: dict[str, tuple[str, ...]] = {"ratio": of_head, "matched": of_head}
     for name in ("overall_ratio", "overall_matched"):
         axes |= {name: of_head[:2], f"{name}_resampled": (*of_head[:2], "resample")}
-    axes["by_distance"] = (*of_head[:2], "kind", "distance")
+    axes["other"] = (*of_head[:2], "kind", "distance")  # is drawn only to leave the numbers below as they are
     attention = made_probe(
         "TopicsSuiteAttention", coords(seeds), draw, axes, dict(zip(SITES, (0, 1), strict=True)), about
     )
