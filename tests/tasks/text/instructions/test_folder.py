@@ -435,8 +435,6 @@ def test_a_folder_without_files_is_refused_by_what_it_holds(put: Put, tmp_path: 
     refused(folder, f"{what} (it holds a.csv)")
     put("more/copa.jsonl", [])
     refused(folder, f"{what} (its sub-folder more has; give that one)")
-    put("task001_copa.json", [])
-    refused(folder, f"{what} (it has files of natural-instructions; read them with read_natural_instructions)")
     wanted = "give the path of a folder with .jsonl or .parquet files of prompts and answers"
     refused(tmp_path / "x", f"no folder 'tasks'; {wanted}")
     refused(folder / "a.csv", f"'tasks' is not a folder; {wanted}")
