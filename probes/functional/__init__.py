@@ -43,7 +43,6 @@ from probes.functional.relabelling import relabelling_p_values
 from probes.functional.response_classes import response_classes
 from probes.functional.similarity import Similarity
 from probes.functional.svcca import svcca
-from probes.functional.task_cluster_ari import TaskClusters, task_cluster_ari
 from probes.functional.topic_attention import topic_attention
 from probes.functional.topic_embedding import TopicSimilarity, topic_similarity
 from probes.functional.topic_pairs import PairSums
@@ -60,7 +59,6 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "PairSums",
     "PlanarLattice",
     "Similarity",
-    "TaskClusters",
     "TopicSimilarity",
     "accuracy_interval",
     "adjusted_rand_moments",
@@ -89,7 +87,6 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "role_keys",
     "stratified_folds",
     "svcca",
-    "task_cluster_ari",
     "topic_attention",
     "topic_similarity",
     "wilson_interval",

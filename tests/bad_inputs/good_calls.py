@@ -112,7 +112,6 @@ def calls_with_labels(rng: np.random.Generator) -> list[Call]:
         Call.of(
             functional.relabelling_p_values, "of units", points=heads, labels=of_units, permutations=9, units=units
         ),
-        Call.of(functional.task_cluster_ari, rows=x, labels=of_units, units=units, n_init=1, n_permutations=9),
     ]
 
 

@@ -54,7 +54,6 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "role_keys": ((DIGITS, "duplicate"), {}),
     "stratified_folds": ((LABEL, 4), {"units": UNIT}),
     "svcca": ((X, Y), {}),
-    "task_cluster_ari": ((X, LABEL), {"units": UNIT, "n_init": 2, "n_permutations": 20}),
     "topic_attention": ((PATTERN, np.array([[0, 1, 2, 3]] * 2), np.array([0, 0, 1, 1])), {}),
     "topic_similarity": ((X, LABEL), {}),
     "within_ratio": ((X, LABEL), {}),
@@ -154,7 +153,7 @@ def test_results_are_on_the_device_of_the_first_tensor(device: str) -> None:
     labels = torch.from_numpy(LABEL).to(device)
     assert functional.contingency(labels, CLUSTER).device.type == device
     rows = torch.from_numpy(X).to(device)
-    assert functional.task_cluster_ari(rows, LABEL, n_init=1, n_permutations=2).clusters.device.type == device
+    assert functional.kmeans(rows, 2, n_init=1).labels.device.type == device
     assert functional.within_ratio(rows, LABEL).device.type == device
 
 
