@@ -22,15 +22,11 @@ from probes.functional.adjusted_rand import (
     adjusted_rand_moments,
     adjusted_rand_null,
     adjusted_rand_score,
-    contingency,
 )
 from probes.functional.answer_scores import AnswerScores, answer_scores
 from probes.functional.attention_entropy import attention_entropy
-from probes.functional.cka import cka_from_moments, cka_null, cka_resamples, linear_cka
-from probes.functional.cross_moments import CrossMoments
+from probes.functional.cka import cka_null, cka_resamples, linear_cka
 from probes.functional.halves import half_interval
-from probes.functional.head_roles import role_keys
-from probes.functional.hsic import HSIC
 from probes.functional.integer_weights import IntegerWeights, integer_weights
 from probes.functional.kmeans import KMeans, kmeans
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
@@ -49,10 +45,8 @@ from probes.functional.topic_pairs import PairSums
 from probes.functional.wilson_interval import wilson_interval
 from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio
 
-__all__ = [  # noqa: RUF022 - which would put names in capitals first
+__all__ = [
     "AnswerScores",
-    "CrossMoments",
-    "HSIC",
     "IndexMoments",
     "IntegerWeights",
     "KMeans",
@@ -66,10 +60,8 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "adjusted_rand_score",
     "answer_scores",
     "attention_entropy",
-    "cka_from_moments",
     "cka_null",
     "cka_resamples",
-    "contingency",
     "half_interval",
     "integer_weights",
     "kmeans",
@@ -84,7 +76,6 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "relabelling_p_values",
     "response_classes",
     "ridge_predictions",
-    "role_keys",
     "stratified_folds",
     "svcca",
     "topic_attention",
