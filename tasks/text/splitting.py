@@ -21,7 +21,7 @@ def split_lines(
 
     Args:
         lines: lines without their ends.
-        split: the unit of a document, see ``Corpus.from_files``.
+        split: the unit of a document, see ``CorpusStream``.
         min_words: words of a paragraph.
         longest: characters after which a file or paragraph is cut at the end of a line. ``None``: never.
         was_cut: called for each cut.

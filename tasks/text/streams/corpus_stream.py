@@ -43,9 +43,10 @@ class CorpusStream:
 
     Args:
         paths: files and directories. All files with such names in a directory and below are read, sorted by name.
-        split: the unit of a document of a text file: a ``"paragraph"``, a ``"file"`` or a ``"line"``, see
-            ``Corpus.from_files``. Each object, row and article is one document.
-        min_words: words of a paragraph. Shorter ones are joined.
+        split: the unit of a document of a text file: a ``"paragraph"`` (text between blank lines), a whole ``"file"``,
+            or a ``"line"``. A paragraph is joined with the next until it has ``min_words`` words, and at the end of a
+            file with the previous. Each object, row and article is one document.
+        min_words: words of a paragraph.
         least_words: documents with fewer words are left out. gensim's ``make_wiki`` uses 50 for articles.
         text_field: field of an object or a row with its text.
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks import Corpus, CorpusStream, InputError
+from tasks import CorpusStream, InputError
+from tasks.text.files import read_text
+from tasks.text.splitting import split_lines
 from tasks.text.streams import corpus_stream, reading
 from tasks.text.streams.mediawiki import MediaWikiPage, plain_text
 
@@ -84,15 +86,36 @@ def test_parquet(tmp_path, monkeypatch):
     )
 
 
+def test_short_paragraphs_are_joined_and_the_rest_goes_to_the_last(tmp_path):
+    path = packed(tmp_path / "a.txt", b"a b\n\nc\n \t\n  d e f\n\n\n---\n\ng h i j\r\n\r\nk\n")
+    assert list(CorpusStream(path, min_words=3)) == ["a b\n\nc", "d e f", "g h i j\n\nk"]
+
+
+def test_a_file_with_too_few_words_is_one_document(tmp_path):
+    assert list(CorpusStream(packed(tmp_path / "a.txt", b"a b\n\nc"))) == ["a b\n\nc"]
+
+
+def test_paragraphs_of_different_files_are_not_joined(tmp_path):
+    paths = [packed(tmp_path / "1.txt", b"a"), packed(tmp_path / "2.txt", b"b")]
+    assert list(CorpusStream(paths)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("split", "documents"), [("line", ["a b", "c"]), ("file", ["a b\n\n---\nc\n"])])
+def test_other_splits(tmp_path, split, documents):
+    path = packed(tmp_path / "a.txt", "\ufeffa b\r\n\r\n---\rc\n".encode())
+    assert list(CorpusStream(path, split)) == documents
+
+
 @pytest.mark.parametrize("split", ["paragraph", "line", "file"])
 def test_text_is_split_as_in_memory(tmp_path, split, monkeypatch):
     """Also where chunks end anywhere, in the middle of a letter too."""
     text = "\n\nOne é two\n \nthree\r\n\r\n\r\n4 5\n\nsix seven\neight\n\t\n\nnine\n\nten\n"
     path = packed(tmp_path / "a.txt", text.encode())
+    lines = read_text(path).split("\n")
     for size in (1, 2, 3, 5, 2**16):
         monkeypatch.setattr(reading, "_CHUNK_BYTES", size)
         for least in (1, 2, 3, 100):
-            assert list(CorpusStream(path, split, least)) == list(Corpus.from_files(path, split, least).documents)
+            assert list(CorpusStream(path, split, least)) == list(split_lines(lines, split, least))
 
 
 def test_directories_are_read_by_name_and_short_documents_left_out(tmp_path):
