@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -258,12 +259,20 @@ class Probe(ABC):
         """Give every process of the default ``torch.distributed`` group the merged state of all.
 
         Raises:
-            InputError: if two processes hold one example, as after a second ``all_reduce``. States are then unchanged.
+            InputError: if there is no process group. Also if two processes hold one example, as after a second
+                ``all_reduce``. States are then unchanged.
         """
-        from probes.engine.distributed import gather_states
-
+        if not dist.is_available() or not dist.is_initialized():
+            raise InputError(
+                "all_reduce needs torch.distributed; start with torchrun and call "
+                "torch.distributed.init_process_group()"
+            )
+        state = self.state_dict()
+        tensors = {name: tensor.cpu() for name, tensor in state["tensors"].items()}  # each process has its own device
+        states: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(states, {**state, "tensors": tensors})
         merged = self.clone()
-        for state in gather_states(self.state_dict()):
+        for state in states:
             part = self.clone()
             part.load_state_dict(state)
             merged.merge(part)
