@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
 from math import isnan
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from probes.engine.head_names import Head
 from probes.engine.plots import first_measure_to_plot, plot
-from probes.engine.result_fields import result_field_axes
+from probes.engine.result_fields import ResultFields, result_field_axes
 from probes.engine.result_merge import merge_results
 from probes.engine.result_place import result_place
 from probes.engine.result_tables import result_dataframe, result_dataset
@@ -35,7 +35,7 @@ _MEASURES_IN_REPR = 4
 
 
 @dataclass(frozen=True, repr=False)
-class ProbeResult:
+class ProbeResult(ResultFields):
     """Named measures with named axes, coordinates and notes.
 
     Attributes:
@@ -62,14 +62,6 @@ class ProbeResult:
          layer       site  score
              0 hook_embed    0.5
     """
-
-    probe: str
-    values: Mapping[str, AnyTensor]
-    axes: Mapping[str, tuple[str, ...]]
-    coords: Mapping[str, list[str]]
-    layers: Mapping[str, int] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.values.keys() != self.axes.keys():
