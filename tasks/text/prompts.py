@@ -97,13 +97,13 @@ class LabelledPrompts:
     def from_file(
         cls, path: str | Path, *, prompt: str = "prompt", task: str = "task", labels: Sequence[str] = ()
     ) -> LabelledPrompts:
-        r"""Read prompts from JSON lines, CSV, parquet, or a Hugging Face dataset on disk.
+        r"""Read prompts from JSON lines, CSV or parquet.
 
-        The format follows the name: ``.csv``, ``.tsv`` and ``.parquet`` by their ending, a folder that
-        ``Dataset.save_to_disk`` wrote, and one JSON object per line under any other name.
+        The format follows the name: ``.csv``, ``.tsv`` and ``.parquet`` by their ending, and one JSON object per line
+        under any other name.
 
         Args:
-            path: path of the file or folder.
+            path: path of the file.
             prompt: field or column with the text.
             task: field or column with the task, which is called ``"task"`` whatever its name there.
             labels: further fields to read as labels, by default all others.

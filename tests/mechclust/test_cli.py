@@ -415,8 +415,7 @@ class TestClustersRefusals:
 
     def test_prompts_that_are_a_directory(self, refused, clusters, tmp_path):
         assert refused(*clusters, "--prompts", tmp_path) == (
-            f"{str(tmp_path)!r} is a directory without a dataset (no state.json); give a file, or a folder that "
-            "Hugging Face's save_to_disk wrote"
+            f"{str(tmp_path)!r} is a directory; give a JSONL, CSV or parquet file"
         )
 
     def test_prompts_in_another_encoding(self, refused, clusters, prompts):
