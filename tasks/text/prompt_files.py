@@ -55,16 +55,6 @@ def read_prompt_file(path: Path, fields: PromptFileFields) -> tuple[list[str], d
     return _labelled_prompts(_records(path, fields), fields)
 
 
-def read_prompt_lines(path: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Return prompts and labels of a file of JSON lines, whatever its name, as ``read_prompt_file``.
-
-    Raises:
-        InputError: naming the file and the line.
-    """
-    fields = PromptFileFields()
-    return _labelled_prompts(_json_lines(path, fields), fields)
-
-
 def _labelled_prompts(records: Records, fields: PromptFileFields) -> tuple[list[str], dict[str, list[str]]]:
     prompts: list[str] = []
     labels: dict[str, list[str]] = {"task": []}

@@ -395,7 +395,7 @@ class TestClusters:
     def test_the_shipped_prompts_are_accepted(self, clusters, capsys):
         """Eight tasks or more, twenty-five prompts each, with inputs shared between tasks."""
         path = Path(__file__).parents[2] / "examples" / "prompts" / "instructions.jsonl"
-        prompts = LabelledPrompts.from_jsonl(path)
+        prompts = LabelledPrompts.from_file(path)
         counts = {task: list(prompts.labels["task"]).count(task) for task in prompts.classes["task"]}
         assert len(counts) >= 8
         assert min(counts.values()) >= 25
