@@ -227,17 +227,17 @@ def test_a_file_with_held_out_tasks_only_leaves_the_clusters_of_flan(four: Path)
     [
         (
             '[clusters]\na = ["copa"]\nb = ["piqa", "rta"]\n',
-            "tasks/clusters.toml, line 3: the cluster 'b' has a task that is not in the data: 'rta' (there are copa, "
+            "'tasks/clusters.toml': the cluster 'b' has a task that is not in the data: 'rta' (there are copa, "
             "mine, piqa, rte); did you mean 'rte'?",
         ),
         (
             '[clusters]\na = ["copa", "piqa"]\n[held_out]\ntasks = ["xyz"]\n',
-            "tasks/clusters.toml, line 4: [held_out] has a task that is not in the data: 'xyz' (there are copa, mine, "
+            "'tasks/clusters.toml': [held_out] has a task that is not in the data: 'xyz' (there are copa, mine, "
             "piqa, rte)",
         ),
         (
             '[clusters]\na = ["copa", "rte"]\nb = ["piqa", "rte"]\n',
-            "tasks/clusters.toml, line 3: the task 'rte' is in the cluster 'b', and in 'a' too; leave it in one place",
+            "'tasks/clusters.toml': the task 'rte' is in the cluster 'b', and in 'a' too; leave it in one place",
         ),
         (
             '[clusters]\na = ["copa"]\nb = ["piqa", "rte"]\n[held_out]\ntasks = ["copa"]\n',
