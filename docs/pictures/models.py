@@ -247,5 +247,5 @@ def own() -> tuple[Any, Any, list[Batch]]:
 
     place, prompts = gpt2()
     model = load_pretrained(place / f"checkpoint-{STEPS[-1]}")
-    texts = LabelledPrompts.from_jsonl(prompts)
+    texts = LabelledPrompts.from_file(prompts)
     return model, texts, list(texts.batches(model.tokenizer))

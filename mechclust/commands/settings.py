@@ -241,7 +241,7 @@ class PromptSettings:
 
     Args:
         prompts: file of prompts with their tasks and any further labels: JSONL (one object per line), ``.csv``,
-            ``.tsv`` or ``.parquet``, or a directory written by Hugging Face's ``save_to_disk``.
+            ``.tsv`` or ``.parquet``.
         prompt_field: field or column of that file with the prompt's text.
         task_field: field or column with the task.
         label_fields: further fields to read as labels. By default all others.

@@ -27,7 +27,7 @@ SitePair: TypeAlias = tuple[str, str]
 
 
 class Moments(DeclaredState["MomentsState"]):
-    """Declared ``functional.CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
+    """Declared ``CrossMoments`` of sites with themselves and of pairs of sites, by class of examples.
 
     Unlike a ``Sum``, they are sums about points near the means, which a merge reconciles. A covariance keeps its digits
     even if the mean is far larger than the spread.

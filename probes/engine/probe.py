@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from probes.engine.hooked_model import HookPoints, Models
 from probes.engine.parameters import parameter_json, parameter_text
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.sites import Site, Sites, renumbered_site_layer, residual, resolve
+from probes.engine.sites import Site, Sites, residual, resolve
 from probes.engine.state import AnyTensor, DeclaredState, KeyedState
 from probes.store.index_set import IndexSet
 from probes.store.safetensors_files import read_safetensors, write_safetensors
@@ -25,7 +26,6 @@ from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
 _FORMAT = "mechclust-probe-state-3"
-_FORMAT_2 = "mechclust-probe-state-2"  # numbered the layers of heads from 1
 STATE_ATTRIBUTES = ("_states", "_examples", "_sites")  # all other attributes are parameters
 ProbeT = TypeVar("ProbeT", bound="Probe")
 
@@ -244,26 +244,32 @@ class Probe(ABC):
             InputError: for a damaged file, or the state of another probe or other parameters.
         """
         tensors, header = read_safetensors(path)
-        if header.get("format") not in (_FORMAT, _FORMAT_2):
+        if header.get("format") != _FORMAT:
             raise InputError(f"{str(path)!r} is not a probe's state; expected a file from save_state")
         if header["probe"] != repr(self):
             raise InputError(f"{str(path)!r} holds the state of {header['probe']}; build that probe to load it")
         examples = tensors.pop("examples")
         sites = json.loads(header["sites"])
-        if header["format"] == _FORMAT_2:
-            sites = [[name, renumbered_site_layer(name, layer)] for name, layer in sites]
         self.load_state_dict({"sites": sites, "examples": examples, "tensors": tensors})
 
     def all_reduce(self) -> None:
         """Give every process of the default ``torch.distributed`` group the merged state of all.
 
         Raises:
-            InputError: if two processes hold one example, as after a second ``all_reduce``. States are then unchanged.
+            InputError: if there is no process group. Also if two processes hold one example, as after a second
+                ``all_reduce``. States are then unchanged.
         """
-        from probes.engine.distributed import gather_states
-
+        if not dist.is_available() or not dist.is_initialized():
+            raise InputError(
+                "all_reduce needs torch.distributed; start with torchrun and call "
+                "torch.distributed.init_process_group()"
+            )
+        state = self.state_dict()
+        tensors = {name: tensor.cpu() for name, tensor in state["tensors"].items()}  # each process has its own device
+        states: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(states, {**state, "tensors": tensors})
         merged = self.clone()
-        for state in gather_states(self.state_dict()):
+        for state in states:
             part = self.clone()
             part.load_state_dict(state)
             merged.merge(part)

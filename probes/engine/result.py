@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
 from math import isnan
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from probes.engine.head_names import Head
 from probes.engine.plots import first_measure_to_plot, plot
-from probes.engine.result_fields import result_field_axes
+from probes.engine.result_fields import ResultFields, result_field_axes
 from probes.engine.result_merge import merge_results
 from probes.engine.result_place import result_place
 from probes.engine.result_tables import result_dataframe, result_dataset
 from probes.engine.result_text import result_html, result_text
-from probes.engine.sites import renumbered_site_layer
 from probes.engine.state import AnyTensor
 from probes.store.safetensors_files import dump_tensors, read_safetensors, write_safetensors
 from tasks import InputError
@@ -33,12 +31,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FORMAT = "mechclust-result-3"
-_FORMAT_2 = "mechclust-result-2"  # numbered the layers of heads from 1, and kept parameters as their repr
 _MEASURES_IN_REPR = 4
 
 
 @dataclass(frozen=True, repr=False)
-class ProbeResult:
+class ProbeResult(ResultFields):
     """Named measures with named axes, coordinates and notes.
 
     Attributes:
@@ -65,14 +62,6 @@ class ProbeResult:
          layer       site  score
              0 hook_embed    0.5
     """
-
-    probe: str
-    values: Mapping[str, AnyTensor]
-    axes: Mapping[str, tuple[str, ...]]
-    coords: Mapping[str, list[str]]
-    layers: Mapping[str, int] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.values.keys() != self.axes.keys():
@@ -331,18 +320,13 @@ def load_result(path: str | Path) -> ProbeResult:
         tensor(0.5000)
     """
     tensors, header = read_safetensors(path)
-    if header.get("format") not in (_FORMAT, _FORMAT_2):
+    if header.get("format") != _FORMAT:
         way = ""
         if header.get("format", "").startswith("mechclust-probe-state"):
             way = f"; it holds the state of {header.get('probe', 'a probe')}: build that, load_state it and compute()"
         raise InputError(f"{str(path)!r} is not a probe result; expected a file from ProbeResult.save{way}")
     try:
         meta = json.loads(header["result"])
-        if header["format"] == _FORMAT_2:
-            meta["layers"] = {site: renumbered_site_layer(site, layer) for site, layer in meta["layers"].items()}
-            if "parameters" in meta["metadata"]:
-                parameters = meta["metadata"]["parameters"]
-                meta["metadata"]["parameters"] = {name: _value_of(text) for name, text in parameters.items()}
         return ProbeResult(
             probe=meta["probe"],
             values=tensors,
@@ -354,16 +338,3 @@ def load_result(path: str | Path) -> ProbeResult:
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # InputError is a ValueError
         raise InputError(f"{str(path)!r} is a damaged probe result ({error}); measure it again") from None
-
-
-def _value_of(text: Any) -> Any:
-    """Return the value with this ``repr`` if JSON has it, or else the text.
-
-    Example:
-        >>> _value_of("('task', 2.0)"), _value_of("residual()")
-        (['task', 2.0], 'residual()')
-    """
-    try:
-        return json.loads(json.dumps(ast.literal_eval(text)))
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return text

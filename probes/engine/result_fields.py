@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from jaxtyping import Shaped
 from torch import Tensor
 
 
-@runtime_checkable
-class ResultFields(Protocol):
-    """Anything with the fields of a ``ProbeResult``."""
+@dataclass(frozen=True, repr=False)
+class ResultFields:
+    """The fields of a ``ProbeResult``, which describes them."""
 
-    @property
-    def probe(self) -> str:
-        """Name of the probe's class."""
-
-    @property
-    def values(self) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """Measure name to tensor."""
-
-    @property
-    def axes(self) -> Mapping[str, tuple[str, ...]]:
-        """Measure name to the names of its tensor's axes."""
-
-    @property
-    def coords(self) -> Mapping[str, list[str]]:
-        """Axis name to the names along it."""
-
-    @property
-    def layers(self) -> Mapping[str, int]:
-        """Hook name to layer number."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Parameters, number of examples, versions and so on."""
-
-    @property
-    def notes(self) -> list[str]:
-        """Remarks for a reader."""
+    probe: str
+    values: Mapping[str, Shaped[Tensor, "..."]]
+    axes: Mapping[str, tuple[str, ...]]
+    coords: Mapping[str, list[str]]
+    layers: Mapping[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def result_size(result: ResultFields, axes: Sequence[str]) -> int:

@@ -59,18 +59,6 @@ def site_called(key: object) -> str:
     return "hook_embed" if key == 0 else f"blocks.{key - 1}.hook_resid_post"
 
 
-def renumbered_site_layer(name: str, layer: int) -> int:
-    """Return today's layer number of a site from an old file's, which counted the parts of blocks from 1.
-
-    Example:
-        >>> [renumbered_site_layer(f"tuned/blocks.0.{hook}", 1) for hook in ("attn.hook_pattern", "hook_resid_post")]
-        [0, 1]
-    """
-    hook = split_site(name)[1]
-    match = None if _STREAM.fullmatch(hook) else re.match(r"blocks\.(\d+)\.", hook)
-    return layer - 1 if match and layer == int(match[1]) + 1 else layer
-
-
 @dataclass(frozen=True)
 class Selector:
     """A family of hook points, one per layer.

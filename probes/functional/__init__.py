@@ -22,15 +22,11 @@ from probes.functional.adjusted_rand import (
     adjusted_rand_moments,
     adjusted_rand_null,
     adjusted_rand_score,
-    contingency,
 )
 from probes.functional.answer_scores import AnswerScores, answer_scores
 from probes.functional.attention_entropy import attention_entropy
-from probes.functional.cka import cka_from_moments, cka_null, cka_resamples, linear_cka
-from probes.functional.cross_moments import CrossMoments
+from probes.functional.cka import cka_null, cka_resamples, linear_cka
 from probes.functional.halves import half_interval
-from probes.functional.head_roles import role_keys
-from probes.functional.hsic import HSIC
 from probes.functional.integer_weights import IntegerWeights, integer_weights
 from probes.functional.kmeans import KMeans, kmeans
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
@@ -43,24 +39,20 @@ from probes.functional.relabelling import relabelling_p_values
 from probes.functional.response_classes import response_classes
 from probes.functional.similarity import Similarity
 from probes.functional.svcca import svcca
-from probes.functional.task_cluster_ari import TaskClusters, task_cluster_ari
 from probes.functional.topic_attention import topic_attention
 from probes.functional.topic_embedding import TopicSimilarity, topic_similarity
 from probes.functional.topic_pairs import PairSums
 from probes.functional.wilson_interval import wilson_interval
 from probes.functional.within_ratio import nearest_centroid_accuracy, within_ratio
 
-__all__ = [  # noqa: RUF022 - which would put names in capitals first
+__all__ = [
     "AnswerScores",
-    "CrossMoments",
-    "HSIC",
     "IndexMoments",
     "IntegerWeights",
     "KMeans",
     "PairSums",
     "PlanarLattice",
     "Similarity",
-    "TaskClusters",
     "TopicSimilarity",
     "accuracy_interval",
     "adjusted_rand_moments",
@@ -68,10 +60,8 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "adjusted_rand_score",
     "answer_scores",
     "attention_entropy",
-    "cka_from_moments",
     "cka_null",
     "cka_resamples",
-    "contingency",
     "half_interval",
     "integer_weights",
     "kmeans",
@@ -86,10 +76,8 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "relabelling_p_values",
     "response_classes",
     "ridge_predictions",
-    "role_keys",
     "stratified_folds",
     "svcca",
-    "task_cluster_ari",
     "topic_attention",
     "topic_similarity",
     "wilson_interval",

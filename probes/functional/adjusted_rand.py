@@ -21,28 +21,6 @@ MAX_CELLS_AT_ONCE = 2**22  # cells of all tables in memory
 FEWEST_EFFECTIVE_CLASSES = 2.5  # needed for a p-value from moments. Two equal classes are 2, three are 3
 
 
-@computed_in_numpy
-def contingency(a: Labels, b: Labels) -> Int[Array, "class_a class_b"]:
-    """Return how many examples are in each class of ``a`` and of ``b``, as int64.
-
-    Takes tensors, NumPy arrays or lists, and returns a tensor if the first is one.
-
-    Memory: O(number of classes squared).
-
-    Raises:
-        InputError: for labelings of different length, empty ones, or NaN among them.
-
-    Example:
-        >>> contingency([0, 0, 1, 1], ["x", "x", "x", "y"]).tolist()
-        [[2, 0], [1, 1]]
-    """
-    classes_a = _codes(a)
-    classes_b = _codes(b)
-    n_a = int(classes_a.max()) + 1
-    n_b = int(classes_b.max()) + 1
-    return np.bincount(classes_a * n_b + classes_b, minlength=n_a * n_b).reshape(n_a, n_b)
-
-
 def _codes(labels: Labels) -> Classes:
     """Return the classes 0, 1, ... of each example."""
     return np.unique(labels, return_inverse=True)[1]

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.functional.arrays import Array, Labels, computed_in_torch, in_float64, paired_arrays
+from probes.functional.arrays import Array, Labels, computed_in_torch, in_float64
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.halves import half_samples
 from probes.functional.hsic import (
@@ -26,7 +26,6 @@ from probes.functional.products import Precision, check_product_precision
 from probes.functional.similarity import Similarity
 from probes.functional.top_components import without_top_components
 from probes.functional.units import unit_pairings
-from tasks import InputError
 from tasks.settings import check_count
 
 _BLOCK_ROWS = 1024
@@ -92,22 +91,6 @@ def linear_cka(
     return Similarity(value, n, d, why or ("" if debiased else _bias_note(n, max(d))))
 
 
-def cka_from_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments, *, debiased: bool = False) -> Similarity:
-    """Return linear CKA from the moments of (x, y), (x, x) and (y, y), see ``linear_cka``.
-
-    Example:
-        >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [4.0, 4.0], [0.0, 3.0]])
-        >>> y = x[:, :1] + 1
-        >>> moments = [CrossMoments.of(a, b) for a, b in ((x, y), (x, x), (y, y))]
-        >>> round(float(cka_from_moments(*moments)), 6) == round(float(linear_cka(x, y)), 6)
-        True
-    """
-    _check_moments(xy, xx, yy)
-    value, why = cka_from_hsic(xy.hsic(), xx.hsic(), yy.hsic(), debiased=debiased)
-    d = (len(xx.x0), len(yy.x0))
-    return Similarity(value, xy.n, d, why or ("" if debiased else _bias_note(xy.n, max(d))))
-
-
 def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tuple[float, str]:
     """Return ``HSIC(x, y) / sqrt(HSIC(x, x) HSIC(y, y))``, and why it is NaN (or ``""``)."""
     for side, hsic in (("x", xx), ("y", yy)):
@@ -117,21 +100,6 @@ def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tu
     if debiased:
         return float(xy.debiased / xx.debiased.sqrt() / yy.debiased.sqrt()), ""
     return float(xy.biased / xx.biased.sqrt() / yy.biased.sqrt()), ""
-
-
-def _check_moments(xy: CrossMoments, xx: CrossMoments, yy: CrossMoments) -> None:
-    """Refuse moments whose examples or dimensions differ from the other two's."""
-    for name, moments in (("xy", xy), ("xx", xx), ("yy", yy)):
-        if not isinstance(moments, CrossMoments):
-            raise InputError(f"{name} is a {type(moments).__name__}; expected CrossMoments")
-    dims = [tuple(moments.product.shape) for moments in (xy, xx, yy)]
-    dx, dy = dims[0]
-    if not xy.n == xx.n == yy.n or dims[1:] != [(dx, dx), (dy, dy)]:
-        shapes = ", ".join(str(list(shape)) for shape in dims)
-        raise InputError(
-            f"the moments are of {xy.n}, {xx.n} and {yy.n} examples and of {shapes} dimensions; "
-            "give moments of (x, y), (x, x) and (y, y) of the same examples"
-        )
 
 
 def linear_cka_terms(
@@ -156,30 +124,6 @@ def linear_cka_terms(
 def _bias_note(n: int, d: int) -> str:
     """Return a caveat on a biased value, or ``""`` if n >= 10 d."""
     return "" if n >= 10 * d else f"n = {n} is below 10 d (d = {d}): the biased form is too high; see the debiased one"
-
-
-def cka_between_units(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units: Shaped[Tensor, "n"]) -> Similarity:
-    """Return debiased linear CKA of examples that come in units, from ``hsic_between_units``.
-
-    Args:
-        x: rows of one representation, of any floating dtype.
-        y: rows of the other, in the order of ``x``.
-        units: unit of each row.
-
-    Raises:
-        InputError: for arrays that are not paired rows, or that hold NaN or infinity.
-
-    Example:
-        >>> x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
-        >>> round(float(cka_between_units(x, 2 * x, torch.arange(20) // 2)), 9)
-        1.0
-    """
-    x, y = paired_arrays(x, y)
-    k = centred_kernel(x)
-    l = centred_kernel(y)  # noqa: E741
-    terms = (hsic_between_units(a, b, units) for a, b in ((k, l), (k, k), (l, l)))
-    value, why = cka_from_hsic(*terms, debiased=True)
-    return Similarity(value, len(x), (x.shape[1], y.shape[1]), why)
 
 
 # ---- rows that are paired at random ----

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, in_float64, paired_arrays
+from probes.functional.arrays import in_float64
 from probes.functional.hsic import HSIC, LEAST_DEBIASED
 from probes.functional.preprocess import row_mean
 from probes.functional.products import ROUNDING, Precision, product
@@ -20,8 +20,8 @@ from tasks import InputError
 class CrossMoments:
     """Sums over paired rows ``x_i``, ``y_i`` from which the HSIC of linear kernels follows exactly.
 
-    Additive: ``a.merge(b)`` are the moments of all rows of both, whatever the split and order, and ``a.update(x, y)``
-    adds a batch. For CKA take three of them: of (x, y), of (x, x) and of (y, y), see ``cka_from_moments``.
+    Additive: ``a.merge(b)`` are the moments of all rows of both, whatever the split and order. CKA takes three of them:
+    of (x, y), of (x, x) and of (y, y).
 
     Numerics: the sums are of ``x - x0`` and ``y - y0``. CKA does not change under translation, but raw moments
     (``x0 = 0``) lose all digits if the mean is far larger than the spread. The points ``x0``, ``y0`` are the means of
@@ -44,8 +44,8 @@ class CrossMoments:
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0]])
-        >>> whole = CrossMoments.of(x, x)
-        >>> parts = CrossMoments.of(x[:1], x[:1]).merge(CrossMoments.of(x[1:], x[1:]))
+        >>> whole = CrossMoments.of_rows(x, x)
+        >>> parts = CrossMoments.of_rows(x[:1], x[:1]).merge(CrossMoments.of_rows(x[1:], x[1:]))
         >>> bool(torch.isclose(whole.hsic().biased, parts.hsic().biased))
         True
     """
@@ -63,27 +63,6 @@ class CrossMoments:
     fourth: Float[Tensor, ""]
 
     @classmethod
-    def of(
-        cls,
-        x: Float[Array, "row dx"],
-        y: Float[Array, "row dy"],
-        like: CrossMoments | None = None,
-        precision: Precision = "float64",
-    ) -> CrossMoments:
-        """Return the moments of at least one row.
-
-        Args:
-            x: rows of one representation.
-            y: rows of the other, in the order of ``x``.
-            like: moments whose fixed points to take. The means if not given.
-            precision: ``"float32"`` rounds rows minus the point to float32 for ``product``, block by block.
-
-        Raises:
-            InputError: for arrays that are not paired rows, or that hold NaN or infinity.
-        """
-        return cls.of_rows(*paired_arrays(x, y), like, precision)
-
-    @classmethod
     def of_rows(
         cls,
         x: Float[Tensor, "row dx"],
@@ -91,7 +70,14 @@ class CrossMoments:
         like: CrossMoments | None = None,
         precision: Precision = "float64",
     ) -> CrossMoments:
-        """Return the moments of rows that are known to be paired and finite."""
+        """Return the moments of at least one row. The rows are known to be paired and finite.
+
+        Args:
+            x: rows of one representation.
+            y: rows of the other, in the order of ``x``.
+            like: moments whose fixed points to take. The means if not given.
+            precision: ``"float32"`` rounds rows minus the point to float32 for ``product``, block by block.
+        """
         x = in_float64(x)
         y = in_float64(y)
         x0 = row_mean(x) if like is None else like.x0
@@ -113,18 +99,6 @@ class CrossMoments:
             cube_y=square_x @ y,
             fourth=square_x @ square_y,
         )
-
-    def update(self, x: Float[Array, "row dx"], y: Float[Array, "row dy"]) -> CrossMoments:
-        """Return the moments of all rows so far and these rows, if any.
-
-        Raises:
-            InputError: as ``of``, or for rows of other dimensions.
-        """
-        x, y = paired_arrays(x, y, axis="batch")
-        self._check_dimensions((x.shape[1], y.shape[1]))
-        if not len(x):
-            return self
-        return self.merge(CrossMoments.of_rows(x, y, like=self if self.n >= len(x) else None))
 
     def _check_dimensions(self, other: Sequence[int]) -> None:
         if tuple(other) != tuple(self.product.shape):

@@ -12,54 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from probes.functional.arrays import Array, computed_in_torch
-from tasks.settings import check_choice, check_count
-
-KEY_ROLES = ("previous", "first", "itself", "offset", "duplicate", "induction")
 _MAX_NUMBERS_AT_ONCE = 2**20  # in the largest intermediate tensor, which a cache should hold
 
 # The attention of some queries to all keys of one example.
 RowsOfExample: TypeAlias = Callable[[Int[Tensor, "query"]], Float[Tensor, "head query key"]]
-
-
-@computed_in_torch()
-def role_keys(tokens: Int[Array, "batch pos"], role: str, offset: int = 2) -> Int[Array, "batch pos slot"]:
-    """Return, for each query, the positions of the keys that a role points to.
-
-    Takes tensors, NumPy arrays or lists, and returns the kind that it was given (arrays for lists).
-
-    Cost: ``n log n``, and ``n`` for each earlier occurrence of the most frequent token.
-
-    Args:
-        tokens: ids; negative: padding, on either side, which is neither query nor key.
-        role: ``"previous"`` token; ``"first"`` token, where attention sinks; the token ``"itself"``; the token at a
-            fixed ``"offset"`` before the query; ``"duplicate"``: earlier occurrences of the query's token;
-            ``"induction"``: the tokens after these.
-        offset: of the role ``"offset"``, in tokens before the query.
-
-    Returns:
-        Positions in descending order; -1 in the slots of queries that have fewer keys.
-
-    Raises:
-        InputError: for an unknown role or a negative offset.
-
-    Example:
-        >>> tokens = torch.tensor([[7, 8, 7, 8, 7]])
-        >>> role_keys(tokens, "duplicate")[0].tolist()
-        [[-1, -1], [-1, -1], [0, -1], [1, -1], [2, 0]]
-        >>> role_keys(tokens, "induction")[0].tolist()
-        [[-1, -1], [-1, -1], [1, -1], [2, -1], [3, 1]]
-    """
-    check_choice(role=(role, KEY_ROLES))
-    check_count(offset=(offset, 0))
-    real = tokens >= 0
-    if role == "first":
-        return first_role_keys(real)[..., None]
-    if role in ("duplicate", "induction"):
-        earlier = _earlier_occurrences(tokens, real)
-        return earlier if role == "duplicate" else _followers(earlier, real)
-    distance = {"previous": 1, "itself": 0, "offset": offset}[role]
-    return keys_at_offset(real, distance)[..., None]
 
 
 def first_role_keys(real: Bool[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
@@ -73,29 +29,6 @@ def keys_at_offset(real: Bool[Tensor, "batch pos"], offset: int) -> Int[Tensor, 
     keys = torch.arange(real.shape[1], device=real.device) - offset
     is_key = real[:, keys.clamp(min=0)] & (keys >= 0)
     return torch.where(real & is_key, keys, -1)
-
-
-def _earlier_occurrences(
-    tokens: Int[Tensor, "batch pos"], real: Bool[Tensor, "batch pos"]
-) -> Int[Tensor, "batch pos slot"]:
-    """Follow every token back from one occurrence to the one before it."""
-    tokens = torch.where(real, tokens, -1)  # padding is a token of its own
-    order = tokens.argsort(dim=1, stable=True)
-    in_order = tokens.gather(1, order)
-    before = torch.full_like(order, -1)
-    before[:, 1:] = torch.where(in_order[:, 1:] == in_order[:, :-1], order[:, :-1], -1)
-    last = torch.where(real, torch.empty_like(order).scatter_(1, order, before), -1)
-    slots = [last]
-    while bool((slots[-1] >= 0).any()):
-        slots.append(torch.where(slots[-1] >= 0, last.gather(1, slots[-1].clamp(min=0)), -1))
-    return torch.stack(slots[: max(1, len(slots) - 1)], dim=-1)
-
-
-def _followers(keys: Int[Tensor, "batch pos slot"], real: Bool[Tensor, "batch pos"]) -> Int[Tensor, "batch pos slot"]:
-    """Return the positions after these."""
-    after = (keys + 1).clamp(max=real.shape[1] - 1)
-    is_real = real.gather(1, after.flatten(1)).reshape(keys.shape)
-    return torch.where((keys >= 0) & is_real, after, -1)
 
 
 # ---- token ids permuted ----

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from tasks._random import generator
 from tasks.errors import InputError
-from tasks.settings import check_choice, check_count
 from tasks.text.bos_token import Bos
 from tasks.text.encoded_corpus import EncodedCorpus, encode_corpus
-from tasks.text.files import corpus_files, read_text
-from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.utf8 import check_utf8_texts
 from tasks.text.words import words_of
 
@@ -72,43 +68,6 @@ class Corpus:
         chosen = np.sort(generator(seed, "corpus sample").permutation(len(self))[:n])
         return replace(self, documents=[self.documents[i] for i in chosen], sources=[self.sources[i] for i in chosen])
 
-    @classmethod
-    def from_files(
-        cls, paths: str | Path | Iterable[str | Path], split: SplitBy = "paragraph", min_words: int = 100
-    ) -> Corpus:
-        """Read UTF-8 text files. Of a directory, every ``*.txt`` in it and below is read, sorted by name.
-
-        Documents without a word are left out, and files without one are named in ``empty_files``. Each
-        file counts once.
-
-        Args:
-            paths: files and directories.
-            split: the unit of a document: a ``"paragraph"`` (text between blank lines), a whole ``"file"``, or a
-                ``"line"``. A paragraph is joined with the next until it has ``min_words`` words, and at the end of a
-                file with the previous.
-            min_words: words of a paragraph.
-
-        Raises:
-            InputError: for a file that is missing or not UTF-8 (with line and byte), and when no file
-                holds a word.
-        """
-        check_choice(split=(split, get_args(SplitBy)))
-        check_count(min_words=(min_words, 1))
-        files = corpus_files([paths] if isinstance(paths, (str, Path)) else paths, _is_text, "*.txt file")
-        documents: list[str] = []
-        sources: list[str] = []
-        empty: list[str] = []
-        for file in files:
-            in_file = list(split_lines(read_text(file).split("\n"), split, min_words))
-            documents += in_file
-            sources += [str(file)] * len(in_file)
-            if not in_file:
-                empty.append(str(file))
-        if not documents:
-            corpus = repr(str(files[0])) if len(files) == 1 else f"the corpus of {len(files)} files"
-            raise InputError(f"{corpus} holds no words; give plain text in a script with letters and word breaks")
-        return cls(documents, sources, empty)
-
     def encode(
         self,
         tokenizer: Any,
@@ -139,7 +98,3 @@ class Corpus:
                 special tokens only.
         """
         return encode_corpus(self.documents, tokenizer, words, max_length, bos=bos, d_vocab=d_vocab, progress=progress)
-
-
-def _is_text(path: Path) -> bool:
-    return path.name.endswith(".txt")

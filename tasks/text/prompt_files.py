@@ -1,4 +1,4 @@
-"""Prompts with their labels from files: JSON lines, CSV, parquet, and Hugging Face datasets on disk."""
+"""Prompts with their labels from files: JSON lines, CSV and parquet."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tasks.text.files import read_text
 from tasks.text.json_lines import Records, check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.visible import quoted, shortened
-
-_DATASET_FILES = ("state.json", "dataset_info.json")
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,7 @@ def _quoted_field(name: str) -> str:
 def read_prompt_file(path: Path, fields: PromptFileFields) -> tuple[list[str], dict[str, list[str]]]:
     """Return prompts, and by name one label each. The task's label is called ``"task"``.
 
-    The format follows the name: ``.csv``, ``.tsv``, ``.parquet``, a folder that ``Dataset.save_to_disk`` wrote, and
-    JSON lines under any other name.
+    The format follows the name: ``.csv``, ``.tsv``, ``.parquet``, and JSON lines under any other name.
 
     Raises:
         InputError: naming the file and the line or row.
@@ -56,16 +53,6 @@ def read_prompt_file(path: Path, fields: PromptFileFields) -> tuple[list[str], d
     if fields.prompt == fields.task:
         raise InputError(f"the field {quoted(fields.prompt)} is given for the prompt and for the task; give two fields")
     return _labelled_prompts(_records(path, fields), fields)
-
-
-def read_prompt_lines(path: Path) -> tuple[list[str], dict[str, list[str]]]:
-    """Return prompts and labels of a file of JSON lines, whatever its name, as ``read_prompt_file``.
-
-    Raises:
-        InputError: naming the file and the line.
-    """
-    fields = PromptFileFields()
-    return _labelled_prompts(_json_lines(path, fields), fields)
 
 
 def _labelled_prompts(records: Records, fields: PromptFileFields) -> tuple[list[str], dict[str, list[str]]]:
@@ -137,8 +124,6 @@ def _checked_label(value: Any, name: str, where: str) -> str:
 
 def _records(path: Path, fields: PromptFileFields) -> Records:
     kind = path.suffix.lower()
-    if path.is_dir():
-        return _dataset(path)
     if kind == ".parquet":
         wanted = (fields.prompt, fields.task)
         return parquet_rows(path, wanted, fields.labels or None, extra="corpora")
@@ -175,36 +160,3 @@ def _csv(path: Path, delimiter: str) -> Records:
         raise InputError(
             f"{path}, line {reader.line_num} cannot be read as CSV ({error}); write it again, or as JSON lines"
         ) from None
-
-
-def _dataset(path: Path) -> Records:
-    """Yield the rows of a dataset that Hugging Face's ``save_to_disk`` wrote, classes by name."""
-    _check_dataset(path)
-    try:
-        from datasets import ClassLabel, load_from_disk  # type: ignore[import-untyped]
-    except ImportError:
-        raise InputError(
-            f"reading {str(path)!r} needs datasets; install it with: pip install 'mechclust[llm]'"
-        ) from None
-    try:
-        rows: Any = load_from_disk(str(path))
-        class_labels = {name: kind for name, kind in rows.features.items() if isinstance(kind, ClassLabel)}
-        for number, record in enumerate(rows, start=1):
-            classes = {k: kind.int2str(record[k]) for k, kind in class_labels.items() if record[k] is not None}
-            yield f"{path}, row {number}", {**record, **classes}
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).split("\n")[0][:200]
-        raise InputError(f"{str(path)!r} cannot be read as a dataset ({reason}); save it again") from None
-
-
-def _check_dataset(path: Path) -> None:
-    """Refuse a folder that is not one dataset."""
-    if all((path / name).exists() for name in _DATASET_FILES):
-        return
-    splits = sorted(state.parent.name for state in path.glob("*/state.json"))
-    if splits:
-        raise InputError(f"{str(path)!r} has the splits {', '.join(splits)}; give one of them: {path / splits[0]}")
-    raise InputError(
-        f"{str(path)!r} is a directory without a dataset (no {_DATASET_FILES[0]}); give a file, or a folder that "
-        "Hugging Face's save_to_disk wrote"
-    )

@@ -17,7 +17,7 @@ from tasks.batch_rows import token_batch_rows
 from tasks.errors import InputError
 from tasks.settings import check_choice
 from tasks.text.bos_token import Bos, begin_tokens, beginning_id
-from tasks.text.prompt_files import PromptFileFields, read_prompt_file, read_prompt_lines
+from tasks.text.prompt_files import PromptFileFields, read_prompt_file
 from tasks.text.token_ids import check_token_ids, known_pad_token_id
 from tasks.text.utf8 import check_utf8_texts
 from tasks.text.visible import quoted, shortened
@@ -97,13 +97,13 @@ class LabelledPrompts:
     def from_file(
         cls, path: str | Path, *, prompt: str = "prompt", task: str = "task", labels: Sequence[str] = ()
     ) -> LabelledPrompts:
-        r"""Read prompts from JSON lines, CSV, parquet, or a Hugging Face dataset on disk.
+        r"""Read prompts from JSON lines, CSV or parquet.
 
-        The format follows the name: ``.csv``, ``.tsv`` and ``.parquet`` by their ending, a folder that
-        ``Dataset.save_to_disk`` wrote, and one JSON object per line under any other name.
+        The format follows the name: ``.csv``, ``.tsv`` and ``.parquet`` by their ending, and one JSON object per line
+        under any other name.
 
         Args:
-            path: path of the file or folder.
+            path: path of the file.
             prompt: field or column with the text.
             task: field or column with the task, which is called ``"task"`` whatever its name there.
             labels: further fields to read as labels, by default all others.
@@ -124,16 +124,6 @@ class LabelledPrompts:
         path = Path(path)
         prompts, labels_of = read_prompt_file(path, PromptFileFields(prompt, task, tuple(labels)))
         return cls(prompts, labels_of, source=str(path))
-
-    @classmethod
-    def from_jsonl(cls, path: str | Path) -> LabelledPrompts:
-        """Read one JSON object per line: ``prompt``, ``task`` and any further labels.
-
-        Raises:
-            InputError: as ``from_file``.
-        """
-        prompts, labels = read_prompt_lines(Path(path))
-        return cls(prompts, labels, source=str(path))
 
     def batches(
         self,

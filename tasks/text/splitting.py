@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from tasks.text.words import word_spans
@@ -10,21 +10,13 @@ from tasks.text.words import word_spans
 SplitBy = Literal["paragraph", "file", "line"]
 
 
-def split_lines(
-    lines: Iterable[str],
-    split: SplitBy,
-    min_words: int,
-    longest: int | None = None,
-    was_cut: Callable[[], None] | None = None,
-) -> Iterator[str]:
+def split_lines(lines: Iterable[str], split: SplitBy, min_words: int) -> Iterator[str]:
     r"""Return the documents of a text that have words. Memory: two documents.
 
     Args:
         lines: lines without their ends.
-        split: the unit of a document, see ``Corpus.from_files``.
+        split: the unit of a document, see ``CorpusStream``.
         min_words: words of a paragraph.
-        longest: characters after which a file or paragraph is cut at the end of a line. ``None``: never.
-        was_cut: called for each cut.
 
     Example:
         >>> list(split_lines("a b\n\nc d e\n\nf".split("\n"), "paragraph", min_words=3))
@@ -33,29 +25,19 @@ def split_lines(
     if split == "line":
         return filter(word_spans, lines)
     if split == "file":
-        return filter(word_spans, _join_lines(lines, longest, was_cut, blank_ends=False))
-    return _join_short(_join_lines(lines, longest, was_cut, blank_ends=True), min_words)
+        return filter(word_spans, ["\n".join(lines)])
+    return _join_short(_paragraphs(lines), min_words)
 
 
-def _join_lines(
-    lines: Iterable[str], longest: int | None, was_cut: Callable[[], None] | None, *, blank_ends: bool
-) -> Iterator[str]:
-    """Yield lines joined, up to the next blank one or to the end, and no longer than ``longest``."""
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines between blank ones, joined."""
     part: list[str] = []
-    size = 0
     for line in lines:
-        ends = blank_ends and not line.strip()
-        too_long = longest is not None and bool(part) and size + len(line) > longest
-        if ends or too_long:
+        if line.strip():
+            part.append(line)
+        else:
             yield "\n".join(part)
             part = []
-            size = 0
-        if ends:
-            continue
-        if too_long and was_cut is not None:
-            was_cut()
-        part.append(line)
-        size += len(line) + 1
     yield "\n".join(part)
 
 

@@ -17,7 +17,8 @@ from tasks.batch_rows import consecutive_batch_rows
 from tasks.errors import InputError
 from tasks.settings import check_count
 from tasks.text.corpus import Corpus
-from tasks.text.word_counts import WordCounts, count_words
+from tasks.text.vocabulary import Vocabulary
+from tasks.text.word_counts import WordCounts
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +141,8 @@ def fit_topics(
     """
     check_topic_model(n_topics, passes, seed, batch_size)
     check_enough_for_topics(len(corpus), n_topics)
-    counts = count_words(corpus, min_documents, max_share, stop_words, progress=progress)
+    vocabulary = Vocabulary.count(corpus.documents, None, min_documents, max_share, stop_words, progress=progress)
+    counts = WordCounts(vocabulary.words, vocabulary.counts(corpus.documents))
     return fit_topics_to_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
 
 

@@ -78,7 +78,7 @@ class Vocabulary:
         check_count(min_documents=(min_documents, 1), most_words=(most_words, 1))
         if size is not None:
             check_count(vocabulary=(size, 2))
-        check_vocabulary_share(max_share)
+        _check_share(max_share)
         stop = read_stop_words(stop_words)
         documents: Counter[str] = Counter()
         n = 0
@@ -92,7 +92,7 @@ class Vocabulary:
         most = int(max_share * n)
         usable = [(-count, word) for word, count in documents.items() if min_documents <= count <= most]
         if not usable:
-            raise empty_vocabulary_error(min_documents, most, n)
+            raise _empty_error(min_documents, most, n)
         words = sorted(word for _, word in sorted(usable)[:size])
         return cls(words, np.array([documents[word] for word in words], dtype=np.int64), n, undercount)
 
@@ -136,13 +136,13 @@ def _without_rare(documents: Counter[str], n_words: int) -> tuple[Counter[str], 
     return Counter({word: count for word, count in documents.items() if count > threshold}), threshold
 
 
-def check_vocabulary_share(max_share: float) -> None:
+def _check_share(max_share: float) -> None:
     """Refuse a number that is not a share of documents."""
     if not 0 < max_share <= 1:
         raise InputError(f"max_share is {max_share}; expected a share of the documents above 0, at most 1")
 
 
-def empty_vocabulary_error(min_documents: int, max_documents: int, n_documents: int) -> InputError:
+def _empty_error(min_documents: int, max_documents: int, n_documents: int) -> InputError:
     """Return the error that every word is in too few or too many documents."""
     return InputError(
         f"no word except stop words is in at least {min_documents} and at most {max_documents} of the {n_documents} "

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int32, Int64
-from tqdm import tqdm
 
 from tasks.errors import InputError
-from tasks.settings import check_choice, check_count
-from tasks.text.corpus import Corpus
-from tasks.text.stop_words import read_stop_words
-from tasks.text.vocabulary import Vocabulary, check_vocabulary_share, empty_vocabulary_error
+from tasks.settings import check_choice
+from tasks.text.vocabulary import Vocabulary
 
 Weighting = Literal["counts", "tfidf"]
 
@@ -32,39 +29,6 @@ class WordCounts:
 
     words: list[str]
     counts: Any
-
-
-def count_words(
-    corpus: Corpus,
-    min_documents: int = 5,
-    max_share: float = 0.5,
-    stop_words: str | Collection[str] = "english",
-    *,
-    progress: bool = False,
-) -> WordCounts:
-    """Count the words of each document, without stop words and words in too few or too many documents.
-
-    Args: see ``fit_topics``.
-
-    Raises:
-        InputError: when no word is left.
-    """
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    check_count(min_documents=(min_documents, 1))
-    check_vocabulary_share(max_share)
-    stop = read_stop_words(stop_words)
-    numbers = tqdm(range(len(corpus)), desc="counting words", unit="document", leave=False, disable=not progress)
-    documents = ([word for word in corpus.words(i) if word not in stop] for i in numbers)
-    most = int(max_share * len(corpus))
-    if most < min_documents:
-        raise empty_vocabulary_error(min_documents, most, len(corpus))
-    counter = CountVectorizer(analyzer=list, min_df=min_documents, max_df=most, dtype=np.int32)
-    try:
-        counts = counter.fit_transform(documents)
-    except ValueError:  # scikit-learn raises it for an empty vocabulary
-        raise empty_vocabulary_error(min_documents, most, len(corpus)) from None
-    return WordCounts(counter.get_feature_names_out().tolist(), counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,10 +61,8 @@ ROLES = {
     "labelings": Role(bad_arrays.bad_labelings, ("empty list", "one more", "too large")),
     "support": Role(bad_arrays.bad_support),
     "number": Role(bad_arrays.bad_number),
-    "moments": Role(bad_arrays.bad_moments),
 }
-MOMENTS = dict.fromkeys(("xy", "xx", "yy"), "moments")
-OTHER_NAMES = {"answers": "answer", "tokens": "token", "classes": "class", **MOMENTS}
+OTHER_NAMES = {"answers": "answer", "tokens": "token", "classes": "class"}
 
 
 def cases(rng: np.random.Generator) -> Iterator[Case]:

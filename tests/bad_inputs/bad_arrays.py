@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 
-from probes import functional
 from tests.bad_inputs.good_calls import N
 
 REFUSED = object()  # for arrays that no well-formed one has the meaning of
@@ -301,18 +299,4 @@ def bad_number(good: float) -> dict[str, Bad]:
         "complex": Bad(good + 1j),
         "too many": Bad(10**6) if good == 5 else Bad(2),
         "0": Bad(0) if good != 5 else Bad(0, 0),
-    }
-
-
-def bad_moments(good: functional.CrossMoments) -> dict[str, Bad]:
-    """Return bad moments."""
-    rng = np.random.default_rng(7)
-    other = functional.CrossMoments.of(rng.normal(size=(N, 9)), rng.normal(size=(N, 9)))
-    nan = dataclasses.replace(good, product=good.product * np.nan)
-    return {
-        "None": Bad(None),
-        "array": Bad(np.eye(3)),
-        "of other examples": Bad(functional.CrossMoments.of(rng.normal(size=(9, 4)), rng.normal(size=(9, 3)))),
-        "of other dimensions": Bad(other),
-        "NaN": Bad(nan),
     }

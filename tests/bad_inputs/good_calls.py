@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probes import functional
-from probes.functional import CrossMoments
 
 N = 24  # rows
 LABELS = np.arange(N) % 3
@@ -65,18 +64,12 @@ def calls_with_rows(rng: np.random.Generator) -> list[Call]:
     y = Good(x.array @ rng.normal(size=(4, 3)) + 0.5 * rng.normal(size=(N, 3)), "matrix")
     units = Good(UNITS, "labels")
     alone = Good(x.array, "only matrix")
-    xy = CrossMoments.of(x.array, y.array)
-    xx = Good(CrossMoments.of(x.array, x.array), "moments")
-    yy = Good(CrossMoments.of(y.array, y.array), "moments")
     return [
         Call.of(functional.linear_cka, x=x, y=y),
         Call.of(functional.rbf_cka, x=x, y=y),
         Call.of(functional.svcca, x=x, y=y),
         Call.of(functional.cka_null, x=x, y=y, n_permutations=3, units=units),
         Call.of(functional.cka_resamples, x=x, y=y, n_resamples=3, units=units),
-        Call.of(functional.cka_from_moments, xy=Good(xy, "moments"), xx=xx, yy=yy),
-        Call.of(CrossMoments.of, x=x, y=y),
-        Call.of(xy.update, x=x, y=y),
         Call.of(functional.n_dims, x=alone),
         Call.of(functional.norm_jacobian, x=Good(x.array, "vectors")),
         Call.of(functional.kmeans, rows=alone, k=3, n_init=1, initial=Good(x.array[:3], "centres")),
@@ -97,7 +90,6 @@ def calls_with_labels(rng: np.random.Generator) -> list[Call]:
     within = Good(LABELS, "classes")
     heads = Good(rng.normal(size=(N, 2, 3)), "matrix")
     return [
-        Call.of(functional.contingency, a=labels, b=noisy),
         Call.of(functional.adjusted_rand_score, a=labels, b=noisy),
         Call.of(functional.adjusted_rand_moments, a=labels, b=noisy),
         Call.of(functional.adjusted_rand_null, a=noisy, b=labels, n_permutations=5, within=strata),
@@ -112,7 +104,6 @@ def calls_with_labels(rng: np.random.Generator) -> list[Call]:
         Call.of(
             functional.relabelling_p_values, "of units", points=heads, labels=of_units, permutations=9, units=units
         ),
-        Call.of(functional.task_cluster_ari, rows=x, labels=of_units, units=units, n_init=1, n_permutations=9),
     ]
 
 
@@ -130,7 +121,6 @@ def calls_with_tokens(rng: np.random.Generator) -> list[Call]:
         Call.of(functional.integer_weights, points=line, tokens=tokens, support=support, modulus=2),
         Call.of(functional.planar_lattice, points=plane, tokens=tokens, support=support, modulus=2),
         Call.of(functional.attention_entropy, pattern=Good(pattern, "rows of weights")),
-        Call.of(functional.role_keys, tokens=Good(words.array, "tokens"), role="duplicate"),
         Call.of(
             functional.topic_attention, pattern=Good(pattern, "weights"), words=words, topics=Good(TOPICS, "topics")
         ),

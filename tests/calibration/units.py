@@ -14,8 +14,9 @@ from torch import Tensor
 
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.adjusted_rand import adjusted_rand_null, adjusted_rand_score
-from probes.functional.cka import cka_between_units
+from probes.functional.cka import cka_from_hsic
 from probes.functional.holm import holm
+from probes.functional.hsic import centred_kernel, hsic_between_units
 from probes.functional.linear_decodability import ridge_predictions, stratified_folds
 from probes.functional.neighbour_purity import (
     nearest_rows,
@@ -131,7 +132,15 @@ def interval_misses(design: Design, seed: int, use_units: bool) -> bool:
 
 
 def _cka(x: Tensor, y: Tensor, units: Tensor | None) -> float:
-    return float(linear_cka(x, y, debiased=True) if units is None else cka_between_units(x, y, units))
+    return float(linear_cka(x, y, debiased=True)) if units is None else cka_between_units(x, y, units)
+
+
+def cka_between_units(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], units: Int[Tensor, "n"]) -> float:
+    """Return debiased CKA of pairs of examples of different units, as ``CKA`` does it."""
+    k = centred_kernel(x)
+    l = centred_kernel(y)  # noqa: E741
+    terms = (hsic_between_units(a, b, units) for a, b in ((k, l), (k, k), (l, l)))
+    return cka_from_hsic(*terms, debiased=True)[0]
 
 
 def _called(null: np.ndarray, value: float) -> bool:

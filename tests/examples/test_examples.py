@@ -161,7 +161,7 @@ def test_every_example_is_expected_to_show_something():
 def test_prompts_do_not_give_the_task_away():
     from tasks import LabelledPrompts
 
-    prompts = LabelledPrompts.from_jsonl(EXAMPLES / "prompts" / "instructions.jsonl")
+    prompts = LabelledPrompts.from_file(EXAMPLES / "prompts" / "instructions.jsonl")
     tasks, inputs = prompts.labels["task"], prompts.labels["input"]
     assert len(set(tasks)) >= 8
     assert all(tasks.count(name) >= 25 for name in set(tasks))

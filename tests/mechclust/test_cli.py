@@ -395,7 +395,7 @@ class TestClusters:
     def test_the_shipped_prompts_are_accepted(self, clusters, capsys):
         """Eight tasks or more, twenty-five prompts each, with inputs shared between tasks."""
         path = Path(__file__).parents[2] / "examples" / "prompts" / "instructions.jsonl"
-        prompts = LabelledPrompts.from_jsonl(path)
+        prompts = LabelledPrompts.from_file(path)
         counts = {task: list(prompts.labels["task"]).count(task) for task in prompts.classes["task"]}
         assert len(counts) >= 8
         assert min(counts.values()) >= 25
@@ -415,8 +415,7 @@ class TestClustersRefusals:
 
     def test_prompts_that_are_a_directory(self, refused, clusters, tmp_path):
         assert refused(*clusters, "--prompts", tmp_path) == (
-            f"{str(tmp_path)!r} is a directory without a dataset (no state.json); give a file, or a folder that "
-            "Hugging Face's save_to_disk wrote"
+            f"{str(tmp_path)!r} is a directory; give a JSONL, CSV or parquet file"
         )
 
     def test_prompts_in_another_encoding(self, refused, clusters, prompts):

@@ -170,13 +170,6 @@ class ChangesLabels(Kept):
         batch.labels["task"].add_(1)
 
 
-class ComputeAdds(MeanNorm):
-    def compute(self) -> ProbeResult:
-        for site in self.site_names:
-            self.count.add(site, 1)
-        return super().compute()
-
-
 class ComputeDraws(Kept):
     def compute(self) -> ProbeResult:
         result = super().compute()
@@ -216,11 +209,6 @@ class DependsOnOrder(Kept):
         place = torch.arange(held, held + len(batch))
         for site, x in activations.items():
             self.rows.add(site, batch.index, x.flatten(1) * place[:, None])
-
-
-class MergeForgets(Kept):
-    def merge(self, other: Probe) -> None:
-        pass
 
 
 class MergeReplaces(MeanNorm):
@@ -287,12 +275,6 @@ class LeavesTraining(Kept):
         return super().bind(model)
 
 
-class DrawsGlobally(Kept):
-    def update(self, activations: Any, batch: Batch) -> None:
-        super().update(activations, batch)
-        torch.rand(1)
-
-
 class SeedsGlobally(Kept):
     def update(self, activations: Any, batch: Batch) -> None:
         super().update(activations, batch)
@@ -346,12 +328,6 @@ class ChangesWeights(Kept):
         return super().bind(model)
 
 
-class ResultNotJson(Kept):
-    def compute(self) -> ProbeResult:
-        result = super().compute()
-        return self.result(result.values, result.axes, metadata={"states": {1, 2}})
-
-
 class ResultTuple(Kept):
     def compute(self) -> ProbeResult:
         result = super().compute()
@@ -380,14 +356,12 @@ WRONG: list[tuple[Probe, str, str]] = [
     (UndeclaredState(), "state", "update changes self.seen, which is not declared; make it a Sum() or Rows()"),
     (ChangesActivations(), "inputs untouched", "update changes the activations or the batch, which other probes see"),
     (ChangesLabels(), "inputs untouched", "update changes the activations or the batch, which other probes see too"),
-    (ComputeAdds(), "compute", "compute changes the state; work on copies"),
     (ComputeDraws(), "compute", "compute called twice has to give the same result, but 'norm' differs by up to"),
     (KeepsView(), "memory", "the state has to be a copy, not a view that keeps a whole batch alive"),
     (NeverForgets(), "reset", "reset() leaves state behind; leave it to Probe"),
     (AveragesBatches(), "split invariance", "batches of uneven size have to give what one batch gives, but 'norm'"),
     (SumsInFloat32(), "split invariance", "or sums taken in float64 (x.double() first)"),
     (DependsOnOrder(), "order invariance", "the reverse order has to give the same result"),
-    (MergeForgets(), "merge", "two merged halves have to give the result of the whole"),
     (MergeReplaces(), "merge", "two merged halves have to give the result of the whole"),
     (CountsTwice(), "examples", "a batch given twice has to be refused; leave observe and examples to Probe"),
     (MergesTwice(), "examples", "a state merged twice has to be refused; let merge call super().merge(other)"),
@@ -399,14 +373,8 @@ WRONG: list[tuple[Probe, str, str]] = [
     (SilentNan(), "NaN notes", "'norm' is NaN for 1 examples without a note; say why in result(notes=[...])"),
     (LeavesHook(), "surroundings", "run() leaves the hooks changed; undo it"),
     (LeavesTraining(), "surroundings", "run() leaves the model's training flags changed; undo it"),
-    (DrawsGlobally(), "surroundings", "run() leaves torch's global random state changed; undo it, and draw from a"),
     (DrawsFromNumpy(), "surroundings", "run() leaves numpy's global random state changed"),
     (ChangesWeights(), "surroundings", "run() leaves a model with other outputs; do not touch its weights"),
-    (
-        ResultNotJson(),
-        "first result",
-        "metadata is not JSON (Object of type set is not JSON serializable); give",
-    ),
     (TensorInMetadata(), "first result", "metadata is not JSON (Object of type Tensor is not JSON serializable); give"),
     (ComputeInPlace(), "compute", "compute changes the state; work on copies (nothing in place, no add)"),
     (SeedsGlobally(), "surroundings", "run() leaves torch's global random state changed; undo it, and draw from"),

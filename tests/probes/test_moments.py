@@ -10,7 +10,6 @@ import probes.engine.moments as moments
 from probes import Moments, Probe, ProbeResult, collect_rows, run
 from probes.engine.moments import MomentsState
 from probes.extend import check_probe
-from probes.functional import CrossMoments, cka_from_moments
 from probes.functional.cka import cka_from_hsic
 from tasks import Batch
 from tests.probes.functional.test_cka import brute_force, gaussians
@@ -35,8 +34,8 @@ def gathered(rows: dict[str, torch.Tensor], sizes: list[int], classes: torch.Ten
 
 
 def value(state: MomentsState, key: str, x: str, y: str, debiased: bool) -> float:
-    parts: list[CrossMoments] = [state[key].pair(*pair) for pair in ((x, y), (x, x), (y, y))]
-    return float(cka_from_moments(*parts, debiased=debiased))
+    terms = (state[key].pair(*pair).hsic() for pair in ((x, y), (x, x), (y, y)))
+    return cka_from_hsic(*terms, debiased=debiased)[0]
 
 
 @pytest.mark.parametrize("dims", [(4, 4, 4), (3, 5, 2)])

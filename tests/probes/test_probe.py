@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import torch
 
 from probes import Probe, Rows, Sum, TaskClusterARI, last_token, mean, residual, run
 from probes.engine.result import ProbeResult
-from probes.store.safetensors_files import write_safetensors
 from tasks import Batch, InputError
 
 TOKENS = torch.tensor([[1, 2], [3, 0], [2, 2], [4, 1]])
@@ -169,17 +167,6 @@ def test_the_state_of_another_probe_is_refused(measured: WithRows, tmp_path: Pat
             other.load_state(tmp_path / "state")
     with pytest.raises(InputError, match=r"MeanNorm has no state 'kept' \(it has total, count\)"):
         MeanNorm().load_state_dict(measured.state_dict())
-
-
-def test_a_state_from_before_heads_were_numbered_as_their_blocks(tmp_path: Path) -> None:
-    """It said 1 for the heads of blocks.0, and is merged with what is measured now."""
-    z, after = "blocks.0.attn.hook_z", "blocks.0.hook_resid_post"
-    sites = json.dumps([[z, 1], [after, 1]])
-    header = {"format": "mechclust-probe-state-2", "probe": repr(MeanNorm()), "sites": sites}
-    write_safetensors(tmp_path / "state", {"examples": torch.zeros(0, 2, dtype=torch.int64)}, header)
-    probe = MeanNorm()
-    probe.load_state(tmp_path / "state")
-    assert probe.sites == [(z, 0), (after, 1)]
 
 
 def test_a_file_that_is_no_state_is_refused(measured: WithRows, tmp_path: Path) -> None:

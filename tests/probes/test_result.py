@@ -212,21 +212,6 @@ def test_top_heads_needs_heads_and_nothing_else(measure: str, at: dict[str, str]
         of_heads().top_heads("none")
 
 
-def test_files_from_before_heads_were_numbered_as_their_blocks(tmp_path: Path) -> None:
-    """They said 1 for the heads of blocks.0; the residual stream has kept its numbers."""
-    site, after = "tuned/blocks.0.attn.hook_pattern", "tuned/blocks.0.hook_resid_post"
-    meta = {"probe": "Demo", "axes": {"r": ["site"]}, "coords": {"site": [site, after]}, "layers": {site: 1, after: 1}}
-    kept = {"at": "residual()", "label": "'task'", "k": "(1, None)"}
-    header = {
-        "format": "mechclust-result-2",
-        "result": json.dumps({**meta, "metadata": {"parameters": kept}, "notes": []}),
-    }
-    write_safetensors(tmp_path / "r", {"r": torch.zeros(2)}, header)
-    loaded = load_result(tmp_path / "r")
-    assert loaded.layers == {site: 0, after: 1}
-    assert loaded.metadata["parameters"] == {"at": "residual()", "label": "task", "k": [1, None]}
-
-
 # ---- tables ----
 
 

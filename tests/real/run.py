@@ -149,7 +149,7 @@ def _job(job: tuple[str, Path]) -> Found:
 
 def _rxnfp(out: Path) -> Found:
     file = data.reactions()
-    prompts = LabelledPrompts.from_jsonl(file.path)
+    prompts = LabelledPrompts.from_file(file.path)
     stores = {m.name: measure.states(m.folder(), prompts, measure.CLS) for m in (PRETRAINED, TUNED)}
     fresh = [
         measure.states(PRETRAINED.folder(), prompts, measure.CLS, untrained=seed) for seed in range(measure.UNTRAINED)
@@ -353,7 +353,7 @@ def _masked(model: RealModel, texts: list[str]) -> Found:
 
 
 def _seeds(model: RealModel, path: Path, readout: Readout, untrained: int | None = None) -> tuple[np.ndarray, float]:
-    store = measure.states(model.folder(), LabelledPrompts.from_jsonl(path), readout, untrained=untrained)
+    store = measure.states(model.folder(), LabelledPrompts.from_file(path), readout, untrained=untrained)
     return measure.ari(store, readout, 1 if untrained is not None else 5)
 
 

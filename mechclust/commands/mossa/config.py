@@ -13,7 +13,7 @@ from mechclust.training.tuning import TuneConfig
 from probes.functional.hsic import LEAST_DEBIASED
 from tasks import InputError
 from tasks.settings import MAX_COUNT, AtLeast, AtMost, Count, CountOrZero, DrawsOrZero, Positive, Several
-from tasks.text.instructions import TaskCollection, choose_held_out, read_natural_instructions, read_task_folder
+from tasks.text.instructions import TaskCollection, choose_held_out, read_task_folder
 
 N_PERMUTATIONS = 20  # random pairings behind the chance level of CKA
 
@@ -23,9 +23,7 @@ class MossaConfig(ModelSettings):
     """Settings of ``mechclust mossa``; ``mechclust mossa --help`` also shows those that commands share.
 
     Args:
-        tasks: folder of the tasks' files, or of natural-instructions.
-        format: ``flan``: JSONL or parquet with a prompt and an answer per line; ``natural-instructions``: its JSON
-            files.
+        tasks: folder of the tasks' files, JSONL or parquet with a prompt and an answer per line.
         prompt_field: field with the prompt.
         answer_field: field with the answer.
         task_field: field with the task's name, in files with several tasks.
@@ -67,7 +65,6 @@ class MossaConfig(ModelSettings):
     """
 
     tasks: Path
-    format: Literal["flan", "natural-instructions"] = "flan"
     prompt_field: str = "inputs"
     answer_field: str = "targets"
     task_field: str = "task"
@@ -107,8 +104,6 @@ class MossaConfig(ModelSettings):
                 f"tokens_per_batch is {self.tokens_per_batch}, and a prompt with its answer may have {self.cutoff} "
                 "(--cutoff); give at least as many, or a lower --cutoff"
             )
-        if self.units is not None and self.format != "flan":
-            raise InputError("--units needs --format flan: a task of natural-instructions has one template only")
         if self.chat_template is not None and self.chat == "no":
             raise InputError("--chat-template is given with --chat no; leave out one of them")
         if self.steps_per_task is not None and self.tuning.steps is not None:
@@ -153,20 +148,16 @@ class MossaConfig(ModelSettings):
         Raises:
             InputError: for files that cannot be read, with file and line.
         """
-        held_out = self.held_out or None
-        if self.format == "flan":
-            tasks = read_task_folder(
-                self.tasks,
-                prompt_field=self.prompt_field,
-                answer_field=self.answer_field,
-                task_field=self.task_field,
-                unit_field=self.units or "",
-                clusters=self.clusters,
-                tasks=self.only,
-                held_out=held_out,
-            )
-        else:
-            tasks = read_natural_instructions(self.tasks, clusters=self.clusters, tasks=self.only, held_out=held_out)
+        tasks = read_task_folder(
+            self.tasks,
+            prompt_field=self.prompt_field,
+            answer_field=self.answer_field,
+            task_field=self.task_field,
+            unit_field=self.units or "",
+            clusters=self.clusters,
+            tasks=self.only,
+            held_out=self.held_out or None,
+        )
         if self.n_held_out and self.trains and not tasks.held_out:
             return tasks.hold_out(choose_held_out(tasks, self.n_held_out, seed=self.seed))
         return tasks

@@ -32,7 +32,8 @@ from probes.store.digest import digest_of
 from tasks import Corpus, CorpusStream, InputError, TopicModel
 from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer
 from tasks.text.topic_model import check_enough_for_topics, fit_topics_to_counts
-from tasks.text.word_counts import WordCounts, count_words
+from tasks.text.vocabulary import Vocabulary
+from tasks.text.word_counts import WordCounts
 
 MATRIX = "token embedding matrix"
 _FIRST_DOCUMENTS = 32  # in which a whole word is looked for before all others
@@ -140,7 +141,10 @@ class _Call:
 
 def _measured(model: ResolvedModel, corpus: Corpus, call: _Call) -> TopicsResult:
     config = call.config
-    counts = count_words(corpus, config.min_documents, config.max_share, config.stop_words, progress=call.progress)
+    vocabulary = Vocabulary.count(
+        corpus.documents, None, config.min_documents, config.max_share, config.stop_words, progress=call.progress
+    )
+    counts = WordCounts(vocabulary.words, vocabulary.counts(corpus.documents))
     check_pairs(len(counts.words), config.thresholds)
     measures = []
     with call.reader(model) as reader:

@@ -6,7 +6,6 @@ from tasks.text.instructions.flan2021 import FLAN2021, MISC, flan2021_cluster, f
 from tasks.text.instructions.folder import read_task_folder
 from tasks.text.instructions.held_out import choose_held_out
 from tasks.text.instructions.instruction_task import InstructionTask
-from tasks.text.instructions.natural_instructions import read_natural_instructions
 from tasks.text.instructions.splits import split_of_instruction
 
 __all__ = [  # noqa: RUF022 - which would put names in capitals first
@@ -18,7 +17,6 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "choose_held_out",
     "flan2021_cluster",
     "flan2021_name",
-    "read_natural_instructions",
     "read_task_folder",
     "split_of_instruction",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tasks.text.instructions.clusters import ClusterFile, check_cluster_file
 from tasks.text.instructions.collection import TaskCollection, check_task_names
 from tasks.text.instructions.example import Example
+from tasks.text.instructions.flan2021 import flan2021_cluster
 from tasks.text.instructions.instruction_task import LEAST_TEST_PROMPTS, InstructionTask
 from tasks.text.instructions.splits import SPLITS, TEST_SHARE, Split, with_test_split
 from tasks.text.visible import shortened
@@ -18,8 +19,6 @@ def assemble(
     source: str,
     known: Sequence[str],
     file: ClusterFile | None,
-    clusters_text: str,
-    cluster_of: Callable[[str], str | None],
     held_out: Sequence[str] | None,
     notes: Sequence[str] = (),
 ) -> TaskCollection:
@@ -29,9 +28,7 @@ def assemble(
         examples: examples of the chosen tasks, by split, or under ``None`` if the data have no splits.
         source: their origin, for messages.
         known: the names of all tasks in the data.
-        file: the user's clusters and held-out tasks.
-        clusters_text: describes the clusters that are used if the file has none.
-        cluster_of: returns a task's cluster if the file has none.
+        file: the user's clusters and held-out tasks. Clusters of FLAN 2021 are used if it has none.
         held_out: tasks to hold out instead of the file's.
         notes: notes on reading the examples.
 
@@ -43,6 +40,8 @@ def assemble(
     if held_out is None:
         held_out = [name for name in file.held_out if name in examples] if file else []
     check_task_names(held_out, sorted(examples), f"{source}: no task to hold out is called")
+    clusters_text = "those of FLAN 2021, by the tasks' names"
+    cluster_of: Callable[[str], str | None] = flan2021_cluster
     if file is not None and file.clusters:
         clusters_text = f"those of {str(file.path)!r}"
         cluster_of = file.clusters.get

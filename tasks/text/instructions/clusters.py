@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from tasks.text.visible import quoted
 
 _CLUSTERS_FILE = "clusters.toml"
 _TABLES = ("clusters", "held_out")
-_QUOTED = re.compile(r"\"([^\"]+)\"|'([^']+)'")
 
 
 @dataclass(frozen=True)
@@ -27,17 +25,11 @@ class ClusterFile:
         path: path of the file.
         clusters: the cluster of each task. Empty if the file has no such table.
         held_out: tasks that the multi-task model is not trained on.
-        lines: numbers of the lines in which each name is written.
     """
 
     path: Path
     clusters: Mapping[str, str]
     held_out: tuple[str, ...]
-    lines: Mapping[str, Sequence[int]]
-
-    def at(self, name: str, place: int = 0) -> str:
-        """Return the place of a name, for messages: the file, and one of its lines if it is found."""
-        return _at(self.path, self.lines, name, place)
 
 
 def find_cluster_file(folder: Path, given: str | Path | None) -> ClusterFile | None:
@@ -69,13 +61,12 @@ def read_cluster_file(path: str | Path) -> ClusterFile:
                 f"{str(path)!r} has {quoted(name)}; expected the tables [clusters] and [held_out]"
                 f"{did_you_mean(name, _TABLES)}"
             )
-    lines = _lines_of_names(text)
-    clusters = _read_clusters(_table(tables, "clusters", path), path, lines)
+    clusters = _read_clusters(_table(tables, "clusters", path), path)
     held_out = _read_held_out(_table(tables, "held_out", path), path)
-    return ClusterFile(path, clusters, held_out, lines)
+    return ClusterFile(path, clusters, held_out)
 
 
-def _read_clusters(table: Mapping[str, Any], path: Path, lines: Mapping[str, Sequence[int]]) -> dict[str, str]:
+def _read_clusters(table: Mapping[str, Any], path: Path) -> dict[str, str]:
     """Return the cluster of each task."""
     clusters: dict[str, str] = {}
     for cluster, tasks in table.items():
@@ -87,7 +78,7 @@ def _read_clusters(table: Mapping[str, Any], path: Path, lines: Mapping[str, Seq
             if task in clusters:
                 twice = "twice" if clusters[task] == cluster else f"in {quoted(clusters[task])} too"
                 raise InputError(
-                    f"{_at(path, lines, task, 1)}: the task {quoted(task)} is in the cluster {quoted(cluster)}, and "
+                    f"{str(path)!r}: the task {quoted(task)} is in the cluster {quoted(cluster)}, and "
                     f"{twice}; leave it in one place"
                 )
             clusters[task] = cluster
@@ -108,10 +99,10 @@ def check_cluster_file(file: ClusterFile, tasks: Sequence[str]) -> None:
     """
     for task, cluster in file.clusters.items():
         check_task_names(
-            [task], tasks, f"{file.at(task)}: the cluster {quoted(cluster)} has a task that is not in the data:"
+            [task], tasks, f"{str(file.path)!r}: the cluster {quoted(cluster)} has a task that is not in the data:"
         )
     for task in file.held_out:
-        check_task_names([task], tasks, f"{file.at(task, -1)}: [held_out] has a task that is not in the data:")
+        check_task_names([task], tasks, f"{str(file.path)!r}: [held_out] has a task that is not in the data:")
 
 
 def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
@@ -125,17 +116,3 @@ def _names(value: object, what: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise InputError(f'{what} is {quoted(value)}; expected a list of names, such as ["copa", "piqa"]')
     return value
-
-
-def _lines_of_names(text: str) -> dict[str, list[int]]:
-    """Return the lines in which each name in quotes is written, unless it has an escape."""
-    lines: dict[str, list[int]] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        for double, single in _QUOTED.findall(line):
-            lines.setdefault(double or single, []).append(number)
-    return lines
-
-
-def _at(path: Path, lines: Mapping[str, Sequence[int]], name: str, place: int) -> str:
-    numbers = lines.get(name, ())
-    return f"{path}, line {numbers[min(place, len(numbers) - 1)]}" if numbers else str(path)

@@ -12,7 +12,6 @@ from tasks.text.instructions.assemble import assemble
 from tasks.text.instructions.clusters import find_cluster_file
 from tasks.text.instructions.collection import TaskCollection, check_task_names
 from tasks.text.instructions.example import Example
-from tasks.text.instructions.flan2021 import flan2021_cluster
 from tasks.text.instructions.records import InstructionRecordFields, read_records
 from tasks.text.instructions.splits import Split
 from tasks.text.visible import quoted, shortened
@@ -98,8 +97,6 @@ def read_task_folder(
         source=str(folder),
         known=known,
         file=file,
-        clusters_text="those of FLAN 2021, by the tasks' names",
-        cluster_of=flan2021_cluster,
         held_out=held_out,
         notes=notes,
     )
@@ -178,11 +175,11 @@ def _task_files(folder: Path) -> tuple[list[_TaskFile], list[str]]:
         >>> [(file.task, file.split) for file in files], notes
         ([('copa', 'train'), (None, 'train'), ('copa', 'validation')], [])
     """
-    entries = task_folder_entries(folder, _WANTED)
+    entries = _entries(folder)
     files = [_task_file(path, None) for path in entries if _holds_tasks(path)]
     left_out = []
     for sub_folder in filter(Path.is_dir, entries):
-        inside = [path for path in task_folder_entries(sub_folder, _WANTED) if _holds_tasks(path)]
+        inside = [path for path in _entries(sub_folder) if _holds_tasks(path)]
         split = _SPLITS.get(sub_folder.name.lower())
         if split is not None:
             files += [_task_file(path, split) for path in inside]
@@ -200,7 +197,7 @@ def _task_files(folder: Path) -> tuple[list[_TaskFile], list[str]]:
     return files, notes
 
 
-def task_folder_entries(folder: Path, wanted: str) -> list[Path]:
+def _entries(folder: Path) -> list[Path]:
     """Return the files and folders in a folder, sorted, without hidden ones.
 
     Raises:
@@ -209,9 +206,9 @@ def task_folder_entries(folder: Path, wanted: str) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError:
-        raise InputError(f"no folder {str(folder)!r}; give the path of a folder with {wanted}") from None
+        raise InputError(f"no folder {str(folder)!r}; give the path of a folder with {_WANTED}") from None
     except NotADirectoryError:
-        raise InputError(f"{str(folder)!r} is not a folder; give the path of a folder with {wanted}") from None
+        raise InputError(f"{str(folder)!r} is not a folder; give the path of a folder with {_WANTED}") from None
     except (OSError, ValueError) as error:  # a zero byte in the name
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read the folder {quoted(str(folder), 300)} ({reason}); give another") from None
@@ -238,8 +235,6 @@ def _task_file(path: Path, split_of_folder: Split | None) -> _TaskFile:
 
 def _contents(entries: list[Path], left_out: list[str]) -> str:
     """Describe a folder without the wanted files, for a message."""
-    if any(re.fullmatch(r"task\d+_.*\.json", path.name) for path in entries):
-        return "it has files of natural-instructions; read them with read_natural_instructions"
     if left_out:
         return f"its sub-folder {shortened(left_out[0])} has; give that one"
     return f"it holds {_some([path.name for path in entries])}" if entries else "it is empty"

@@ -59,9 +59,9 @@ def read_records(path: Path, fields: InstructionRecordFields) -> Iterator[tuple[
             raise InputError(
                 f'{where} has no "{fields.task}", but the lines before it have one; give it on every line or on none'
             )
-        task = checked_record_text(record[fields.task], "task", where) if has_task else None
-        prompt = checked_record_text(record[fields.prompt], "prompt", where)
-        answer = checked_record_text(record[fields.answer], "answer", where)
+        task = _checked_text(record[fields.task], "task", where) if has_task else None
+        prompt = _checked_text(record[fields.prompt], "prompt", where)
+        answer = _checked_text(record[fields.answer], "answer", where)
         yield task, Example(prompt, answer, where, _unit_of(record, fields.unit, where))
     if first_has_task is None:
         raise InputError(f"{str(path)!r} holds no examples; give it some, or remove it")
@@ -83,12 +83,8 @@ def _unit_of(record: Mapping[str, Any], name: str, where: str) -> str:
     return str(record[name])
 
 
-def checked_record_text(value: object, called: str, where: str) -> str:
-    """Return a text that is not empty and can be written as UTF-8.
-
-    Raises:
-        InputError: for another value.
-    """
+def _checked_text(value: object, called: str, where: str) -> str:
+    """Return a text that is not empty and can be written as UTF-8."""
     if not isinstance(value, str):
         raise InputError(f"{where}: the {called} is {quoted(value)}; expected a string")
     if not value.strip():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +18,7 @@ from tasks.text.json_lines import check_json_field, parse_lines
 from tasks.text.parquet import parquet_rows
 from tasks.text.splitting import SplitBy, split_lines
 from tasks.text.streams.mediawiki import plain_text, wiki_articles, wikitext_parser
-from tasks.text.streams.reading import COMPRESSED, LONGEST, StreamReading, read_stream_bytes, read_stream_lines
+from tasks.text.streams.reading import COMPRESSED, read_stream_bytes, read_stream_lines
 from tasks.text.utf8 import check_utf8_texts
 from tasks.text.visible import quoted
 from tasks.text.words import word_spans
@@ -28,14 +29,28 @@ _ROWS_IN_MEMORY = 64  # rows of a parquet file read at once
 _KEYS_PER_BLOCK = 1024  # random numbers drawn at once
 
 
+@dataclass
+class StreamReading:
+    """Progress in reading one file.
+
+    Attributes:
+        path: path of the file.
+        documents: number of documents that were read.
+        short: number of documents that were left out because they have too few words.
+    """
+
+    path: Path
+    documents: int = 0
+    short: int = 0
+
+
 class CorpusStream:
     r"""Texts read from files one document at a time, in each pass: for corpora larger than memory.
 
     The name tells a file's format: ``.jsonl``, ``.ndjson`` and ``.json`` (one object per line), ``.parquet``, ``.xml``
-    (a MediaWiki dump). Any other file is text. All but parquet may also be ``.gz`` or ``.bz2``. A file that breaks off,
-    such as an incomplete download, gives the documents before the break, and ``notes`` says so.
+    (a MediaWiki dump). Any other file is text. All but parquet may also be ``.gz`` or ``.bz2``.
 
-    Memory: two documents and a chunk of a file, or 64 rows and a page of parquet.
+    Memory: two documents and a line, or 64 rows and a page of parquet.
 
     Attributes:
         files: in the order in which they are read, each once.
@@ -43,15 +58,17 @@ class CorpusStream:
 
     Args:
         paths: files and directories. All files with such names in a directory and below are read, sorted by name.
-        split: the unit of a document of a text file: a ``"paragraph"``, a ``"file"`` or a ``"line"``, see
-            ``Corpus.from_files``. Each object, row and article is one document.
-        min_words: words of a paragraph. Shorter ones are joined.
+        split: the unit of a document of a text file: a ``"paragraph"`` (text between blank lines), a whole ``"file"``,
+            or a ``"line"``. A paragraph is joined with the next until it has ``min_words`` words, and at the end of a
+            file with the previous. Each object, row and article is one document.
+        min_words: words of a paragraph.
         least_words: documents with fewer words are left out. gensim's ``make_wiki`` uses 50 for articles.
         text_field: field of an object or a row with its text.
 
     Raises:
         InputError: before anything is read: for no files, ones that are missing, empty, or begin as something else, and
-            if a library is not installed. While it is read: for content that is not UTF-8, not JSON, or has no text.
+            if a library is not installed. While it is read: for content that is not UTF-8, not JSON, or has no text,
+            and for a file that is damaged or breaks off, such as an incomplete download.
 
     Example:
         >>> import gzip, tempfile
@@ -92,7 +109,7 @@ class CorpusStream:
         for path in self.files:
             reading = StreamReading(path)
             readings.append(reading)
-            for text in self._documents(reading):
+            for text in self._documents(path):
                 if len(word_spans(text)) < self.least_words:
                     reading.short += 1
                     continue
@@ -104,18 +121,14 @@ class CorpusStream:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on text left out or cut in the last pass."""
-        notes = [reading.note for reading in self.readings if reading.note]
+        """Sentences on documents left out in the last pass."""
         n_short = sum(reading.short for reading in self.readings)
         words = "word" if self.least_words == 1 else "words"
         if n_short == 1:
-            notes.append(f"1 document has fewer than {self.least_words} {words} and was left out.")
-        elif n_short > 1:
-            notes.append(f"{n_short} documents have fewer than {self.least_words} {words} and were left out.")
-        n_cut = sum(reading.cut for reading in self.readings)
-        if n_cut > 0:
-            notes.append(f"Texts of more than {LONGEST:,} characters were cut, {n_cut} times.")
-        return notes
+            return [f"1 document has fewer than {self.least_words} {words} and was left out."]
+        if n_short > 1:
+            return [f"{n_short} documents have fewer than {self.least_words} {words} and were left out."]
+        return []
 
     def read(self) -> Corpus:
         """Read all documents into memory. One pass.
@@ -155,16 +168,16 @@ class CorpusStream:
         in_order = sorted((number, text, source) for _, number, text, source in chosen)
         return Corpus([text for _, text, _ in in_order], [source for _, _, source in in_order])
 
-    def _documents(self, reading: StreamReading) -> Iterator[str]:
-        kind = _unpacked_suffix(reading.path)
+    def _documents(self, path: Path) -> Iterator[str]:
+        kind = _unpacked_suffix(path)
         if kind == ".xml":
-            return map(plain_text, wiki_articles(reading))
+            return map(plain_text, wiki_articles(path))
         if kind == ".parquet":
-            records = parquet_rows(reading.path, (self.text_field,), extra="corpora", at_once=_ROWS_IN_MEMORY)
+            records = parquet_rows(path, (self.text_field,), extra="corpora", at_once=_ROWS_IN_MEMORY)
         elif kind in _JSON_LINES:
-            records = parse_lines(read_stream_lines(reading, whole=True), reading.path, f'"{self.text_field}"')
+            records = parse_lines(read_stream_lines(path), path, f'"{self.text_field}"')
         else:
-            return split_lines(read_stream_lines(reading), self.split, self.min_words, LONGEST, reading.count_cut)
+            return split_lines(read_stream_lines(path), self.split, self.min_words)
         return (self._text(record, where) for where, record in records)
 
     def _text(self, record: Mapping[str, Any], where: str) -> str:
@@ -185,12 +198,11 @@ class CorpusStream:
             )
         if kind == ".xml":
             wikitext_parser()
-        reading = StreamReading(path)
-        if kind != ".parquet" and next(read_stream_bytes(reading), None) is None:
+        if kind != ".parquet" and next(read_stream_bytes(path), None) is None:
             raise InputError(f"{str(path)!r} is empty; give a file with text, or leave it out")
         if kind != ".xml":
-            next(self._documents(reading), None)
-        elif next(wiki_articles(reading), None) is None and not reading.ended:
+            next(self._documents(path), None)
+        elif next(wiki_articles(path), None) is None:
             raise InputError(
                 f"{str(path)!r} holds no article; give a MediaWiki export with pages of the main namespace"
             )

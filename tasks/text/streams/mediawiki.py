@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from tasks.errors import InputError
-from tasks.text.streams.reading import StreamReading, read_stream_bytes
+from tasks.text.streams.reading import read_stream_bytes
 
 _FILE_NAMESPACES = frozenset({"file", "image", "media", "category"})  # MediaWiki's names, in every language
 _FILE_NAMESPACE_KEYS = ("-2", "6", "14")  # media, file and category among a wiki's namespaces
@@ -33,27 +33,24 @@ class MediaWikiPage:
     files: frozenset[str]
 
 
-def wiki_articles(reading: StreamReading) -> Iterator[MediaWikiPage]:
+def wiki_articles(path: Path) -> Iterator[MediaWikiPage]:
     """Yield the articles of a dump: pages of the main namespace that are no redirects. Memory: one revision.
 
-    If the dump breaks off, the articles before come, and ``reading.ended`` says why.
-
     Raises:
-        InputError: for a file that is no XML, or no MediaWiki export.
+        InputError: for a file that is no XML, is damaged or breaks off, or is no MediaWiki export.
     """
     parser: Any = XMLPullParser(events=("start", "end"))
-    reader = _Reader(reading.path)
+    reader = _Reader(path)
     try:
-        for chunk in read_stream_bytes(reading):
+        for chunk in read_stream_bytes(path):
             parser.feed(chunk)
             yield from reader.pages(parser.read_events())
-        if not reading.ended:
-            parser.close()
-            yield from reader.pages(parser.read_events())
+        parser.close()
+        yield from reader.pages(parser.read_events())
     except ParseError as error:
         if reader.root is None:
-            raise InputError(f"{str(reading.path)!r} is not XML ({error}); {_EXPECTED}") from None
-        reading.ended = f"its XML is damaged: {error}"
+            raise InputError(f"{str(path)!r} is not XML ({error}); {_EXPECTED}") from None
+        raise InputError(f"the XML of {str(path)!r} is damaged or breaks off ({error}); fetch it again") from None
 
 
 class _Reader:

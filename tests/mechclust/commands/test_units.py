@@ -28,7 +28,7 @@ def prompts(n_tasks: int, n_templates: int, n_inputs: int = 4) -> LabelledPrompt
 
 
 def test_templates_of_the_shipped_prompts_are_found() -> None:
-    shipped = LabelledPrompts.from_jsonl(SHIPPED)
+    shipped = LabelledPrompts.from_file(SHIPPED)
     units = units_of(shipped, "auto")
     assert units.label == TEMPLATE
     assert len(set(units.values or ())) == 260

@@ -86,7 +86,7 @@ def runs(untrained_gpt2, history_prompts, tmp_path_factory):
     from mechclust.training.trainer_callback import MechclustCallback
     from tests.mechclust.trained import train
 
-    prompts, found = LabelledPrompts.from_jsonl(history_prompts), {}
+    prompts, found = LabelledPrompts.from_file(history_prompts), {}
     for name in ("added", "given", "none"):
         model, tokenizer = untrained_gpt2()
         probe = TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1)
@@ -117,7 +117,7 @@ def test_the_numbers_are_those_of_the_checkpoint(runs, history_prompts):
     from mechclust import load_pretrained
 
     _, callback, folder = runs["added"]
-    saved, prompts = load_pretrained(folder / "checkpoint-24"), LabelledPrompts.from_jsonl(history_prompts)
+    saved, prompts = load_pretrained(folder / "checkpoint-24"), LabelledPrompts.from_file(history_prompts)
     found = run(saved, list(prompts.batches(saved.tokenizer)), callback.hook.probes[0])
     during = callback.hook.results[24][0]
     assert len({*during["ari"].flatten().tolist()}) > 1
@@ -175,7 +175,7 @@ def test_other_callbacks_see_what_was_added_and_the_terminal_does_not(
             self.logs.append({**logs, "at": state.global_step})
 
     model, tokenizer = untrained_gpt2()
-    batches = list(LabelledPrompts.from_jsonl(history_prompts).batches(tokenizer))
+    batches = list(LabelledPrompts.from_file(history_prompts).batches(tokenizer))
     probe = NDims(readout=last_token())
     with torch.random.fork_rng(devices=[]):
         train(model, tokenizer, tmp_path, [Told()], [MechclustCallback(probe, batches, every=24)])
@@ -198,7 +198,7 @@ def test_tensorboard_keeps_names_with_signs_and_may_be_added_later(
     model, tokenizer = untrained_gpt2()
     batches = [
         replace(batch, labels={**batch.labels, odd: batch.index % 2})
-        for batch in LabelledPrompts.from_jsonl(history_prompts).batches(tokenizer)
+        for batch in LabelledPrompts.from_file(history_prompts).batches(tokenizer)
     ]
     callback = MechclustCallback(
         TaskClusterARI(readout=last_token(), also=(odd,), n_permutations=19, n_init=1), batches, every=48

@@ -29,7 +29,7 @@ def runs(untrained_gpt2, history_prompts, tmp_path_factory):
     for name in ("measured", "alone"):
         model, tokenizer = untrained_gpt2()
         probe = TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1)
-        callback = MechclustCallback(probe, LabelledPrompts.from_jsonl(history_prompts), every=24)
+        callback = MechclustCallback(probe, LabelledPrompts.from_file(history_prompts), every=24)
         folder = tmp_path_factory.mktemp(name)
         with torch.random.fork_rng(devices=[]):
             added = [callback] if name == "measured" else []
@@ -39,7 +39,7 @@ def runs(untrained_gpt2, history_prompts, tmp_path_factory):
 
 def test_the_adapter_is_measured(runs, history_prompts):
     _, callback, folder = runs["measured"]
-    saved, prompts = load_pretrained(folder / "checkpoint-24"), LabelledPrompts.from_jsonl(history_prompts)
+    saved, prompts = load_pretrained(folder / "checkpoint-24"), LabelledPrompts.from_file(history_prompts)
     found = run(saved, list(prompts.batches(saved.tokenizer)), callback.hook.probes[0])
     before, during = (callback.hook.results[step][0]["label_silhouette"].flatten() for step in (0, 24))
     assert during.tolist() == pytest.approx(found["label_silhouette"].flatten().tolist(), abs=1e-5)

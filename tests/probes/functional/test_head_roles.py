@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from jaxtyping import Int
 
 from probes.engine.attention import EagerAttention
-from probes.functional import role_keys
-from probes.functional.head_roles import permuted_role_attention
-from tasks import InputError
+from probes.functional.head_roles import first_role_keys, keys_at_offset, permuted_role_attention
 
 TOKENS = torch.randint(4, (6, 11), generator=torch.Generator().manual_seed(0))
 REAL = torch.ones(6, 11, dtype=torch.bool)
@@ -18,17 +17,14 @@ REAL[2, :3] = False
 REAL[3, 1:] = False
 
 
-def by_hand(example: int, query: int, role: str, offset: int) -> list[int]:
+def by_hand(tokens: list[int], real: list[bool], query: int, role: str, offset: int = 2) -> list[int]:
     """A query's keys in descending order."""
-    tokens, real = TOKENS[example].tolist(), REAL[example].tolist()
     if not real[query]:
         return []
     first = real.index(True)
     earlier = [key for key in range(first, query) if tokens[key] == tokens[query]]
     keys = {
         "first": [first],
-        "itself": [query],
-        "previous": [query - 1],
         "offset": [query - offset],
         "duplicate": earlier,
         "induction": [key + 1 for key in earlier],
@@ -36,14 +32,20 @@ def by_hand(example: int, query: int, role: str, offset: int) -> list[int]:
     return sorted((key for key in keys if key >= first), reverse=True)
 
 
-@pytest.mark.parametrize("offset", [0, 3, 20])
-@pytest.mark.parametrize("role", ["previous", "first", "itself", "offset", "duplicate", "induction"])
+def role_keys(tokens: Int[torch.Tensor, "batch pos"], role: str) -> Int[torch.Tensor, "batch pos slot"]:
+    """The keys of every query, without padding in the tokens; -1 in slots of queries with fewer keys."""
+    n = tokens.shape[1]
+    keys = [[by_hand(row, [True] * n, query, role) for query in range(n)] for row in tokens.tolist()]
+    return torch.tensor([[slots + [-1] * (n - len(slots)) for slots in of_example] for of_example in keys])
+
+
+@pytest.mark.parametrize(("role", "offset"), [("first", 0), *(("offset", offset) for offset in (0, 1, 3, 20))])
 def test_keys_of_every_query(role: str, offset: int) -> None:
-    keys = role_keys(torch.where(REAL, TOKENS, -1), role, offset)
+    keys = first_role_keys(REAL) if role == "first" else keys_at_offset(REAL, offset)
     for example, of_example in enumerate(keys.tolist()):
-        for query, slots in enumerate(of_example):
-            expected = by_hand(example, query, role, offset)
-            assert slots == expected + [-1] * (len(slots) - len(expected))
+        for query, key in enumerate(of_example):
+            expected = by_hand(TOKENS[example].tolist(), REAL[example].tolist(), query, role, offset)
+            assert [key] == (expected or [-1])
 
 
 def test_attention_to_keys_is_that_of_the_pattern_and_0_without_a_key() -> None:
@@ -77,10 +79,3 @@ def test_permuted_sums_are_0_if_no_token_occurs_twice() -> None:
         {"layer": lambda queries: torch.ones(2, len(queries), 4)}, torch.arange(4), 3, [0], 2
     )
     assert torch.equal(sums["layer"], torch.zeros(2, 2, 3, dtype=torch.float64))
-
-
-def test_what_is_refused() -> None:
-    with pytest.raises(InputError, match="role is 'next'; expected 'previous', "):
-        role_keys(TOKENS, "next")
-    with pytest.raises(InputError, match="offset is -1; expected at least 0"):
-        role_keys(TOKENS, "offset", -1)

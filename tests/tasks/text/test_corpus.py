@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -57,17 +55,6 @@ def tokenizers():
     }
 
 
-@pytest.fixture
-def write(tmp_path: Path):
-    def file(text: str | bytes, name: str = "corpus.txt") -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode() if isinstance(text, str) else text)
-        return path
-
-    return file
-
-
 class TestWords:
     @pytest.mark.parametrize(
         ("text", "words"),
@@ -94,34 +81,7 @@ class TestWords:
         assert Corpus(["The cat the DOG"], ["x"]).words(0) == ["the", "cat", "the", "dog"]
 
 
-class TestFromFiles:
-    def test_short_paragraphs_are_joined_and_the_rest_goes_to_the_last(self, write):
-        path = write("a b\n\nc\n \t\n  d e f\n\n\n---\n\ng h i j\r\n\r\nk\n")
-        corpus = Corpus.from_files(path, min_words=3)
-        assert corpus.documents == ["a b\n\nc", "d e f", "g h i j\n\nk"]
-        assert corpus.sources == 3 * [str(path)]
-
-    def test_a_file_with_too_few_words_is_one_document(self, write):
-        assert Corpus.from_files(write("a b\n\nc")).documents == ["a b\n\nc"]
-
-    def test_paragraphs_of_different_files_are_not_joined(self, write):
-        corpus = Corpus.from_files([write("a", "1.txt"), write("b", "2.txt")])
-        assert corpus.documents == ["a", "b"]
-
-    @pytest.mark.parametrize(
-        ("split", "documents"), [("line", ["a b", "c"]), ("file", ["\ufeffa b\r\n\r\n---\rc\n".strip("\ufeff")])]
-    )
-    def test_other_splits(self, write, split, documents):
-        found = Corpus.from_files(write("\ufeffa b\r\n\r\n---\rc\n"), split).documents
-        assert found == [d.replace("\r\n", "\n").replace("\r", "\n") for d in documents]
-
-    def test_a_directory_stands_for_its_text_files(self, write, tmp_path):
-        for name in ("b.txt", "sub/c.txt", "a.txt"):
-            write(name, name)
-        write("no", "d.md")
-        corpus = Corpus.from_files([tmp_path, tmp_path / "a.txt"])  # a.txt counts once
-        assert corpus.documents == ["a.txt", "b.txt", "sub/c.txt"]
-
+class TestCorpus:
     def test_sample(self):
         corpus = Corpus([f"w{i}" for i in range(50)], ["x"] * 50)
         first, second = corpus.sample(10, seed=1), corpus.sample(10, seed=2)
@@ -129,67 +89,6 @@ class TestFromFiles:
         assert list(first.documents) == sorted(first.documents, key=lambda d: int(d[1:]))
         assert first.documents == corpus.sample(10, seed=1).documents != second.documents
         assert corpus.sample(50) is corpus
-
-    def test_no_such_file(self, tmp_path):
-        path = tmp_path / "none.txt"
-        with pytest.raises(InputError) as error:
-            Corpus.from_files(path)
-        assert str(error.value) == (f"no corpus file {str(path)!r}; give the path of a file or of a directory of them")
-
-    def test_a_directory_without_texts(self, tmp_path):
-        with pytest.raises(InputError) as error:
-            Corpus.from_files(tmp_path)
-        assert str(error.value) == (f"the directory {str(tmp_path)!r} holds no *.txt file; name the files themselves")
-
-    def test_a_file_that_is_not_utf8_says_where(self, write):
-        path = write("gut\nüber\n".encode() + b"na\xefve\n")
-        with pytest.raises(InputError) as error:
-            Corpus.from_files(path)
-        assert str(error.value) == (
-            f"{str(path)!r} is not UTF-8 (line 3, byte 3: 0xef); convert it, for example with iconv -f latin1 -t utf-8"
-        )
-        with pytest.raises(InputError, match="is UTF-16; convert it"):
-            Corpus.from_files(write("a".encode("utf-16")))
-
-    def test_a_file_that_the_system_withholds(self, write, monkeypatch):
-        def withheld(self):
-            raise PermissionError(13, "Permission denied", str(self))
-
-        path = write("a b")
-        monkeypatch.setattr(Path, "read_bytes", withheld)
-        with pytest.raises(InputError) as error:
-            Corpus.from_files(path)
-        assert str(error.value) == f"cannot read {str(path)!r} (Permission denied); give a text file"
-
-    @pytest.mark.parametrize("text", ["", "\n\n", "123 --- %\n"])
-    def test_no_words(self, write, text):
-        path = write(text)
-        with pytest.raises(InputError) as error:
-            Corpus.from_files(path)
-        assert str(error.value) == (
-            f"{str(path)!r} holds no words; give plain text in a script with letters and word breaks"
-        )
-        with pytest.raises(InputError, match="the corpus of 2 files holds no words"):
-            Corpus.from_files([path, write("", "2.txt")])
-
-    def test_files_without_words_are_left_out_and_named(self, write):
-        empty, blank = write("", "1.txt"), write("12\n", "3.txt")
-        corpus = Corpus.from_files([empty, write("a\n\nb", "2.txt"), blank], min_words=1)
-        assert (corpus.documents, corpus.empty_files) == (["a", "b"], [str(empty), str(blank)])
-        assert corpus.sample(1).empty_files == corpus.empty_files
-        assert list(Corpus.from_files([write("a")]).empty_files) == []
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"split": "page"}, "split is 'page'; expected 'paragraph', 'file' or 'line'"),
-            ({"min_words": 0}, "min_words is 0; expected at least 1"),
-            ({"paths": []}, "no corpus files given; name at least one file or a directory of them"),
-        ],
-    )
-    def test_bad_arguments(self, write, arguments, message):
-        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-            Corpus.from_files(**{"paths": [write("a")], **arguments})
 
     def test_bad_corpora(self):
         with pytest.raises(InputError, match="the corpus holds no documents; give at least one text with words"):

@@ -1,4 +1,4 @@
-"""Prompts from CSV, parquet and Hugging Face datasets, with fields of other names: the same as from JSON lines."""
+"""Prompts from CSV and parquet, with fields of other names: the same as from JSON lines."""
 
 from __future__ import annotations
 
@@ -29,20 +29,14 @@ def write(folder: Path, kind: str, rows: list[dict[str, Any]] = ROWS) -> Path:
             writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if kind == ".tsv" else ",")
             writer.writeheader()
             writer.writerows(rows)
-    elif kind == ".parquet":
+    else:
         import pandas as pd
 
         pd.DataFrame(rows).to_parquet(path)
-    else:
-        from datasets import Dataset
-
-        Dataset.from_list(rows).save_to_disk(str(path))
     return path
 
 
-@pytest.mark.parametrize(
-    "kind", [".jsonl", ".csv", ".tsv", ".parquet", ""], ids=["jsonl", "csv", "tsv", "parquet", "disk"]
-)
+@pytest.mark.parametrize("kind", [".jsonl", ".csv", ".tsv", ".parquet"])
 def test_every_format_gives_the_same_prompts(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path, kind)
     found = LabelledPrompts.from_file(path, **FIELDS)
@@ -58,17 +52,9 @@ def test_every_format_gives_the_same_prompts(kind: str, tmp_path: Path) -> None:
 
 def test_fields_that_are_no_labels_are_left_out_where_labels_are_named(tmp_path: Path) -> None:
     rows = [{**row, "scores": [0.5], "task": "x"} for row in ROWS]
-    for kind in (".jsonl", ".parquet", ""):
+    for kind in (".jsonl", ".parquet"):
         path = write(tmp_path, kind, rows)
         assert LabelledPrompts.from_file(path, **FIELDS, labels=["level"]).labels["task"][1] == "place"
-
-
-def test_classes_of_a_dataset_come_by_name(tmp_path: Path) -> None:
-    from datasets import ClassLabel, Dataset, Features, Value
-
-    features = Features({"prompt": Value("string"), "task": ClassLabel(names=["noun", "verb"])})
-    Dataset.from_dict({"prompt": ["a", "b"], "task": [1, 0]}, features=features).save_to_disk(str(tmp_path / "words"))
-    assert LabelledPrompts.from_file(tmp_path / "words").labels == {"task": ["verb", "noun"]}
 
 
 def refused(text: str) -> Any:
@@ -76,7 +62,7 @@ def refused(text: str) -> Any:
 
 
 def test_fields_that_are_not_there_are_refused_with_the_options(tmp_path: Path) -> None:
-    for kind, where in ((".csv", "line 2"), (".parquet", "row 1"), ("", "row 1")):
+    for kind, where in ((".csv", "line 2"), (".parquet", "row 1")):
         path = write(tmp_path, kind)
         with refused(
             f'{path}, {where} has no "prompt" and no "task" (it has question, kind, level, checked); name the fields '
@@ -124,20 +110,3 @@ def test_missing_values_and_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with refused(f"{str(path)!r} cannot be read as parquet"):
         LabelledPrompts.from_file(path, **FIELDS)
-
-
-def test_folders_without_a_dataset_are_refused(tmp_path: Path) -> None:
-    with refused(f"{str(tmp_path)!r} is a directory without a dataset (no state.json); give a file, or a folder that"):
-        LabelledPrompts.from_file(tmp_path)
-    for split in ("train", "test"):
-        write(tmp_path / split, "").rename(tmp_path / f"{split}-found")
-    parts = tmp_path / "all"
-    parts.mkdir()
-    for split in ("train", "test"):
-        (tmp_path / f"{split}-found").rename(parts / split)
-    with refused(f"{str(parts)!r} has the splits test, train; give one of them: {parts / 'test'}"):
-        LabelledPrompts.from_file(parts)
-    for data in (parts / "test").glob("*.arrow"):
-        data.write_bytes(b"nothing")
-    with refused(f"{str(parts / 'test')!r} cannot be read as a dataset"):
-        LabelledPrompts.from_file(parts / "test", **FIELDS)

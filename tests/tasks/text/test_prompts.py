@@ -30,7 +30,7 @@ def write(tmp_path: Path):
 
 def test_reads_labels_and_skips_blank_lines(write) -> None:
     path = write(GOOD | {"level": 2}, "", {"prompt": "Zähle: b a", "task": "count", "level": True}, "")
-    prompts = LabelledPrompts.from_jsonl(path)
+    prompts = LabelledPrompts.from_file(path)
     assert len(prompts) == 2
     assert prompts.prompts == ["Sort: b a", "Zähle: b a"]
     assert prompts.classes == {"task": ["count", "sort"], "level": ["2", "True"]}
@@ -39,12 +39,12 @@ def test_reads_labels_and_skips_blank_lines(write) -> None:
 
 def test_reads_windows_line_ends(write) -> None:
     line = json.dumps(GOOD)
-    assert LabelledPrompts.from_jsonl(write(raw=f"{line}\r\n{line}\r\n".encode())).labels == {"task": ["sort", "sort"]}
+    assert LabelledPrompts.from_file(write(raw=f"{line}\r\n{line}\r\n".encode())).labels == {"task": ["sort", "sort"]}
 
 
 def test_reads_a_file_with_a_byte_order_mark(write) -> None:
     line = json.dumps(GOOD)
-    assert LabelledPrompts.from_jsonl(write(raw=f"\ufeff{line}\n".encode())).prompts == [GOOD["prompt"]]
+    assert LabelledPrompts.from_file(write(raw=f"\ufeff{line}\n".encode())).prompts == [GOOD["prompt"]]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_reads_a_file_with_a_byte_order_mark(write) -> None:
 def test_a_bad_file_is_refused_with_its_line(write, lines: list, message: str) -> None:
     path = write(*lines)
     with pytest.raises(InputError, match=re.escape(message)) as error:
-        LabelledPrompts.from_jsonl(path)
+        LabelledPrompts.from_file(path)
     assert str(path) in str(error.value)
 
 
@@ -97,16 +97,16 @@ def test_a_file_that_cannot_be_read_is_refused(write, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"no prompts file '.*none.jsonl'; give the path of a JSONL, CSV or parquet file"
     ):
-        LabelledPrompts.from_jsonl(tmp_path / "none.jsonl")
+        LabelledPrompts.from_file(tmp_path / "none.jsonl")
     with pytest.raises(InputError) as error:
-        LabelledPrompts.from_jsonl(path := write(raw=b'{"prompt": "a",\n "task": "\xff"}'))
+        LabelledPrompts.from_file(path := write(raw=b'{"prompt": "a",\n "task": "\xff"}'))
     assert str(error.value) == (
         f"{str(path)!r} is not UTF-8 (line 2, byte 11: 0xff); convert it, for example with iconv -f latin1 -t utf-8"
     )
     with pytest.raises(
         InputError, match=f"^{re.escape(repr(str(tmp_path)))} is a directory; give a JSONL, CSV or parquet file$"
     ):
-        LabelledPrompts.from_jsonl(tmp_path)
+        LabelledPrompts.from_file(tmp_path)
 
 
 def test_a_file_that_the_system_withholds_is_refused(write, monkeypatch) -> None:
@@ -116,7 +116,7 @@ def test_a_file_that_the_system_withholds_is_refused(write, monkeypatch) -> None
     path = write(GOOD)
     monkeypatch.setattr(Path, "read_bytes", withheld)
     with pytest.raises(InputError) as error:
-        LabelledPrompts.from_jsonl(path)
+        LabelledPrompts.from_file(path)
     assert str(error.value) == f"cannot read {str(path)!r} (Permission denied); give a JSONL, CSV or parquet file"
 
 

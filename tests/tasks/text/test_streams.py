@@ -1,18 +1,20 @@
-"""Corpora as streams: every form gives the same documents, memory is bounded, and what breaks off is kept and said."""
+"""Corpora as streams: every form gives the same documents, memory is bounded, and what breaks off is refused."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import json
-import re
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tasks import Corpus, CorpusStream, InputError
-from tasks.text.streams import corpus_stream, reading
+from tasks import CorpusStream, InputError
+from tasks.text.files import read_text
+from tasks.text.splitting import split_lines
+from tasks.text.streams import corpus_stream
 from tasks.text.streams.mediawiki import MediaWikiPage, plain_text
 
 TEXTS = [f"Café number{i} has a cat, a dog\nand bird{i}." for i in range(40)]
@@ -84,15 +86,41 @@ def test_parquet(tmp_path, monkeypatch):
     )
 
 
+def test_short_paragraphs_are_joined_and_the_rest_goes_to_the_last(tmp_path):
+    path = packed(tmp_path / "a.txt", b"a b\n\nc\n \t\n  d e f\n\n\n---\n\ng h i j\r\n\r\nk\n")
+    assert list(CorpusStream(path, min_words=3)) == ["a b\n\nc", "d e f", "g h i j\n\nk"]
+
+
+def test_a_file_with_too_few_words_is_one_document(tmp_path):
+    assert list(CorpusStream(packed(tmp_path / "a.txt", b"a b\n\nc"))) == ["a b\n\nc"]
+
+
+def test_paragraphs_of_different_files_are_not_joined(tmp_path):
+    paths = [packed(tmp_path / "1.txt", b"a"), packed(tmp_path / "2.txt", b"b")]
+    assert list(CorpusStream(paths)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("split", "documents"), [("line", ["a b", "c"]), ("file", ["a b\n\n---\nc\n"])])
+def test_other_splits(tmp_path, split, documents):
+    path = packed(tmp_path / "a.txt", "\ufeffa b\r\n\r\n---\rc\n".encode())
+    assert list(CorpusStream(path, split)) == documents
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n\nOne é two\n \nthree\r\n\r\n\r\n4 5\n\nsix seven\neight\n\t\n\nnine\n\nten\n",
+        "a b\r\r\nc\rd\r\r e",
+        "a\r",
+        "a\n\r\n",
+    ],
+)
 @pytest.mark.parametrize("split", ["paragraph", "line", "file"])
-def test_text_is_split_as_in_memory(tmp_path, split, monkeypatch):
-    """Also where chunks end anywhere, in the middle of a letter too."""
-    text = "\n\nOne é two\n \nthree\r\n\r\n\r\n4 5\n\nsix seven\neight\n\t\n\nnine\n\nten\n"
+def test_text_is_split_as_in_memory(tmp_path, split, text):
     path = packed(tmp_path / "a.txt", text.encode())
-    for size in (1, 2, 3, 5, 2**16):
-        monkeypatch.setattr(reading, "_CHUNK_BYTES", size)
-        for least in (1, 2, 3, 100):
-            assert list(CorpusStream(path, split, least)) == list(Corpus.from_files(path, split, least).documents)
+    lines = read_text(path).split("\n")
+    for least in (1, 2, 3, 100):
+        assert list(CorpusStream(path, split, least)) == list(split_lines(lines, split, least))
 
 
 def test_directories_are_read_by_name_and_short_documents_left_out(tmp_path):
@@ -105,20 +133,6 @@ def test_directories_are_read_by_name_and_short_documents_left_out(tmp_path):
     longer = CorpusStream(tmp_path, least_words=2)
     assert list(longer) == ["b c"]
     assert longer.notes == ["3 documents have fewer than 2 words and were left out."]
-
-
-def test_long_texts_are_cut_at_spaces_and_nothing_is_lost(tmp_path, monkeypatch):
-    words = [f"w{i}" for i in range(100)]
-    path = packed(tmp_path / "a.txt", " ".join(words).encode())
-    for module in (reading, corpus_stream):
-        monkeypatch.setattr(module, "LONGEST", 50)
-    monkeypatch.setattr(reading, "_CHUNK_BYTES", 8)
-    for split in ("line", "file", "paragraph"):
-        stream = CorpusStream(path, split, min_words=1)
-        found = list(stream)
-        assert " ".join(found).split() == words
-        assert max(map(len, found)) <= 50
-        assert re.fullmatch(r"Texts of more than 50 characters were cut, [1-9]\d* times\.", stream.notes[0])
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
@@ -198,60 +212,33 @@ def test_what_is_no_mediawiki_dump_is_refused_before_reading(tmp_path):
 # ---- what breaks off ----
 
 
-def kept(path: Path, **options) -> tuple[list[str], list[str]]:
-    stream = CorpusStream(path, **options)
-    return list(stream), stream.notes
-
-
-def broken(tmp_path: Path, name: str, data: bytes, share: float = 0.6) -> Path:
-    """A compressed file of which the rest is missing."""
-    path = packed(tmp_path / name, data)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(len(whole) * share)])
-    return path
-
-
 @pytest.mark.parametrize("kind", [".jsonl", ".txt", ".xml"])
-def test_a_gzip_that_breaks_off_keeps_whole_documents_before(tmp_path, kind):
-    texts = [" ".join(f"w{(i * 7919 + j * 104729) % 100003}" for j in range(30)) for i in range(500)]
+@pytest.mark.parametrize("end", [".gz", ".bz2"])
+def test_a_compressed_file_that_breaks_off_is_refused(tmp_path, kind, end):
+    draw = np.random.default_rng(0)
+    texts = [" ".join(map(str, draw.integers(10**9, size=30))) for _ in range(5000)]  # several blocks of bzip2
     data = {
-        ".jsonl": "".join(json.dumps({"text": text}) + "\n" for text in texts).encode(),
-        ".txt": "\n".join(texts).encode(),
-        ".xml": dump([page(str(i), text) for i, text in enumerate(texts)]),
+        ".jsonl": "".join(json.dumps({"text": f"a {text}"}) + "\n" for text in texts).encode(),
+        ".txt": "\n".join(f"a {text}" for text in texts).encode(),
+        ".xml": dump([page(str(i), f"a {text}") for i, text in enumerate(texts)]),
     }[kind]
-    path = broken(tmp_path, f"a{kind}.gz", data)
-    found, notes = kept(path, split="line")
-    whole = found[:-1] if kind == ".txt" else found
-    assert 200 < len(found) < 400
-    assert whole == texts[: len(whole)]
-    assert texts[len(whole)].startswith(found[-1]) or kind != ".txt"
-    assert notes == [
-        f"'{path}' breaks off (Compressed file ended before the end-of-stream marker was reached); the {len(found)} "
-        "documents before are kept. Fetch the file again to have the rest."
-    ]
-    data = bytearray(packed(tmp_path / f"b{kind}.gz", data).read_bytes())
-    data[len(data) * 2 // 3] ^= 0xFF  # the whole is there, and one byte is another
-    (tmp_path / f"b{kind}.gz").write_bytes(data)
-    found, notes = kept(tmp_path / f"b{kind}.gz", split="line")
-    assert "breaks off (" in notes[0]
-    assert f"the {len(found)} documents before are kept" in notes[0]
-
-
-def test_a_bzip2_that_breaks_off(tmp_path):
-    lines = [f"{i} " + " ".join(f"w{(i * 31 + j * j) % 99991}" for j in range(300)) for i in range(1200)]
-    found, notes = kept(broken(tmp_path, "a.txt.bz2", "\n".join(lines).encode(), 0.8), split="line")
-    assert 100 < len(found) < 1200
-    assert found[:-1] == lines[: len(found) - 1]
-    assert "breaks off (Compressed file ended" in notes[0]
+    path = packed(tmp_path / f"a{kind}{end}", data)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * 0.8)])
+    name = {".gz": "gzip", ".bz2": "bzip2"}[end]
+    message = f"'{path}' is not {name}, as its name says, or is damaged or incomplete (Compressed file ended before"
+    assert refused(list, CorpusStream(path, "line")).startswith(message)
+    damaged = bytearray(whole)
+    damaged[len(whole) * 9 // 10] ^= 0xFF
+    path.write_bytes(damaged)
+    assert str(path) in refused(list, CorpusStream(path, "line"))
 
 
 def test_a_dump_that_breaks_off_unpacked(tmp_path):
-    data = dump([page(str(i), f"word{i}") for i in range(9)])
+    data = dump([page(str(i), f"word{i} " * 10**4) for i in range(9)])
     path = packed(tmp_path / "a.xml", data[: data.index(b"word6")])
-    found, notes = kept(path)
-    assert found == [f"word{i}" for i in range(6)]
-    assert notes[0].startswith(f"'{path}' breaks off (its XML is damaged: no element found: line ")
-    assert "the 6 documents before are kept" in notes[0]
+    message = f"the XML of '{path}' is damaged or breaks off (no element found: line "
+    assert refused(list, CorpusStream(path)).startswith(message)
 
 
 # ---- refusals ----
@@ -270,7 +257,7 @@ def test_what_is_refused_before_reading(tmp_path):
     assert refused(CorpusStream, tmp_path) == (f"'{tmp_path}/a.txt' is empty; give a file with text, or leave it out")
     (tmp_path / "a.txt.gz").write_bytes(b"plain")
     assert refused(CorpusStream, tmp_path / "a.txt.gz") == (
-        f"'{tmp_path}/a.txt.gz' is not gzip, as its name says, or is damaged at its start (Not a gzipped "
+        f"'{tmp_path}/a.txt.gz' is not gzip, as its name says, or is damaged or incomplete (Not a gzipped "
         "file (b'pl')); download it again, or rename it"
     )
     (tmp_path / "b.parquet.gz").write_bytes(b"x")
@@ -299,19 +286,8 @@ def test_lines_that_are_refused(tmp_path, line, message):
     assert refused(list, CorpusStream(path)).startswith(f"{path}{message}")
 
 
-def test_what_is_not_utf_8_is_refused_with_its_line(tmp_path, monkeypatch):
+def test_what_is_not_utf_8_is_refused_with_its_line(tmp_path):
     path = packed(tmp_path / "a.txt", b"one\ntwo\nthr\xe9e\n")
-    monkeypatch.setattr(reading, "_CHUNK_BYTES", 4)
     assert refused(list, CorpusStream(path, "line")) == (
         f"'{path}' is not UTF-8 (line 3: 0xe9); convert it, for example with iconv -f latin1 -t utf-8"
-    )
-
-
-def test_a_line_of_json_that_is_too_long(tmp_path, monkeypatch):
-    path = packed(tmp_path / "a.jsonl", b'{"text": "a"}\n{"text": "' + b"a" * 80 + b'"}\n')
-    stream = CorpusStream(path)
-    monkeypatch.setattr(reading, "LONGEST", 30)
-    monkeypatch.setattr(reading, "_CHUNK_BYTES", 40)
-    assert refused(list, stream) == (
-        f"{path}, line 2 has more than 30 characters; write one document per line, and split longer ones"
     )

@@ -16,7 +16,8 @@ from tasks.text.topic_model import (
     fit_topics_to_counts,
     least_topic_model_threshold,
 )
-from tasks.text.word_counts import count_words
+from tasks.text.vocabulary import Vocabulary
+from tasks.text.word_counts import WordCounts
 
 WORDS = [[f"{letter}{i}" for i in range(8)] for letter in "abcd"]
 
@@ -72,11 +73,12 @@ class TestFit:
 
 
 class TestCounts:
-    CORPUS = Corpus(["the cat a cat", "The dog", "cat dog bird", "fish DOG"], ["x"] * 4)
+    TEXTS = ("the cat a cat", "The dog", "cat dog bird", "fish DOG")
 
     def count(self, **options):
-        counts = count_words(self.CORPUS, **{"min_documents": 1, "max_share": 1.0, "stop_words": "none", **options})
-        return counts.words, counts.counts.toarray().tolist()
+        defaults = {"size": None, "min_documents": 1, "max_share": 1.0, "stop_words": "none"}
+        known = Vocabulary.count(self.TEXTS, **{**defaults, **options})
+        return known.words, known.counts(self.TEXTS).toarray().tolist()
 
     def test_counts(self):
         words, counts = self.count(stop_words="english")
@@ -86,7 +88,7 @@ class TestCounts:
     def test_are_sparse(self):
         from scipy.sparse import issparse
 
-        assert issparse(count_words(self.CORPUS, 1, 1.0).counts)
+        assert issparse(Vocabulary.count(self.TEXTS, None, 1, 1.0).counts(self.TEXTS))
 
     def test_what_is_left_out(self):
         assert self.count(min_documents=2)[0] == ["cat", "dog", "the"]
@@ -164,7 +166,8 @@ class TestRefusals:
             "the corpus has 120 documents for 121 topics; give more text, split it into more documents, "
             "or ask for fewer topics (n_topics)"
         )
-        assert "120 documents for 121" in self.refused(fit_topics_to_counts, count_words(planted), n_topics=121)
+        counts = WordCounts(["a"], np.ones((120, 1)))
+        assert "120 documents for 121" in self.refused(fit_topics_to_counts, counts, n_topics=121)
 
     def test_no_words_left(self, planted):
         assert self.refused(fit_topics, planted, 4, min_documents=61) == (

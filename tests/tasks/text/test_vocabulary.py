@@ -8,10 +8,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tasks import Corpus, InputError
+from tasks import InputError
 from tasks.text.topic_model import fit_topics_to_counts
 from tasks.text.vocabulary import Vocabulary
-from tasks.text.word_counts import WordCounts, WordCountsOnDisk, count_words
+from tasks.text.word_counts import WordCounts, WordCountsOnDisk
 from tasks.text.words import words_of
 
 DRAW = np.random.default_rng(0)
@@ -37,13 +37,6 @@ def test_the_words_that_stand_in_most_documents_are_kept():
     assert known.documents.tolist() == [met[word] for word in known.words]
     assert (known.n_documents, known.undercount) == (200, 0)
     assert max(met.values()) > 60  # the words in most documents are left out
-
-
-def test_without_a_size_it_is_the_vocabulary_of_a_corpus_in_memory():
-    known = Vocabulary.count(TEXTS, None, 5, 0.3)
-    counted = count_words(Corpus(TEXTS, ["x"] * 200), 5, 0.3)
-    assert known.words == counted.words
-    assert (known.counts(TEXTS) != counted.counts).nnz == 0
 
 
 def test_stop_words_are_left_out_first():

@@ -62,7 +62,7 @@ class TestMeasure:
 
     def test_equals_the_probe_run_by_hand(self, gpt2, config, prompts):
         model = load_pretrained(gpt2)
-        batches = LabelledPrompts.from_jsonl(prompts).batches(lambda texts: model.tokenizer(texts)["input_ids"])
+        batches = LabelledPrompts.from_file(prompts).batches(lambda texts: model.tokenizer(texts)["input_ids"])
         probe = TaskClusterARI(at=residual(), readout=last_token(), n_init=2, n_permutations=49)
         expected = run(model, batches, probe)
         found = measure_clusters(str(gpt2), replace(config, untrained=0)).trained.raw
@@ -242,7 +242,7 @@ class TestWhatIsFollowed:
 
     def test_given_equals_the_probe_run_by_hand(self, blind, hidden):
         model = load_pretrained(blind)
-        batches = list(LabelledPrompts.from_jsonl(hidden.prompts).batches(lambda x: model.tokenizer(x)["input_ids"]))
+        batches = list(LabelledPrompts.from_file(hidden.prompts).batches(lambda x: model.tokenizer(x)["input_ids"]))
         probe = TaskClusterARI(at=residual(), readout=last_token(), given="ending", n_init=2, n_permutations=49)
         linear = LinearDecodability(at=residual(), readout=last_token(), n_shuffles=19)
         expected, classes = run(model, batches, [probe, linear])

@@ -53,7 +53,7 @@ def measured(gpt2, shaken, tmp_path_factory):
 def together(gpt2, shaken, measured):
     """What a probe finds in both models at once."""
     models = {"tuned": load_pretrained(shaken), "base": load_pretrained(gpt2)}
-    tokenizer, texts = models["base"].tokenizer, LabelledPrompts.from_jsonl(measured.config.prompts)
+    tokenizer, texts = models["base"].tokenizer, LabelledPrompts.from_file(measured.config.prompts)
     return lambda probe: run(models, texts.batches(lambda text: tokenizer(text)["input_ids"]), probe)
 
 

@@ -199,7 +199,7 @@ class TestOtherLayers:
     def test_every_layer_with_every_other(self, layers, gpt2, deep, config):
         models = {"tuned": load_pretrained(deep), "base": load_pretrained(gpt2)}
         encode = models["base"].tokenizer
-        batches = LabelledPrompts.from_jsonl(config.prompts).batches(lambda text: encode(text)["input_ids"])
+        batches = LabelledPrompts.from_file(config.prompts).batches(lambda text: encode(text)["input_ids"])
         expected = run(models, batches, CKA(label="task", pairs="all"))["debiased_cka"]
         assert expected.shape == (4, 3, 4)
         torch.testing.assert_close(layers.cka["debiased_cka"], expected, rtol=0, atol=1e-5, equal_nan=True)

@@ -96,7 +96,7 @@ def test_measures_equal_those_of_single_models(measured, spoilt_series, config):
 
     result, _ = measured
     one, other = (load_pretrained(spoilt_series / f"checkpoint-{step}") for step in (8, 48))
-    batches = list(LabelledPrompts.from_jsonl(config.prompts).batches(one.tokenizer))
+    batches = list(LabelledPrompts.from_file(config.prompts).batches(one.tokenizer))
     found = run({"one": one, "other": other}, batches, CKA(readout=last_token()))
     assert result.curves["cka_last"].value[0] == pytest.approx(found["debiased_cka"][:, 0].numpy(), abs=1e-5)
 
@@ -390,7 +390,7 @@ def test_prompts_of_another_format_and_fields(trained_series, history_prompts, t
     from mechclust.commands.history.series import find_series
     from tasks import LabelledPrompts
 
-    prompts = LabelledPrompts.from_jsonl(history_prompts)
+    prompts = LabelledPrompts.from_file(history_prompts)
     with open(tmp_path / "prompts.csv", "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["question", "kind"])

@@ -25,7 +25,7 @@ def measured(trained_series, history_prompts, tmp_path_factory):
 def test_curves_are_those_of_the_probes_with_the_readout_of_the_run(measured):
     result, _, config = measured
     model = load_pretrained(config.checkpoints[1])
-    batches = list(LabelledPrompts.from_jsonl(config.prompts).batches(model.tokenizer))
+    batches = list(LabelledPrompts.from_file(config.prompts).batches(model.tokenizer))
     entropy, linear = run(model, batches, [AttentionEntropy(), LinearDecodability(readout=first_token())])
     curve = result.curves["AttentionEntropy_entropy"]
     assert curve.value[1] == pytest.approx(entropy["entropy"].mean(dim=1).numpy(), abs=1e-5)
@@ -62,7 +62,7 @@ def test_a_probe_that_counts_examples_by_class(trained_series, history_prompts):
     folders = tuple(trained_series / f"checkpoint-{step}" for step in (8, 48))
     config = HistoryConfig(history_prompts, checkpoints=folders, probes=("NeighbourPurity",), map_prompts=0)
     curve = measure_history(trained_series, config).curves["NeighbourPurity_neighbour_purity"]
-    n_prompts = len(LabelledPrompts.from_jsonl(history_prompts).prompts)
+    n_prompts = len(LabelledPrompts.from_file(history_prompts).prompts)
     assert curve.n == [n_prompts, n_prompts]
 
 
@@ -71,7 +71,7 @@ def test_of_the_roles_of_heads_there_is_a_curve_for_each(trained_series, history
     config = HistoryConfig(history_prompts, checkpoints=folders, probes=("HeadRoles",), map_prompts=0)
     result = measure_history(trained_series, config)
     model = load_pretrained(folders[1])
-    roles = run(model, list(LabelledPrompts.from_jsonl(history_prompts).batches(model.tokenizer)), HeadRoles())
+    roles = run(model, list(LabelledPrompts.from_file(history_prompts).batches(model.tokenizer)), HeadRoles())
     assert list(result.curves) == [f"HeadRoles_best_{role}" for role in roles.coords["role"]]
     best = roles.sel("score", role="previous").amax(dim=1)
     assert result.curves["HeadRoles_best_previous"].value[1] == pytest.approx(best.numpy(), abs=1e-5)

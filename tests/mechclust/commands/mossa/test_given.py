@@ -256,7 +256,3 @@ class TestUnits:
     def test_an_example_without_the_field_is_named(self, base, tasks, tmp_path):
         with pytest.raises(InputError, match=r'line 1 has no "template"; add it, or leave out --units'):
             tiny.run(base, tasks, tmp_path / "run", units="template")
-
-    def test_natural_instructions_have_none(self, tasks):
-        with pytest.raises(InputError, match="--units needs --format flan"):
-            tiny.settings(tasks, units="template", format="natural-instructions").check()

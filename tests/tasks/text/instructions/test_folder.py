@@ -227,17 +227,17 @@ def test_a_file_with_held_out_tasks_only_leaves_the_clusters_of_flan(four: Path)
     [
         (
             '[clusters]\na = ["copa"]\nb = ["piqa", "rta"]\n',
-            "tasks/clusters.toml, line 3: the cluster 'b' has a task that is not in the data: 'rta' (there are copa, "
+            "'tasks/clusters.toml': the cluster 'b' has a task that is not in the data: 'rta' (there are copa, "
             "mine, piqa, rte); did you mean 'rte'?",
         ),
         (
             '[clusters]\na = ["copa", "piqa"]\n[held_out]\ntasks = ["xyz"]\n',
-            "tasks/clusters.toml, line 4: [held_out] has a task that is not in the data: 'xyz' (there are copa, mine, "
+            "'tasks/clusters.toml': [held_out] has a task that is not in the data: 'xyz' (there are copa, mine, "
             "piqa, rte)",
         ),
         (
             '[clusters]\na = ["copa", "rte"]\nb = ["piqa", "rte"]\n',
-            "tasks/clusters.toml, line 3: the task 'rte' is in the cluster 'b', and in 'a' too; leave it in one place",
+            "'tasks/clusters.toml': the task 'rte' is in the cluster 'b', and in 'a' too; leave it in one place",
         ),
         (
             '[clusters]\na = ["copa"]\nb = ["piqa", "rte"]\n[held_out]\ntasks = ["copa"]\n',
@@ -435,8 +435,6 @@ def test_a_folder_without_files_is_refused_by_what_it_holds(put: Put, tmp_path: 
     refused(folder, f"{what} (it holds a.csv)")
     put("more/copa.jsonl", [])
     refused(folder, f"{what} (its sub-folder more has; give that one)")
-    put("task001_copa.json", [])
-    refused(folder, f"{what} (it has files of natural-instructions; read them with read_natural_instructions)")
     wanted = "give the path of a folder with .jsonl or .parquet files of prompts and answers"
     refused(tmp_path / "x", f"no folder 'tasks'; {wanted}")
     refused(folder / "a.csv", f"'tasks' is not a folder; {wanted}")
