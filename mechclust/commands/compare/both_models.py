@@ -1,11 +1,11 @@
-"""Measure with both models in memory: blocks' additions to the same input, the effect of patching, roles of heads."""
+"""Measure with both models in memory: blocks' additions to the same input, and the effect of patching."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from mechclust.commands.compare.by_layer import SavedRows
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs
 from mechclust.commands.compare.patching import batches_to_patch, patching_part, patching_result, why_not_patched
-from mechclust.commands.compare.roles import measured_roles
 from mechclust.commands.parts import remove_others
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.commands.saved_rows import (
@@ -50,7 +49,6 @@ class PairJob:
         weights: strings that identify the weights of both.
         in_blocks: prompts for blocks' additions. Empty if these are not measured.
         patched: prompts for patching. Empty if it is not measured.
-        repeated: sequences for roles of heads. Empty if these are not measured.
         config: how to load the weights, and the settings of saved rows.
         rows: folder that gets ``blocks-base``, ``blocks-tuned`` and ``patched``.
     """
@@ -59,7 +57,6 @@ class PairJob:
     weights: Sequence[str]
     in_blocks: Sequence[Batch]
     patched: Sequence[Batch]
-    repeated: Sequence[Batch]
     config: CompareConfig
     rows: Path
 
@@ -73,16 +70,12 @@ class PairOutcome:
     Attributes:
         why_no_blocks: why no rows of blocks were saved, or ``""`` if they were.
         why_no_patching: why the models were not patched, or ``""`` if they were.
-        why_no_roles: why roles of heads were not measured, or ``""`` if they were.
         patched: results of patching, one of each batch.
-        roles: of each model's heads.
     """
 
     why_no_blocks: str = ""
     why_no_patching: str = ""
-    why_no_roles: str = ""
     patched: Sequence[ProbeResult] = ()
-    roles: Mapping[str, ProbeResult] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,18 +85,14 @@ class Together:
     Attributes:
         blocks: each block's addition to the base's residual stream, or ``None``.
         patching: the effect of patching, see ``patching_result``, or ``None``.
-        roles: ``HeadRoles`` of ``"base"`` and ``"tuned"``, or none.
         why_no_blocks: why there are no blocks, or ``""`` if there are.
         why_no_patching: why there is no patching, or ``""`` if there is.
-        why_no_roles: why there are no roles, or ``""`` if there are.
     """
 
     blocks: SavedRows | None
     patching: ProbeResult | None
-    roles: Mapping[str, ProbeResult]
     why_no_blocks: str
     why_no_patching: str
-    why_no_roles: str
 
 
 def measure_together(
@@ -121,22 +110,18 @@ def measure_together(
     reason = _reason_before_loading(inputs, rows, config)
     why_no_blocks = reason if config.blocks else "--no-blocks was given"
     why_no_patching = reason if config.n_patched else "--n-patched 0 was given"
-    why_no_roles = reason if config.n_role_sequences else "--n-role-sequences 0 was given"
-    if not why_no_roles and not inputs.repeated:
-        why_no_roles = "context or vocabulary is too small for repeated tokens"
     in_blocks = drawn_of_each(rows.of_task, config.blocks_prompts)
     patched: list[Batch] = []
     if not why_no_patching:
         of_task = drawn_of_each(rows.of_task, config.n_patched)
         patched = batches_to_patch(inputs.batches, of_task, config.tokens_per_batch)
     outcome = PairOutcome()
-    if not why_no_blocks or patched or not why_no_roles:
+    if not why_no_blocks or patched:
         base, tuned, *_ = inputs.checkpoints
         pair = (base, tuned) if config.here else (absolute_paths(base), absolute_paths(tuned))
         weights = [f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])]
         batches = [] if why_no_blocks else _chosen(inputs.batches, in_blocks)
-        repeated = [] if why_no_roles else inputs.repeated
-        outcome = _run(PairJob(pair, weights, batches, patched, repeated, config, folder), progress)
+        outcome = _run(PairJob(pair, weights, batches, patched, config, folder), progress)
     why_no_blocks = why_no_blocks or outcome.why_no_blocks
     why_no_patching = why_no_patching or outcome.why_no_patching
     blocks = None
@@ -146,8 +131,7 @@ def measure_together(
     patching = None
     if not why_no_patching:
         patching = patching_result(outcome.patched, patched, inputs.tasks, config.unit_label)
-    why_no_roles = why_no_roles or outcome.why_no_roles
-    return Together(blocks, patching, outcome.roles, why_no_blocks, why_no_patching, why_no_roles)
+    return Together(blocks, patching, why_no_blocks, why_no_patching)
 
 
 def _run(job: PairJob, progress: bool) -> PairOutcome:
@@ -223,17 +207,13 @@ def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
                 models[checkpoint] = model
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
             reason = f"the models cannot be loaded together, with hooks that write ({error_line(error)})"
-            return PairOutcome(reason, reason, reason)
+            return PairOutcome(reason, reason)
         reason = _reason(*models.values())
-        outcome = PairOutcome(reason, reason)
-        if job.in_blocks and not reason:
+        if reason:
+            return PairOutcome(reason, reason)
+        if job.in_blocks:
             save_block_rows(models, job.in_blocks, job.config, job.rows, progress=progress)
-        if job.patched and not reason:
-            outcome = _patch(job, models, progress)
-        if job.repeated:
-            roles, why_no_roles = measured_roles(models, job.repeated)
-            outcome = replace(outcome, roles=roles, why_no_roles=why_no_roles)
-        return outcome
+        return _patch(job, models, progress) if job.patched else PairOutcome()
 
 
 def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: bool) -> PairOutcome:

@@ -24,15 +24,13 @@ def cost_of(inputs: Inputs, config: CompareConfig) -> Cost:
 
 
 def _forward_seconds(inputs: Inputs, config: CompareConfig) -> float:
-    """Return the time of saving hidden states, of what blocks add, roles, and patching each block of the base."""
+    """Return the time of saving hidden states, of what blocks add, and patching each block of the base."""
     seconds = 0.0
     for checkpoint, sizes in inputs.sizes.items():
         positions = sum(batch.tokens.numel() for batch in inputs.batches_of(checkpoint.task))
         seconds += forward_seconds(config, sizes, positions)
         if checkpoint.task is None:
             seconds += config.blocks * forward_seconds(config, sizes, positions)
-            repeated = sum(batch.tokens.numel() for batch in inputs.repeated)
-            seconds += forward_seconds(config, sizes, repeated)
     n_prompts = sum(map(len, inputs.batches))
     n_patched = min(config.n_patched * len(inputs.tasks), n_prompts)
     base = inputs.sizes[inputs.checkpoints[0]]

@@ -25,7 +25,6 @@ from mechclust.report.panel import Panel
 from mechclust.report.style import BLUE, CHANCE, COLORS, ORANGE, SOFT, TEXT, styled
 from mechclust.report.subplots import subplots
 from probes import ProbeResult
-from probes.head_roles import LEAST_EXCESS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +53,6 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         _cka_panel(result, tables),
         *_block_panels(result, tables),
         _change_panel(result, tables["tasks"]),
-        *_role_panels(result, tables),
         *_control_panels(result, tables),
         *_cluster_panels(result, tables),
         *_opinion_panels(result, tables["compare"]),
@@ -265,37 +263,6 @@ def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         what = "Debiased CKA of the controls with the tuned and with the base model"
     caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
     yield Panel("clusters", clusters_figure(tables["clusters_by_layer"], list(tables["clusters"]["cluster"])), caption)
-
-
-def _role_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield the attention of every head to the tokens of each role, in the tuned against the base model."""
-    if not result.roles:
-        return
-    figure, (axis,) = subplots(1, size=(5.2, 4.6))
-    base, tuned = (result.roles[model]["excess"][..., :-1].flatten() for model in ("base", "tuned"))
-    axis.plot(base, tuned, ".", color=_GREY, ms=4)
-    axis.axline((0, 0), slope=1, color=SOFT, lw=0.8)
-    for draw in (axis.axvline, axis.axhline):
-        draw(LEAST_EXCESS, color=SOFT, ls=":", lw=1)
-    changed = tables["head_roles"].query("changed")
-    ends = {}
-    for model in ("base", "tuned"):
-        value, low, high = (changed[f"{model}_{name}"] for name in ("excess", "excess_low", "excess_high"))
-        ends[model] = [value - low, high - value]
-    x = changed["base_excess"]
-    y = changed["tuned_excess"]
-    axis.errorbar(x, y, ends["tuned"], ends["base"], fmt="o", color=ORANGE, ms=4, lw=1)
-    for row in changed.itertuples():
-        place = (row.base_excess, row.tuned_excess)
-        axis.annotate(f"{row.name} {row.role}", place, fontsize=8, xytext=(5, 4), textcoords="offset points")
-    axis.set(xlabel="base: attention above chance", ylabel="tuned: attention above chance")
-    yield Panel(
-        "roles_of_heads",
-        figure,
-        "Attention of every head to the tokens of each role (but local), less chance, on repeated random tokens. On "
-        "the line: the same in both models. Named, with 95% intervals over sequences: heads whose role changed, and "
-        "the role that changed most. Dotted: the least that a role needs.",
-    )
 
 
 def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel]:

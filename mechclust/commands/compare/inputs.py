@@ -15,7 +15,6 @@ from torch import Tensor
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.compare.roles import role_sequences
 from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_clusters
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
@@ -52,7 +51,6 @@ class Inputs:
         clusters: clusters of the tasks.
         families: of the base and of the tuned model if they differ, or else empty.
         sizes: of the models.
-        repeated: sequences of repeated random tokens, none if roles of heads are not compared.
     """
 
     checkpoints: Sequence[Checkpoint]
@@ -65,7 +63,6 @@ class Inputs:
     clusters: ClustersOfTasks = ClustersOfTasks()
     families: tuple[str, ...] = ()
     sizes: Mapping[Checkpoint, Sizes] = field(default_factory=dict)
-    repeated: Sequence[Batch] = ()
 
     def of_task(self) -> dict[str, Int[Tensor, "_"]]:
         """Return the indices of each task's prompts."""
@@ -129,10 +126,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     first, template = (tokenizers[model] for model in checkpoints[:2])
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
     families = _families(*(sizes[model].family for model in checkpoints[:2]))
-    repeated = role_sequences(first, sizes[checkpoints[0]], config) if config.n_role_sequences else []
-    inputs = Inputs(
-        checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, families, sizes, repeated
-    )
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, families, sizes)
     _check_memory(inputs, sizes, config)
     _check_disk(inputs, sizes, out)
     return inputs

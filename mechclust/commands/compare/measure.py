@@ -33,9 +33,8 @@ def compare_models(
     """Measure CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
     One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. Then, unless
-    ``config.blocks`` is off and ``config.n_patched`` and ``config.n_role_sequences`` are 0, both are in memory. This
-    measures each block's addition to the base's residual stream, the effect of patching the tuned model's residual
-    stream into the base, and the roles of heads. A second
+    ``config.blocks`` is off and ``config.n_patched`` is 0, both are in memory. This measures each block's addition to
+    the base's residual stream, and the effect of patching the tuned model's residual stream into the base. A second
     call with the same arguments resumes an interrupted one, and does not repeat finished measurements. With
     ``config.workers`` or a Ray cluster, the models, and then the layers, are spread over several processes. The results
     do not depend on that.
@@ -109,8 +108,6 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
         patching=together.patching,
         why_no_blocks=together.why_no_blocks,
         why_no_patching=together.why_no_patching,
-        roles=together.roles,
-        why_no_roles=together.why_no_roles,
         tokenization=inputs.tokenization,
         planes=prompt_planes(pair, inputs, config.map_prompts, progress=progress),
     )

@@ -48,8 +48,6 @@ class Measurements:
     blocks_distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     why_no_blocks: str = ""
     why_no_patching: str = ""
-    roles: Mapping[str, ProbeResult] = field(default_factory=dict)
-    why_no_roles: str = ""
     tokenization: Mapping[str, Any] = field(default_factory=dict)
     planes: PromptPlanes | None = None
 

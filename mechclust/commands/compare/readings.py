@@ -12,7 +12,6 @@ from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
-from mechclust.commands.compare.roles import role_readings
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
@@ -89,7 +88,6 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         *_changed_layers(result),
         *output_readings(result, result.changed_for_a_task | result.changed_only_together),
         *_residual_stream(result),
-        *(role_readings(result.roles, tables["head_roles"]) if result.roles else []),
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),
         *lacking,
@@ -330,7 +328,6 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         "2022, arXiv 2210.16156).",
         *_how_judged(result),
         *how_patched(result),
-        *_how_roles_changed(result),
         *_sample_sizes(result),
         *_not_measured(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
@@ -352,19 +349,6 @@ def _how_judged(result: Measurements) -> Iterator[str]:
             "Which layers changed is decided by the residual stream, in which later layers inherit change. What each "
             f"block adds to the same input was not compared: {result.why_no_blocks}."
         )
-
-
-def _how_roles_changed(result: Measurements) -> Iterator[str]:
-    """Yield how roles of heads were compared, or why not."""
-    if result.roles:
-        yield (
-            f"Roles of heads are those of mechclust heads, on {result.roles['base'].metadata['n']} sequences of "
-            "repeated random tokens, without permutations. A head's role changed if it differs, and the 95% intervals "
-            "over sequences of its attention above chance to the tokens of either role do not overlap. Random tokens "
-            "are no prompts: a head may have changed its role in text alone."
-        )
-    elif result.why_no_roles and result.diagonal:
-        yield f"Roles of heads were not compared: {result.why_no_roles}."
 
 
 def _sample_sizes(result: Measurements) -> Iterator[str]:

@@ -54,8 +54,6 @@ class CompareResult(Measurements, MeasuredResult):
         blocks_distinct: this number for the blocks' additions.
         why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
         why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
-        roles: ``HeadRoles`` of ``"base"`` and ``"tuned"`` on repeated random tokens, or none.
-        why_no_roles: why ``roles`` were not measured, or ``""`` if they were.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
         planes: coordinates of prompts in each layer's plane, or ``None``. ``planes.html()`` is the report's map.
 
@@ -178,7 +176,6 @@ class CompareResult(Measurements, MeasuredResult):
         others = {"blocks": self.blocks, "patching": self.patching, "n_dims": self.n_dims, "purity": self.purity}
         others["best_pair"] = self.best_pair
         measured = {"cka": self.cka, **self.opinions, **{name: x for name, x in others.items() if x is not None}}
-        measured |= {f"roles-{model}": result for model, result in self.roles.items()}
         for task, models in self.controls.items():
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
         return measured

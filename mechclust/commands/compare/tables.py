@@ -10,7 +10,6 @@ from jaxtyping import Shaped
 
 from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.commands.compare.roles import role_table
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ TITLES = {  # in the report's order
     "tasks": "Tasks, the most changed first",
     "clusters": "Clusters of tasks, the most changed first (median, least and most over their tasks)",
     "layers": "Layers, by depth",
-    "head_roles": "Heads with another role",
     "layer_groups": "Layer groups, from the controls",
     "controls": "Controls",
     "clusters_by_layer": "Clusters of tasks by layer",
@@ -263,14 +261,12 @@ def second_opinion_table(result: Measurements, by_task: pd.DataFrame) -> pd.Data
 
 
 def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the existing tables of heads, layer groups, clusters and second opinions, by the name of their file.
+    """Yield the existing tables of layer groups, clusters and second opinions, by the name of their file.
 
     Args:
         result: the measurements.
         tables: ``compare``, ``tasks`` if the models have matching layers, and ``controls`` if there are any.
     """
-    if result.roles:
-        yield "head_roles", role_table(result.roles)
     groups = None if result.groups is None else result.groups.table()
     if groups is not None:
         yield "layer_groups", groups

@@ -26,7 +26,7 @@ def config(prompts):
 @pytest.fixture
 def apart(config):
     """The same, without blocks and patching, for which both models are loaded once more: they take half of a run."""
-    return replace(config, blocks=False, n_patched=0, n_role_sequences=0)
+    return replace(config, blocks=False, n_patched=0)
 
 
 @pytest.fixture
