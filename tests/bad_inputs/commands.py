@@ -34,8 +34,8 @@ N_SETTINGS = 440  # bad settings that are drawn from all
 PROMPTS = "--prompts @in/prompts.jsonl"
 CLUSTERS = f"clusters @in/gpt2 {PROMPTS} --out out --untrained 0 --n-permutations 20 --n-shuffles 3 --n-init 2"
 COMPARE = (
-    f"compare @in/gpt2 @in/tuned {PROMPTS} --out out --min-per-task 6 --n-resamples 20 --n-permutations 5 --no-purity "
-    "--no-rbf --no-top-pc --map-prompts 6"
+    f"compare @in/gpt2 @in/tuned {PROMPTS} --out out --min-per-task 6 --n-resamples 20 --n-permutations 5 --no-top-pc "
+    "--map-prompts 6"
 )
 HISTORY = f"history @in/series {PROMPTS} --out out --n-init 1 --n-permutations 19 --cka-permutations 5 --map-prompts 6"
 TOPICS = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -17,20 +17,8 @@ from mechclust.commands.compare.best_pair import best_pair_part
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.layers import layers_that_fit
 from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, remove_others
-from mechclust.commands.sampling import drawn_of_each
 from mechclust.report.text import GIB
-from probes import (
-    CKA,
-    RBFCKA,
-    NDims,
-    NeighbourPurity,
-    Probe,
-    ProbeResult,
-    RowStore,
-    residual,
-    resolve,
-    run_stores,
-)
+from probes import CKA, NDims, Probe, ProbeResult, RowStore, residual, resolve, run_stores
 from probes.engine.sites import Selector
 
 ALL = "(all)"
@@ -42,28 +30,6 @@ _OF_ALL_PROMPTS_TOO = ("cka", "blocks", "n_dims")
 
 PromptsOf = Mapping[str, Int[Tensor, "_"]]
 """Indices of prompts, by task."""
-
-
-class SecondOpinion(NamedTuple):
-    """A measure of the layer pairs of CKA, over the prompts of each task.
-
-    Attributes:
-        column: its column in tables.
-        measure: its name in the probe's result.
-        description: for notes and captions.
-    """
-
-    column: str
-    measure: str
-    description: str
-
-
-SECOND_OPINIONS: Mapping[str, SecondOpinion] = {  # by attribute of the result
-    "rbf": SecondOpinion("rbf_cka", "debiased_rbf_cka", "with Gaussian kernels (debiased)"),
-    "without_top_pc": SecondOpinion(
-        "without_top_pc", "debiased_cka", "debiased CKA without the largest principal component of each side"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -138,19 +104,11 @@ def _pair_parts(
     layers: Selector, rows: SavedRows, config: CompareConfig, folder: Path
 ) -> Iterator[tuple[str, MeasurementPart]]:
     """Yield the parts of all measures of base and tuned model at these layers."""
-    for measure, (probe, most) in _probes(layers, rows, config).items():
-        of_task = drawn_of_each(rows.of_task, most)
-        pair = rows.pair
-        run: RunOnStores = run_stores
-        arrays = [*rows.of_task.values()]
-        if measure in SECOND_OPINIONS:
-            run = partial(_run_by_task, of_task)
-            arrays += of_task.values()
-        elif of_task is not rows.of_task:
-            sample = torch.cat([*of_task.values()])
-            pair = {name: store.select(sample) for name, store in pair.items()}
-        settings = ["", list(rows.of_task)]
-        yield measure, probe_part(folder, measure, probe, pair, settings=settings, arrays=arrays, run=run)
+    settings = ["", list(rows.of_task)]
+    arrays = [*rows.of_task.values()]
+    for measure, probe in _probes(layers, rows, config).items():
+        run: RunOnStores = partial(_run_by_task, rows.of_task) if measure == "without_top_pc" else run_stores
+        yield measure, probe_part(folder, measure, probe, rows.pair, settings=settings, arrays=arrays, run=run)
 
 
 def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
@@ -195,31 +153,15 @@ def _control_parts(
             yield task, model, probe_part(folder, f"control-{model}", probe, stores, settings=settings, arrays=arrays)
 
 
-def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[str, tuple[Probe, int | None]]:
-    """Return the requested probes, each with the most prompts of a task that it is given."""
+def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[str, Probe]:
+    """Return the requested probes."""
     options: dict[str, Any] = {"readout": config.readout, "max_memory": config.max_memory}
-    probes: dict[str, tuple[Probe, int | None]] = {"cka": (_cka(layers, config, rows), None)}
-    if config.n_dims:
-        probes["n_dims"] = NDims(layers, label="task", **options), config.n_dims_prompts
-    if config.purity:
-        k = min(10, len(rows.pair["tuned"]) - _largest_unit(rows, config))
-        options_of_purity = options | {"k": k, "max_rows": config.purity_prompts, "units": config.unit_label}
-        probes["purity"] = NeighbourPurity(layers, label="task", **options_of_purity), None
-    if rows.same_layers and config.rbf:
-        probes["rbf"] = RBFCKA(layers, **options), config.rbf_prompts
+    probes: dict[str, Probe] = {"cka": _cka(layers, config, rows)}
+    if config.n_dims and rows.controls:  # only layer groups use it
+        probes["n_dims"] = NDims(layers, label="task", **options)
     if rows.same_layers and config.top_pc:
-        without_top = CKA(layers, **options, form="rows", remove_top=1, units=config.unit_label)
-        probes["without_top_pc"] = without_top, config.top_pc_prompts
+        probes["without_top_pc"] = CKA(layers, **options, form="rows", remove_top=1, units=config.unit_label)
     return probes
-
-
-def _largest_unit(rows: SavedRows, config: CompareConfig) -> int:
-    """Return the number of prompts of the largest unit."""
-    if config.unit_label is None:
-        return 1
-    store = rows.pair["tuned"]
-    (units,) = store.take(store.index, [f"labels/{config.unit_label}"]).values()
-    return int(units.bincount().max())
 
 
 def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:

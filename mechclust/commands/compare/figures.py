@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.group_figures import (
-    MODEL_COLORS,
     clusters_figure,
     controls_figure,
     draw_band,
@@ -22,9 +20,8 @@ from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.axes import layer_axis
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
-from mechclust.report.style import BLUE, CHANCE, COLORS, ORANGE, SOFT, TEXT, styled
+from mechclust.report.style import CHANCE, COLORS, SOFT, TEXT, styled
 from mechclust.report.subplots import subplots
-from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +32,6 @@ MAX_COLORED_TASKS = 7
 _GREY = "#bbbbbb"
 _BLOCK_COLUMNS = ("block_cka", "block_low", "block_high")
 _RESIDUAL_COLUMNS = ("debiased_cka", "low", "high")
-_OPINION_STYLES = ((BLUE, "s"), (ORANGE, "^"))
 
 
 @styled()
@@ -47,7 +43,7 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         tables: as ``CompareResult.tables``.
     """
     if not result.diagonal:
-        return [_all_pairs_panel(result), *_model_panels(result)]
+        return [_all_pairs_panel(result)]
     return [
         *_output_panels(result, tables),
         _cka_panel(result, tables),
@@ -55,8 +51,6 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         _change_panel(result, tables["tasks"]),
         *_control_panels(result, tables),
         *_cluster_panels(result, tables),
-        *_opinion_panels(result, tables["compare"]),
-        *_model_panels(result),
     ]
 
 
@@ -263,59 +257,6 @@ def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         what = "Debiased CKA of the controls with the tuned and with the base model"
     caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
     yield Panel("clusters", clusters_figure(tables["clusters_by_layer"], list(tables["clusters"]["cluster"])), caption)
-
-
-def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel]:
-    if not result.opinions:
-        return
-    of_tasks = table[table["task"] != ALL].groupby("layer")
-    figure, (axis,) = subplots(1, size=(9, 3.8))
-    opinions = [SECOND_OPINIONS[name] for name in result.opinions]
-    columns = ["debiased_cka", *(opinion.column for opinion in opinions)]
-    styles = ((TEXT, "o"), *_OPINION_STYLES)[: len(columns)]
-    for column, (color, marker) in zip(columns, styles, strict=True):
-        low, middle, high = (of_tasks[column].quantile(share) for share in (0.25, 0.5, 0.75))
-        draw_band(axis, middle, low, high, color, label=column, marker=marker, ms=4)
-    axis.set(ylabel="tuned with base, median over tasks", ylim=(None, 1.03))
-    layer_axis(axis)
-    axis.legend(frameon=False)
-    descriptions = "; ".join(f"{opinion.column}: {opinion.description}" for opinion in opinions)
-    caption = f"Second opinions next to debiased CKA by layer (median over tasks, band: quartiles): {descriptions}."
-    yield Panel("second_opinions", figure, caption)
-
-
-def _model_panels(result: Measurements) -> Iterator[Panel]:
-    """Yield dimensions and neighbour purity of each model, if requested."""
-    descriptions = {}
-    if result.n_dims is not None:
-        descriptions["dimensions"] = "dimensions that hold 99% of the variance over all prompts"
-    if result.purity is not None:
-        neighbours = "share of a prompt's ten nearest neighbours that are of its own task"
-        descriptions["purity"] = f"{neighbours} (dotted: by chance)"
-    if not descriptions:
-        return
-    figure, axes = subplots(len(descriptions), size=(4.5, 3.4))
-    if result.n_dims is not None:
-        _plot_models(axes[0], result.n_dims, result.n_dims.sel("n_dims", label=ALL).numpy())
-        axes[0].set_ylabel("dimensions for 99% variance")
-        axes[0].set_ylim(bottom=0)
-    if result.purity is not None:
-        _plot_models(axes[-1], result.purity, result.purity["neighbour_purity"].numpy())
-        axes[-1].axhline(float(result.purity["chance"]), color=SOFT, ls=":")
-        axes[-1].set(ylabel="neighbours of the same task", ylim=(0, 1.04))
-    axes[0].legend(frameon=False)
-    caption = f"Hidden states of each model by layer: {'; and '.join(descriptions.values())}."
-    yield Panel("_and_".join(descriptions), figure, caption)
-
-
-def _plot_models(axis: Axes, result: ProbeResult, values: Float[np.ndarray, "site"]) -> None:
-    """Draw a curve over layers for each model, the base's wider, so that overlaps are visible."""
-    sites = result.coords["site"]
-    for (model, color), lw, ms in zip(MODEL_COLORS.items(), (3, 1.4), (6, 4), strict=True):
-        places = [i for i, site in enumerate(sites) if site.startswith(f"{model}/")]
-        layers = [result.layers[sites[i]] for i in places]
-        axis.plot(layers, values[places], color=color, marker="o", label=model, lw=lw, ms=ms)
-    layer_axis(axis)
 
 
 def _map(name: str) -> Any:

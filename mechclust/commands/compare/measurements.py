@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.control_curves import ControlGroups, control_groups, control_table
 from mechclust.commands.compare.layer_verdict import LayerVerdict
@@ -36,10 +36,8 @@ class Measurements:
     controls: Mapping[str, Mapping[str, ProbeResult]]
     blocks: ProbeResult | None = None
     patching: ProbeResult | None = None
-    rbf: ProbeResult | None = None
     without_top_pc: ProbeResult | None = None
     n_dims: ProbeResult | None = None
-    purity: ProbeResult | None = None
     best_pair: ProbeResult | None = None
     clusters: ClustersOfTasks = ClustersOfTasks()
     families: tuple[str, ...] = ()
@@ -55,12 +53,6 @@ class Measurements:
     def diagonal(self) -> bool:
         """Return whether each layer was compared with the other model's layer at this position."""
         return "other_site" not in self.cka.coords
-
-    @property
-    def opinions(self) -> dict[str, ProbeResult]:
-        """The requested second opinions, by name."""
-        results = {name: getattr(self, name) for name in SECOND_OPINIONS}
-        return {name: result for name, result in results.items() if result is not None}
 
     @property
     def layer_numbers(self) -> list[int]:

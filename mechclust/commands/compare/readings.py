@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
@@ -78,7 +78,7 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         tables: as ``CompareResult.tables``.
     """
     lacking = list(_what_is_unknown(result, tables["compare"]))
-    opinions = list(_second_opinions(result, tables["compare"]))
+    opinions = list(_second_opinion(result, tables["compare"]))
     if not result.diagonal:
         return [*_most_similar_layers(result, tables["compare"]), *lacking]
     if result.families:
@@ -270,20 +270,19 @@ def _layer_groups(result: Measurements) -> Iterator[Reading]:
     )
 
 
-def _second_opinions(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
-    """Yield where each second opinion differs most from debiased CKA."""
-    for name, opinion in result.opinions.items():
-        column, _, description = SECOND_OPINIONS[name]
-        difference = (table[column] - table["debiased_cka"]).abs()
-        if difference.notna().any():
-            row = table.loc[difference.idxmax()]
-            n = int(opinion["n"].max())
-            yield Reading(
-                f"Second opinion {column}",
-                f"{row[column]:z.2f}, debiased_cka {row['debiased_cka']:z.2f}",
-                f"layer {row['layer']}, {shortened(row['task'])}",
-                verdict=f"Here it differs most. Measure: {description}. Prompts per task: at most {n:,}.",
-            )
+def _second_opinion(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
+    """Yield where CKA without the largest principal component differs most from debiased CKA."""
+    if result.without_top_pc is None:
+        return
+    difference = (table["without_top_pc"] - table["debiased_cka"]).abs()
+    if difference.notna().any():
+        row = table.loc[difference.idxmax()]
+        yield Reading(
+            "Second opinion without_top_pc",
+            f"{row['without_top_pc']:z.2f}, debiased_cka {row['debiased_cka']:z.2f}",
+            f"layer {row['layer']}, {shortened(row['task'])}",
+            verdict="Here it differs most. Measure: debiased CKA without the largest principal component of each side.",
+        )
 
 
 def _most_similar_layers(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
@@ -328,7 +327,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         "2022, arXiv 2210.16156).",
         *_how_judged(result),
         *how_patched(result),
-        *_sample_sizes(result),
+        *_search_size(result),
         *_not_measured(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
         "prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random.",
@@ -351,27 +350,17 @@ def _how_judged(result: Measurements) -> Iterator[str]:
         )
 
 
-def _sample_sizes(result: Measurements) -> Iterator[str]:
-    """Yield how many prompts the measures with a cap used."""
-    n = int(result.cka["n"][0])
-    if result.opinions:
-        yield "Prompts of second opinions are chosen by their position in the file."
+def _search_size(result: Measurements) -> Iterator[str]:
+    """Yield how many prompts the search for the most similar layers used."""
     if result.best_pair is not None:
         most = int(result.best_pair["n"].max())
         yield f"The most similar base layers were searched with at most {most:,} prompts of each label."
-    if result.n_dims is not None:
-        n_dims = int(result.n_dims["n"][0])
-        yield f"Dimensions are of {n_dims:,} of {n:,} prompts, chosen by their position in the file."
-    if result.purity is not None:
-        queries = min(n, result.purity.metadata.get("n_asked", n))
-        yield f"Nearest neighbours were found for {queries:,} prompts, among all of them."
 
 
 def _not_measured(result: Measurements) -> Iterator[str]:
     """Yield the requests that need matching layers in both models."""
     config = result.config
-    requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--rbf": config.rbf}
-    requested["--top-pc"] = config.top_pc
+    requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--top-pc": config.top_pc}
     requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
     names = [name for name, wanted in requested.items() if wanted]
     if names and not result.diagonal:

@@ -41,10 +41,8 @@ class CompareResult(Measurements, MeasuredResult):
             decides which layers changed, except the embedding.
         patching: how much of the difference between the models' outputs patching restores, see ``patching_result``, or
             ``None``. It shows which layers matter to the output.
-        rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
-        n_dims: ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
-        purity: ``NeighbourPurity`` with the sites of ``n_dims``, or ``None``.
+        n_dims: with controls, ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
         best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
         clusters: clusters of the tasks.
         families: of the base and of the tuned model, if they differ, so that neither was tuned from the other.
@@ -104,10 +102,9 @@ class CompareResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and task, and for all prompts together (``"(all)"``).
 
-        The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second
-        opinions that were requested (``rbf_cka``, ``without_top_pc``), ``block_cka, block_low, block_high``,
-        ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and
-        ``change, changed, stands_out``.
+        The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high,
+        without_top_pc, block_cka, block_low, block_high, restored, restored_low, restored_high, rise, rise_low,
+        rise_high, chance_restored, matters, change, changed, stands_out``, as far as they were measured.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
         ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between the additions of corresponding blocks of both
@@ -173,9 +170,9 @@ class CompareResult(Measurements, MeasuredResult):
     @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
-        others = {"blocks": self.blocks, "patching": self.patching, "n_dims": self.n_dims, "purity": self.purity}
-        others["best_pair"] = self.best_pair
-        measured = {"cka": self.cka, **self.opinions, **{name: x for name, x in others.items() if x is not None}}
+        others = {"without_top_pc": self.without_top_pc, "blocks": self.blocks, "patching": self.patching}
+        others |= {"n_dims": self.n_dims, "best_pair": self.best_pair}
+        measured = {"cka": self.cka, **{name: x for name, x in others.items() if x is not None}}
         for task, models in self.controls.items():
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
         return measured

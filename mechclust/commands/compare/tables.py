@@ -1,4 +1,4 @@
-"""Tables of a comparison: by layer and task, task, layer, control, cluster and second opinion."""
+"""Tables of a comparison: by layer and task, task, layer, control and cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.measurements import Measurements
 from probes import ProbeResult
 
@@ -22,7 +21,6 @@ TITLES = {  # in the report's order
     "layer_groups": "Layer groups, from the controls",
     "controls": "Controls",
     "clusters_by_layer": "Clusters of tasks by layer",
-    "second_opinions": "Second opinions by layer",
     "compare": "Every layer and task",
 }
 _MEASURES = {  # by column of the table
@@ -67,9 +65,9 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
         if measure in result.cka.values:
             columns[column] = _column(result.with_base_layer(measure))
     no_value = np.full((len(sites), 1), np.nan)  # of all prompts together
-    for name, opinion in result.opinions.items():
-        column, measure, _ = SECOND_OPINIONS[name]
-        columns[column] = _column(np.hstack([no_value, opinion[measure].double().numpy()]))
+    if result.without_top_pc is not None:
+        without_top = result.without_top_pc["debiased_cka"].double().numpy()
+        columns["without_top_pc"] = _column(np.hstack([no_value, without_top]))
     if result.blocks is not None:
         for column, measure in _BLOCK_MEASURES.items():
             columns[column] = _column(result.block_values(measure).double().numpy())
@@ -231,37 +229,8 @@ def _over_clusters(
     return pd.DataFrame(spread).reset_index()
 
 
-def second_opinion_table(result: Measurements, by_task: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per layer and measure, of debiased CKA and each second opinion.
-
-    The columns are the median, ``least`` and ``most`` over the ``tasks`` that have one there, and ``n_least`` and
-    ``n_most`` prompts of a task. ``differs`` is the median over tasks of the difference from debiased CKA.
-    """
-    import pandas as pd
-
-    counts = {"debiased_cka": result.cka["n"][1:]}
-    counts |= {SECOND_OPINIONS[name].column: opinion["n"] for name, opinion in result.opinions.items()}
-    of_tasks = by_task[by_task["task"] != ALL]
-    tables = []
-    for measure, n in counts.items():
-        differs = of_tasks[measure] - of_tasks["debiased_cka"]
-        groups = of_tasks.assign(differs=differs).groupby(["layer", "site"], sort=False)
-        columns = {
-            "measure": measure,
-            "tasks": groups[measure].count(),
-            "n_least": int(n.min()),
-            "n_most": int(n.max()),
-            "median": groups[measure].median(),
-            "least": groups[measure].min(),
-            "most": groups[measure].max(),
-            "differs": groups["differs"].median(),
-        }
-        tables.append(pd.DataFrame(columns).reset_index())
-    return pd.concat(tables).sort_values("layer", kind="stable", ignore_index=True)
-
-
 def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the existing tables of layer groups, clusters and second opinions, by the name of their file.
+    """Yield the existing tables of layer groups and clusters, by the name of their file.
 
     Args:
         result: the measurements.
@@ -273,5 +242,3 @@ def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> 
     if result.diagonal and result.clusters.seen_tasks:
         yield "clusters", cluster_table(result, tables["tasks"])
         yield "clusters_by_layer", cluster_layer_table(result, tables["compare"], tables.get("controls"))
-    if result.opinions:
-        yield "second_opinions", second_opinion_table(result, tables["compare"])

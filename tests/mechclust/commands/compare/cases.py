@@ -57,6 +57,6 @@ def found(change, low, high, *, tasks=None, together=None, n=None, distinct=None
         {"d": {f"{model}/{site}": 16 for model in ("tuned", "base") for site in sites}},
     )
     return CompareResult(
-        base="base", tuned="tuned", config=CompareConfig(Path("prompts.jsonl")), tasks=tasks, cka=cka, rbf=None,
-        n_dims=cka, purity=cka, controls=controls or {}, distinct=distinct or {},
+        base="base", tuned="tuned", config=CompareConfig(Path("prompts.jsonl")), tasks=tasks, cka=cka,
+        controls=controls or {}, distinct=distinct or {},
     )  # fmt: skip

@@ -20,7 +20,7 @@ def prompts(tmp_path):
 
 @pytest.fixture
 def config(prompts):
-    return CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, rbf=False, tokens_per_batch=24)
+    return CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, tokens_per_batch=24)
 
 
 @pytest.fixture

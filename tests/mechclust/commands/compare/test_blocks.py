@@ -41,7 +41,7 @@ def planted(write_checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings(measured):
-    off = {"rbf": False, "top_pc": False, "n_dims": False, "purity": False, "n_patched": 0}
+    off = {"top_pc": False, "n_patched": 0}
     return replace(measured.config, n_permutations=9, **off)
 
 
@@ -133,7 +133,7 @@ class TestPlanted:
 
 class TestPrompts:
     def test_at_most_so_many_of_a_task(self, planted, settings, tmp_path):
-        """They are drawn as those of second opinions are."""
+        """They are drawn by a hash of their index."""
         result = compare_models(*map(str, planted), replace(settings, blocks_prompts=8), tmp_path)
         assert result.blocks["n"].tolist() == [24, 8, 8, 8]
         assert result.cka["n"].tolist() == [36, 12, 12, 12]

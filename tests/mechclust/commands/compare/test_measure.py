@@ -17,7 +17,7 @@ from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.commands.layers import layers_bytes
 from mechclust.models import load_pretrained
-from probes import CKA, RBFCKA, RowStore, mean, run
+from probes import CKA, RowStore, mean, run
 from tasks import InputError, LabelledPrompts
 from tests.mechclust.commands.compare.cases import TASKS, records, write_prompts
 from tests.mechclust.commands.hook_columns import check_report
@@ -30,14 +30,12 @@ class TestMeasure:
         for measure in ("cka", "debiased_cka", "debiased_cka_low", "debiased_cka_null_high"):
             torch.testing.assert_close(measured.cka[measure], expected[measure], rtol=0, atol=1e-5, equal_nan=True)
         assert measured.cka["n"].tolist() == [36, 12, 12, 12]
-        rbf = together(RBFCKA(label="task"))["debiased_rbf_cka"][:, 1:]
-        torch.testing.assert_close(measured.rbf["debiased_rbf_cka"], rbf, rtol=0, atol=1e-5, equal_nan=True)
 
     def test_table(self, measured):
         table = measured.to_dataframe()
         assert list(table.columns) == [
             "layer", "site", "task", "n", "d_tuned", "d_base", "cka", "debiased_cka", "low", "high", "null_high",
-            "rbf_cka", "without_top_pc", "block_cka", "block_low", "block_high", "restored", "restored_low",
+            "without_top_pc", "block_cka", "block_low", "block_high", "restored", "restored_low",
             "restored_high", "rise", "rise_low", "rise_high", "chance_restored", "matters", "change", "changed",
             "stands_out",
         ]  # fmt: skip
@@ -140,10 +138,10 @@ class TestMeasure:
         assert "n = 36 prompts of 3 tasks (12 each), hidden state at the last prompt token" in said[0]
         assert any("n is below 10 d for every label: there the biased form" in note for note in said)
         both = measured.to_dataframe().dropna()
-        row = both.loc[(both["rbf_cka"] - both["debiased_cka"]).abs().idxmax()]
-        (opinion,) = (reading for reading in measured.readings if reading.what == "Second opinion rbf_cka")
+        row = both.loc[(both["without_top_pc"] - both["debiased_cka"]).abs().idxmax()]
+        (opinion,) = (reading for reading in measured.readings if reading.what == "Second opinion without_top_pc")
         assert opinion.where == f"layer 2, {row['task']}"
-        assert opinion.value == f"{row['rbf_cka']:.2f}, debiased_cka {row['debiased_cka']:.2f}"
+        assert opinion.value == f"{row['without_top_pc']:.2f}, debiased_cka {row['debiased_cka']:.2f}"
 
     def test_mean_over_tokens(self, gpt2, shaken, config, out, together):
         result = compare_models(str(gpt2), str(shaken), replace(config, position="mean"), out)
@@ -156,7 +154,7 @@ class TestMeasure:
         n, d = 36, 16
         tight = replace(config, max_memory=layers_bytes(2 * [d], 2 * [d], n) / 2**30, tokens_per_batch=40)
         found = compare_models(str(gpt2), str(shaken), tight, out)
-        for name, measure in (("cka", "debiased_cka_low"), ("n_dims", "n_dims")):
+        for name, measure in (("cka", "debiased_cka_low"), ("without_top_pc", "debiased_cka")):
             expected = getattr(measured, name)
             assert getattr(found, name).coords["label"] == expected.coords["label"]
             places = [getattr(found, name).coords["site"].index(site) for site in expected.coords["site"]]
@@ -212,13 +210,13 @@ class TestOtherLayers:
         for asked, names in (
             (
                 replace(layers, clusters=clusters),
-                "--blocks, --n-patched, --rbf, --top-pc and clusters of tasks",
+                "--blocks, --n-patched, --top-pc and clusters of tasks",
             ),
-            (layers, "--blocks, --n-patched, --rbf and --top-pc"),
+            (layers, "--blocks, --n-patched and --top-pc"),
         ):
             said = f"There are no results for {names}: for these the models need to have the same layers."
             assert said in asked.caveats
-        off = {"blocks": False, "n_patched": 0, "rbf": False, "top_pc": False}
+        off = {"blocks": False, "n_patched": 0, "top_pc": False}
         nothing = replace(layers, config=replace(layers.config, **off))
         assert not any("There are no results" in note for note in nothing.caveats)
         refused = r"^the models have different layers, so .*; read to_dataframe\(\)$"

@@ -260,7 +260,7 @@ class TestAdapters:
 
 class TestTokenization:
     def test_it_is_recorded_and_said(self, measured):
-        for result in (measured.cka, measured.rbf, measured.n_dims, measured.purity):
+        for result in (measured.cka, measured.without_top_pc):
             assert result.metadata["tokenization"]["adds"] == "none"
         assert any("; no special tokens are added." in note for note in measured.caveats)
 

@@ -55,7 +55,7 @@ def planted(tuned):
 
 @pytest.fixture(scope="module")
 def settings(measured):
-    off = {"rbf": False, "top_pc": False, "n_dims": False, "purity": False, "map_prompts": 0}
+    off = {"top_pc": False, "map_prompts": 0}
     return replace(measured.config, n_permutations=0, **off)
 
 
