@@ -47,7 +47,6 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
     return [
         *_output_panels(result, tables),
         _cka_panel(result, tables),
-        *_block_panels(result, tables),
         _change_panel(result, tables["tasks"]),
         *_control_panels(result, tables),
         *_cluster_panels(result, tables),
@@ -90,40 +89,18 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
     )
 
 
-def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield how much each block changed, next to the residual stream's change after it, if patching was not done."""
-    if result.blocks is None or result.patching is not None:
-        return
-    figure, axes = subplots(2, size=(4.5, 3.6))
-    _draw_changes(axes[0], tables, _BLOCK_COLUMNS)
-    _draw_changes(axes[1], tables, _RESIDUAL_COLUMNS)
-    bottoms, tops = zip(*(axis.get_ylim() for axis in axes), strict=True)
-    for axis, title in zip(axes, ("what the block adds", "residual stream after it"), strict=True):
-        axis.axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
-        axis.set_title(title, fontsize=10)
-        ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
-        axis.set(xlim=ends, ylim=(min(bottoms), max(tops)))
-    axes[0].set_ylabel("1 - debiased CKA, tuned with base")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    yield Panel(
-        "changed_blocks",
-        figure,
-        "Left: 1 - debiased CKA between what each block of the tuned and of the base model adds to the base's hidden "
-        "states, which decides which layers changed. Right: the same of the residual stream, in which later layers "
-        "inherit change. One line per task with its 95% interval over prompts. Dotted: the tolerance.",
-    )
-
-
 def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     """Yield how much each layer changed, next to how much patching it restores of the output."""
     if result.patching is None:
         return
     figure, axes = subplots(2, size=(4.5, 3.6))
     columns = _RESIDUAL_COLUMNS if result.blocks is None else _BLOCK_COLUMNS
-    _draw_changes(axes[0], tables, columns)
+    value, low, high = columns
+    changes = tables["compare"].assign(**{column: 1 - tables["compare"][column] for column in columns})
+    _draw_tasks(axes[0], {**tables, "compare": changes}, (value, high, low))
     axes[0].axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
-    changes = "the residual stream changed" if result.blocks is None else "the block changed"
-    axes[0].set(title=f"how much {changes}", ylabel="1 - debiased CKA, tuned with base")
+    changed = "the residual stream changed" if result.blocks is None else "the block changed"
+    axes[0].set(title=f"how much {changed}", ylabel="1 - debiased CKA, tuned with base")
     _draw_tasks(axes[1], tables, ("restored", "restored_low", "restored_high"))
     together = tables["compare"][tables["compare"]["task"] == ALL]
     axes[1].plot(together["layer"], together["restored"], color=TEXT, ls="--", lw=1.3, label="all prompts together")
@@ -143,13 +120,6 @@ def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         "tuned model. Dotted: chance, the stream of another prompt of the task (it may lie below the figure). One line "
         "per task with its 95% interval over prompts.",
     )
-
-
-def _draw_changes(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
-    """Draw 1 - CKA of each task by layer with its interval, from the columns of CKA and of its interval's ends."""
-    changes = tables["compare"].assign(**{column: 1 - tables["compare"][column] for column in columns})
-    value, low, high = columns
-    _draw_tasks(axis, {**tables, "compare": changes}, (value, high, low))
 
 
 def _draw_tasks(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
