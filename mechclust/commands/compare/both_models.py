@@ -107,7 +107,7 @@ def measure_together(
         folder: gets the measurements.
         progress: show progress bars, and the cost of patching.
     """
-    reason = _reason_before_loading(inputs, rows, config)
+    reason = _reason_before_loading(inputs, config)
     why_no_blocks = reason if config.blocks else "--no-blocks was given"
     why_no_patching = reason if config.n_patched else "--n-patched 0 was given"
     in_blocks = drawn_of_each(rows.of_task, config.blocks_prompts)
@@ -143,11 +143,9 @@ def _run(job: PairJob, progress: bool) -> PairOutcome:
     return outcome
 
 
-def _reason_before_loading(inputs: Inputs, rows: SavedRows, config: CompareConfig) -> str:
+def _reason_before_loading(inputs: Inputs, config: CompareConfig) -> str:
     """Return why the models cannot be measured together, as far as it is known without weights."""
     base, tuned, *_ = inputs.checkpoints
-    if not rows.same_layers:
-        return "the models have different layers"
     if inputs.families:
         return "the models are of different families"
     by_name = not base.model.in_memory and not tuned.model.in_memory

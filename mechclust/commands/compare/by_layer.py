@@ -9,11 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechclust.commands.compare.best_pair import best_pair_part
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.layers import layers_that_fit
 from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, remove_others
@@ -45,11 +43,6 @@ class SavedRows:
     pair: Mapping[str, RowStore]
     controls: Mapping[str, RowStore]
     of_task: PromptsOf
-
-    @property
-    def same_layers(self) -> bool:
-        """Return whether base and tuned model have matching layers."""
-        return self.pair["tuned"].sites == self.pair["base"].sites
 
 
 def results_by_layer(
@@ -84,9 +77,6 @@ def results_by_layer(
             parts.setdefault((task, model), []).append(part)
     if blocks is not None:
         parts["", "blocks"] = [_blocks_part(layers, blocks, config, kept) for layers in _layers_at_once(blocks, config)]
-    if not rows.same_layers and config.n_permutations:
-        labels = {ALL: torch.cat([*rows.of_task.values()]), **rows.of_task}
-        parts["", "best_pair"] = [best_pair_part(*label, config, rows.pair, kept) for label in labels.items()]
     title = "comparing layers"
     results = merged_results(parts, config, folder, title, metadata=metadata, progress=progress)
     remove_others(kept, {part.path for part in chain.from_iterable(parts.values())})
@@ -117,20 +107,25 @@ def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, fol
     return probe_part(
         folder,
         "blocks",
-        _cka(layers, config, blocks),
+        _cka(layers, config),
         blocks.pair,
         settings=settings,
         arrays=blocks.of_task.values(),
     )
 
 
-def _cka(layers: Selector, config: CompareConfig, rows: SavedRows) -> CKA:
-    """Return CKA of base and tuned model, layer by layer if their layers match, or of every two layers."""
-    options: dict[str, Any] = {"pairs": "all", "form": "rows"}
-    if rows.same_layers:
-        options = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations}
-        options |= {"seed": config.seed, "units": config.unit_label}
-    return CKA(layers, label="task", readout=config.readout, max_memory=config.max_memory, **options)
+def _cka(layers: Selector, config: CompareConfig) -> CKA:
+    """Return CKA of base and tuned model, layer by layer."""
+    return CKA(
+        layers,
+        config.readout,
+        label="task",
+        units=config.unit_label,
+        n_resamples=config.n_resamples,
+        n_permutations=config.n_permutations,
+        seed=config.seed,
+        max_memory=config.max_memory,
+    )
 
 
 def _control_parts(
@@ -156,18 +151,16 @@ def _control_parts(
 def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[str, Probe]:
     """Return the requested probes."""
     options: dict[str, Any] = {"readout": config.readout, "max_memory": config.max_memory}
-    probes: dict[str, Probe] = {"cka": _cka(layers, config, rows)}
+    probes: dict[str, Probe] = {"cka": _cka(layers, config)}
     if config.n_dims and rows.controls:  # only layer groups use it
         probes["n_dims"] = NDims(layers, label="task", **options)
-    if rows.same_layers and config.top_pc:
+    if config.top_pc:
         probes["without_top_pc"] = CKA(layers, **options, form="rows", remove_top=1, units=config.unit_label)
     return probes
 
 
 def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
-    """Return groups of layers that fit in memory, or one of all layers if every layer is compared with every other."""
-    if not rows.same_layers:
-        return [residual()]
+    """Return groups of layers that fit in memory."""
     tuned = rows.pair["tuned"]
     layers = [site.layer for site in resolve(tuned, residual()) if site.name in tuned.sites]
     groups = layers_that_fit(
@@ -208,16 +201,15 @@ def count_distinct(cka: ProbeResult, rows: SavedRows) -> dict[tuple[str, str], i
         By site and label.
     """
     values = cka["debiased_cka"]
-    undefined = values.isnan() if values.ndim == 2 else values.isnan().all(dim=1)
+    undefined = values.isnan()
     if "debiased_cka_low" in cka.values:
         undefined |= cka["debiased_cka_low"].isnan()
-    stores = rows.pair.values() if values.ndim == 2 else [rows.pair["tuned"]]
     counts: dict[tuple[str, str], int] = {}
     for i, k in undefined.nonzero().tolist():
         site = cka.coords["site"][i]
         label = cka.coords["label"][k]
         index = None if label == ALL else rows.of_task[label]
-        counts[site, label] = min(_count_rows(store, site, index) for store in stores)
+        counts[site, label] = min(_count_rows(store, site, index) for store in rows.pair.values())
     return counts
 
 

@@ -11,8 +11,6 @@ def cost_of(inputs: Inputs, config: CompareConfig) -> Cost:
     """Return the time of forward passes, pairings and half-samples; without the sizes of a model, nothing of it."""
     base, tuned = (inputs.sizes[checkpoint] for checkpoint in inputs.checkpoints[:2])
     n_layers = 1 + (base.n_layers or 0)
-    if base.n_layers != tuned.n_layers or base.d_model != tuned.d_model:
-        n_layers *= 1 + (tuned.n_layers or 0)  # every layer is compared with every other
     width = max(base.d_model or 1, tuned.d_model or 1)
     n_of_task = {task: len(index) for task, index in inputs.of_task().items()}
     labels = [sum(n_of_task.values()), *n_of_task.values()]

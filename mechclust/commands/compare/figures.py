@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -42,8 +42,6 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         result: the measurements.
         tables: as ``CompareResult.tables``.
     """
-    if not result.diagonal:
-        return [_all_pairs_panel(result)]
     return [
         *_output_panels(result, tables),
         _cka_panel(result, tables),
@@ -142,7 +140,8 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
     width = 3.4 + 0.36 * len(result.layer_numbers) + 0.06 * max(map(len, names))
     figure, (axis,) = subplots(1, size=(min(14.0, width), 1.3 + 0.3 * len(names)), grid=None)
     top = max(0.1, min(1.0, float(np.nanmax(change)))) if np.isfinite(change).any() else 1.0
-    image = axis.imshow(change, cmap=_map("Blues"), vmin=0, vmax=top, aspect="auto", interpolation="none")
+    colors = matplotlib.colormaps["Blues"].with_extremes(bad="#d9dde2")
+    image = axis.imshow(change, cmap=colors, vmin=0, vmax=top, aspect="auto", interpolation="none")
     unchanged = result.known & ~result.changed.filled(False)
     undecided = np.isfinite(result.change) & ~result.known
     for marker, color, edge, mask in (
@@ -165,34 +164,6 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
         "1 - debiased CKA by task and layer, the most changed task first. Dot: the task stands out at that "
         f"layer. Cross: its interval {of_blocks}reaches down to the tolerance. Question mark: a change with no "
         "interval, so neither can be decided. Grey: no CKA.",
-    )
-
-
-def _all_pairs_panel(result: Measurements) -> Panel:
-    labels = result.cka.coords["label"]
-    figure, axes = subplots(len(labels), min(4, len(labels)), size=(3.1, 2.9), grid=None)
-    tuned = result.layer_numbers
-    base = [result.cka.layers[site] for site in result.cka.coords["other_site"]]
-    extent = (base[0] - 0.5, base[-1] + 0.5, tuned[0] - 0.5, tuned[-1] + 0.5)
-    image: Any = None
-    for k, (label, axis) in enumerate(zip(labels, axes, strict=True)):
-        cka = result.cka["debiased_cka"][:, :, k].numpy()
-        image = axis.imshow(cka, cmap=_map("viridis"), vmin=0, vmax=1, origin="lower", extent=extent)
-        if result.best_pair is not None:
-            for i in result.best_pair["elsewhere"][:, k].nonzero()[:, 0].tolist():
-                best = base[int(result.best_pair["best"][i, k])]
-                axis.plot(best, tuned[i], "o", color="white", mec=TEXT, ms=4)
-        axis.set_title("all prompts" if label == ALL else figure_text(label), fontsize=10)
-        axis.set(xlabel="base layer", ylabel="tuned layer")
-        axis.locator_params(integer=True)
-    figure.colorbar(image, ax=axes, label="debiased CKA", shrink=0.8)
-    return Panel(
-        "every_layer_with_every_other",
-        figure,
-        "Debiased CKA of every layer of the tuned model with every layer of the base model, over all prompts and "
-        "for each task. Dot: a tuned layer is more similar to this base layer than to the one at its relative "
-        "depth (p at most .05 for the largest CKA over all base layers, by Holm over the tuned layers, and the 95% "
-        "interval of the difference lies above 0). Grey: no CKA.",
     )
 
 
@@ -227,7 +198,3 @@ def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         what = "Debiased CKA of the controls with the tuned and with the base model"
     caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
     yield Panel("clusters", clusters_figure(tables["clusters_by_layer"], list(tables["clusters"]["cluster"])), caption)
-
-
-def _map(name: str) -> Any:
-    return matplotlib.colormaps[name].with_extremes(bad="#d9dde2")

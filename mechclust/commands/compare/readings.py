@@ -34,17 +34,6 @@ _SAME_INPUT = "Each block was given the base's hidden states, so that it inherit
 
 def headline(result: Measurements, tables: Tables) -> str:
     """Return the conclusion."""
-    if result.families:
-        return (
-            f"The models are of different families ({list_text(result.families)}), so neither was tuned from the "
-            "other: 1 - CKA is a difference between two models here, and no effect of tuning."
-        )
-    if not result.diagonal:
-        return (
-            f"The models have different layers ({len(result.cka.coords['site'])} in the tuned one and "
-            f"{len(result.cka.coords['other_site'])} in the base one, the embedding included): every layer was "
-            "compared with every other, and which layers correspond is left to the reader."
-        )
     if not np.isfinite(result.verdict.change[:, 1:]).any() and not result.changed_together.any():
         unknown = "CKA is undefined at every layer for every task, so it is not known whether a layer changed."
         return f"{unknown}{output_sentence(result)}"
@@ -77,12 +66,6 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         result: the measurements.
         tables: as ``CompareResult.tables``.
     """
-    lacking = list(_what_is_unknown(result, tables["compare"]))
-    opinions = list(_second_opinion(result, tables["compare"]))
-    if not result.diagonal:
-        return [*_most_similar_layers(result, tables["compare"]), *lacking]
-    if result.families:
-        return [*_extremes(tables["layers"]), *lacking, *opinions]
     return [
         *_where_change_begins(result),
         *_changed_layers(result),
@@ -90,11 +73,11 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         *_residual_stream(result),
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),
-        *lacking,
+        *_what_is_unknown(result, tables["compare"]),
         *_clusters(result, tables),
         *_controls(result, tables),
         *_layer_groups(result),
-        *opinions,
+        *_second_opinion(result, tables["compare"]),
     ]
 
 
@@ -285,21 +268,6 @@ def _second_opinion(result: Measurements, table: pd.DataFrame) -> Iterator[Readi
         )
 
 
-def _most_similar_layers(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
-    what = "Tuned layers that are more like another base layer than the one at their relative depth"
-    if result.best_pair is None:
-        yield Reading(what, "not tested (--n-permutations 0)")
-        return
-    rows = table[(table["task"] == ALL) & table["elsewhere"]].itertuples()
-    pairs = [f"{row.layer} like {row.base_layer} (CKA {row.debiased_cka:z.2f})" for row in rows]
-    yield Reading(
-        what,
-        ", ".join(pairs) or "none known",
-        "all prompts",
-        verdict="p is at most .05 for the largest CKA over all base layers, by Holm over the tuned layers.",
-    )
-
-
 def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
     """Return the caveats on the numbers.
 
@@ -327,8 +295,6 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         "2022, arXiv 2210.16156).",
         *_how_judged(result),
         *how_patched(result),
-        *_search_size(result),
-        *_not_measured(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
         "prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random.",
     ]
@@ -343,28 +309,11 @@ def _how_judged(result: Measurements) -> Iterator[str]:
             "of both models adds to the base's hidden states; layer 0 by the embedding. Changed position embeddings "
             "alone, and changes after the last block, are seen by patching alone."
         )
-    elif result.why_no_blocks and result.diagonal:
+    elif result.why_no_blocks:
         yield (
             "Which layers changed is decided by the residual stream, in which later layers inherit change. What each "
             f"block adds to the same input was not compared: {result.why_no_blocks}."
         )
-
-
-def _search_size(result: Measurements) -> Iterator[str]:
-    """Yield how many prompts the search for the most similar layers used."""
-    if result.best_pair is not None:
-        most = int(result.best_pair["n"].max())
-        yield f"The most similar base layers were searched with at most {most:,} prompts of each label."
-
-
-def _not_measured(result: Measurements) -> Iterator[str]:
-    """Yield the requests that need matching layers in both models."""
-    config = result.config
-    requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--top-pc": config.top_pc}
-    requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
-    names = [name for name, wanted in requested.items() if wanted]
-    if names and not result.diagonal:
-        yield f"There are no results for {list_text(names)}: for these the models need to have the same layers."
 
 
 def _judged_change(result: Measurements) -> str:
@@ -375,8 +324,6 @@ def _judged_change(result: Measurements) -> str:
 
 def naming_rules(result: Measurements) -> Iterator[str]:
     """Yield how layers and tasks, and layer groups, are named."""
-    if not result.diagonal:
-        return
     common = layers_text(result.ranges_of(result.common[0]))
     yield (
         f"The rule: a layer changed for a task if the 95% interval of {_judged_change(result)} lies above "

@@ -34,8 +34,7 @@ class CompareResult(Measurements, MeasuredResult):
         tuned: name of the tuned model.
         config: the settings.
         tasks: names.
-        cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks. If the
-            models have different layers, the axes are (site, other_site, label), every layer with every other.
+        cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
         blocks: CKA between the additions of each block of both models to the base's residual stream, or ``None``. It
             decides which layers changed, except the embedding.
@@ -43,9 +42,7 @@ class CompareResult(Measurements, MeasuredResult):
             ``None``. It shows which layers matter to the output.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
         n_dims: with controls, ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
-        best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
         clusters: clusters of the tasks.
-        families: of the base and of the tuned model, if they differ, so that neither was tuned from the other.
         notes: notes on the input for readers.
         distinct: number of different hidden states, in the model that has fewer, by site and label without a CKA or an
             interval.
@@ -72,7 +69,7 @@ class CompareResult(Measurements, MeasuredResult):
         if tuned == base:
             tuned = self.tuned
             base = self.base
-        return f"How {tuned} differs from {base}" if self.families else f"What tuning changed: {tuned} against {base}"
+        return f"What tuning changed: {tuned} against {base}"
 
     @property
     def headline(self) -> str:
@@ -92,9 +89,7 @@ class CompareResult(Measurements, MeasuredResult):
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table by the name of its file, computed once."""
-        computed = {"compare": self.to_dataframe()}
-        if self.diagonal:
-            computed |= {"tasks": self.summary(), "layers": self.by_layer()}
+        computed = {"compare": self.to_dataframe(), "tasks": self.summary(), "layers": self.by_layer()}
         if self.controls:
             computed["controls"] = self.control_table()
         return {**computed, **dict(tables.derived_tables(self, computed))}
@@ -114,10 +109,6 @@ class CompareResult(Measurements, MeasuredResult):
         residual stream into the base restores. ``rise``: beyond the layer before. ``chance_restored``: with another
         prompt's stream. ``matters``: whether the interval of ``rise`` lies beyond ``least_restored``. ``changed`` and
         ``stands_out`` are missing without an interval, and ``stands_out`` for all prompts together, which are no task.
-        If the models have different layers, there are ``base_layer`` and ``base_site`` that the tuned model's layer is
-        most like for the task, with their CKA and no interval. ``p_value`` is of the largest CKA over all base layers,
-        by Holm over the tuned layers. ``elsewhere`` is whether it is more like this layer than like the one at its
-        relative depth.
         """
         return tables.layer_task_table(self)
 
@@ -156,10 +147,9 @@ class CompareResult(Measurements, MeasuredResult):
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """The table for a terminal: tasks, or layers and tasks if the models have different layers."""
-        table = self.tables["tasks" if self.diagonal else "compare"]
-        hidden = ("largest_", "d_", "p_value", "elsewhere")  # readings show the latter two
-        return table[[name for name in table if not name.startswith(hidden)]]
+        """The table of tasks, for a terminal."""
+        table = self.tables["tasks"]
+        return table[[name for name in table if not name.startswith("largest_")]]
 
     def panels(self) -> list[Panel]:
         """Draw the figures, in the report's order."""
@@ -171,7 +161,7 @@ class CompareResult(Measurements, MeasuredResult):
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
         others = {"without_top_pc": self.without_top_pc, "blocks": self.blocks, "patching": self.patching}
-        others |= {"n_dims": self.n_dims, "best_pair": self.best_pair}
+        others["n_dims"] = self.n_dims
         measured = {"cka": self.cka, **{name: x for name, x in others.items() if x is not None}}
         for task, models in self.controls.items():
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}

@@ -48,7 +48,6 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
 
     sites = result.cka.coords["site"]
     labels = result.cka.coords["label"]
-    base_sites = np.array(result.cka.coords["site" if result.diagonal else "other_site"])[result.base_layer]
     widths = result.cka.metadata["d"]
     columns: dict[str, Any] = {
         "layer": len(labels) * result.layer_numbers,
@@ -56,14 +55,11 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
         "task": np.repeat(labels, len(sites)).tolist(),
         "n": np.repeat(result.cka["n"].tolist(), len(sites)),
         "d_tuned": len(labels) * [widths[f"tuned/{site}"] for site in sites],
-        "d_base": [widths[f"base/{site}"] for site in _column(base_sites)],
+        "d_base": len(labels) * [widths[f"base/{site}"] for site in sites],
     }
-    if not result.diagonal:
-        columns["base_layer"] = [result.cka.layers[site] for site in _column(base_sites)]
-        columns["base_site"] = _column(base_sites)
     for column, measure in _MEASURES.items():
         if measure in result.cka.values:
-            columns[column] = _column(result.with_base_layer(measure))
+            columns[column] = _column(result.cka[measure].double().numpy())
     no_value = np.full((len(sites), 1), np.nan)  # of all prompts together
     if result.without_top_pc is not None:
         without_top = result.without_top_pc["debiased_cka"].double().numpy()
@@ -73,15 +69,10 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
             columns[column] = _column(result.block_values(measure).double().numpy())
     if result.patching is not None:
         columns |= _patching_columns(result, result.patching)
-    columns["change"] = _column(1 - result.with_base_layer("debiased_cka"))
-    if result.diagonal:
-        columns["changed"] = _decisions(np.ma.column_stack([result.changed_together, result.changed]))
-        columns["stands_out"] = _decisions(np.ma.column_stack([np.ma.masked_invalid(no_value), result.stands_out]))
-        return pd.DataFrame(columns)
-    table = pd.DataFrame({**columns, **_search_columns(result)})
-    for name in ("base_layer", "base_site"):  # of integers and NaN
-        table[name] = table[name].astype(object).where(table["debiased_cka"].notna(), np.nan)
-    return table
+    columns["change"] = _column(1 - result.cka["debiased_cka"].double().numpy())
+    columns["changed"] = _decisions(np.ma.column_stack([result.changed_together, result.changed]))
+    columns["stands_out"] = _decisions(np.ma.column_stack([np.ma.masked_invalid(no_value), result.stands_out]))
+    return pd.DataFrame(columns)
 
 
 def _patching_columns(result: Measurements, patching: ProbeResult) -> dict[str, Any]:
@@ -90,15 +81,6 @@ def _patching_columns(result: Measurements, patching: ProbeResult) -> dict[str, 
     verdicts = [np.ma.MaskedArray(each.matters, mask=np.isnan(each.low)) for each in result.output_verdicts.values()]
     columns["matters"] = _decisions(np.ma.column_stack(verdicts))
     return columns
-
-
-def _search_columns(result: Measurements) -> dict[str, Any]:
-    """Return the columns of the search for the most similar base layer, if it was made."""
-    if result.best_pair is None:
-        return {}
-    same = result.best_pair["best"].numpy() == result.base_layer  # of the prompts that were searched with
-    elsewhere = same & result.best_pair["elsewhere"].bool().numpy()
-    return {"p_value": _column(result.best_pair["adjusted"].numpy()), "elsewhere": _column(elsewhere)}
 
 
 def _column(values: Shaped[np.ndarray, "layer label"]) -> list[Any]:
@@ -234,11 +216,11 @@ def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> 
 
     Args:
         result: the measurements.
-        tables: ``compare``, ``tasks`` if the models have matching layers, and ``controls`` if there are any.
+        tables: ``compare``, ``tasks``, and ``controls`` if there are any.
     """
     groups = None if result.groups is None else result.groups.table()
     if groups is not None:
         yield "layer_groups", groups
-    if result.diagonal and result.clusters.seen_tasks:
+    if result.clusters.seen_tasks:
         yield "clusters", cluster_table(result, tables["tasks"])
         yield "clusters_by_layer", cluster_layer_table(result, tables["compare"], tables.get("controls"))

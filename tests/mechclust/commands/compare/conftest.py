@@ -55,13 +55,3 @@ def together(gpt2, shaken, measured):
     models = {"tuned": load_pretrained(shaken), "base": load_pretrained(gpt2)}
     tokenizer, texts = models["base"].tokenizer, LabelledPrompts.from_jsonl(measured.config.prompts)
     return lambda probe: run(models, texts.batches(lambda text: tokenizer(text)["input_ids"]), probe)
-
-
-@pytest.fixture(scope="session")
-def deep(write_checkpoint, tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("deep"), n_layer=3)
-
-
-@pytest.fixture(scope="session")
-def layers(gpt2, deep, measured, tmp_path_factory):
-    return compare_models(str(gpt2), str(deep), measured.config, tmp_path_factory.mktemp("layers"))

@@ -123,37 +123,10 @@ def of_unchanged() -> dict[str, Any]:
     return said_by(compared(4, scale=0.0001, why_no_blocks="the models differ in their blocks"))
 
 
-def of_other_layers() -> dict[str, Any]:
-    """Models of different layers: every layer with every other, and which pairs are most alike."""
-    draw = np.random.default_rng(5)
-    others = SITES[:5]
-    labels = [ALL, *TASKS[:4]]
-    coords = {"site": SITES, "other_site": others, "label": labels}
-    names = ("cka", "debiased_cka", "debiased_cka_low", "debiased_cka_high")
-    pairs = made_probe(
-        "CKA",
-        coords,
-        draw,
-        {**dict.fromkeys(names, ("site", "other_site", "label")), "n": ("label",)},
-        LAYERS,
-        {"d": WIDTHS},
-    )
-    pairs.values["debiased_cka"][3, :, 2] = torch.nan
-    measures = ("best", "p_value", "adjusted", "difference", "low", "high", "elsewhere")
-    axes = {**dict.fromkeys(measures, ("site", "label")), "n": ("label",)}
-    best = made_probe("BestPairs", coords, draw, axes, LAYERS)
-    best.values["n"][:] = torch.tensor([150, 40, 30, 20, 60])
-    best.values["best"] = pairs["debiased_cka"].nan_to_num(nan=-1.0).argmax(dim=1)
-    best.values["elsewhere"][:] = best.values["elsewhere"].round()
-    families = ("gpt2", "llama")
-    return said_by(compared(6, tasks=TASKS[:4], cka=pairs, best_pair=best, families=families))
-
-
 CASES = {
     "compare": of_everything,
     "compare blocks": of_blocks,
     "compare unchanged": of_unchanged,
-    "compare other layers": of_other_layers,
 }
 
 

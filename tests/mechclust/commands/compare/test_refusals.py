@@ -98,10 +98,14 @@ class TestRefusals:
             prompts=tmp_path / "all.jsonl"
         )
 
-    def test_a_control_of_other_layers(self, refused, write_checkpoint, tmp_path, gpt2, shaken):
+    def test_another_depth(self, refused, write_checkpoint, tmp_path, gpt2):
         deep = write_checkpoint(tmp_path / "deep", n_layer=3)
+        assert refused(tuned=deep) == (
+            f"tuned {str(deep)!r} has 3 layers, but base {str(gpt2)!r} 2; give a model tuned from this base. From "
+            "Python, the probe CKA(pairs='all') compares every layer with every other"
+        )
         assert refused(controls=(f"a={deep}",)) == (
-            f"control {str(deep)!r} has 3 layers, but tuned {str(shaken)!r} 2; give controls tuned from the same base, "
+            f"control {str(deep)!r} has 3 layers, but base {str(gpt2)!r} 2; give controls tuned from the same base, "
             "or leave them out"
         )
 
