@@ -190,30 +190,3 @@ def _run_by_task(of_task: PromptsOf, pair: Mapping[str, RowStore], probe: Probe)
 def name_labels(result: ProbeResult, *labels: str) -> ProbeResult:
     """Name the labels, which a probe knows by number."""
     return replace(result, coords={**result.coords, "label": list(labels)}, notes=[])
-
-
-def count_distinct(cka: ProbeResult, rows: SavedRows) -> dict[tuple[str, str], int]:
-    """Count different hidden states if CKA or its interval is undefined, in the model that has fewer.
-
-    It distinguishes too few prompts from prompts that are all alike.
-
-    Returns:
-        By site and label.
-    """
-    values = cka["debiased_cka"]
-    undefined = values.isnan()
-    if "debiased_cka_low" in cka.values:
-        undefined |= cka["debiased_cka_low"].isnan()
-    counts: dict[tuple[str, str], int] = {}
-    for i, k in undefined.nonzero().tolist():
-        site = cka.coords["site"][i]
-        label = cka.coords["label"][k]
-        index = None if label == ALL else rows.of_task[label]
-        counts[site, label] = min(_count_rows(store, site, index) for store in rows.pair.values())
-    return counts
-
-
-def _count_rows(store: RowStore, site: str, index: Int[Tensor, "n"] | None) -> int:
-    name = f"rows/{site}"
-    states = store.take(store.index if index is None else index, [name])[name].float().numpy() + 0.0  # -0 is 0
-    return len({state.tobytes() for state in states})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.commands.compare.both_models import measure_together
-from mechclust.commands.compare.by_layer import SavedRows, count_distinct, results_by_layer
+from mechclust.commands.compare.by_layer import SavedRows, results_by_layer
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.estimate import cost_of
 from mechclust.commands.compare.inputs import Inputs, check_same_depth, check_same_prompts, prompts_file, read_inputs
@@ -110,8 +110,6 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
         controls=controls,
         clusters=inputs.clusters,
         notes=notes,
-        distinct=count_distinct(of_pair["cka"], rows),
-        blocks_distinct=count_distinct(of_pair["blocks"], blocks) if blocks else {},
         patching=together.patching,
         why_no_blocks=together.why_no_blocks,
         why_no_patching=together.why_no_patching,

@@ -39,8 +39,6 @@ class Measurements:
     n_dims: ProbeResult | None = None
     clusters: ClustersOfTasks = ClustersOfTasks()
     notes: Sequence[str] = ()
-    distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    blocks_distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     why_no_blocks: str = ""
     why_no_patching: str = ""
     tokenization: Mapping[str, Any] = field(default_factory=dict)

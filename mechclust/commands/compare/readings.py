@@ -159,12 +159,12 @@ def _with_interval(row: pd.Series) -> str:
 def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
     """Yield layers without CKA or interval, of the residual stream and of the blocks' additions."""
     if result.blocks is None:
-        yield from _without_cka_or_interval(table, result.distinct, "changed or stand out")
+        yield from _without_cka_or_interval(table, "changed or stand out")
         return
     is_embedding = table["layer"] == 0
     blocks = table[~is_embedding]
-    yield from _without_cka_or_interval(table[is_embedding], result.distinct, "changed or stand out")
-    yield from _without_cka_or_interval(blocks, result.distinct, "stand out")
+    yield from _without_cka_or_interval(table[is_embedding], "changed or stand out")
+    yield from _without_cka_or_interval(blocks, "stand out")
     n = dict(zip(result.blocks.coords["label"], result.blocks["n"].tolist(), strict=True))
     blocks = blocks.assign(
         n=blocks["task"].map(n),
@@ -172,40 +172,33 @@ def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Read
         low=blocks["block_low"],
         change=1 - blocks["block_cka"],
     )
-    yield from _without_cka_or_interval(blocks, result.blocks_distinct, "changed", "block ")
+    yield from _without_cka_or_interval(blocks, "changed", "block ")
 
 
-def _without_cka_or_interval(
-    table: pd.DataFrame, distinct: Mapping[tuple[str, str], int], unknown: str, block: str = ""
-) -> Iterator[Reading]:
-    """Yield layers without CKA or interval, with the number of different hidden states.
+def _without_cka_or_interval(table: pd.DataFrame, unknown: str, block: str = "") -> Iterator[Reading]:
+    """Yield layers without CKA or interval.
 
     Args:
         table: by layer and task.
-        distinct: number of different hidden states, by site and task.
         unknown: the unknown measure of these tasks.
         block: ``"block "`` for the blocks' additions.
     """
     undefined = table["debiased_cka"].isna()
-    lacking = {f"No {block}CKA": undefined}
-    if "low" in table:
-        lacking[f"No {block}interval"] = table["low"].isna() & ~undefined
+    lacking = {f"No {block}CKA": undefined, f"No {block}interval": table["low"].isna() & ~undefined}
     for what, mask in lacking.items():
         tasks_at: dict[tuple[str, ...], list[pd.DataFrame]] = {}
         for _, part in table[mask].groupby("layer"):
             tasks_at.setdefault(tuple(part["task"]), []).append(part)
         for tasks, parts in tasks_at.items():
             rows = list(chain.from_iterable(part.itertuples() for part in parts))
-            counts = [distinct.get((row.site, row.task), row.n) for row in rows]
             change = [row.change for row in rows if np.isfinite(row.change)]
             at_most = f" (1 - {block}CKA at most {max(change):z.2f})" if change else ""
             yield Reading(
                 what,
                 f"{first_few(tasks)}{at_most}",
                 layers_text(ranges_text(part["layer"].iloc[0] for part in parts)),
-                verdict=f"{span_text([row.n for row in rows])} prompts, with {span_text(counts)} different hidden "
-                "states: too few, or too alike, as at the embedding of a last token that all share. It is not known "
-                f"whether they {unknown}.",
+                verdict=f"{span_text([row.n for row in rows])} prompts: too few, or too alike, as at the embedding of "
+                f"a last token that all share. It is not known whether they {unknown}.",
             )
 
 

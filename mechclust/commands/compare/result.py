@@ -44,9 +44,6 @@ class CompareResult(Measurements, MeasuredResult):
         n_dims: with controls, ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
         clusters: clusters of the tasks.
         notes: notes on the input for readers.
-        distinct: number of different hidden states, in the model that has fewer, by site and label without a CKA or an
-            interval.
-        blocks_distinct: this number for the blocks' additions.
         why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
         why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
