@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_HOOKS = ("site", "base_site", "hook")  # columns that name the hook beside a layer's number
+_HOOKS = ("site", "hook")  # columns that name the hook beside a layer's number
 _ANSWERS = {True: "yes", False: "no"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full-width ones too
 

@@ -18,7 +18,6 @@ from types import ModuleType
 from probes.functional import wilson_interval
 from tests.calibration import (
     ari_moments,
-    best_pair,
     halves,
     head_roles,
     logit_lens,
@@ -64,7 +63,6 @@ def rows() -> Iterator[Row]:
         "TaskClusterARI by moments": ari_moments,
         "NeighbourPurity, interval": neighbour_purity,
         "Topic attention": topic_attention,
-        "Most similar layer": best_pair,
         "HeadRoles, a role of a head": head_roles,
         "Interval from halves": halves,
         "TopicEmbedding": topic_embedding,

@@ -1,24 +1,21 @@
-"""Measure with both models in memory: blocks' additions to the same input, the effect of patching, roles of heads."""
+"""Measure with both models in memory: blocks' additions to the same input, and the effect of patching."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from mechclust.commands.compare.block_rows import FEWER_PROMPTS, block_folder, save_block_rows
-from mechclust.commands.compare.by_layer import SavedRows
+from mechclust.commands.compare.by_layer import PromptsOf, SavedRows
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs
 from mechclust.commands.compare.patching import batches_to_patch, patching_part, patching_result, why_not_patched
-from mechclust.commands.compare.roles import measured_roles
 from mechclust.commands.parts import remove_others
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.commands.saved_rows import (
@@ -48,41 +45,26 @@ class PairJob:
     Attributes:
         pair: base and tuned model.
         weights: strings that identify the weights of both.
-        in_blocks: prompts for blocks' additions. Empty if these are not measured.
+        tasks: names of the tasks.
+        batches: the prompts.
+        in_blocks: indices of the prompts for blocks' additions, by task. Empty if these are not measured.
         patched: prompts for patching. Empty if it is not measured.
-        repeated: sequences for roles of heads. Empty if these are not measured.
+        known: reasons against either measurement.
         config: how to load the weights, and the settings of saved rows.
         rows: folder that gets ``blocks-base``, ``blocks-tuned`` and ``patched``.
     """
 
     pair: tuple[Checkpoint, Checkpoint]
     weights: Sequence[str]
-    in_blocks: Sequence[Batch]
+    tasks: Sequence[str]
+    batches: Sequence[Batch]
+    in_blocks: PromptsOf
     patched: Sequence[Batch]
-    repeated: Sequence[Batch]
+    known: Together
     config: CompareConfig
     rows: Path
 
     name = "both models"
-
-
-@dataclass(frozen=True)
-class PairOutcome:
-    """Outcome of a ``PairJob``.
-
-    Attributes:
-        why_no_blocks: why no rows of blocks were saved, or ``""`` if they were.
-        why_no_patching: why the models were not patched, or ``""`` if they were.
-        why_no_roles: why roles of heads were not measured, or ``""`` if they were.
-        patched: results of patching, one of each batch.
-        roles: of each model's heads.
-    """
-
-    why_no_blocks: str = ""
-    why_no_patching: str = ""
-    why_no_roles: str = ""
-    patched: Sequence[ProbeResult] = ()
-    roles: Mapping[str, ProbeResult] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,18 +74,18 @@ class Together:
     Attributes:
         blocks: each block's addition to the base's residual stream, or ``None``.
         patching: the effect of patching, see ``patching_result``, or ``None``.
-        roles: ``HeadRoles`` of ``"base"`` and ``"tuned"``, or none.
         why_no_blocks: why there are no blocks, or ``""`` if there are.
         why_no_patching: why there is no patching, or ``""`` if there is.
-        why_no_roles: why there are no roles, or ``""`` if there are.
     """
 
-    blocks: SavedRows | None
-    patching: ProbeResult | None
-    roles: Mapping[str, ProbeResult]
-    why_no_blocks: str
-    why_no_patching: str
-    why_no_roles: str
+    blocks: SavedRows | None = None
+    patching: ProbeResult | None = None
+    why_no_blocks: str = ""
+    why_no_patching: str = ""
+
+    def or_reason(self, reason: str) -> Together:
+        """Return the reasons, and this one for the other measurements."""
+        return Together(why_no_blocks=self.why_no_blocks or reason, why_no_patching=self.why_no_patching or reason)
 
 
 def measure_together(
@@ -118,52 +100,38 @@ def measure_together(
         folder: gets the measurements.
         progress: show progress bars, and the cost of patching.
     """
-    reason = _reason_before_loading(inputs, rows, config)
-    why_no_blocks = reason if config.blocks else "--no-blocks was given"
-    why_no_patching = reason if config.n_patched else "--n-patched 0 was given"
-    why_no_roles = reason if config.n_role_sequences else "--n-role-sequences 0 was given"
-    if not why_no_roles and not inputs.repeated:
-        why_no_roles = "context or vocabulary is too small for repeated tokens"
-    in_blocks = drawn_of_each(rows.of_task, config.blocks_prompts)
+    reason = _reason_before_loading(inputs, config)
+    known = Together(
+        why_no_blocks=reason if config.blocks else "--no-blocks was given",
+        why_no_patching=reason if config.n_patched else "--n-patched 0 was given",
+    )
+    if known.why_no_blocks and known.why_no_patching:
+        return known
     patched: list[Batch] = []
-    if not why_no_patching:
+    if not known.why_no_patching:
         of_task = drawn_of_each(rows.of_task, config.n_patched)
         patched = batches_to_patch(inputs.batches, of_task, config.tokens_per_batch)
-    outcome = PairOutcome()
-    if not why_no_blocks or patched or not why_no_roles:
-        base, tuned, *_ = inputs.checkpoints
-        pair = (base, tuned) if config.here else (absolute_paths(base), absolute_paths(tuned))
-        weights = [f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])]
-        batches = [] if why_no_blocks else _chosen(inputs.batches, in_blocks)
-        repeated = [] if why_no_roles else inputs.repeated
-        outcome = _run(PairJob(pair, weights, batches, patched, repeated, config, folder), progress)
-    why_no_blocks = why_no_blocks or outcome.why_no_blocks
-    why_no_patching = why_no_patching or outcome.why_no_patching
-    blocks = None
-    if not why_no_blocks:
-        stores = {role: RowStore(block_folder(folder, role)) for role in ("tuned", "base")}
-        blocks = SavedRows(stores, {}, in_blocks)
-    patching = None
-    if not why_no_patching:
-        patching = patching_result(outcome.patched, patched, inputs.tasks, config.unit_label)
-    why_no_roles = why_no_roles or outcome.why_no_roles
-    return Together(blocks, patching, outcome.roles, why_no_blocks, why_no_patching, why_no_roles)
-
-
-def _run(job: PairJob, progress: bool) -> PairOutcome:
-    """Measure with both models, here or in another process."""
-    if job.config.here:
+    base, tuned, *_ = inputs.checkpoints
+    job = PairJob(
+        pair=(base, tuned) if config.here else (absolute_paths(base), absolute_paths(tuned)),
+        weights=[f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])],
+        tasks=inputs.tasks,
+        batches=inputs.batches,
+        in_blocks={} if known.why_no_blocks else drawn_of_each(rows.of_task, config.blocks_prompts),
+        patched=patched,
+        known=known,
+        config=config,
+        rows=folder,
+    )
+    if config.here:
         return measure_pair(job, progress=progress)
-    shown = job.name if progress else None
-    (outcome,) = map_jobs(measure_pair, [job], **job.config.on, folder=job.rows, progress=shown)
-    return outcome
+    (together,) = map_jobs(measure_pair, [job], **config.on, folder=folder, progress=job.name if progress else None)
+    return together
 
 
-def _reason_before_loading(inputs: Inputs, rows: SavedRows, config: CompareConfig) -> str:
+def _reason_before_loading(inputs: Inputs, config: CompareConfig) -> str:
     """Return why the models cannot be measured together, as far as it is known without weights."""
     base, tuned, *_ = inputs.checkpoints
-    if not rows.same_layers:
-        return "the models have different layers"
     if inputs.families:
         return "the models are of different families"
     by_name = not base.model.in_memory and not tuned.model.in_memory
@@ -196,14 +164,14 @@ def _weights(checkpoint: Checkpoint) -> Any:
     return source if plain is None else plain
 
 
-def _chosen(batches: Sequence[Batch], of_task: Mapping[str, Int[Tensor, "_"]]) -> list[Batch]:
+def _chosen(batches: Sequence[Batch], of_task: PromptsOf) -> list[Batch]:
     """Return the batches with only these prompts."""
     chosen = torch.cat([*of_task.values()])
     parts = (batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches)
     return [part for part in parts if len(part)]
 
 
-def measure_pair(job: PairJob, *, progress: bool = False) -> PairOutcome:
+def measure_pair(job: PairJob, *, progress: bool = False) -> Together:
     """Measure with both models of a job, and free the weights that were loaded for it."""
     try:
         return _measure_pair(job, progress)
@@ -212,7 +180,7 @@ def measure_pair(job: PairJob, *, progress: bool = False) -> PairOutcome:
             free_memory(checkpoint.device)
 
 
-def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
+def _measure_pair(job: PairJob, progress: bool) -> Together:
     check_without_adapter(job.pair, FEWER_PROMPTS)
     with ExitStack() as stack:
         models = {}
@@ -223,25 +191,23 @@ def _measure_pair(job: PairJob, progress: bool) -> PairOutcome:
                 models[checkpoint] = model
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
             reason = f"the models cannot be loaded together, with hooks that write ({error_line(error)})"
-            return PairOutcome(reason, reason, reason)
-        reason = _reason(*models.values())
-        outcome = PairOutcome(reason, reason)
-        if job.in_blocks and not reason:
-            save_block_rows(models, job.in_blocks, job.config, job.rows, progress=progress)
-        if job.patched and not reason:
-            outcome = _patch(job, models, progress)
-        if job.repeated:
-            roles, why_no_roles = measured_roles(models, job.repeated)
-            outcome = replace(outcome, roles=roles, why_no_roles=why_no_roles)
-        return outcome
+            return job.known.or_reason(reason)
+        base, tuned = models.values()
+        reason = _reason(base, tuned)
+        if reason:
+            return job.known.or_reason(reason)
+        blocks = None
+        if job.in_blocks:
+            save_block_rows(models, _chosen(job.batches, job.in_blocks), job.config, job.rows, progress=progress)
+            stores = {role: RowStore(block_folder(job.rows, role)) for role in ("tuned", "base")}
+            blocks = SavedRows(stores, {}, job.in_blocks)
+        why_no_patching = job.known.why_no_patching or why_not_patched(base, tuned)
+        patching = None if why_no_patching else _patch(job, base, tuned, progress)
+        return Together(blocks, patching, job.known.why_no_blocks, why_no_patching)
 
 
-def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: bool) -> PairOutcome:
-    """Patch the batches that were not patched yet."""
-    base, tuned = models.values()
-    reason = why_not_patched(base, tuned)
-    if reason:
-        return PairOutcome(why_no_patching=reason)
+def _patch(job: PairJob, base: HookedModel, tuned: HookedModel, progress: bool) -> ProbeResult:
+    """Patch the batches that were not patched yet, and summarise all."""
     folder = job.rows / "patched"
     if progress:
         n_passes = 2 * len(patching_points(base)) + 2
@@ -250,7 +216,7 @@ def _patch(job: PairJob, models: Mapping[Checkpoint, HookedModel], progress: boo
     shown = progress_bar(parts, desc="patching", unit="batch") if progress else parts
     results = [part.found() for part in shown]
     remove_others(folder, {part.path for part in parts})
-    return PairOutcome(patched=results)
+    return patching_result(results, job.patched, job.tasks, job.config.unit_label)
 
 
 def _reason(base: HookedModel, tuned: HookedModel) -> str:

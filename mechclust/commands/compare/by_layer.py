@@ -7,30 +7,16 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechclust.commands.compare.best_pair import best_pair_part
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.layers import layers_that_fit
 from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, remove_others
-from mechclust.commands.sampling import drawn_of_each
 from mechclust.report.text import GIB
-from probes import (
-    CKA,
-    RBFCKA,
-    NDims,
-    NeighbourPurity,
-    Probe,
-    ProbeResult,
-    RowStore,
-    residual,
-    resolve,
-    run_stores,
-)
+from probes import CKA, NDims, Probe, ProbeResult, RowStore, residual, resolve, run_stores
 from probes.engine.sites import Selector
 
 ALL = "(all)"
@@ -42,28 +28,6 @@ _OF_ALL_PROMPTS_TOO = ("cka", "blocks", "n_dims")
 
 PromptsOf = Mapping[str, Int[Tensor, "_"]]
 """Indices of prompts, by task."""
-
-
-class SecondOpinion(NamedTuple):
-    """A measure of the layer pairs of CKA, over the prompts of each task.
-
-    Attributes:
-        column: its column in tables.
-        measure: its name in the probe's result.
-        description: for notes and captions.
-    """
-
-    column: str
-    measure: str
-    description: str
-
-
-SECOND_OPINIONS: Mapping[str, SecondOpinion] = {  # by attribute of the result
-    "rbf": SecondOpinion("rbf_cka", "debiased_rbf_cka", "with Gaussian kernels (debiased)"),
-    "without_top_pc": SecondOpinion(
-        "without_top_pc", "debiased_cka", "debiased CKA without the largest principal component of each side"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -79,11 +43,6 @@ class SavedRows:
     pair: Mapping[str, RowStore]
     controls: Mapping[str, RowStore]
     of_task: PromptsOf
-
-    @property
-    def same_layers(self) -> bool:
-        """Return whether base and tuned model have matching layers."""
-        return self.pair["tuned"].sites == self.pair["base"].sites
 
 
 def results_by_layer(
@@ -118,9 +77,6 @@ def results_by_layer(
             parts.setdefault((task, model), []).append(part)
     if blocks is not None:
         parts["", "blocks"] = [_blocks_part(layers, blocks, config, kept) for layers in _layers_at_once(blocks, config)]
-    if not rows.same_layers and config.n_permutations:
-        labels = {ALL: torch.cat([*rows.of_task.values()]), **rows.of_task}
-        parts["", "best_pair"] = [best_pair_part(*label, config, rows.pair, kept) for label in labels.items()]
     title = "comparing layers"
     results = merged_results(parts, config, folder, title, metadata=metadata, progress=progress)
     remove_others(kept, {part.path for part in chain.from_iterable(parts.values())})
@@ -138,19 +94,11 @@ def _pair_parts(
     layers: Selector, rows: SavedRows, config: CompareConfig, folder: Path
 ) -> Iterator[tuple[str, MeasurementPart]]:
     """Yield the parts of all measures of base and tuned model at these layers."""
-    for measure, (probe, most) in _probes(layers, rows, config).items():
-        of_task = drawn_of_each(rows.of_task, most)
-        pair = rows.pair
-        run: RunOnStores = run_stores
-        arrays = [*rows.of_task.values()]
-        if measure in SECOND_OPINIONS:
-            run = partial(_run_by_task, of_task)
-            arrays += of_task.values()
-        elif of_task is not rows.of_task:
-            sample = torch.cat([*of_task.values()])
-            pair = {name: store.select(sample) for name, store in pair.items()}
-        settings = ["", list(rows.of_task)]
-        yield measure, probe_part(folder, measure, probe, pair, settings=settings, arrays=arrays, run=run)
+    settings = ["", list(rows.of_task)]
+    arrays = [*rows.of_task.values()]
+    for measure, probe in _probes(layers, rows, config).items():
+        run: RunOnStores = partial(_run_by_task, rows.of_task) if measure == "without_top_pc" else run_stores
+        yield measure, probe_part(folder, measure, probe, rows.pair, settings=settings, arrays=arrays, run=run)
 
 
 def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
@@ -159,20 +107,25 @@ def _blocks_part(layers: Selector, blocks: SavedRows, config: CompareConfig, fol
     return probe_part(
         folder,
         "blocks",
-        _cka(layers, config, blocks),
+        _cka(layers, config),
         blocks.pair,
         settings=settings,
         arrays=blocks.of_task.values(),
     )
 
 
-def _cka(layers: Selector, config: CompareConfig, rows: SavedRows) -> CKA:
-    """Return CKA of base and tuned model, layer by layer if their layers match, or of every two layers."""
-    options: dict[str, Any] = {"pairs": "all", "form": "rows"}
-    if rows.same_layers:
-        options = {"n_resamples": config.n_resamples, "n_permutations": config.n_permutations}
-        options |= {"seed": config.seed, "units": config.unit_label}
-    return CKA(layers, label="task", readout=config.readout, max_memory=config.max_memory, **options)
+def _cka(layers: Selector, config: CompareConfig) -> CKA:
+    """Return CKA of base and tuned model, layer by layer."""
+    return CKA(
+        layers,
+        config.readout,
+        label="task",
+        units=config.unit_label,
+        n_resamples=config.n_resamples,
+        n_permutations=config.n_permutations,
+        seed=config.seed,
+        max_memory=config.max_memory,
+    )
 
 
 def _control_parts(
@@ -195,37 +148,19 @@ def _control_parts(
             yield task, model, probe_part(folder, f"control-{model}", probe, stores, settings=settings, arrays=arrays)
 
 
-def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[str, tuple[Probe, int | None]]:
-    """Return the requested probes, each with the most prompts of a task that it is given."""
+def _probes(layers: Selector, rows: SavedRows, config: CompareConfig) -> dict[str, Probe]:
+    """Return the requested probes."""
     options: dict[str, Any] = {"readout": config.readout, "max_memory": config.max_memory}
-    probes: dict[str, tuple[Probe, int | None]] = {"cka": (_cka(layers, config, rows), None)}
-    if config.n_dims:
-        probes["n_dims"] = NDims(layers, label="task", **options), config.n_dims_prompts
-    if config.purity:
-        k = min(10, len(rows.pair["tuned"]) - _largest_unit(rows, config))
-        options_of_purity = options | {"k": k, "max_rows": config.purity_prompts, "units": config.unit_label}
-        probes["purity"] = NeighbourPurity(layers, label="task", **options_of_purity), None
-    if rows.same_layers and config.rbf:
-        probes["rbf"] = RBFCKA(layers, **options), config.rbf_prompts
-    if rows.same_layers and config.top_pc:
-        without_top = CKA(layers, **options, form="rows", remove_top=1, units=config.unit_label)
-        probes["without_top_pc"] = without_top, config.top_pc_prompts
+    probes: dict[str, Probe] = {"cka": _cka(layers, config)}
+    if config.n_dims and rows.controls:  # only layer groups use it
+        probes["n_dims"] = NDims(layers, label="task", **options)
+    if config.top_pc:
+        probes["without_top_pc"] = CKA(layers, **options, form="rows", remove_top=1, units=config.unit_label)
     return probes
 
 
-def _largest_unit(rows: SavedRows, config: CompareConfig) -> int:
-    """Return the number of prompts of the largest unit."""
-    if config.unit_label is None:
-        return 1
-    store = rows.pair["tuned"]
-    (units,) = store.take(store.index, [f"labels/{config.unit_label}"]).values()
-    return int(units.bincount().max())
-
-
 def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
-    """Return groups of layers that fit in memory, or one of all layers if every layer is compared with every other."""
-    if not rows.same_layers:
-        return [residual()]
+    """Return groups of layers that fit in memory."""
     tuned = rows.pair["tuned"]
     layers = [site.layer for site in resolve(tuned, residual()) if site.name in tuned.sites]
     groups = layers_that_fit(
@@ -255,31 +190,3 @@ def _run_by_task(of_task: PromptsOf, pair: Mapping[str, RowStore], probe: Probe)
 def name_labels(result: ProbeResult, *labels: str) -> ProbeResult:
     """Name the labels, which a probe knows by number."""
     return replace(result, coords={**result.coords, "label": list(labels)}, notes=[])
-
-
-def count_distinct(cka: ProbeResult, rows: SavedRows) -> dict[tuple[str, str], int]:
-    """Count different hidden states if CKA or its interval is undefined, in the model that has fewer.
-
-    It distinguishes too few prompts from prompts that are all alike.
-
-    Returns:
-        By site and label.
-    """
-    values = cka["debiased_cka"]
-    undefined = values.isnan() if values.ndim == 2 else values.isnan().all(dim=1)
-    if "debiased_cka_low" in cka.values:
-        undefined |= cka["debiased_cka_low"].isnan()
-    stores = rows.pair.values() if values.ndim == 2 else [rows.pair["tuned"]]
-    counts: dict[tuple[str, str], int] = {}
-    for i, k in undefined.nonzero().tolist():
-        site = cka.coords["site"][i]
-        label = cka.coords["label"][k]
-        index = None if label == ALL else rows.of_task[label]
-        counts[site, label] = min(_count_rows(store, site, index) for store in stores)
-    return counts
-
-
-def _count_rows(store: RowStore, site: str, index: Int[Tensor, "n"] | None) -> int:
-    name = f"rows/{site}"
-    states = store.take(store.index if index is None else index, [name])[name].float().numpy() + 0.0  # -0 is 0
-    return len({state.tobytes() for state in states})

@@ -53,18 +53,10 @@ class CompareConfig(ModelSettings, PromptSettings):
             for it; a prompt takes two forward passes per layer. 0 for none.
         least_restored: a layer matters to the output if the 95% interval of the share of the difference that its patch
             restores, beyond the patch of the layer before, lies above this, or below its negative.
-        n_role_sequences: sequences of repeated random tokens, on which the roles of attention heads in both models are
-            compared. Both are in memory together for it. 0 for none.
-        rbf: also CKA with Gaussian kernels, a second opinion; the cost is quadratic in the prompts per task.
-        rbf_prompts: most prompts per task for ``rbf``.
         top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
             have huge values.
-        top_pc_prompts: most prompts per task for ``top_pc``.
-        n_dims: also how many dimensions hold 99% of the variance.
-        n_dims_prompts: most prompts per task for ``n_dims``.
-        purity: also the share of a prompt's nearest neighbours that are from its task; the cost is proportional to
-            ``purity_prompts`` times the number of prompts.
-        purity_prompts: find the nearest neighbours, among all prompts, of at most this many prompts.
+        n_dims: with controls, also how many dimensions hold 99% of the variance, which ends the transition of the layer
+            groups.
         device: device of the base model, such as ``cpu`` or ``cuda``.
         dtype: dtype of the base model's weights.
         tuned_device: device of the tuned model and the controls; by default the same as ``device``.
@@ -91,15 +83,8 @@ class CompareConfig(ModelSettings, PromptSettings):
     blocks_prompts: _Prompts | None = 200
     n_patched: CountOrZero = 32
     least_restored: ShareBetween = 0.01
-    n_role_sequences: CountOrZero = 32
-    rbf: bool = True
-    rbf_prompts: _Prompts | None = 2000
     top_pc: bool = True
-    top_pc_prompts: _Prompts | None = None
     n_dims: bool = True
-    n_dims_prompts: _Prompts | None = None
-    purity: bool = True
-    purity_prompts: _Prompts | None = 10_000
     tuned_device: str | None = None
     tuned_dtype: Dtype | None = None
     max_memory: Positive = 8.0
@@ -112,5 +97,3 @@ class CompareConfig(ModelSettings, PromptSettings):
         check_map_prompts(self.map_prompts)
         if self.max_per_task is not None and self.max_per_task < self.min_per_task:
             raise InputError(f"max_per_task is {self.max_per_task}, below min_per_task = {self.min_per_task}")
-        if self.n_role_sequences == 1:
-            raise InputError("n_role_sequences is 1, and intervals need 2; give more, or 0 for none")

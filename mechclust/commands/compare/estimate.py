@@ -11,8 +11,6 @@ def cost_of(inputs: Inputs, config: CompareConfig) -> Cost:
     """Return the time of forward passes, pairings and half-samples; without the sizes of a model, nothing of it."""
     base, tuned = (inputs.sizes[checkpoint] for checkpoint in inputs.checkpoints[:2])
     n_layers = 1 + (base.n_layers or 0)
-    if base.n_layers != tuned.n_layers or base.d_model != tuned.d_model:
-        n_layers *= 1 + (tuned.n_layers or 0)  # every layer is compared with every other
     width = max(base.d_model or 1, tuned.d_model or 1)
     n_of_task = {task: len(index) for task, index in inputs.of_task().items()}
     labels = [sum(n_of_task.values()), *n_of_task.values()]
@@ -24,15 +22,13 @@ def cost_of(inputs: Inputs, config: CompareConfig) -> Cost:
 
 
 def _forward_seconds(inputs: Inputs, config: CompareConfig) -> float:
-    """Return the time of saving hidden states, of what blocks add, roles, and patching each block of the base."""
+    """Return the time of saving hidden states, of what blocks add, and patching each block of the base."""
     seconds = 0.0
     for checkpoint, sizes in inputs.sizes.items():
         positions = sum(batch.tokens.numel() for batch in inputs.batches_of(checkpoint.task))
         seconds += forward_seconds(config, sizes, positions)
         if checkpoint.task is None:
             seconds += config.blocks * forward_seconds(config, sizes, positions)
-            repeated = sum(batch.tokens.numel() for batch in inputs.repeated)
-            seconds += forward_seconds(config, sizes, repeated)
     n_prompts = sum(map(len, inputs.batches))
     n_patched = min(config.n_patched * len(inputs.tasks), n_prompts)
     base = inputs.sizes[inputs.checkpoints[0]]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.group_figures import (
-    MODEL_COLORS,
     clusters_figure,
     controls_figure,
     draw_band,
@@ -22,10 +20,8 @@ from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.axes import layer_axis
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
-from mechclust.report.style import BLUE, CHANCE, COLORS, ORANGE, SOFT, TEXT, styled
+from mechclust.report.style import CHANCE, COLORS, SOFT, TEXT, styled
 from mechclust.report.subplots import subplots
-from probes import ProbeResult
-from probes.head_roles import LEAST_EXCESS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +32,6 @@ MAX_COLORED_TASKS = 7
 _GREY = "#bbbbbb"
 _BLOCK_COLUMNS = ("block_cka", "block_low", "block_high")
 _RESIDUAL_COLUMNS = ("debiased_cka", "low", "high")
-_OPINION_STYLES = ((BLUE, "s"), (ORANGE, "^"))
 
 
 @styled()
@@ -47,18 +42,12 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         result: the measurements.
         tables: as ``CompareResult.tables``.
     """
-    if not result.diagonal:
-        return [_all_pairs_panel(result), *_model_panels(result)]
     return [
         *_output_panels(result, tables),
         _cka_panel(result, tables),
-        *_block_panels(result, tables),
         _change_panel(result, tables["tasks"]),
-        *_role_panels(result, tables),
         *_control_panels(result, tables),
         *_cluster_panels(result, tables),
-        *_opinion_panels(result, tables["compare"]),
-        *_model_panels(result),
     ]
 
 
@@ -98,40 +87,18 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
     )
 
 
-def _block_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield how much each block changed, next to the residual stream's change after it, if patching was not done."""
-    if result.blocks is None or result.patching is not None:
-        return
-    figure, axes = subplots(2, size=(4.5, 3.6))
-    _draw_changes(axes[0], tables, _BLOCK_COLUMNS)
-    _draw_changes(axes[1], tables, _RESIDUAL_COLUMNS)
-    bottoms, tops = zip(*(axis.get_ylim() for axis in axes), strict=True)
-    for axis, title in zip(axes, ("what the block adds", "residual stream after it"), strict=True):
-        axis.axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
-        axis.set_title(title, fontsize=10)
-        ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
-        axis.set(xlim=ends, ylim=(min(bottoms), max(tops)))
-    axes[0].set_ylabel("1 - debiased CKA, tuned with base")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    yield Panel(
-        "changed_blocks",
-        figure,
-        "Left: 1 - debiased CKA between what each block of the tuned and of the base model adds to the base's hidden "
-        "states, which decides which layers changed. Right: the same of the residual stream, in which later layers "
-        "inherit change. One line per task with its 95% interval over prompts. Dotted: the tolerance.",
-    )
-
-
 def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     """Yield how much each layer changed, next to how much patching it restores of the output."""
     if result.patching is None:
         return
     figure, axes = subplots(2, size=(4.5, 3.6))
     columns = _RESIDUAL_COLUMNS if result.blocks is None else _BLOCK_COLUMNS
-    _draw_changes(axes[0], tables, columns)
+    value, low, high = columns
+    changes = tables["compare"].assign(**{column: 1 - tables["compare"][column] for column in columns})
+    _draw_tasks(axes[0], {**tables, "compare": changes}, (value, high, low))
     axes[0].axhline(result.config.tolerance, color=SOFT, ls=":", lw=1)
-    changes = "the residual stream changed" if result.blocks is None else "the block changed"
-    axes[0].set(title=f"how much {changes}", ylabel="1 - debiased CKA, tuned with base")
+    changed = "the residual stream changed" if result.blocks is None else "the block changed"
+    axes[0].set(title=f"how much {changed}", ylabel="1 - debiased CKA, tuned with base")
     _draw_tasks(axes[1], tables, ("restored", "restored_low", "restored_high"))
     together = tables["compare"][tables["compare"]["task"] == ALL]
     axes[1].plot(together["layer"], together["restored"], color=TEXT, ls="--", lw=1.3, label="all prompts together")
@@ -151,13 +118,6 @@ def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         "tuned model. Dotted: chance, the stream of another prompt of the task (it may lie below the figure). One line "
         "per task with its 95% interval over prompts.",
     )
-
-
-def _draw_changes(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
-    """Draw 1 - CKA of each task by layer with its interval, from the columns of CKA and of its interval's ends."""
-    changes = tables["compare"].assign(**{column: 1 - tables["compare"][column] for column in columns})
-    value, low, high = columns
-    _draw_tasks(axis, {**tables, "compare": changes}, (value, high, low))
 
 
 def _draw_tasks(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> None:
@@ -180,7 +140,8 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
     width = 3.4 + 0.36 * len(result.layer_numbers) + 0.06 * max(map(len, names))
     figure, (axis,) = subplots(1, size=(min(14.0, width), 1.3 + 0.3 * len(names)), grid=None)
     top = max(0.1, min(1.0, float(np.nanmax(change)))) if np.isfinite(change).any() else 1.0
-    image = axis.imshow(change, cmap=_map("Blues"), vmin=0, vmax=top, aspect="auto", interpolation="none")
+    colors = matplotlib.colormaps["Blues"].with_extremes(bad="#d9dde2")
+    image = axis.imshow(change, cmap=colors, vmin=0, vmax=top, aspect="auto", interpolation="none")
     unchanged = result.known & ~result.changed.filled(False)
     undecided = np.isfinite(result.change) & ~result.known
     for marker, color, edge, mask in (
@@ -203,34 +164,6 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
         "1 - debiased CKA by task and layer, the most changed task first. Dot: the task stands out at that "
         f"layer. Cross: its interval {of_blocks}reaches down to the tolerance. Question mark: a change with no "
         "interval, so neither can be decided. Grey: no CKA.",
-    )
-
-
-def _all_pairs_panel(result: Measurements) -> Panel:
-    labels = result.cka.coords["label"]
-    figure, axes = subplots(len(labels), min(4, len(labels)), size=(3.1, 2.9), grid=None)
-    tuned = result.layer_numbers
-    base = [result.cka.layers[site] for site in result.cka.coords["other_site"]]
-    extent = (base[0] - 0.5, base[-1] + 0.5, tuned[0] - 0.5, tuned[-1] + 0.5)
-    image: Any = None
-    for k, (label, axis) in enumerate(zip(labels, axes, strict=True)):
-        cka = result.cka["debiased_cka"][:, :, k].numpy()
-        image = axis.imshow(cka, cmap=_map("viridis"), vmin=0, vmax=1, origin="lower", extent=extent)
-        if result.best_pair is not None:
-            for i in result.best_pair["elsewhere"][:, k].nonzero()[:, 0].tolist():
-                best = base[int(result.best_pair["best"][i, k])]
-                axis.plot(best, tuned[i], "o", color="white", mec=TEXT, ms=4)
-        axis.set_title("all prompts" if label == ALL else figure_text(label), fontsize=10)
-        axis.set(xlabel="base layer", ylabel="tuned layer")
-        axis.locator_params(integer=True)
-    figure.colorbar(image, ax=axes, label="debiased CKA", shrink=0.8)
-    return Panel(
-        "every_layer_with_every_other",
-        figure,
-        "Debiased CKA of every layer of the tuned model with every layer of the base model, over all prompts and "
-        "for each task. Dot: a tuned layer is more similar to this base layer than to the one at its relative "
-        "depth (p at most .05 for the largest CKA over all base layers, by Holm over the tuned layers, and the 95% "
-        "interval of the difference lies above 0). Grey: no CKA.",
     )
 
 
@@ -265,91 +198,3 @@ def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         what = "Debiased CKA of the controls with the tuned and with the base model"
     caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
     yield Panel("clusters", clusters_figure(tables["clusters_by_layer"], list(tables["clusters"]["cluster"])), caption)
-
-
-def _role_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield the attention of every head to the tokens of each role, in the tuned against the base model."""
-    if not result.roles:
-        return
-    figure, (axis,) = subplots(1, size=(5.2, 4.6))
-    base, tuned = (result.roles[model]["excess"][..., :-1].flatten() for model in ("base", "tuned"))
-    axis.plot(base, tuned, ".", color=_GREY, ms=4)
-    axis.axline((0, 0), slope=1, color=SOFT, lw=0.8)
-    for draw in (axis.axvline, axis.axhline):
-        draw(LEAST_EXCESS, color=SOFT, ls=":", lw=1)
-    changed = tables["head_roles"].query("changed")
-    ends = {}
-    for model in ("base", "tuned"):
-        value, low, high = (changed[f"{model}_{name}"] for name in ("excess", "excess_low", "excess_high"))
-        ends[model] = [value - low, high - value]
-    x = changed["base_excess"]
-    y = changed["tuned_excess"]
-    axis.errorbar(x, y, ends["tuned"], ends["base"], fmt="o", color=ORANGE, ms=4, lw=1)
-    for row in changed.itertuples():
-        place = (row.base_excess, row.tuned_excess)
-        axis.annotate(f"{row.name} {row.role}", place, fontsize=8, xytext=(5, 4), textcoords="offset points")
-    axis.set(xlabel="base: attention above chance", ylabel="tuned: attention above chance")
-    yield Panel(
-        "roles_of_heads",
-        figure,
-        "Attention of every head to the tokens of each role (but local), less chance, on repeated random tokens. On "
-        "the line: the same in both models. Named, with 95% intervals over sequences: heads whose role changed, and "
-        "the role that changed most. Dotted: the least that a role needs.",
-    )
-
-
-def _opinion_panels(result: Measurements, table: pd.DataFrame) -> Iterator[Panel]:
-    if not result.opinions:
-        return
-    of_tasks = table[table["task"] != ALL].groupby("layer")
-    figure, (axis,) = subplots(1, size=(9, 3.8))
-    opinions = [SECOND_OPINIONS[name] for name in result.opinions]
-    columns = ["debiased_cka", *(opinion.column for opinion in opinions)]
-    styles = ((TEXT, "o"), *_OPINION_STYLES)[: len(columns)]
-    for column, (color, marker) in zip(columns, styles, strict=True):
-        low, middle, high = (of_tasks[column].quantile(share) for share in (0.25, 0.5, 0.75))
-        draw_band(axis, middle, low, high, color, label=column, marker=marker, ms=4)
-    axis.set(ylabel="tuned with base, median over tasks", ylim=(None, 1.03))
-    layer_axis(axis)
-    axis.legend(frameon=False)
-    descriptions = "; ".join(f"{opinion.column}: {opinion.description}" for opinion in opinions)
-    caption = f"Second opinions next to debiased CKA by layer (median over tasks, band: quartiles): {descriptions}."
-    yield Panel("second_opinions", figure, caption)
-
-
-def _model_panels(result: Measurements) -> Iterator[Panel]:
-    """Yield dimensions and neighbour purity of each model, if requested."""
-    descriptions = {}
-    if result.n_dims is not None:
-        descriptions["dimensions"] = "dimensions that hold 99% of the variance over all prompts"
-    if result.purity is not None:
-        neighbours = "share of a prompt's ten nearest neighbours that are of its own task"
-        descriptions["purity"] = f"{neighbours} (dotted: by chance)"
-    if not descriptions:
-        return
-    figure, axes = subplots(len(descriptions), size=(4.5, 3.4))
-    if result.n_dims is not None:
-        _plot_models(axes[0], result.n_dims, result.n_dims.sel("n_dims", label=ALL).numpy())
-        axes[0].set_ylabel("dimensions for 99% variance")
-        axes[0].set_ylim(bottom=0)
-    if result.purity is not None:
-        _plot_models(axes[-1], result.purity, result.purity["neighbour_purity"].numpy())
-        axes[-1].axhline(float(result.purity["chance"]), color=SOFT, ls=":")
-        axes[-1].set(ylabel="neighbours of the same task", ylim=(0, 1.04))
-    axes[0].legend(frameon=False)
-    caption = f"Hidden states of each model by layer: {'; and '.join(descriptions.values())}."
-    yield Panel("_and_".join(descriptions), figure, caption)
-
-
-def _plot_models(axis: Axes, result: ProbeResult, values: Float[np.ndarray, "site"]) -> None:
-    """Draw a curve over layers for each model, the base's wider, so that overlaps are visible."""
-    sites = result.coords["site"]
-    for (model, color), lw, ms in zip(MODEL_COLORS.items(), (3, 1.4), (6, 4), strict=True):
-        places = [i for i, site in enumerate(sites) if site.startswith(f"{model}/")]
-        layers = [result.layers[sites[i]] for i in places]
-        axis.plot(layers, values[places], color=color, marker="o", label=model, lw=lw, ms=ms)
-    layer_axis(axis)
-
-
-def _map(name: str) -> Any:
-    return matplotlib.colormaps[name].with_extremes(bad="#d9dde2")

@@ -15,7 +15,6 @@ from torch import Tensor
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.compare.roles import role_sequences
 from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_clusters
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
@@ -50,9 +49,7 @@ class Inputs:
         tokenization: how the prompts were read.
         units: which prompts belong together.
         clusters: clusters of the tasks.
-        families: of the base and of the tuned model if they differ, or else empty.
         sizes: of the models.
-        repeated: sequences of repeated random tokens, none if roles of heads are not compared.
     """
 
     checkpoints: Sequence[Checkpoint]
@@ -63,9 +60,13 @@ class Inputs:
     tokenization: Mapping[str, Any]
     units: Units
     clusters: ClustersOfTasks = ClustersOfTasks()
-    families: tuple[str, ...] = ()
     sizes: Mapping[Checkpoint, Sizes] = field(default_factory=dict)
-    repeated: Sequence[Batch] = ()
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families of base and tuned model if they are known and differ, so that neither was tuned from the other."""
+        base, tuned = (self.sizes[checkpoint].family for checkpoint in self.checkpoints[:2])
+        return () if base is None or tuned is None or base == tuned else (base, tuned)
 
     def of_task(self) -> dict[str, Int[Tensor, "_"]]:
         """Return the indices of each task's prompts."""
@@ -123,24 +124,15 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     sizes = {}
     for model in checkpoints:
         tokenizers[model], sizes[model] = model.read(config.trust_remote_code)
-    _check_layers(sizes)
+    check_same_depth({checkpoint: size.n_layers for checkpoint, size in sizes.items()})
     batches, notes = _tokenize(prompts, places, tokenizers, sizes, units, config)
     notes += [units.sentence, *adapter_fit_notes(checkpoint.model for checkpoint in checkpoints)]
     first, template = (tokenizers[model] for model in checkpoints[:2])
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
-    families = _families(*(sizes[model].family for model in checkpoints[:2]))
-    repeated = role_sequences(first, sizes[checkpoints[0]], config) if config.n_role_sequences else []
-    inputs = Inputs(
-        checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, families, sizes, repeated
-    )
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, sizes)
     _check_memory(inputs, sizes, config)
     _check_disk(inputs, sizes, out)
     return inputs
-
-
-def _families(base: str | None, tuned: str | None) -> tuple[str, ...]:
-    """Return both families if they are known and differ, so that neither model was tuned from the other."""
-    return () if base is None or tuned is None or base == tuned else (base, tuned)
 
 
 def _choose(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
@@ -178,16 +170,26 @@ def _check_adapters(checkpoints: Sequence[Checkpoint], config: CompareConfig) ->
             )
 
 
-def _check_layers(sizes: Mapping[Checkpoint, Sizes]) -> None:
-    """Refuse controls that cannot be compared layer by layer with both models."""
-    base, tuned, *controls = sizes
-    for control in controls:
-        for other in (tuned, base):
-            if sizes[control].n_layers != sizes[other].n_layers:
-                raise InputError(
-                    f"{control} has {sizes[control].n_layers} layers, but {other} {sizes[other].n_layers}; "
-                    "give controls tuned from the same base, or leave them out"
-                )
+def check_same_depth(n_layers: Mapping[Checkpoint, int | None]) -> None:
+    """Refuse models with another number of layers than the base, which cannot be compared layer by layer.
+
+    Args:
+        n_layers: blocks of the base, the tuned model and the controls, or ``None`` if it is not known.
+
+    Raises:
+        InputError: with both numbers of layers.
+    """
+    base, *others = n_layers
+    for model in others:
+        if n_layers[model] is None or n_layers[base] is None or n_layers[model] == n_layers[base]:
+            continue
+        way_out = "give controls tuned from the same base, or leave them out"
+        if model.task is None:
+            way_out = (
+                "give a model tuned from this base. From Python, the probe CKA(pairs='all') compares every layer with "
+                "every other"
+            )
+        raise InputError(f"{model} has {n_layers[model]} layers, but {base} {n_layers[base]}; {way_out}")
 
 
 def _tokenize(
@@ -243,22 +245,17 @@ def _check_memory(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], config: Com
     """Refuse layers that do not fit in memory, as far as sizes are known."""
     if not all(map(_widths, sizes.values())):
         return
-    base, tuned = (_widths(sizes[model]) for model in inputs.checkpoints[:2])
-    of_task = inputs.of_task()
-    n = sum(map(len, of_task.values()))
-    what = "every layer with every other"
-    size = layers_bytes(tuned, base, n)
-    if len(base) == len(tuned):
-        what = "a layer"
-        size = layers_bytes(tuned[:1], base[:1], n)
-    needed = size * config.at_once / GIB
+    base, tuned = (_widths(sizes[model])[0] for model in inputs.checkpoints[:2])
+    n = sum(map(len, inputs.batches))
+    what = "a layer"
+    needed = layers_bytes([tuned], [base], n) * config.at_once / GIB
     if needed > config.max_memory:
         fewer = "fewer prompts (--max-per-task)"
         if config.at_once > 1:
             what = f"{what} in each of {config.at_once} workers"
             fewer = f"fewer --workers, {fewer}"
         raise InputError(
-            f"comparing {what} takes {needed:.3g} GiB ({n} prompts x {tuned[0]} and {base[0]} dimensions), more than "
+            f"comparing {what} takes {needed:.3g} GiB ({n} prompts x {tuned} and {base} dimensions), more than "
             f"max_memory = {config.max_memory:g}; give {fewer} or raise --max-memory"
         )
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.commands.compare.both_models import measure_together
-from mechclust.commands.compare.by_layer import SavedRows, count_distinct, results_by_layer
+from mechclust.commands.compare.by_layer import SavedRows, results_by_layer
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.estimate import cost_of
-from mechclust.commands.compare.inputs import Inputs, check_same_prompts, prompts_file, read_inputs
+from mechclust.commands.compare.inputs import Inputs, check_same_depth, check_same_prompts, prompts_file, read_inputs
 from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.folder import own_folder
@@ -19,6 +19,7 @@ from mechclust.commands.saved_rows import saved_rows
 from mechclust.commands.units import NONE
 from mechclust.models.pretrained import AnyModel
 from mechclust.report.folder import save_folder_results
+from mechclust.report.text import list_text
 
 
 def compare_models(
@@ -33,17 +34,16 @@ def compare_models(
     """Measure CKA between a model and the one it was tuned from, at every layer, for every task of the prompts.
 
     One model is in memory at a time: its hidden states are saved in ``out/rows`` and compared from there. Then, unless
-    ``config.blocks`` is off and ``config.n_patched`` and ``config.n_role_sequences`` are 0, both are in memory. This
-    measures each block's addition to the base's residual stream, the effect of patching the tuned model's residual
-    stream into the base, and the roles of heads. A second
+    ``config.blocks`` is off and ``config.n_patched`` is 0, both are in memory. This measures each block's addition to
+    the base's residual stream, and the effect of patching the tuned model's residual stream into the base. A second
     call with the same arguments resumes an interrupted one, and does not repeat finished measurements. With
     ``config.workers`` or a Ray cluster, the models, and then the layers, are spread over several processes. The results
     do not depend on that.
 
     Args:
         base: hub name or local directory, see ``load_pretrained``.
-        tuned: hub name or local directory. Its tokenizer must read these prompts as the base's does. Its width and
-            number of layers may differ.
+        tuned: hub name or local directory. Its tokenizer must read these prompts as the base's does, and it must
+            have as many layers. Its width may differ.
         config: the settings.
         out: folder for the hidden states and, in ``results``, the measurements.
         tokenizer: tokenizer of models in memory that have none.
@@ -51,10 +51,10 @@ def compare_models(
 
     Raises:
         InputError: before any weights are loaded, for bad settings or prompts, an unavailable device, models without
-            weights or tokenizer, or tokenizers that read a prompt differently. Also for too little memory or disk, a
-            model in memory for several processes, or an ``out`` in use by another process or started with other prompts
-            or models. Later, for a model that cannot be loaded, an ``out`` that holds another model's hidden states, or
-            activations that are not finite.
+            weights or tokenizer, tokenizers that read a prompt differently, or different numbers of layers. Also for
+            too little memory or disk, a model in memory for several processes, or an ``out`` in use by another process
+            or started with other prompts or models. Later, for a model that cannot be loaded, an ``out`` that holds
+            another model's hidden states, or activations that are not finite.
 
     Example:
         >>> result = compare_models("gpt2", "my-gpt2", CompareConfig(Path("prompts.jsonl")), "out")  # doctest: +SKIP
@@ -84,6 +84,7 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     folder = folder if config.here else folder.absolute()
     batches = {model: inputs.batches_of(model.task) for model in inputs.checkpoints}
     stores = saved_rows(batches, config, config.readout, config.kept_labels, folder, progress=progress)
+    check_same_depth({model: len(stores[model].sites) - 1 for model in inputs.checkpoints})  # not known before of all
     base, tuned, *single_tasks = inputs.checkpoints
     pair = {"tuned": stores[tuned], "base": stores[base]}
     rows = SavedRows(pair, {str(model.task): stores[model] for model in single_tasks}, inputs.of_task())
@@ -92,6 +93,12 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     blocks = together.blocks
     of_pair, controls = results_by_layer(rows, config, folder, metadata, blocks=blocks, progress=progress)
     notes = list(inputs.notes)
+    if inputs.families:
+        notes.insert(
+            0,
+            f"The models are of different families ({list_text(inputs.families)}), so neither was tuned from the "
+            "other: 1 - CKA is a difference between two models here, and no effect of tuning.",
+        )
     if stores[base].model == stores[tuned].model:
         notes.insert(0, "Base and tuned model are the same: their weights and configurations are identical.")
     return CompareResult(
@@ -102,15 +109,10 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
         **of_pair,
         controls=controls,
         clusters=inputs.clusters,
-        families=inputs.families,
         notes=notes,
-        distinct=count_distinct(of_pair["cka"], rows),
-        blocks_distinct=count_distinct(of_pair["blocks"], blocks) if blocks else {},
         patching=together.patching,
         why_no_blocks=together.why_no_blocks,
         why_no_patching=together.why_no_patching,
-        roles=together.roles,
-        why_no_roles=together.why_no_roles,
         tokenization=inputs.tokenization,
         planes=prompt_planes(pair, inputs, config.map_prompts, progress=progress),
     )

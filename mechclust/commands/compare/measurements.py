@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.control_curves import ControlGroups, control_groups, control_table
 from mechclust.commands.compare.layer_verdict import LayerVerdict
@@ -21,7 +21,6 @@ from mechclust.commands.compare.standing_out import common_layers, standing_out
 from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.report.text import ranges_text
 from probes import ProbeResult
-from tasks import InputError
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,33 +35,14 @@ class Measurements:
     controls: Mapping[str, Mapping[str, ProbeResult]]
     blocks: ProbeResult | None = None
     patching: ProbeResult | None = None
-    rbf: ProbeResult | None = None
     without_top_pc: ProbeResult | None = None
     n_dims: ProbeResult | None = None
-    purity: ProbeResult | None = None
-    best_pair: ProbeResult | None = None
     clusters: ClustersOfTasks = ClustersOfTasks()
-    families: tuple[str, ...] = ()
     notes: Sequence[str] = ()
-    distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    blocks_distinct: Mapping[tuple[str, str], int] = field(default_factory=dict)
     why_no_blocks: str = ""
     why_no_patching: str = ""
-    roles: Mapping[str, ProbeResult] = field(default_factory=dict)
-    why_no_roles: str = ""
     tokenization: Mapping[str, Any] = field(default_factory=dict)
     planes: PromptPlanes | None = None
-
-    @property
-    def diagonal(self) -> bool:
-        """Return whether each layer was compared with the other model's layer at this position."""
-        return "other_site" not in self.cka.coords
-
-    @property
-    def opinions(self) -> dict[str, ProbeResult]:
-        """The requested second opinions, by name."""
-        results = {name: getattr(self, name) for name in SECOND_OPINIONS}
-        return {name: result for name, result in results.items() if result is not None}
 
     @property
     def layer_numbers(self) -> list[int]:
@@ -76,13 +56,7 @@ class Measurements:
 
     @cached_property
     def residual_verdict(self) -> LayerVerdict:
-        """Verdict from the residual stream, in which later layers inherit change. All prompts are the first label.
-
-        Raises:
-            InputError: if the models have different layers. This also holds for all results below that use it.
-        """
-        if not self.diagonal:
-            raise InputError("the models have different layers, so none has changed into another; read to_dataframe()")
+        """Verdict from the residual stream, in which later layers inherit change. All prompts are the first label."""
         return self._verdict(self.cka.__getitem__)
 
     @cached_property
@@ -91,7 +65,7 @@ class Measurements:
 
         The embedding, layer 0, has the same input in both models, so its verdict is the residual stream's.
         """
-        if self.blocks is None or not self.diagonal:
+        if self.blocks is None:
             return self.residual_verdict
         return self._verdict(self.block_values)
 
@@ -176,22 +150,9 @@ class Measurements:
     @cached_property
     def groups(self) -> ControlGroups | None:
         """Return the layer groups that the controls show, or ``None`` without controls."""
-        if not self.diagonal or not self.controls:
+        if not self.controls:
             return None
         return control_groups(control_table(self.controls), self.n_dims, self.clusters, ALL, self.config.seed)
-
-    @cached_property
-    def base_layer(self) -> Int[np.ndarray, "layer label"]:
-        """Return the place of the base layer compared with each tuned layer: its own, or the most similar."""
-        cka = self.cka["debiased_cka"].numpy()
-        if self.diagonal:
-            return np.broadcast_to(np.arange(len(cka))[:, None], cka.shape)
-        return np.where(np.isnan(cka), -np.inf, cka).argmax(axis=1)
-
-    def with_base_layer(self, measure: str) -> Float[np.ndarray, "layer label"]:
-        """Return a measure of each tuned layer with its ``base_layer``."""
-        values = self.cka[measure].double().numpy()
-        return values if self.diagonal else np.take_along_axis(values, self.base_layer[:, None], axis=1)[:, 0]
 
     def first_layer(self, mask: Bool[np.ndarray, "layer"]) -> int | None:
         """Return the first layer, by depth, for which the mask is true, or ``None`` if it never is."""

@@ -99,7 +99,7 @@ def _end(result: Measurements, patching: ProbeResult, which: str, places: tuple[
 def how_patched(result: Measurements) -> Iterator[str]:
     """Yield the number of patched prompts and the compared outputs, or why patching was not done."""
     if result.patching is None:
-        if result.why_no_patching and result.diagonal:
+        if result.why_no_patching:
             yield f"What of the change reaches the output was not measured: {result.why_no_patching}."
         return
     n, *of_tasks = result.patching["n"].tolist()

@@ -40,11 +40,10 @@ class PromptPlanes:
 
     def html(self) -> str:
         """Draw the map, base and tuned side by side."""
-        same_layers = self.layers["base"] == self.layers["tuned"]
-        fit = "the base's at the same layer" if same_layers else "the layer before, the first one the base's"
         caption = (
             "Hidden states in the plane of each layer's two leading principal directions. The base's planes are turned "
-            f"to fit the layer before, the tuned model's to fit {fit}; each is scaled to its frame. "
+            "to fit the layer before, the tuned model's to fit the base's at the same layer; each is scaled to its "
+            "frame. "
             f"{len(self.texts):,} of {self.n:,} prompts, drawn at random."
         )
         points = prompt_map(self.xy, self.layers, self.texts, self.labels, variance=self.variance)
@@ -56,9 +55,7 @@ def prompt_planes(
 ) -> PromptPlanes | None:
     """Find the planes of both models' layers, of at most ``most`` prompts. Return ``None`` for 0.
 
-    If the models have matching layers, each plane of the tuned model is turned to fit the base's at that layer. The two
-    can then be compared by eye. Otherwise, its first one is turned to fit the base's, and each later one to fit the one
-    before.
+    Each plane of the tuned model is turned to fit the base's at that layer, so that the two can be compared by eye.
 
     Memory: one layer's rows of one model.
     """
@@ -68,12 +65,9 @@ def prompt_planes(
     layers = {name: [site.layer for site in resolve(pair[name], residual())] for name in ("base", "tuned")}
     base = aligned_planes(_rows(pair["base"], index, "base", progress))
     tuned_rows = _rows(pair["tuned"], index, "tuned", progress)
-    if pair["base"].sites == pair["tuned"].sites:
-        planes = [aligned_planes([rows], start=xy) for rows, xy in zip(tuned_rows, base.xy, strict=True)]
-        xy = np.concatenate([plane.xy for plane in planes])
-        tuned = AlignedPlanes(xy, np.concatenate([plane.variance for plane in planes]))
-    else:
-        tuned = aligned_planes(tuned_rows, start=base.xy[0])
+    planes = [aligned_planes([rows], start=xy) for rows, xy in zip(tuned_rows, base.xy, strict=True)]
+    xy = np.concatenate([plane.xy for plane in planes])
+    tuned = AlignedPlanes(xy, np.concatenate([plane.variance for plane in planes]))
     prompts = inputs.prompts
     labels = ["task", *(name for name in prompts.labels if name != "task")]
     return PromptPlanes(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
+from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
-from mechclust.commands.compare.roles import role_readings
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
@@ -35,17 +34,6 @@ _SAME_INPUT = "Each block was given the base's hidden states, so that it inherit
 
 def headline(result: Measurements, tables: Tables) -> str:
     """Return the conclusion."""
-    if result.families:
-        return (
-            f"The models are of different families ({list_text(result.families)}), so neither was tuned from the "
-            "other: 1 - CKA is a difference between two models here, and no effect of tuning."
-        )
-    if not result.diagonal:
-        return (
-            f"The models have different layers ({len(result.cka.coords['site'])} in the tuned one and "
-            f"{len(result.cka.coords['other_site'])} in the base one, the embedding included): every layer was "
-            "compared with every other, and which layers correspond is left to the reader."
-        )
     if not np.isfinite(result.verdict.change[:, 1:]).any() and not result.changed_together.any():
         unknown = "CKA is undefined at every layer for every task, so it is not known whether a layer changed."
         return f"{unknown}{output_sentence(result)}"
@@ -78,25 +66,18 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         result: the measurements.
         tables: as ``CompareResult.tables``.
     """
-    lacking = list(_what_is_unknown(result, tables["compare"]))
-    opinions = list(_second_opinions(result, tables["compare"]))
-    if not result.diagonal:
-        return [*_most_similar_layers(result, tables["compare"]), *lacking]
-    if result.families:
-        return [*_extremes(tables["layers"]), *lacking, *opinions]
     return [
         *_where_change_begins(result),
         *_changed_layers(result),
         *output_readings(result, result.changed_for_a_task | result.changed_only_together),
         *_residual_stream(result),
-        *(role_readings(result.roles, tables["head_roles"]) if result.roles else []),
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),
-        *lacking,
+        *_what_is_unknown(result, tables["compare"]),
         *_clusters(result, tables),
         *_controls(result, tables),
         *_layer_groups(result),
-        *opinions,
+        *_second_opinion(result, tables["compare"]),
     ]
 
 
@@ -178,12 +159,12 @@ def _with_interval(row: pd.Series) -> str:
 def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
     """Yield layers without CKA or interval, of the residual stream and of the blocks' additions."""
     if result.blocks is None:
-        yield from _without_cka_or_interval(table, result.distinct, "changed or stand out")
+        yield from _without_cka_or_interval(table, "changed or stand out")
         return
     is_embedding = table["layer"] == 0
     blocks = table[~is_embedding]
-    yield from _without_cka_or_interval(table[is_embedding], result.distinct, "changed or stand out")
-    yield from _without_cka_or_interval(blocks, result.distinct, "stand out")
+    yield from _without_cka_or_interval(table[is_embedding], "changed or stand out")
+    yield from _without_cka_or_interval(blocks, "stand out")
     n = dict(zip(result.blocks.coords["label"], result.blocks["n"].tolist(), strict=True))
     blocks = blocks.assign(
         n=blocks["task"].map(n),
@@ -191,40 +172,33 @@ def _what_is_unknown(result: Measurements, table: pd.DataFrame) -> Iterator[Read
         low=blocks["block_low"],
         change=1 - blocks["block_cka"],
     )
-    yield from _without_cka_or_interval(blocks, result.blocks_distinct, "changed", "block ")
+    yield from _without_cka_or_interval(blocks, "changed", "block ")
 
 
-def _without_cka_or_interval(
-    table: pd.DataFrame, distinct: Mapping[tuple[str, str], int], unknown: str, block: str = ""
-) -> Iterator[Reading]:
-    """Yield layers without CKA or interval, with the number of different hidden states.
+def _without_cka_or_interval(table: pd.DataFrame, unknown: str, block: str = "") -> Iterator[Reading]:
+    """Yield layers without CKA or interval.
 
     Args:
         table: by layer and task.
-        distinct: number of different hidden states, by site and task.
         unknown: the unknown measure of these tasks.
         block: ``"block "`` for the blocks' additions.
     """
     undefined = table["debiased_cka"].isna()
-    lacking = {f"No {block}CKA": undefined}
-    if "low" in table:
-        lacking[f"No {block}interval"] = table["low"].isna() & ~undefined
+    lacking = {f"No {block}CKA": undefined, f"No {block}interval": table["low"].isna() & ~undefined}
     for what, mask in lacking.items():
         tasks_at: dict[tuple[str, ...], list[pd.DataFrame]] = {}
         for _, part in table[mask].groupby("layer"):
             tasks_at.setdefault(tuple(part["task"]), []).append(part)
         for tasks, parts in tasks_at.items():
             rows = list(chain.from_iterable(part.itertuples() for part in parts))
-            counts = [distinct.get((row.site, row.task), row.n) for row in rows]
             change = [row.change for row in rows if np.isfinite(row.change)]
             at_most = f" (1 - {block}CKA at most {max(change):z.2f})" if change else ""
             yield Reading(
                 what,
                 f"{first_few(tasks)}{at_most}",
                 layers_text(ranges_text(part["layer"].iloc[0] for part in parts)),
-                verdict=f"{span_text([row.n for row in rows])} prompts, with {span_text(counts)} different hidden "
-                "states: too few, or too alike, as at the embedding of a last token that all share. It is not known "
-                f"whether they {unknown}.",
+                verdict=f"{span_text([row.n for row in rows])} prompts: too few, or too alike, as at the embedding of "
+                f"a last token that all share. It is not known whether they {unknown}.",
             )
 
 
@@ -272,35 +246,19 @@ def _layer_groups(result: Measurements) -> Iterator[Reading]:
     )
 
 
-def _second_opinions(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
-    """Yield where each second opinion differs most from debiased CKA."""
-    for name, opinion in result.opinions.items():
-        column, _, description = SECOND_OPINIONS[name]
-        difference = (table[column] - table["debiased_cka"]).abs()
-        if difference.notna().any():
-            row = table.loc[difference.idxmax()]
-            n = int(opinion["n"].max())
-            yield Reading(
-                f"Second opinion {column}",
-                f"{row[column]:z.2f}, debiased_cka {row['debiased_cka']:z.2f}",
-                f"layer {row['layer']}, {shortened(row['task'])}",
-                verdict=f"Here it differs most. Measure: {description}. Prompts per task: at most {n:,}.",
-            )
-
-
-def _most_similar_layers(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
-    what = "Tuned layers that are more like another base layer than the one at their relative depth"
-    if result.best_pair is None:
-        yield Reading(what, "not tested (--n-permutations 0)")
+def _second_opinion(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
+    """Yield where CKA without the largest principal component differs most from debiased CKA."""
+    if result.without_top_pc is None:
         return
-    rows = table[(table["task"] == ALL) & table["elsewhere"]].itertuples()
-    pairs = [f"{row.layer} like {row.base_layer} (CKA {row.debiased_cka:z.2f})" for row in rows]
-    yield Reading(
-        what,
-        ", ".join(pairs) or "none known",
-        "all prompts",
-        verdict="p is at most .05 for the largest CKA over all base layers, by Holm over the tuned layers.",
-    )
+    difference = (table["without_top_pc"] - table["debiased_cka"]).abs()
+    if difference.notna().any():
+        row = table.loc[difference.idxmax()]
+        yield Reading(
+            "Second opinion without_top_pc",
+            f"{row['without_top_pc']:z.2f}, debiased_cka {row['debiased_cka']:z.2f}",
+            f"layer {row['layer']}, {shortened(row['task'])}",
+            verdict="Here it differs most. Measure: debiased CKA without the largest principal component of each side.",
+        )
 
 
 def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
@@ -330,9 +288,6 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         "2022, arXiv 2210.16156).",
         *_how_judged(result),
         *how_patched(result),
-        *_how_roles_changed(result),
-        *_sample_sizes(result),
-        *_not_measured(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
         "prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random.",
     ]
@@ -347,51 +302,11 @@ def _how_judged(result: Measurements) -> Iterator[str]:
             "of both models adds to the base's hidden states; layer 0 by the embedding. Changed position embeddings "
             "alone, and changes after the last block, are seen by patching alone."
         )
-    elif result.why_no_blocks and result.diagonal:
+    elif result.why_no_blocks:
         yield (
             "Which layers changed is decided by the residual stream, in which later layers inherit change. What each "
             f"block adds to the same input was not compared: {result.why_no_blocks}."
         )
-
-
-def _how_roles_changed(result: Measurements) -> Iterator[str]:
-    """Yield how roles of heads were compared, or why not."""
-    if result.roles:
-        yield (
-            f"Roles of heads are those of mechclust heads, on {result.roles['base'].metadata['n']} sequences of "
-            "repeated random tokens, without permutations. A head's role changed if it differs, and the 95% intervals "
-            "over sequences of its attention above chance to the tokens of either role do not overlap. Random tokens "
-            "are no prompts: a head may have changed its role in text alone."
-        )
-    elif result.why_no_roles and result.diagonal:
-        yield f"Roles of heads were not compared: {result.why_no_roles}."
-
-
-def _sample_sizes(result: Measurements) -> Iterator[str]:
-    """Yield how many prompts the measures with a cap used."""
-    n = int(result.cka["n"][0])
-    if result.opinions:
-        yield "Prompts of second opinions are chosen by their position in the file."
-    if result.best_pair is not None:
-        most = int(result.best_pair["n"].max())
-        yield f"The most similar base layers were searched with at most {most:,} prompts of each label."
-    if result.n_dims is not None:
-        n_dims = int(result.n_dims["n"][0])
-        yield f"Dimensions are of {n_dims:,} of {n:,} prompts, chosen by their position in the file."
-    if result.purity is not None:
-        queries = min(n, result.purity.metadata.get("n_asked", n))
-        yield f"Nearest neighbours were found for {queries:,} prompts, among all of them."
-
-
-def _not_measured(result: Measurements) -> Iterator[str]:
-    """Yield the requests that need matching layers in both models."""
-    config = result.config
-    requested = {"--blocks": config.blocks, "--n-patched": config.n_patched > 0, "--rbf": config.rbf}
-    requested["--top-pc"] = config.top_pc
-    requested["clusters of tasks"] = bool(result.clusters.seen_tasks)
-    names = [name for name, wanted in requested.items() if wanted]
-    if names and not result.diagonal:
-        yield f"There are no results for {list_text(names)}: for these the models need to have the same layers."
 
 
 def _judged_change(result: Measurements) -> str:
@@ -402,8 +317,6 @@ def _judged_change(result: Measurements) -> str:
 
 def naming_rules(result: Measurements) -> Iterator[str]:
     """Yield how layers and tasks, and layer groups, are named."""
-    if not result.diagonal:
-        return
     common = layers_text(result.ranges_of(result.common[0]))
     yield (
         f"The rule: a layer changed for a task if the 95% interval of {_judged_change(result)} lies above "

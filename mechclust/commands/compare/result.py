@@ -33,28 +33,18 @@ class CompareResult(Measurements, MeasuredResult):
         tuned: name of the tuned model.
         config: the settings.
         tasks: names.
-        cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks. If the
-            models have different layers, the axes are (site, other_site, label), every layer with every other.
+        cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks.
         controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
         blocks: CKA between the additions of each block of both models to the base's residual stream, or ``None``. It
             decides which layers changed, except the embedding.
         patching: how much of the difference between the models' outputs patching restores, see ``patching_result``, or
             ``None``. It shows which layers matter to the output.
-        rbf: ``debiased_rbf_cka`` (site, label) of the tasks, or ``None``.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
-        n_dims: ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
-        purity: ``NeighbourPurity`` with the sites of ``n_dims``, or ``None``.
-        best_pair: if the models have different layers, see ``measure_best_pairs``, or ``None``.
+        n_dims: with controls, ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
         clusters: clusters of the tasks.
-        families: of the base and of the tuned model, if they differ, so that neither was tuned from the other.
         notes: notes on the input for readers.
-        distinct: number of different hidden states, in the model that has fewer, by site and label without a CKA or an
-            interval.
-        blocks_distinct: this number for the blocks' additions.
         why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
         why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
-        roles: ``HeadRoles`` of ``"base"`` and ``"tuned"`` on repeated random tokens, or none.
-        why_no_roles: why ``roles`` were not measured, or ``""`` if they were.
         tokenization: how the prompts were read, as ``mechclust.models.tokenizers.tokenization_of`` returns it.
         planes: coordinates of prompts in each layer's plane, or ``None``. ``planes.html()`` is the report's map.
 
@@ -75,7 +65,7 @@ class CompareResult(Measurements, MeasuredResult):
         if tuned == base:
             tuned = self.tuned
             base = self.base
-        return f"How {tuned} differs from {base}" if self.families else f"What tuning changed: {tuned} against {base}"
+        return f"What tuning changed: {tuned} against {base}"
 
     @property
     def headline(self) -> str:
@@ -95,9 +85,7 @@ class CompareResult(Measurements, MeasuredResult):
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table by the name of its file, computed once."""
-        computed = {"compare": self.to_dataframe()}
-        if self.diagonal:
-            computed |= {"tasks": self.summary(), "layers": self.by_layer()}
+        computed = {"compare": self.to_dataframe(), "tasks": self.summary(), "layers": self.by_layer()}
         if self.controls:
             computed["controls"] = self.control_table()
         return {**computed, **dict(tables.derived_tables(self, computed))}
@@ -105,10 +93,9 @@ class CompareResult(Measurements, MeasuredResult):
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and task, and for all prompts together (``"(all)"``).
 
-        The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high``, the second
-        opinions that were requested (``rbf_cka``, ``without_top_pc``), ``block_cka, block_low, block_high``,
-        ``restored, restored_low, restored_high, rise, rise_low, rise_high, chance_restored, matters``, and
-        ``change, changed, stands_out``.
+        The columns are ``layer, site, task, n, d_tuned, d_base, cka, debiased_cka, low, high, null_high,
+        without_top_pc, block_cka, block_low, block_high, restored, restored_low, restored_high, rise, rise_low,
+        rise_high, chance_restored, matters, change, changed, stands_out``, as far as they were measured.
 
         ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
         ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between the additions of corresponding blocks of both
@@ -118,10 +105,6 @@ class CompareResult(Measurements, MeasuredResult):
         residual stream into the base restores. ``rise``: beyond the layer before. ``chance_restored``: with another
         prompt's stream. ``matters``: whether the interval of ``rise`` lies beyond ``least_restored``. ``changed`` and
         ``stands_out`` are missing without an interval, and ``stands_out`` for all prompts together, which are no task.
-        If the models have different layers, there are ``base_layer`` and ``base_site`` that the tuned model's layer is
-        most like for the task, with their CKA and no interval. ``p_value`` is of the largest CKA over all base layers,
-        by Holm over the tuned layers. ``elsewhere`` is whether it is more like this layer than like the one at its
-        relative depth.
         """
         return tables.layer_task_table(self)
 
@@ -160,10 +143,9 @@ class CompareResult(Measurements, MeasuredResult):
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """The table for a terminal: tasks, or layers and tasks if the models have different layers."""
-        table = self.tables["tasks" if self.diagonal else "compare"]
-        hidden = ("largest_", "d_", "p_value", "elsewhere")  # readings show the latter two
-        return table[[name for name in table if not name.startswith(hidden)]]
+        """The table of tasks, for a terminal."""
+        table = self.tables["tasks"]
+        return table[[name for name in table if not name.startswith("largest_")]]
 
     def panels(self) -> list[Panel]:
         """Draw the figures, in the report's order."""
@@ -174,10 +156,9 @@ class CompareResult(Measurements, MeasuredResult):
     @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
-        others = {"blocks": self.blocks, "patching": self.patching, "n_dims": self.n_dims, "purity": self.purity}
-        others["best_pair"] = self.best_pair
-        measured = {"cka": self.cka, **self.opinions, **{name: x for name, x in others.items() if x is not None}}
-        measured |= {f"roles-{model}": result for model, result in self.roles.items()}
+        others = {"without_top_pc": self.without_top_pc, "blocks": self.blocks, "patching": self.patching}
+        others["n_dims"] = self.n_dims
+        measured = {"cka": self.cka, **{name: x for name, x in others.items() if x is not None}}
         for task, models in self.controls.items():
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
         return measured

@@ -1,4 +1,4 @@
-"""Tables of a comparison: by layer and task, task, layer, control, cluster and second opinion."""
+"""Tables of a comparison: by layer and task, task, layer, control and cluster."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Shaped
 
-from mechclust.commands.compare.by_layer import ALL, SECOND_OPINIONS
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.commands.compare.roles import role_table
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -20,11 +18,9 @@ TITLES = {  # in the report's order
     "tasks": "Tasks, the most changed first",
     "clusters": "Clusters of tasks, the most changed first (median, least and most over their tasks)",
     "layers": "Layers, by depth",
-    "head_roles": "Heads with another role",
     "layer_groups": "Layer groups, from the controls",
     "controls": "Controls",
     "clusters_by_layer": "Clusters of tasks by layer",
-    "second_opinions": "Second opinions by layer",
     "compare": "Every layer and task",
 }
 _MEASURES = {  # by column of the table
@@ -52,7 +48,6 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
 
     sites = result.cka.coords["site"]
     labels = result.cka.coords["label"]
-    base_sites = np.array(result.cka.coords["site" if result.diagonal else "other_site"])[result.base_layer]
     widths = result.cka.metadata["d"]
     columns: dict[str, Any] = {
         "layer": len(labels) * result.layer_numbers,
@@ -60,32 +55,24 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
         "task": np.repeat(labels, len(sites)).tolist(),
         "n": np.repeat(result.cka["n"].tolist(), len(sites)),
         "d_tuned": len(labels) * [widths[f"tuned/{site}"] for site in sites],
-        "d_base": [widths[f"base/{site}"] for site in _column(base_sites)],
+        "d_base": len(labels) * [widths[f"base/{site}"] for site in sites],
     }
-    if not result.diagonal:
-        columns["base_layer"] = [result.cka.layers[site] for site in _column(base_sites)]
-        columns["base_site"] = _column(base_sites)
     for column, measure in _MEASURES.items():
         if measure in result.cka.values:
-            columns[column] = _column(result.with_base_layer(measure))
+            columns[column] = _column(result.cka[measure].double().numpy())
     no_value = np.full((len(sites), 1), np.nan)  # of all prompts together
-    for name, opinion in result.opinions.items():
-        column, measure, _ = SECOND_OPINIONS[name]
-        columns[column] = _column(np.hstack([no_value, opinion[measure].double().numpy()]))
+    if result.without_top_pc is not None:
+        without_top = result.without_top_pc["debiased_cka"].double().numpy()
+        columns["without_top_pc"] = _column(np.hstack([no_value, without_top]))
     if result.blocks is not None:
         for column, measure in _BLOCK_MEASURES.items():
             columns[column] = _column(result.block_values(measure).double().numpy())
     if result.patching is not None:
         columns |= _patching_columns(result, result.patching)
-    columns["change"] = _column(1 - result.with_base_layer("debiased_cka"))
-    if result.diagonal:
-        columns["changed"] = _decisions(np.ma.column_stack([result.changed_together, result.changed]))
-        columns["stands_out"] = _decisions(np.ma.column_stack([np.ma.masked_invalid(no_value), result.stands_out]))
-        return pd.DataFrame(columns)
-    table = pd.DataFrame({**columns, **_search_columns(result)})
-    for name in ("base_layer", "base_site"):  # of integers and NaN
-        table[name] = table[name].astype(object).where(table["debiased_cka"].notna(), np.nan)
-    return table
+    columns["change"] = _column(1 - result.cka["debiased_cka"].double().numpy())
+    columns["changed"] = _decisions(np.ma.column_stack([result.changed_together, result.changed]))
+    columns["stands_out"] = _decisions(np.ma.column_stack([np.ma.masked_invalid(no_value), result.stands_out]))
+    return pd.DataFrame(columns)
 
 
 def _patching_columns(result: Measurements, patching: ProbeResult) -> dict[str, Any]:
@@ -94,15 +81,6 @@ def _patching_columns(result: Measurements, patching: ProbeResult) -> dict[str, 
     verdicts = [np.ma.MaskedArray(each.matters, mask=np.isnan(each.low)) for each in result.output_verdicts.values()]
     columns["matters"] = _decisions(np.ma.column_stack(verdicts))
     return columns
-
-
-def _search_columns(result: Measurements) -> dict[str, Any]:
-    """Return the columns of the search for the most similar base layer, if it was made."""
-    if result.best_pair is None:
-        return {}
-    same = result.best_pair["best"].numpy() == result.base_layer  # of the prompts that were searched with
-    elsewhere = same & result.best_pair["elsewhere"].bool().numpy()
-    return {"p_value": _column(result.best_pair["adjusted"].numpy()), "elsewhere": _column(elsewhere)}
 
 
 def _column(values: Shaped[np.ndarray, "layer label"]) -> list[Any]:
@@ -233,49 +211,16 @@ def _over_clusters(
     return pd.DataFrame(spread).reset_index()
 
 
-def second_opinion_table(result: Measurements, by_task: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per layer and measure, of debiased CKA and each second opinion.
-
-    The columns are the median, ``least`` and ``most`` over the ``tasks`` that have one there, and ``n_least`` and
-    ``n_most`` prompts of a task. ``differs`` is the median over tasks of the difference from debiased CKA.
-    """
-    import pandas as pd
-
-    counts = {"debiased_cka": result.cka["n"][1:]}
-    counts |= {SECOND_OPINIONS[name].column: opinion["n"] for name, opinion in result.opinions.items()}
-    of_tasks = by_task[by_task["task"] != ALL]
-    tables = []
-    for measure, n in counts.items():
-        differs = of_tasks[measure] - of_tasks["debiased_cka"]
-        groups = of_tasks.assign(differs=differs).groupby(["layer", "site"], sort=False)
-        columns = {
-            "measure": measure,
-            "tasks": groups[measure].count(),
-            "n_least": int(n.min()),
-            "n_most": int(n.max()),
-            "median": groups[measure].median(),
-            "least": groups[measure].min(),
-            "most": groups[measure].max(),
-            "differs": groups["differs"].median(),
-        }
-        tables.append(pd.DataFrame(columns).reset_index())
-    return pd.concat(tables).sort_values("layer", kind="stable", ignore_index=True)
-
-
 def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the existing tables of heads, layer groups, clusters and second opinions, by the name of their file.
+    """Yield the existing tables of layer groups and clusters, by the name of their file.
 
     Args:
         result: the measurements.
-        tables: ``compare``, ``tasks`` if the models have matching layers, and ``controls`` if there are any.
+        tables: ``compare``, ``tasks``, and ``controls`` if there are any.
     """
-    if result.roles:
-        yield "head_roles", role_table(result.roles)
     groups = None if result.groups is None else result.groups.table()
     if groups is not None:
         yield "layer_groups", groups
-    if result.diagonal and result.clusters.seen_tasks:
+    if result.clusters.seen_tasks:
         yield "clusters", cluster_table(result, tables["tasks"])
         yield "clusters_by_layer", cluster_layer_table(result, tables["compare"], tables.get("controls"))
-    if result.opinions:
-        yield "second_opinions", second_opinion_table(result, tables["compare"])

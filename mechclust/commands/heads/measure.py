@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from torch import Tensor
 from mechclust.attention import attention_view
 from mechclust.commands.folder import check_outside, folder_or_temporary, own_folder
 from mechclust.commands.heads.config import HeadsConfig
-from mechclust.commands.heads.estimate import Estimate
+from mechclust.commands.heads.estimate import cost_of
 from mechclust.commands.heads.inputs import Inputs, read_inputs
 from mechclust.commands.heads.measurements import ATTENTION, TRAINED, ModelRoles
 from mechclust.commands.heads.result import HeadsResult
@@ -74,10 +73,7 @@ def measure_heads(
     inputs = read_inputs(resolved, config, tokenizer)
     subject = {"model": resolved.portable.title, "texts": inputs.digest}
     if progress:
-        estimate = Estimate.from_inputs(inputs, config)
-        speed = None if estimate.operations is None else config.forward_speed(inputs.sizes.d_model or 1)
-        print(estimate.text(speed), file=sys.stderr)
-        estimate.cost(speed).check(config, "fewer --n-sequences, --max-documents or --n-permutations")
+        cost_of(inputs, config).check(config, "fewer --n-sequences, --max-documents or --n-permutations")
     with folder_or_temporary(out) as folder, own_folder(out, "heads", subject):
         models = _measure(resolved, inputs, config, tokenizer, folder / PARTS, progress=progress)
         trained, *untrained = models

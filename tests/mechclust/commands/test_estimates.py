@@ -111,41 +111,21 @@ class TestClusters:
 
 
 class TestHeads:
-    def test_what_all_models_take(self):
-        inputs: Any = SimpleNamespace(batches={"a": batches()[:1], "b": batches()[1:]}, sizes=SIZES)
-        config = HeadsConfig(untrained=2, n_permutations=9, dtype="bfloat16")
-        found = heads.Estimate.from_inputs(inputs, config)
-        assert (found.n_models, found.tokens) == (3, 19)
+    def test_what_all_models_take(self, monkeypatch):
+        monkeypatch.setattr(heads, "forward_seconds", lambda config, sizes, positions: positions)
+        texts = {"a": batches()[:1], "b": batches()[1:]}
+        config = HeadsConfig(untrained=2, n_permutations=9)
+        inputs: Any = SimpleNamespace(batches=texts, sizes=SIZES)
         n_kept = 3 * 4 * 4  # patterns of the batch of 3; that of 2 keeps sums, for 2 roles and 9 draws
-        assert found.permuted == 8 * 15 * (n_kept + 2 * 2 * 9)
-        assert found.operations == 2 * 3 * 24 * 3 * 700
-        assert found.additions == 2 * 15 * 9 * (1 + 1 + 3 + 1)  # pairs of positions with the same token
+        additions = 2 * 15 * 9 * (1 + 1 + 3 + 1)  # pairs of positions with the same token
+        assert heads.cost_of(inputs, config) == Cost(3 * 24 + additions / 2e8, 8 * 15 * (n_kept + 2 * 2 * 9))
+        unknown: Any = SimpleNamespace(batches=texts, sizes=UNKNOWN)
+        assert heads.cost_of(unknown, config) == Cost(3 * 24, 0)
 
     def test_permutations_by_default_are_enough_for_all_heads(self):
         few, many = (heads.n_permutations(HeadsConfig(), n) for n in (10, 100))
         assert 40 * many / 4 > few > 2 * 10 / 0.05
         assert heads.n_permutations(HeadsConfig(n_permutations=0), 100) == 0
-
-    def test_seconds_and_words(self):
-        found = heads.Estimate(1, 30, permuted=2**20, operations=600, additions=int(4e8))
-        assert found.cost(10) == Cost(62, 2**20)
-        assert found.cost(None) == Cost(2, 2**20)
-        assert "models" not in found.text(10)
-        assert [part.split(":")[0] for part in found.text(10).split("; ")] == [
-            "30 tokens",
-            "permuted scores",
-            "forward passes",
-            "permutations",
-        ]
-        assert heads.Estimate(2, 30, None, None, 0).text(10) == "30 tokens; 2 models"
-        assert heads.Estimate(2, 30, None, 600, None).text(None) == "30 tokens; 2 models"
-
-    def test_more_than_a_day_is_refused(self):
-        found = heads.Estimate(1, 30, None, operations=86_400 * 20, additions=None)
-        found.cost(20.001).check(HeadsConfig(), "fewer texts")
-        found.cost(10.0).check(HeadsConfig(yes=True), "fewer texts")
-        with pytest.raises(InputError, match="day"):
-            found.cost(10.0).check(HeadsConfig(), "fewer texts")
 
 
 class TestMossa:

@@ -49,7 +49,7 @@ class TestCompare:
     def test_everything_of_hostile_tasks_is_written(self, gpt2, other, tmp_path):
         tasks = [HOSTILE[name] for name in TASKS]
         prompts = write_prompts(tmp_path / "prompts.jsonl", tasks)
-        config = CompareConfig(prompts, min_per_task=4, n_resamples=20, n_permutations=0, rbf=False, purity=False)
+        config = CompareConfig(prompts, min_per_task=4, n_resamples=20, n_permutations=0)
         config = replace(config, controls=tuple(f"{task}={gpt2}" for task in tasks))
         out = tmp_path / "runs" / "out"
         before = {path for path in tmp_path.rglob("*") if out not in path.parents}
@@ -72,7 +72,7 @@ class TestCompare:
         tasks = [HOSTILE[name] for name in ("clears the screen", "bad formula", "carriage return", "eight-bit escape")]
         prompts = write_prompts(tmp_path / "prompts.jsonl", tasks)
         argv = ["compare", str(gpt2), str(other), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
-        argv += ["--min-per-task", "4", "--n-resamples", "20", "--n-permutations", "0", "--no-rbf", "--no-purity"]
+        argv += ["--min-per-task", "4", "--n-resamples", "20", "--n-permutations", "0"]
         assert cli.main(argv) == 0
         said = capsys.readouterr().out
         assert harmless(said)
@@ -145,7 +145,7 @@ def test_reports_of_hostile_names_in_a_browser(gpt2, other, tmp_path, trouble_of
     few = ["--prompts", str(prompts), "--n-permutations", "5"]
     argv = ["clusters", str(gpt2), *few, "--untrained", "0", "--n-shuffles", "5", "--out", str(tmp_path / "clusters")]
     assert cli.main(argv) == 0
-    argv = ["compare", str(gpt2), str(other), *few, "--min-per-task", "4", "--n-resamples", "20", "--no-rbf"]
+    argv = ["compare", str(gpt2), str(other), *few, "--min-per-task", "4", "--n-resamples", "20"]
     assert cli.main([*argv, "--out", str(tmp_path / "compare")]) == 0
     for command in ("clusters", "compare"):
         assert trouble_of(tmp_path / command / "report.html") == []

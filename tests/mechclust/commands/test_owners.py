@@ -62,7 +62,7 @@ def corpus(tmp_path_factory):
 def argv(gpt2, shaken, prompts, corpus):
     """Each command, quickly; without its folder."""
     few = ["--n-init", "2", "--n-permutations", "19", "--n-shuffles", "19", "--untrained", "0", "--given", "none"]
-    compare = ["--min-per-task", "8", "--n-resamples", "20", "--n-permutations", "0", "--no-rbf"]
+    compare = ["--min-per-task", "8", "--n-resamples", "20", "--n-permutations", "0"]
     topics = ["--n-topics", "3", "--min-documents", "1", "--max-share", "1", "--thresholds", "0.1", "--untrained", "0"]
     return {
         "clusters": [str(gpt2), "--prompts", str(prompts), *few],
@@ -74,7 +74,7 @@ def argv(gpt2, shaken, prompts, corpus):
 @pytest.fixture(scope="module")
 def compared(gpt2, shaken, prompts, tmp_path_factory):
     """As ``argv`` compares, without a report: settings, folder, result; read only."""
-    config = CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, rbf=False)
+    config = CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0)
     out = tmp_path_factory.mktemp("compared")
     return config, out, compare_models(str(gpt2), str(shaken), config, out)
 
@@ -254,7 +254,7 @@ def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkey
         broken.setattr("mechclust.commands.compare.figures.compare_panels", fails)
         with pytest.raises(ValueError, match="no picture"):
             result.write(tmp_path)
-    measures = {"blocks", "cka", "n_dims", "patching", "purity", "without_top_pc"}
+    measures = {"blocks", "cka", "patching", "without_top_pc"}
     assert {path.stem for path in (tmp_path / "results").iterdir()} == measures
     kept = load_result(tmp_path / "results/cka.safetensors")["debiased_cka"]
     assert kept.nan_to_num(9).equal(result.cka["debiased_cka"].nan_to_num(9))

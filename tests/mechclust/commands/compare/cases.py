@@ -31,7 +31,7 @@ def shake(model):
         weight += 0.5 * torch.randn(weight.shape, generator=draw)
 
 
-def found(change, low, high, *, tasks=None, together=None, n=None, distinct=None, controls=None):
+def found(change, low, high, *, tasks=None, together=None, n=None, controls=None):
     """A result with these changes ``[layer task]`` and ends of intervals, NaN where there are none.
 
     ``together``: ``[layer]`` change, low and high of all prompts together, none by default.
@@ -57,6 +57,6 @@ def found(change, low, high, *, tasks=None, together=None, n=None, distinct=None
         {"d": {f"{model}/{site}": 16 for model in ("tuned", "base") for site in sites}},
     )
     return CompareResult(
-        base="base", tuned="tuned", config=CompareConfig(Path("prompts.jsonl")), tasks=tasks, cka=cka, rbf=None,
-        n_dims=cka, purity=cka, controls=controls or {}, distinct=distinct or {},
+        base="base", tuned="tuned", config=CompareConfig(Path("prompts.jsonl")), tasks=tasks, cka=cka,
+        controls=controls or {},
     )  # fmt: skip

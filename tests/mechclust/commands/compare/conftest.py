@@ -20,13 +20,13 @@ def prompts(tmp_path):
 
 @pytest.fixture
 def config(prompts):
-    return CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, rbf=False, tokens_per_batch=24)
+    return CompareConfig(prompts, min_per_task=8, n_resamples=20, n_permutations=0, tokens_per_batch=24)
 
 
 @pytest.fixture
 def apart(config):
     """The same, without blocks and patching, for which both models are loaded once more: they take half of a run."""
-    return replace(config, blocks=False, n_patched=0, n_role_sequences=0)
+    return replace(config, blocks=False, n_patched=0)
 
 
 @pytest.fixture
@@ -55,13 +55,3 @@ def together(gpt2, shaken, measured):
     models = {"tuned": load_pretrained(shaken), "base": load_pretrained(gpt2)}
     tokenizer, texts = models["base"].tokenizer, LabelledPrompts.from_file(measured.config.prompts)
     return lambda probe: run(models, texts.batches(lambda text: tokenizer(text)["input_ids"]), probe)
-
-
-@pytest.fixture(scope="session")
-def deep(write_checkpoint, tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("deep"), n_layer=3)
-
-
-@pytest.fixture(scope="session")
-def layers(gpt2, deep, measured, tmp_path_factory):
-    return compare_models(str(gpt2), str(deep), measured.config, tmp_path_factory.mktemp("layers"))

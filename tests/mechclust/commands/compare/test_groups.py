@@ -280,7 +280,7 @@ class TestClusters:
 
 def test_the_report(controlled, tmp_path):
     page = controlled[0].write(tmp_path).read_text()
-    for name in ("layer_groups", "clusters", "second_opinions", "controls"):
+    for name in ("layer_groups", "clusters", "controls"):
         assert (tmp_path / "figures" / f"{name}.png").exists()
         assert (tmp_path / f"{name}.csv").exists()
         assert f'id="{name}"' in page
@@ -291,11 +291,11 @@ def test_the_report(controlled, tmp_path):
 def test_command(llama, asked, out, capsys):
     argv = ["compare", str(llama / "base"), str(llama / "tuned"), "--prompts", str(asked.prompts), "--out", str(out)]
     controls = ["--controls", *(str(llama / task) for task in "abcd")]
-    options = ["--clusters", str(asked.clusters), "--no-rbf", "--no-n-dims", "--no-purity", "--top-pc-prompts", "8"]
+    options = ["--clusters", str(asked.clusters), "--no-n-dims"]
     less = ["--min-per-task", "8", "--n-resamples", "20", "--n-permutations", "0", "--map-prompts", "0"]
     assert main([*argv, *controls, *options, *less]) == 0
     printed = capsys.readouterr().out
     assert "- Layer groups, from the controls of 4 tasks: shared 1-2, " in printed
     assert "- Cluster letters, layer" in printed
     assert np.isfinite(float((out / "clusters.csv").read_text().splitlines()[1].split(",")[2]))
-    assert not list((out / "results").glob("n_dims*")) + list((out / "results").glob("rbf*"))
+    assert not list((out / "results").glob("n_dims*"))

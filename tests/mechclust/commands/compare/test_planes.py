@@ -45,13 +45,6 @@ class TestPlanes:
         own = aligned_planes(rows(measured, "tuned")[2:]).xy[0]
         np.testing.assert_allclose(own @ own.T, tuned[2] @ tuned[2].T, atol=1e-9)  # turned, no more
 
-    def test_models_of_other_depths_keep_their_own_layers(self, layers):
-        planes = layers.planes
-        assert planes.layers == {"base": [0, 1, 2], "tuned": [0, 1, 2, 3]}
-        assert {name: xy.shape for name, xy in planes.xy.items()} == {"base": (3, 36, 2), "tuned": (4, 36, 2)}
-        product = planes.xy["tuned"][0].T @ planes.xy["base"][0]
-        np.testing.assert_allclose(product, product.T, atol=1e-9)
-
     def test_what_is_drawn_depends_on_the_index_alone(self):
         index = torch.arange(10_000)
         some = draw_prompts(index, 100)

@@ -32,7 +32,7 @@ def rows(result, what):
 def only_sentence():
     """Only one task changed, and it has no interval at layer 0, where its last tokens are three."""
     changes = around([[0.184, 0, 0, 0], [0.2, 0, 0, 0], [0.3, 0, 0, 0]], spread=0.005, without=[(0, 0)])
-    return found(*changes, tasks=TASKS, distinct={("hook_embed", "sentence"): 3})
+    return found(*changes, tasks=TASKS)
 
 
 class TestOneIntervalIsMissing:
@@ -50,7 +50,7 @@ class TestOneIntervalIsMissing:
     def test_its_cause_is_told(self, only_sentence):
         (reading,) = (reading for reading in only_sentence.readings if reading.what == "No interval")
         assert (reading.where, reading.value) == ("layer 0", "sentence (1 - CKA at most 0.18)")
-        assert reading.verdict.startswith("30 prompts, with 3 different hidden states: ")
+        assert reading.verdict.startswith("30 prompts: too few, or too alike")
         assert reading.verdict.endswith("It is not known whether they changed or stand out.")
 
     def test_where_it_is_open_it_is_missing(self, only_sentence):
@@ -63,7 +63,7 @@ class TestOneIntervalIsMissing:
     def test_where_it_is_the_only_change(self):
         """At layer 0 alone: nothing can be said of it, and that is said."""
         changes = around([[0.184, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], spread=0.005, without=[(0, 0)])
-        result = found(*changes, tasks=TASKS, distinct={("hook_embed", "sentence"): 3})
+        result = found(*changes, tasks=TASKS)
         assert result.headline == (
             "No layer is known to have changed: the 95% interval of 1 - CKA reaches down to the tolerance of 0.01, "
             "where there is one."
@@ -83,14 +83,12 @@ class TestOneIntervalIsMissing:
         assert rows(result, "Not compared") == [("layers 0-2", "sentence")]
         (reading,) = (reading for reading in result.readings if reading.what == "No interval")
         assert (reading.where, reading.value) == ("layers 0-2", "sentence (1 - CKA at most 0.30)")
-        assert reading.verdict.startswith("6 prompts, with 6 different hidden states: too few")
+        assert reading.verdict.startswith("6 prompts: too few")
 
     def test_tasks_with_the_same_lack_share_a_reading(self):
         changes = around([[0.1, 0.2, 0.3], [0.1, 0.1, 0.1]], without=[(0, 0), (0, 1)])
-        distinct = {("hook_embed", "a"): 3, ("hook_embed", "b"): 5}
-        result = found(*changes, distinct=distinct)
+        result = found(*changes)
         assert rows(result, "No interval") == [("layer 0", "a and b (1 - CKA at most 0.20)")]
-        assert "with 3 to 5 different hidden states" in " ".join(result.sentences)
 
     def test_two_tasks_without_one_in_common(self):
         result = found(*around([[0.1, 0.2], [0.1, 0.2]], without=[(0, 0), (1, 1)]))
@@ -114,7 +112,7 @@ class TestWhereChangeBegins:
 
     def test_it_may_begin_before_where_there_is_no_interval(self):
         changes = around([[0.5, 0], [0.005, 0], [0.2, 0]], spread=0.005, without=[(0, 0), (1, 0)])
-        result = found(*changes, distinct={("hook_embed", "a"): 2, ("blocks.0.hook_resid_post", "a"): 2})
+        result = found(*changes)
         assert rows(result, "Change may begin") == [("layer 0", "a")]  # at layer 1 it is too small
 
     def test_all_prompts_together(self):
@@ -177,14 +175,7 @@ def test_what_rounds_to_zero_has_no_sign():
 
 def test_why_there_is_no_cka():
     changes = around([[nan, nan], [0.5, 0.1]])
-    one = {("hook_embed", "a"): 1, ("hook_embed", "b"): 1}
-    assert "No CKA, layer 0: a and b. 30 prompts, with 1 different hidden states: " in " ".join(
-        found(*changes, distinct=one).sentences
-    )
-    two = {**one, ("hook_embed", "b"): 2}
-    assert "with 1 to 2 different hidden states: too few, or too alike" in " ".join(
-        found(*changes, distinct=two).sentences
-    )
+    assert "No CKA, layer 0: a and b. 30 prompts: too few, or too alike" in " ".join(found(*changes).sentences)
 
 
 def test_the_rule_says_over_which_layers(only_sentence):

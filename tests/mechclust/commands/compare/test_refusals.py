@@ -61,8 +61,7 @@ class TestRefusals:
             ({"n_resamples": 5}, "n_resamples is 5; expected at least 20"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
             ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
-            ({"rbf_prompts": 3}, "rbf_prompts is 3; expected at least 4"),
-            ({"purity_prompts": 0}, "purity_prompts is 0; expected at least 4"),
+            ({"blocks_prompts": 3}, "blocks_prompts is 3; expected at least 4"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
             ({"tolerance": 0.0}, "tolerance is 0.0; expected above 0"),
             ({"factor": 1.0}, "factor is 1.0; expected above 1"),
@@ -99,10 +98,14 @@ class TestRefusals:
             prompts=tmp_path / "all.jsonl"
         )
 
-    def test_a_control_of_other_layers(self, refused, write_checkpoint, tmp_path, gpt2, shaken):
+    def test_another_depth(self, refused, write_checkpoint, tmp_path, gpt2):
         deep = write_checkpoint(tmp_path / "deep", n_layer=3)
+        assert refused(tuned=deep) == (
+            f"tuned {str(deep)!r} has 3 layers, but base {str(gpt2)!r} 2; give a model tuned from this base. From "
+            "Python, the probe CKA(pairs='all') compares every layer with every other"
+        )
         assert refused(controls=(f"a={deep}",)) == (
-            f"control {str(deep)!r} has 3 layers, but tuned {str(shaken)!r} 2; give controls tuned from the same base, "
+            f"control {str(deep)!r} has 3 layers, but base {str(gpt2)!r} 2; give controls tuned from the same base, "
             "or leave them out"
         )
 

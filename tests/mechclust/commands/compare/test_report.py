@@ -25,12 +25,10 @@ class TestReport:
         files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
         assert files == {
             ".mechclust.lock", "mechclust.json", "report.html", "compare.csv", "tasks.csv", "layers.csv",
-            "second_opinions.csv", "results/without_top_pc.safetensors", "results/blocks.safetensors",
+            "results/without_top_pc.safetensors", "results/blocks.safetensors",
             "results/patching.safetensors",
-            *(f"figures/{name}.png" for name in ("changed_and_restored", "cka_by_layer", "change_by_task_and_layer",
-                                                 "dimensions_and_purity", "second_opinions")),
+            *(f"figures/{name}.png" for name in ("changed_and_restored", "cka_by_layer", "change_by_task_and_layer")),
             "results/cka.safetensors",
-            "results/rbf.safetensors", "results/n_dims.safetensors", "results/purity.safetensors",
         }  # fmt: skip
 
     def test_csv_and_results_are_what_was_measured(self, written):
@@ -51,7 +49,7 @@ class TestReport:
     def test_page(self, written):
         result, report = written
         page = report.read_text()
-        assert page.count("data:image/png;base64,") == 5
+        assert page.count("data:image/png;base64,") == 3
         assert "The rule: a layer changed for a task if the 95% interval" in page
         assert "it does not see a rotation, a common scale or a shift" in page
         assert "min_per_task" in page
@@ -60,13 +58,6 @@ class TestReport:
             assert sentence.split(",")[0].split(":")[0] in page
         for reading in result.readings:
             assert reading.value in page
-
-    def test_without_purity(self, measured, tmp_path):
-        page = replace(measured, purity=None).write(tmp_path).read_text()
-        assert not (tmp_path / "results" / "purity.safetensors").exists()
-        assert (tmp_path / "figures" / "dimensions.png").exists()
-        assert "dimensions that hold 99% of the variance over all prompts." in page
-        assert "nearest neighbours" not in page
 
     def test_every_table_is_computed_once(self, measured, tmp_path, monkeypatch):
         computed = []
@@ -90,9 +81,9 @@ class TestReport:
             values = {m: x[..., places] if "label" in axes[m] else x for m, x in found.values.items()}
             return replace(found, values=values, coords={**found.coords, "label": labels})
 
-        of_all = (measured.cka, measured.blocks, measured.patching, measured.n_dims)
-        cka, blocks, patching, n_dims = (again(x, ["(all)", *tasks], places) for x in of_all)
-        rbf, less = (again(x, tasks, [k % 3 for k in range(12)]) for x in (measured.rbf, measured.without_top_pc))
+        of_all = (measured.cka, measured.blocks, measured.patching)
+        cka, blocks, patching = (again(x, ["(all)", *tasks], places) for x in of_all)
+        less = again(measured.without_top_pc, tasks, [k % 3 for k in range(12)])
         result = replace(
             measured,
             tasks=tasks,
@@ -100,9 +91,7 @@ class TestReport:
             cka=cka,
             blocks=blocks,
             patching=patching,
-            rbf=rbf,
             without_top_pc=less,
-            n_dims=n_dims,
         )
         page = result.write(tmp_path).read_text()
         assert hostile not in page

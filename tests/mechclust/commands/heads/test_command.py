@@ -66,7 +66,7 @@ def test_brief_prints_the_headline_and_one_table(
     assert lines[0] == "On repeated random tokens, none of 4 heads plays a role. Random weights: 0."
     assert lines[2].split() == ["text", "role", "heads", "strongest", "score", "chance", "random", "weights"]
     assert len(lines) == 3 + 7
-    assert said.err.startswith("96 tokens; 2 models; permuted scores: about ")
+    assert said.err.startswith("time: about ")
     assert not (tmp_path / "out" / "report.html").exists()
 
 
