@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -43,10 +41,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(parser, argv)
     except InputError as error:
         return _bad_input(str(error))
-    except SystemExit as end:
-        if end.code == 2:  # tyro has printed which option it did not understand
-            _suggest_options(parser, argv)
-        raise
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
     except BrokenPipeError:
@@ -125,46 +119,6 @@ def _run(parser: tyro.extras.SubcommandApp, argv: list[str]) -> int:
 def _is_suite(argv: Sequence[str]) -> bool:
     """Return whether a command line is ``mechclust topics --suite``."""
     return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
-
-
-def _suggest_options(parser: tyro.extras.SubcommandApp, argv: Sequence[str]) -> None:
-    """Print, for each unknown option such as ``--nperm``, the nearest option of the command."""
-    help_text = io.StringIO()
-    with suppress(SystemExit), redirect_stdout(help_text):
-        _run(parser, [argv[0], "--suite", "--help"] if _is_suite(argv) else [argv[0], "--help"])
-    for word, option in _nearest_options(argv[1:], help_text.getvalue()).items():
-        print(f"mechclust: no option {quoted(word)}; did you mean {option!r}?", file=sys.stderr)
-
-
-def _nearest_options(words: Sequence[str], help_text: str) -> dict[str, str]:
-    """Return the words that are not options of a command, each with the nearest option.
-
-    Args:
-        words: of the command line.
-        help_text: the command's help.
-
-    Example:
-        >>> _nearest_options(["--nperm", "9", "--seed=3"], "--n-permutations INT, --n-init INT, --seed INT")
-        {'--nperm': '--n-permutations'}
-        >>> _nearest_options(["--tuning.step", "9"], "--tuning.steps INT, --tuning.seed INT.")
-        {'--tuning.step': '--tuning.steps'}
-    """
-    known = {_letters(option): option for option in re.findall(r"--[a-z](?:[a-z0-9.-]*[a-z0-9])?", help_text)}
-    nearest: dict[str, str] = {}
-    for word in words:
-        name = word.partition("=")[0]
-        letters = _letters(name)
-        if not name.startswith("--") or name == "--" or letters in known:
-            continue
-        longer = sorted((option for option in known if option.startswith(letters)), key=len)
-        similar = longer or difflib.get_close_matches(letters, known, n=1)
-        if similar:
-            nearest[name] = known[similar[0]]
-    return nearest
-
-
-def _letters(option: str) -> str:
-    return option.replace("-", "").replace("_", "").lower()
 
 
 if __name__ == "__main__":
