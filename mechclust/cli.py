@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import tyro
 
 from mechclust.cli_settings import SETTINGS
-from mechclust.command_table import ABOUT, COMMANDS, NO_VERIFY, READERS, UNVERIFIED
+from mechclust.command_table import ABOUT, COMMANDS
 from mechclust.jobs import close_progress_bars, one_interrupt
-from probes.store.files import VERIFY
 from tasks import InputError
 from tasks.errors import error_suggestion
 from tasks.text.visible import quoted, shortened, visible_text
@@ -25,7 +23,6 @@ _HELP: dict[str, Any] = {
     "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
     "registry": SETTINGS,
 }
-_DESCRIPTION = f"{ABOUT}\n\n{', '.join(READERS)} also take {UNVERIFIED}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _bad_input(f"no command {argv[0]!r}{error_suggestion(argv[0], COMMANDS)}")
     parser = _parser(argv)  # before one_interrupt, because Ctrl-C during imports does not interrupt a command
     try:
-        with one_interrupt(), _verifying(argv) as argv:
+        with one_interrupt():
             return _run(parser, argv)
     except InputError as error:
         return _bad_input(str(error))
@@ -51,21 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a defect of ours
         reason = visible_text(error.strerror or str(error))
         return _bad_input(f"cannot use {quoted(error.filename, _MAX_ERROR)} ({reason}); give another")
-
-
-@contextmanager
-def _verifying(argv: list[str]) -> Iterator[list[str]]:
-    """Give the arguments without ``--no-verify``, an option of the commands that read our files."""
-    if NO_VERIFY not in argv or argv[0] not in READERS:
-        yield argv
-        return
-    before = os.environ.get(VERIFY)
-    os.environ[VERIFY] = "0"  # the environment reaches worker processes too
-    try:
-        yield [word for word in argv if word != NO_VERIFY]
-    finally:
-        os.environ.pop(VERIFY)
-        os.environ.update({} if before is None else {VERIFY: before})
 
 
 def _bad_input(sentence: str) -> int:
@@ -112,7 +94,7 @@ def _run(parser: tyro.extras.SubcommandApp, argv: list[str]) -> int:
 
         suite_command(argv[1:])
     else:
-        return int(parser.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
+        return int(parser.cli(prog="mechclust", args=argv or ["--help"], description=ABOUT, **_HELP) or 0)
     return 0
 
 

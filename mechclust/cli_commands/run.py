@@ -12,7 +12,6 @@ import tyro
 
 from mechclust.cli_commands.printing import show_findings
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
-from mechclust.command_table import UNVERIFIED
 from mechclust.commands.settings import EngineSettings
 from mechclust.jobs.interrupts import interrupt_message
 from mechclust.studies import Study, get_study, list_studies, run_study
@@ -92,7 +91,7 @@ def run_study_command(name: str, argv: list[str]) -> None:
         _arguments(study, preset, config),
         args=argv,
         prog=f"mechclust run {name}",
-        description=f"{study.title}\n\n{UNVERIFIED}",
+        description=study.title,
         return_unknown_args=True,
         registry=SETTINGS,
     )
