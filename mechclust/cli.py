@@ -67,13 +67,9 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
 def _parser(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
     """Import the named command, or all commands if there is none, and return a parser."""
     parser = tyro.extras.SubcommandApp()
-    writes_completion = bool(argv) and "completion" in argv[0]  # --tyro-write-completion
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"mechclust.cli_commands.{name}")
-        function = module.command
-        if writes_completion and hasattr(module, "for_completion"):
-            function = module.for_completion()
-        parser.command(name=name, help=COMMANDS[name])(function)
+        parser.command(name=name, help=COMMANDS[name])(module.command)
     if _is_suite(argv):
         import mechclust.cli_commands.topics_suite  # noqa: F401
     return parser

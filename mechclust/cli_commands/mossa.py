@@ -80,8 +80,3 @@ def _arguments(config: MossaConfig) -> type:
         ],
         frozen=True,
     )
-
-
-def for_completion() -> Any:
-    """Make a type with all options, as completion scripts are written from."""
-    return _arguments(MossaConfig(tasks=tyro.MISSING))

@@ -14,7 +14,7 @@ from mechclust.cli_commands.printing import show_findings
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
 from mechclust.commands.settings import EngineSettings
 from mechclust.jobs.interrupts import interrupt_message
-from mechclust.studies import Study, get_study, list_studies, run_study
+from mechclust.studies import Study, get_study, run_study
 from tasks import InputError
 from tasks.errors import did_you_mean
 
@@ -67,16 +67,6 @@ def _arguments(study: Study, preset: str, config: Any) -> type:
         bases=(_RunSettings,),
         frozen=True,
     )
-
-
-def for_completion() -> Any:
-    """Make a type with a subcommand for each study, as completion scripts are written from."""
-    options = {}
-    for study in list_studies():
-        preset, config = next(iter(study.presets.items()))
-        options[study.name] = _arguments(study, preset, config)()
-    one = tyro.extras.subcommand_type_from_defaults(options, prefix_names=False)
-    return dataclasses.make_dataclass("Run", [("study", Annotated[one, tyro.conf.arg(name="")])])
 
 
 def run_study_command(name: str, argv: list[str]) -> None:
