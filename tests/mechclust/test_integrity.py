@@ -14,7 +14,8 @@ import torch
 
 from mechclust import ModelConfig, build_model
 from mechclust.cli import main
-from mechclust.evidence import Bound, Finding, load_findings, mean_part, save_findings
+from mechclust.evidence import Bound, Finding, load_findings, mean_part
+from mechclust.evidence.findings import findings_bytes
 from mechclust.models import load_model, save_model
 from mechclust.models.saved_model import read_saved_model_metadata
 from mechclust.report.folder import check_folder, claim_folder, open_folder
@@ -94,7 +95,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pass
     (folder / "report").mkdir()
     claim_folder(folder / "report", "compare")
-    save_findings([FINDING, FINDING], folder / "findings.json")
+    (folder / "findings.json").write_bytes(findings_bytes([FINDING, FINDING]))
     for read in KINDS.values():
         read(folder)
     return folder
