@@ -91,8 +91,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     members = [Member(replace(POOLING, seed=seed), replace(TASK, seed=seed)) for seed in (0, 1)]
     train_ensemble(members, TRAINING, folder / "ensemble", backend="vmap", snapshot_every=2)
     save_rows(model, [Batch(tokens)], folder / "rows")
-    with open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]}):
-        pass
+    open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]})
     (folder / "report").mkdir()
     claim_folder(folder / "report", "compare")
     (folder / "findings.json").write_bytes(findings_bytes([FINDING, FINDING]))
