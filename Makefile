@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_MEMORY := $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -1)" -gt 4000000 ] 2> /dev/null && \
 	echo PYTEST_DEBUG_TEMPROOT=/dev/shm TMPDIR=/dev/shm)
 
-.PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults bad-inputs parity dist install clean
+.PHONY: demo test cluster examples docs docs-serve pictures notebooks lint bench record real faults bad-inputs dist install clean
 
 demo: $(VENV)/installed
 	$(BIN)/mechclust run task-clusters --preset quick --out runs/demo
@@ -90,11 +90,6 @@ faults: $(VENV)/installed-dev
 bad-inputs: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.bad_inputs --round $(ROUND) $(if $(KINDS),--kinds $(KINDS)) --only "$(ONLY)"
 
-# Old and new code side by side until the refactoring is done: tests/parity. Some calls only: make parity CALLS="check.*".
-CALLS ?= .*
-parity: $(VENV)/installed-dev
-	$(BIN)/python -m tests.parity --calls "$(CALLS)" $(if $(AGAIN),--again)
-
 # The measured numbers of the documentation, from examples/results. -P: docs/probes is not the package `probes`.
 record: $(VENV)/installed
 	$(BIN)/python -P docs/record.py
@@ -123,4 +118,4 @@ $(WHEEL)/installed: pyproject.toml constraints.txt | dist
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(WHEEL) .venv-tl3 .parity runs build dist *.egg-info
+	rm -rf $(VENV) $(WHEEL) .venv-tl3 runs build dist *.egg-info

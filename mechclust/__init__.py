@@ -4,13 +4,15 @@ Models, training, and the commands that measure your model. The published experi
 probes in ``probes``, labelled data in ``tasks``.
 """
 
+import runpy
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust import aliases  # noqa: F401 - first: it refuses files that shadow our packages
-
-# isort: split
 from mechclust.lazy import lazily
+
+# Refuse files that shadow our packages. By its path, since the name ``probes`` may lead to such a file.
+runpy.run_path(str(Path(__file__).parents[1] / "probes" / "shadowing.py"))
 
 if TYPE_CHECKING:
     from mechclust.attention import AttentionView, attention_view, attention_view_from_patterns
@@ -111,7 +113,7 @@ __all__ = [
 
 __version__ = version("mechclust")
 
-__getattr__ = lazily(__name__, __file__, modules=("probes", "tasks"))
+__getattr__ = lazily(__name__, __file__)
 
 
 def __dir__() -> list[str]:

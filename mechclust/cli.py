@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import tyro
 
 from mechclust.cli_settings import SETTINGS
-from mechclust.command_table import ABOUT, COMMANDS, NO_VERIFY, READERS, UNVERIFIED
+from mechclust.command_table import ABOUT, COMMANDS
 from mechclust.jobs import close_progress_bars, one_interrupt
-from probes.store.files import VERIFY
 from tasks import InputError
 from tasks.errors import error_suggestion
 from tasks.text.visible import quoted, shortened, visible_text
@@ -27,7 +23,6 @@ _HELP: dict[str, Any] = {
     "config": (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
     "registry": SETTINGS,
 }
-_DESCRIPTION = f"{ABOUT}\n\n{', '.join(READERS)} also take {UNVERIFIED}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,14 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _bad_input(f"no command {argv[0]!r}{error_suggestion(argv[0], COMMANDS)}")
     parser = _parser(argv)  # before one_interrupt, because Ctrl-C during imports does not interrupt a command
     try:
-        with one_interrupt(), _verifying(argv) as argv:
+        with one_interrupt():
             return _run(parser, argv)
     except InputError as error:
         return _bad_input(str(error))
-    except SystemExit as end:
-        if end.code == 2:  # tyro has printed which option it did not understand
-            _suggest_options(parser, argv)
-        raise
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
     except BrokenPipeError:
@@ -57,21 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a defect of ours
         reason = visible_text(error.strerror or str(error))
         return _bad_input(f"cannot use {quoted(error.filename, _MAX_ERROR)} ({reason}); give another")
-
-
-@contextmanager
-def _verifying(argv: list[str]) -> Iterator[list[str]]:
-    """Give the arguments without ``--no-verify``, an option of the commands that read our files."""
-    if NO_VERIFY not in argv or argv[0] not in READERS:
-        yield argv
-        return
-    before = os.environ.get(VERIFY)
-    os.environ[VERIFY] = "0"  # the environment reaches worker processes too
-    try:
-        yield [word for word in argv if word != NO_VERIFY]
-    finally:
-        os.environ.pop(VERIFY)
-        os.environ.update({} if before is None else {VERIFY: before})
 
 
 def _bad_input(sentence: str) -> int:
@@ -91,13 +67,9 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
 def _parser(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
     """Import the named command, or all commands if there is none, and return a parser."""
     parser = tyro.extras.SubcommandApp()
-    writes_completion = bool(argv) and "completion" in argv[0]  # --tyro-write-completion
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"mechclust.cli_commands.{name}")
-        function = module.command
-        if writes_completion and hasattr(module, "for_completion"):
-            function = module.for_completion()
-        parser.command(name=name, help=COMMANDS[name])(function)
+        parser.command(name=name, help=COMMANDS[name])(module.command)
     if _is_suite(argv):
         import mechclust.cli_commands.topics_suite  # noqa: F401
     return parser
@@ -118,53 +90,13 @@ def _run(parser: tyro.extras.SubcommandApp, argv: list[str]) -> int:
 
         suite_command(argv[1:])
     else:
-        return int(parser.cli(prog="mechclust", args=argv or ["--help"], description=_DESCRIPTION, **_HELP) or 0)
+        return int(parser.cli(prog="mechclust", args=argv or ["--help"], description=ABOUT, **_HELP) or 0)
     return 0
 
 
 def _is_suite(argv: Sequence[str]) -> bool:
     """Return whether a command line is ``mechclust topics --suite``."""
     return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
-
-
-def _suggest_options(parser: tyro.extras.SubcommandApp, argv: Sequence[str]) -> None:
-    """Print, for each unknown option such as ``--nperm``, the nearest option of the command."""
-    help_text = io.StringIO()
-    with suppress(SystemExit), redirect_stdout(help_text):
-        _run(parser, [argv[0], "--suite", "--help"] if _is_suite(argv) else [argv[0], "--help"])
-    for word, option in _nearest_options(argv[1:], help_text.getvalue()).items():
-        print(f"mechclust: no option {quoted(word)}; did you mean {option!r}?", file=sys.stderr)
-
-
-def _nearest_options(words: Sequence[str], help_text: str) -> dict[str, str]:
-    """Return the words that are not options of a command, each with the nearest option.
-
-    Args:
-        words: of the command line.
-        help_text: the command's help.
-
-    Example:
-        >>> _nearest_options(["--nperm", "9", "--seed=3"], "--n-permutations INT, --n-init INT, --seed INT")
-        {'--nperm': '--n-permutations'}
-        >>> _nearest_options(["--tuning.step", "9"], "--tuning.steps INT, --tuning.seed INT.")
-        {'--tuning.step': '--tuning.steps'}
-    """
-    known = {_letters(option): option for option in re.findall(r"--[a-z](?:[a-z0-9.-]*[a-z0-9])?", help_text)}
-    nearest: dict[str, str] = {}
-    for word in words:
-        name = word.partition("=")[0]
-        letters = _letters(name)
-        if not name.startswith("--") or name == "--" or letters in known:
-            continue
-        longer = sorted((option for option in known if option.startswith(letters)), key=len)
-        similar = longer or difflib.get_close_matches(letters, known, n=1)
-        if similar:
-            nearest[name] = known[similar[0]]
-    return nearest
-
-
-def _letters(option: str) -> str:
-    return option.replace("-", "").replace("_", "").lower()
 
 
 if __name__ == "__main__":

@@ -43,8 +43,3 @@ COMMANDS = {
     "sandbox": "Watch a model train: an interactive page (.html), a film (.mp4, .gif) or a figure (.png).",
 }
 """Each command's help. Its first paragraph stands in the list of commands."""
-
-NO_VERIFY = "--no-verify"
-READERS = tuple(name for name in COMMANDS if name not in ("list", "check"))
-"""The commands that read files of ours, and therefore take ``--no-verify``."""
-UNVERIFIED = f"{NO_VERIFY}: do not verify the checksums of the files that are read."

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 
-def lazily(package: str, file: str, modules: Sequence[str] = ()) -> Callable[[str], Any]:
+def lazily(package: str, file: str) -> Callable[[str], Any]:
     """Return a package's ``__getattr__`` for the names that its file imports ``if TYPE_CHECKING``.
 
     Args:
         package: its ``__name__``.
         file: its ``__file__``. The imports that type checkers read there are those made at run time, so that each is
             written once.
-        modules: its modules that are imported by their names too.
     """
     places = imported_for_types(Path(file).read_text(encoding="utf-8"))
 
     def found(name: str) -> Any:
-        if name in modules:
-            return import_module(f"{package}.{name}")
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(places[name]), name)

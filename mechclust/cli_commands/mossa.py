@@ -11,7 +11,6 @@ import tyro
 
 from mechclust.cli_commands.printing import Brief, PrintFigures, show
 from mechclust.cli_settings import PRESET_SETTINGS, Perhaps
-from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.mossa import MossaConfig, presets, run_mossa
 from mechclust.evidence.finding_tables import findings_in_tables, findings_text_table
@@ -55,7 +54,7 @@ def mossa_command(argv: list[str]) -> None:
         _arguments(config),
         args=argv,
         prog="mechclust mossa",
-        description=f"{_ABOUT}\n\n{UNVERIFIED}",
+        description=_ABOUT,
         config=(tyro.conf.PositionalMetavarFromFieldName,),
         registry=PRESET_SETTINGS,
     )
@@ -81,8 +80,3 @@ def _arguments(config: MossaConfig) -> type:
         ],
         frozen=True,
     )
-
-
-def for_completion() -> Any:
-    """Make a type with all options, as completion scripts are written from."""
-    return _arguments(MossaConfig(tasks=tyro.MISSING))

@@ -12,10 +12,9 @@ import tyro
 
 from mechclust.cli_commands.printing import show_findings
 from mechclust.cli_settings import SETTINGS, Perhaps, option_paths
-from mechclust.command_table import UNVERIFIED
 from mechclust.commands.settings import EngineSettings
 from mechclust.jobs.interrupts import interrupt_message
-from mechclust.studies import Study, get_study, list_studies, run_study
+from mechclust.studies import Study, get_study, run_study
 from tasks import InputError
 from tasks.errors import did_you_mean
 
@@ -70,16 +69,6 @@ def _arguments(study: Study, preset: str, config: Any) -> type:
     )
 
 
-def for_completion() -> Any:
-    """Make a type with a subcommand for each study, as completion scripts are written from."""
-    options = {}
-    for study in list_studies():
-        preset, config = next(iter(study.presets.items()))
-        options[study.name] = _arguments(study, preset, config)()
-    one = tyro.extras.subcommand_type_from_defaults(options, prefix_names=False)
-    return dataclasses.make_dataclass("Run", [("study", Annotated[one, tyro.conf.arg(name="")])])
-
-
 def run_study_command(name: str, argv: list[str]) -> None:
     """Run a study with the defaults of its preset, which is read first."""
     study = get_study(name)
@@ -92,7 +81,7 @@ def run_study_command(name: str, argv: list[str]) -> None:
         _arguments(study, preset, config),
         args=argv,
         prog=f"mechclust run {name}",
-        description=f"{study.title}\n\n{UNVERIFIED}",
+        description=study.title,
         return_unknown_args=True,
         registry=SETTINGS,
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Any
 
 import tyro
 
@@ -12,15 +10,6 @@ from mechclust.cli_commands.printing import Brief, PrintFigures, show
 from mechclust.cli_settings import Perhaps
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics import TopicsConfig, measure_topics
-
-
-def for_completion() -> Any:
-    """Make a type with the options of both ``topics`` and ``topics --suite``, for completion scripts."""
-    from mechclust.commands.topics.suite import SuiteConfig
-
-    options = [("out", Path | None, None), ("brief", Brief, False), ("print_figures", PrintFigures, False)]
-    bases = (SuiteConfig, TopicsConfig)
-    return dataclasses.make_dataclass("Topics", options, bases=bases, frozen=True, kw_only=True)
 
 
 def command(

@@ -10,7 +10,6 @@ import tyro
 
 from mechclust.cli_commands.printing import Brief, PrintFigures, show
 from mechclust.cli_settings import SETTINGS
-from mechclust.command_table import UNVERIFIED
 from mechclust.commands.folder import default_folder, goes_on
 from mechclust.commands.topics.suite import SuiteConfig, run_suite
 from mechclust.evidence.finding_tables import findings_in_tables, findings_text_table
@@ -48,7 +47,7 @@ def _arguments(argv: list[str]) -> Any:
         arguments,
         args=["--help"] if {"--help", "-h"} & set(argv) else argv,
         prog="mechclust topics",
-        description=f"{_ABOUT}\n\n{UNVERIFIED}",
+        description=_ABOUT,
         config=(tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone),
         registry=SETTINGS,
     )

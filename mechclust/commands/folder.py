@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -95,12 +95,7 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         check_folder(out, command)  # another owner may just have ended
         check_folder_subject(out, subject or {})
         claim_folder(out, command)
-        try:
-            yield
-        finally:
-            if out.is_dir():  # it may have been removed meanwhile, and its files are now this command's
-                with suppress(InputError):
-                    claim_folder(out, command)
+        yield
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,17 +77,6 @@ class View:
         check_settings(self)
 
 
-class _Checkpoints:
-    """Steps and models, loaded one after the other, as often as requested."""
-
-    def __init__(self, steps: Sequence[int], load: Callable[[int], HookedModel]) -> None:
-        self.steps = steps
-        self._load = load
-
-    def __iter__(self) -> Iterator[tuple[int, HookedModel]]:
-        return ((step, self._load(step)) for step in self.steps)
-
-
 def open_sandbox(
     folder: str | Path, seed: int | None = None, *, max_frames: int = 300, view: View | None = None
 ) -> SandboxRun:
@@ -136,16 +125,14 @@ def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | N
     moves = [values.diff(dim=0).flatten(1).norm(dim=1).numpy() for values in weights.values()]
     change = np.mean([frame_change_shares(of_weight) for of_weight in moves], axis=0)
     rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, change, max_frames)}
-    checkpoints = _Checkpoints(list(rows), partial(_with_weights, build_model(config), weights, rows))
-    title = f"seed {config.seed}"
-    shown = record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
+    model = build_model(config)
+    checkpoints = ((step, _with_weights(model, weights, row)) for step, row in rows.items())
+    shown = record_sandbox(checkpoints, title=f"seed {config.seed}", **_shown(task, view), **_places(view))
     return replace(shown, available=len(snapshots.steps))
 
 
-def _with_weights(
-    model: HookedModel, weights: Mapping[str, Shaped[Tensor, "snapshot ..."]], rows: Mapping[int, int], step: int
-) -> HookedModel:
-    set_weights(model, {name: values[rows[step]] for name, values in weights.items()})
+def _with_weights(model: HookedModel, weights: Mapping[str, Shaped[Tensor, "snapshot ..."]], row: int) -> HookedModel:
+    set_weights(model, {name: values[row] for name, values in weights.items()})
     return model
 
 
@@ -199,9 +186,9 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
     steps = [every_step[i] for i in choose_frames(every_step, [0.0] * (len(every_step) - 1), max_frames)]
     if all(path.suffix for path in by_step.values()):
         task = _task_of(folder)
-        checkpoints = _Checkpoints(steps, partial(_load_own, by_step))
+        checkpoints = ((step, load_model(by_step[step])) for step in steps)
         title = folder.parent.name if folder.name == "models" else folder.name
-        return record_sandbox(checkpoints, title=title, **_shown(task, view), **_of_task(task, view, checkpoints))
+        return record_sandbox(checkpoints, title=title, **_shown(task, view), **_places(view))
     if view.prompts is None:
         raise InputError(f"{str(by_step[steps[0]])!r} needs texts to read; give them with --prompts")
     for name in ("split", "position"):
@@ -211,7 +198,7 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
     tokenizer, sizes = tokenizer_and_sizes(resolve_model(by_step[steps[0]]))
     label = "task" if view.label is None else view.label
     return record_sandbox(
-        _Checkpoints(steps, partial(_load_pretrained, by_step)),
+        ((step, load_pretrained(by_step[step])) for step in steps),
         tokenize_prompts(
             prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, bos=view.bos, too_long=view.too_long
         ),
@@ -227,14 +214,6 @@ def _left_out(folder: Path) -> str:
     """Name the checkpoints that have no number in their name, and so no place among the others."""
     names = [path.name for path in sorted(folder.glob("checkpoint-*")) if re.search(r"\d", path.name) is None]
     return f" (without {', '.join(names)}, which has no step in its name)" if names else ""
-
-
-def _load_own(by_step: Mapping[int, Path], step: int) -> HookedModel:
-    return load_model(by_step[step])
-
-
-def _load_pretrained(by_step: Mapping[int, Path], step: int) -> HookedModel:
-    return load_pretrained(by_step[step])
 
 
 def _token_text(tokenizer: Any, token: int) -> str:
@@ -256,6 +235,8 @@ def _task_of(folder: Path) -> Task:
 
 def _shown(task: Task, view: View) -> dict[str, Any]:
     """Return the examples of a task and the facts known of them."""
+    if view.prompts is not None:
+        raise InputError(f"--prompts is for checkpoints that read texts; this run was trained on {task.name!r}")
     split = view.split or next((name for name in _PREFERRED_SPLITS if name in task.splits), task.splits[0])
     batch = next(iter(task.batches(split, _BATCH_SIZE)))
     position = view.position or ("input" if "input" in batch.positions else None)
@@ -266,14 +247,6 @@ def _shown(task: Task, view: View) -> dict[str, Any]:
         "readout": last_token() if position is None else token_at(position),
         "vocab": task.vocab,
     }
-
-
-def _of_task(task: Task, view: View, checkpoints: _Checkpoints) -> dict[str, Any]:
-    """Return the places, and a class map if the last layer, in whose plane it is, is among them."""
-    if view.prompts is not None:
-        raise InputError(f"--prompts is for checkpoints that read texts; this run was trained on {task.name!r}")
-    _, model = next(iter(checkpoints))
-    return {**_places(view), "class_map": not view.layers or model.cfg.n_layers in view.layers}
 
 
 def _places(view: View) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.control import Control
 from mechclust.evidence.families import family_notes
 from mechclust.evidence.finding import Finding
-from mechclust.evidence.findings import Findings, load_findings, save_findings
+from mechclust.evidence.findings import Findings, load_findings
 from mechclust.evidence.parts import (
     Part,
     check_part,
@@ -32,6 +32,5 @@ __all__ = [
     "paired_share_part",
     "prediction_part",
     "resampled_part",
-    "save_findings",
     "share_part",
 ]

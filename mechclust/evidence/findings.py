@@ -15,7 +15,7 @@ from mechclust.evidence.finding import Finding, Kind, Shown
 from mechclust.evidence.finding_tables import findings_in_tables, findings_notebook_table, findings_text_table
 from mechclust.evidence.parts import Method, Part
 from mechclust.evidence.verdict import MARKS, VERDICTS, EarlierVerdict, Verdict
-from probes.store.files import DamagedError, json_bytes, read_json, write_atomic
+from probes.store.files import DamagedError, json_bytes, read_json
 from tasks import InputError
 
 if TYPE_CHECKING:
@@ -117,11 +117,6 @@ def untested_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 
 # ---- files ----
-
-
-def save_findings(findings: Sequence[Finding], path: Path) -> None:
-    """Write ``findings.json``, a list of objects, with its checksum. Undefined numbers are null."""
-    write_atomic(path, findings_bytes(findings))
 
 
 def findings_bytes(findings: Sequence[Finding]) -> bytes:

@@ -7,7 +7,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,14 +128,10 @@ def claim_folder(out: Path, command: str, subject: Mapping[str, str] | None = No
         write_manifest(out, recorded)
 
 
-@contextmanager
-def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[None]:
+def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
     """Begin a run in the folder ``out``, or resume it there if study and settings are the same.
 
-    Use as a ``with`` block.
-
-    Temporary files of killed processes are removed. If somebody removes the folder inside the block, later files still
-    belong to this run, and the record is written again at the end.
+    Temporary files of killed processes are removed.
 
     Raises:
         InputError: when ``out`` cannot be written, or holds something else.
@@ -154,12 +149,6 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> Iterator[No
     _check_same_run(out, study, config)
     check_folder(out, f"run {study}")
     remove_leftovers(out, recursive=True)
-    try:
-        yield
-    finally:
-        if out.is_dir() and not (out / "config.json").exists():
-            with suppress(InputError):
-                _begin(out, study, config)
 
 
 def _check_same_run(out: Path, study: str, config: Mapping[str, Any]) -> None:

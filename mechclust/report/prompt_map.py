@@ -11,11 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from jaxtyping import Float, Integer, Shaped
+from jaxtyping import Float, Integer
 
 from mechclust.report.text import without_surrogates
 from mechclust.web.scripts import ViewScript, script_numbers, script_text, scripts_with_kit
-from tasks import InputError
 
 _PACKAGE = "mechclust.report"
 CLUSTER = "cluster"  # the colouring that ``clusters`` adds
@@ -26,7 +25,7 @@ _MAX_NUMERIC_CLASSES = 12  # more different numbers are a scale
 
 
 def prompt_map(
-    planes: Mapping[str, Shaped[np.ndarray, "_ example 2"]],
+    planes: Mapping[str, Float[np.ndarray, "_ example 2"]],
     layers: Sequence[int] | Mapping[str, Sequence[int]],
     texts: Sequence[str],
     colours: Mapping[str, Sequence[str]],
@@ -55,35 +54,24 @@ def prompt_map(
         start: the layer shown first, by default the last.
         variance: by model name, the share of each layer's variance that its plane holds, shown under the map.
 
-    Raises:
-        InputError: for no prompts, numbers of layers or of prompts that differ, and values that are not finite.
-
     Example:
         >>> planes = np.random.default_rng(0).normal(size=(3, 4, 2))
         >>> html = prompt_map({"gpt2": planes}, [0, 1, 2], ["a", "b", "c", "d"], {"task": ["x", "x", "y", "y"]})
         >>> html.count("<script")
         2
     """
-    _check_given(planes, layers, texts, colours)
-    coordinates = {name: np.asarray(xy, dtype=np.float64) for name, xy in planes.items()}
     numbers = {name: list(map(int, layers[name] if isinstance(layers, Mapping) else layers)) for name in planes}
-    _check_planes(coordinates, numbers, len(texts))
-    _check_colours(colours, len(texts))
-    if clusters is not None:
-        clusters = np.asarray(clusters)
-        _check_clusters(clusters, numbers, len(texts), colours)
-    first = _first_layers(start, numbers)
-    shares = _variance_shares(variance or {}, numbers)
+    variance = variance or {}
     models = []
-    for name, xy in coordinates.items():
+    for name, xy in planes.items():
         models.append(
             {
                 "name": without_surrogates(name),
                 "layers": numbers[name],
-                "start": first[name],
+                "start": len(xy) - 1 if start is None else numbers[name].index(start),
                 "xy": [_packed_plane(layer) for layer in xy],
                 "spot": [bool((layer == layer[0]).all()) for layer in xy],
-                "variance": shares.get(name),
+                "variance": [_finite_or_none(share) for share in variance[name]] if name in variance else None,
             }
         )
     data = {
@@ -114,103 +102,6 @@ def _packed_plane(layer: Float[np.ndarray, "example 2"]) -> str:
     steps = np.round(placed / np.where(outside, reach, half)[:, None] * _STEPS)
     steps[outside] = np.where(np.abs(steps[outside]) == _STEPS, np.sign(steps[outside]) * _EDGE, steps[outside])
     return script_numbers(steps, "<i2")
-
-
-def _check_given(
-    planes: Mapping[str, Shaped[np.ndarray, "..."]],
-    layers: Sequence[int] | Mapping[str, Sequence[int]],
-    texts: Sequence[str],
-    colours: Mapping[str, Sequence[str]],
-) -> None:
-    if not len(texts):
-        raise InputError("there are no prompts to map; give at least one text")
-    if not planes:
-        raise InputError("planes has no model; give an array [layers examples 2] by model name")
-    if not colours:
-        raise InputError("colours has no label; give a value per prompt by label, such as {'task': [...]}")
-    if isinstance(layers, Mapping) and set(layers) != set(planes):
-        raise InputError(f"layers are given for {_names(layers)}, and planes for {_names(planes)}; give both by model")
-
-
-def _check_planes(
-    coordinates: Mapping[str, Float[np.ndarray, "..."]], numbers: Mapping[str, Sequence[int]], n: int
-) -> None:
-    for name, xy in coordinates.items():
-        if xy.ndim != 3 or xy.shape[2] != 2:
-            raise InputError(f"the planes of {name!r} have the shape {list(xy.shape)}; expected [layers examples 2]")
-        if not len(xy) or len(xy) != len(numbers[name]):
-            raise InputError(
-                f"the planes of {name!r} have {len(xy)} layers, and layers names {len(numbers[name])}; "
-                "name each layer, at least one"
-            )
-        if xy.shape[1] != n:
-            raise InputError(
-                f"the planes of {name!r} have {xy.shape[1]} examples, and there are {n} texts; give a text per example"
-            )
-        wrong = np.flatnonzero(~np.isfinite(xy).all(axis=(1, 2)))
-        if len(wrong):
-            raise InputError(
-                f"the planes of {name!r} have values that are not finite at layer {numbers[name][wrong[0]]}; "
-                "leave these layers or examples out"
-            )
-
-
-def _check_colours(colours: Mapping[str, Sequence[str]], n: int) -> None:
-    for name, values in colours.items():
-        if len(values) != n:
-            raise InputError(
-                f"the colour {name!r} has {len(values)} values and there are {n} texts; give one per prompt"
-            )
-
-
-def _check_clusters(
-    clusters: Shaped[np.ndarray, "..."],
-    numbers: Mapping[str, Sequence[int]],
-    n: int,
-    colours: Mapping[str, Sequence[str]],
-) -> None:
-    if len(numbers) != 1:
-        raise InputError(
-            f"clusters are of one model, and planes has {_names(numbers)}; leave clusters out, or map one model"
-        )
-    (layers,) = numbers.values()
-    if clusters.shape != (len(layers), n):
-        raise InputError(
-            f"clusters have the shape {list(clusters.shape)}; expected [layers examples], here [{len(layers)}, {n}]"
-        )
-    if not np.issubdtype(clusters.dtype, np.integer):
-        raise InputError(f"clusters are of the type {clusters.dtype}; expected integers")
-    if CLUSTER in colours:
-        raise InputError(f"colours has a label {CLUSTER!r}, which clusters adds; rename the label")
-
-
-def _first_layers(start: int | None, numbers: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return, by model, the index of the layer that is shown first."""
-    if start is None:
-        return {name: len(layers) - 1 for name, layers in numbers.items()}
-    for name, layers in numbers.items():
-        if start not in layers:
-            raise InputError(
-                f"start is layer {start}, and {name!r} has the layers {', '.join(map(str, layers))}; give one of them"
-            )
-    return {name: list(layers).index(start) for name, layers in numbers.items()}
-
-
-def _variance_shares(
-    variance: Mapping[str, Sequence[float]], numbers: Mapping[str, Sequence[int]]
-) -> dict[str, list[float | None]]:
-    """Return, by model, the shares of variance, with ``None`` for NaN."""
-    unknown = [name for name in variance if name not in numbers]
-    if unknown:
-        raise InputError(
-            f"variance is given for {_names(unknown)}, and planes for {_names(numbers)}; give both by model"
-        )
-    for name, shares in variance.items():
-        if len(shares) != len(numbers[name]):
-            raise InputError(
-                f"variance has {len(shares)} values for {name!r}, which has {len(numbers[name])} layers; give one each"
-            )
-    return {name: list(map(_finite_or_none, shares)) for name, shares in variance.items()}
 
 
 def _finite_or_none(share: float) -> float | None:
@@ -275,10 +166,6 @@ def _colour_slots(clusters: Integer[np.ndarray, "layer example"]) -> dict[str, A
         names.append(name_of_slot)
         codes.append(script_numbers(before, "<u4"))
     return {"names": names, "codes": codes}
-
-
-def _names(names: Any) -> str:
-    return " and ".join(map(repr, names)) or "none"
 
 
 def _fragment(data: Mapping[str, Any], n: int, n_layers: int) -> str:

@@ -8,7 +8,6 @@ from mechclust.sandbox.panels import SandboxPanel
 from mechclust.sandbox.recorder import SandboxRecorder, record_sandbox
 from mechclust.sandbox.run import SandboxRun
 from mechclust.sandbox.sequences import FollowedSequences
-from mechclust.sandbox.strip import sandbox_strip
 
 __all__ = [
     "Curves",
@@ -20,5 +19,4 @@ __all__ = [
     "sandbox_figure",
     "sandbox_film",
     "sandbox_page",
-    "sandbox_strip",
 ]

@@ -27,28 +27,15 @@ def _hues(n: int) -> list[str]:
 
 def run_colors(run: SandboxRun) -> list[str]:
     """Return a colour for each answer of a run, which is grey if the answer is never right."""
-    return [*_palettes(run)[0], *[UNUSED] * (len(run.answers) - run.n_right)]
-
-
-def _palettes(run: SandboxRun) -> tuple[list[str], list[str]]:
-    """Return colours of the answers that are ever right, and of the clusters if these have no answer each.
-
-    If a map shows both, all colours differ, and the clusters' colours lie far apart.
-    """
-    n_clusters = len(run.sequences.cluster_names) if run.sequences.cluster_answers is None else 0
-    if "class_map" not in run.values:
-        return _hues(run.n_right), _hues(n_clusters)
-    colors = _hues(run.n_right + n_clusters)
-    chosen = [i * len(colors) // n_clusters for i in range(n_clusters)]
-    return [color for i, color in enumerate(colors) if i not in chosen], [colors[i] for i in chosen]
+    return [*_hues(run.n_right), *[UNUSED] * (len(run.answers) - run.n_right)]
 
 
 def cluster_colors(run: SandboxRun) -> list[str]:
     """Return a shade of its answer's colour for each cluster, from pale to dark, or hues without answers."""
-    answer_colors, without_answers = _palettes(run)
     answers = run.sequences.cluster_answers
     if answers is None:
-        return without_answers
+        return _hues(len(run.sequences.cluster_names))
+    answer_colors = _hues(run.n_right)
     shades = []
     for i, answer in enumerate(answers):
         siblings = [j for j, other in enumerate(answers) if other == answer]

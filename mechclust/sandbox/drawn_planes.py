@@ -29,10 +29,6 @@ class DrawnPlane(NamedTuple):
         """Return coordinates of points in the plane."""
         return np.asarray((points - self.centre) @ self.directions.T)
 
-    def lift(self, places: Float[np.ndarray, "n 2"], through: Float[np.ndarray, "d"]) -> Float[np.ndarray, "n d"]:
-        """Return the points at these places of the parallel plane that passes ``through`` a point."""
-        return np.asarray(through + (places - self.flatten(through)) @ self.directions)
-
     def variance(self, points: Float[np.ndarray, "frame n d"]) -> Float[np.ndarray, "frame"]:
         """Return the share of each frame's variance that lies in the plane, or NaN if all its points are equal."""
         apart = points - points.mean(axis=1, keepdims=True)

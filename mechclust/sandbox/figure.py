@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-PANEL_WIDTH = 3.1  # inches of a panel
-PANEL_HEIGHT = 2.35
+_PANEL_WIDTH = 3.1  # inches of a panel
+_PANEL_HEIGHT = 2.35
 
 
 def sandbox_figure(run: SandboxRun, epoch: int, panels: Iterable[str] | Grid | None = None) -> Figure:
@@ -48,7 +48,7 @@ def sandbox_figure_and_draw(
     from matplotlib.figure import Figure
 
     across = max(map(len, rows))
-    figure = Figure(figsize=(PANEL_WIDTH * across, PANEL_HEIGHT * len(rows) + 0.55), layout="constrained")
+    figure = Figure(figsize=(_PANEL_WIDTH * across, _PANEL_HEIGHT * len(rows) + 0.55), layout="constrained")
     grid = figure.add_gridspec(len(rows), across)
     axes: list[tuple[SandboxPanel, Axes]] = []
     for i, row in enumerate(rows):

@@ -52,7 +52,7 @@ def legend_of(run: SandboxRun, panels: Sequence[SandboxPanel]) -> list[LegendKey
     kinds = {panel.of for panel in panels if panel.kind == "plane"}
     backgrounds = {panel.background for panel in panels}
     mapped = bool({"map", "lines", "triangle"} & backgrounds)
-    keys = _class_keys(run, mapped)
+    keys = _class_keys(run)
     unused = run.answers[run.n_right :]
     if unused and mapped:
         keys.append(LegendKey(f"{', '.join(unused)}: never the right answer", "square", (UNUSED,)))
@@ -75,16 +75,13 @@ def legend_of(run: SandboxRun, panels: Sequence[SandboxPanel]) -> list[LegendKey
     return keys
 
 
-def _class_keys(run: SandboxRun, mapped: bool) -> list[LegendKey]:
+def _class_keys(run: SandboxRun) -> list[LegendKey]:
     """Return a key for each answer with its clusters' shades, or for each cluster if clusters have no answers."""
     sequences = run.sequences
     shades = cluster_colors(run)
     names = sequences.cluster_names
     if sequences.cluster_answers is None:
         keys = [LegendKey(name, "circle", (shade,)) for name, shade in zip(names, shades, strict=True)]
-        if mapped:
-            right = zip(run.answers[: run.n_right], run_colors(run), strict=False)
-            keys += [LegendKey(f"answer {name}", "square", (color,)) for name, color in right]
     else:
         keys = []
         for answer, text in enumerate(run.answers[: run.n_right]):

@@ -34,7 +34,6 @@ class Place:
         site: the hook point.
         what: the kind of activation there.
         head: number of the head, or ``None``.
-        last: whether only the unembedding follows.
         group: the panels that are switched on and off together.
         needed: whether a model in which the hook point never fires is refused, instead of shown without it.
     """
@@ -44,7 +43,6 @@ class Place:
     site: str
     what: Literal["stream", "output", "pattern", "tokens", "positions"] = "stream"
     head: int | None = None
-    last: bool = False
     group: str = ""
     needed: bool = True
 
@@ -83,7 +81,6 @@ def find_places(
         InputError: for a layer, head or site that the model does not have.
     """
     stream = resolve(model, residual())
-    last = stream[-1].name
     if layers is None:
         layers = _spread_layers(len(stream) - 1)
     places = []
@@ -99,7 +96,7 @@ def find_places(
     for site in resolve(model, residual(list(layers))) if len(layers) else ():
         title = f"Layer {site.layer}: residual stream"
         group = f"block {site.layer - 1}" if site.layer else "embeddings"
-        place = Place(f"residual_{site.layer}", title, site.name, last=site.name == last, group=group)
+        place = Place(f"residual_{site.layer}", title, site.name, group=group)
         blocks.setdefault(site.layer - 1, []).append(place)
     for block in sorted(blocks):
         places += blocks[block]

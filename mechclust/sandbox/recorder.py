@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +12,8 @@ from jaxtyping import Float, Shaped
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from mechclust.sandbox.class_map import GRID, class_map_answers, class_map_grid
 from mechclust.sandbox.curves import Curves
-from mechclust.sandbox.drawn_planes import DrawnPlane, PlaneName, drawn_plane_reach, fit_drawn_plane
+from mechclust.sandbox.drawn_planes import DrawnPlane, PlaneName, fit_drawn_plane
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.frames import choose_frames, frame_change_shares
 from mechclust.sandbox.panels import SandboxPanel, probability_panel, sandbox_curve_panels, sandbox_panel_of_place
@@ -30,7 +28,6 @@ from tasks import Batch, InputError
 Frame = dict[str, Shaped[np.ndarray, "..."]]
 Checkpoints = Iterable[tuple[int, HookedModel]]
 PlaneChoice = PlaneName | Mapping[str, PlaneName | ArrayLike]
-_MAP = "class_map"
 
 
 class SandboxRecorder:
@@ -92,7 +89,6 @@ class SandboxRecorder:
         self.examples = Examples(batches, label, answer, readout, vocab, label_names, max_sequences)
         self.places: list[Place] = []
         self._title = ""
-        self._pooled = False
         self._frames: dict[int, Frame] = {}
 
     def __call__(self, step: int, model: HookedModel) -> None:
@@ -136,8 +132,7 @@ class SandboxRecorder:
                 "the model gives no logits [batch pos d_vocab] or [batch d_vocab], so its answers are not known; "
                 "leave targets and the answer label out"
             )
-        self._pooled = logits.ndim == 2
-        return logits if self._pooled else self.readout(logits, batch)
+        return logits if logits.ndim == 2 else self.readout(logits, batch)
 
     def run(
         self,
@@ -163,11 +158,6 @@ class SandboxRecorder:
         Raises:
             InputError: for fewer than two frames, an unknown panel or plane, or two directions along one line.
         """
-        return self._run(planes, max_frames, curves, title, unit)[0]
-
-    def _run(
-        self, planes: PlaneChoice, max_frames: int, curves: Curves | None, title: str | None, unit: str
-    ) -> tuple[SandboxRun, dict[str, DrawnPlane]]:
         steps = sorted(self._frames)
         events = [] if curves is None else [step for step, _ in curves.spikes]
         change = self._change(steps) if len(steps) > 1 else np.zeros(0)
@@ -193,7 +183,7 @@ class SandboxRecorder:
                 curves = Curves(shown, followed_loss=raw["loss"], followed_accuracy=raw["accuracy"])
         curves = Curves(shown) if curves is None else curves
         panels |= sandbox_curve_panels(curves)
-        run = SandboxRun(
+        return SandboxRun(
             title=self._title if title is None else title,
             epochs=shown,
             available=len(steps),
@@ -206,7 +196,6 @@ class SandboxRecorder:
             unit=unit,
             variance=variance,
         )
-        return run, fitted
 
     def _change(self, steps: Sequence[int]) -> Float[np.ndarray, "step"]:
         """Return the size of the change from each frame to the next, over all panels."""
@@ -223,7 +212,6 @@ def record_sandbox(
     batches: Batch | Iterable[Batch],
     *,
     planes: PlaneChoice = "pca",
-    class_map: bool = False,
     max_frames: int = 300,
     curves: Curves | None = None,
     title: str | None = None,
@@ -236,16 +224,11 @@ def record_sandbox(
         checkpoints: step and model, in any order. A generator that loads one after the other keeps one in memory.
         batches: the examples to follow: a batch, or several.
         planes, max_frames, curves, title, unit: as in ``SandboxRecorder.run``.
-        class_map: also draw the model's answers at each point of the last layer's plane. In dimensions outside the
-            plane the point is the mean of the sequences followed. The checkpoints are gone through twice: give a list
-            or another collection, not a generator. The model has to take a changed residual stream.
         which: ``label``, ``answer``, ``layers``, ``heads``, ``sites``, ``readout``, ``vocab``, ``label_names``,
-            ``max_sequences``, as in
-            ``SandboxRecorder``.
+            ``max_sequences``, as in ``SandboxRecorder``.
 
     Raises:
-        InputError: as ``SandboxRecorder`` does, for a class map of a generator, and one of a model whose answers or
-            last layer are not recorded.
+        InputError: as ``SandboxRecorder`` does.
 
     Example:
         >>> from mechclust import ModelConfig, build_model
@@ -254,13 +237,10 @@ def record_sandbox(
         >>> record_sandbox(enumerate(models), batch, answer="last", heads=["L1H0"])
         SandboxRun('2 layers, 2 heads, d_model 16', steps 0-1, 2 of 2 steps kept)
     """
-    if class_map and isinstance(checkpoints, Iterator):
-        raise InputError("a class map goes through the checkpoints twice; give them as a list, or class_map=False")
     recorder = SandboxRecorder(batches, **which)
     for step, model in checkpoints:
         recorder(step, model)
-    run, fitted = recorder._run(planes, max_frames, curves, title, unit)
-    return _with_map(run, recorder, fitted, checkpoints) if class_map else run
+    return recorder.run(planes=planes, max_frames=max_frames, curves=curves, title=title, unit=unit)
 
 
 def _fit(names: Sequence[str], raw: Frame, planes: PlaneChoice, examples: Examples) -> dict[str, DrawnPlane]:
@@ -279,40 +259,3 @@ def _fit(names: Sequence[str], raw: Frame, planes: PlaneChoice, examples: Exampl
         classes = examples.followed.clusters if points.shape[1] == len(examples.followed.clusters) else None
         fitted[name] = fit_drawn_plane(points, how, classes)
     return fitted
-
-
-def _with_map(
-    run: SandboxRun, recorder: SandboxRecorder, fitted: Mapping[str, DrawnPlane], models: Checkpoints
-) -> SandboxRun:
-    examples = recorder.examples
-    streams = [place for place in recorder.places if place.last]
-    if examples.answers is None or not streams:
-        lacks = "right answers" if examples.answers is None else "the last layer"
-        raise InputError(f"a class map needs {lacks}, which this sandbox does not have; record it, or class_map=False")
-    place = streams[0]
-    half = drawn_plane_reach(run.values[place.name])
-    plane = fitted[place.name]
-    cells = class_map_grid(half)
-    maps: dict[int, Float[np.ndarray, "point answer"]] = {}
-    for step, model in models:
-        if step in run.epochs:
-            mean = recorder._frames[step][place.name].mean(axis=0)
-            maps[step] = class_map_answers(
-                model, place.site, plane.lift(cells, mean), examples, pooled=recorder._pooled
-            )
-    over = np.stack([maps[step] for step in run.epochs]).reshape(len(run.epochs), GRID[1], GRID[0], -1)
-    panel = replace(
-        run.panels[place.name],
-        name=_MAP,
-        title="Answers over the last layer",
-        points=place.name,
-        background="map",
-        explanation="What the model answers at any point of the plane: the likeliest answer, paler where it is unsure. "
-        "At the other dimensions the point is the mean of the sequences.",
-    )
-    before = list(run.panels).index(place.name)
-    panels = [*run.panels.items()]
-    values = {**run.values, _MAP: over.argmax(axis=-1).astype(np.int16), "confidence": over.max(axis=-1)}
-    return replace(
-        run, panels=dict([*panels[:before], (_MAP, panel), *panels[before:]]), values=values, map_half_height=half
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -286,10 +285,9 @@ def run_study(
     if engine == "local" and not (out / "config.json").exists():  # a run that was begun goes on
         at_once = min(workers or os.cpu_count() or 1, len(jobs))
         check_cost(study.trainings(config), getattr(config, "device", "cpu"), at_once, yes=yes)
-    with ExitStack() as held:
-        held.enter_context(locked_folder(out, way="give another folder with --out"))
+    with locked_folder(out, way="give another folder with --out"):
         add_seeds(study.name, study.jobs, config, out)
-        held.enter_context(open_folder(out, study.name, settings_to_json(config)))
+        open_folder(out, study.name, settings_to_json(config))
         check_measured_files(out)
         forget_measured_files(out)
         there = out.absolute()  # remote workers have another working directory

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +24,6 @@ from probes.store.safetensors_files import check_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-snapshots-2"
-_MAX_SPANS_LISTED = 6
 
 _Headers: TypeAlias = dict[int, tuple[Path, dict[str, str]]]  # the files of a folder, by their first step
 
@@ -45,8 +43,8 @@ class Snapshots:
         epochs: these steps counted in passes through the training sequences.
 
     Raises:
-        InputError: for a folder without snapshots, or with some missing, which the message names. A damaged file is
-            refused when part of it is needed.
+        InputError: for a folder without snapshots, or with some missing: the message names the first. A damaged file
+            is refused when part of it is needed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -64,16 +62,11 @@ class Snapshots:
         for path, header in self._files.values():
             for row, step in enumerate(json.loads(header["held"])):
                 self._place[step] = (path, row)
-        self._check_complete("snapshots", self.steps, self._place)
-        self._check_complete("losses", range(n_steps), _trained_steps(self._files))
-
-    def _check_complete(self, what: str, expected: Sequence[int], present: Container[int]) -> None:
-        """Refuse a folder that lacks snapshots or losses of some steps."""
-        missing = [step for step in expected if step not in present]
-        if missing:
+        end = _first_lost_step(self._files)
+        if end < n_steps:
             raise InputError(
-                f"{str(self.folder)!r} lacks the {what} of {_spans(expected, missing)} (of {self._header['steps']} "
-                "steps); train it again with the same settings to make them"
+                f"{str(self.folder)!r} lacks the snapshots from step {end} (of {n_steps} steps); train it again with "
+                "the same settings to make them"
             )
 
     @cached_property
@@ -243,12 +236,14 @@ def _files(folder: Path) -> _Headers:
     return {int(start): (paths[start], _header(paths[start])) for start in sorted(paths, key=int)}
 
 
-def _trained_steps(files: _Headers) -> set[int]:
-    """Return the steps whose losses (and snapshots, if one was due) the files hold."""
-    steps: set[int] = set()
+def _first_lost_step(files: _Headers) -> int:
+    """Return the step at which the first missing file begins, or the step after the last file."""
+    end = 0
     for start, (_, header) in files.items():
-        steps.update(range(start, start + int(header["trained"])))
-    return steps
+        if start != end:
+            break
+        end += int(header["trained"])
+    return end
 
 
 def _header(path: Path) -> dict[str, str]:
@@ -281,13 +276,3 @@ def _check(path: Path) -> None:
 
 def _unreadable(path: Path, error: Exception) -> InputError:
     return InputError(f"{str(path)!r} cannot be read ({error}); remove it and train again")
-
-
-def _spans(wanted: Sequence[int], missing: Sequence[int]) -> str:
-    """Return missing steps as text: ``steps 640-1216, 6400``."""
-    stretches = groupby(wanted, key=set(missing).__contains__)
-    spans = [list(steps) for lost, steps in stretches if lost]
-    texts = [str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans]
-    noun = "step" if len(missing) == 1 else "steps"
-    more = " and more" if len(texts) > _MAX_SPANS_LISTED else ""
-    return f"{noun} {', '.join(texts[:_MAX_SPANS_LISTED])}{more}"

@@ -15,7 +15,7 @@ import xxhash
 from probes.store.temporary_files import temporary_file_of
 from tasks import InputError
 
-VERIFY = "MECHCLUST_VERIFY"  # "0" in the environment: checksums are not compared
+_VERIFY = "MECHCLUST_VERIFY"  # "0" in the environment: checksums are not compared
 
 _FREE_SPACE = "free space there and run the same command again (what was already written is kept)"
 _WAYS_OUT = {
@@ -90,7 +90,7 @@ def sync_folder(folder: Path) -> None:
 
 def files_are_verified() -> bool:
     """Return whether checksums are compared: unless the environment has ``MECHCLUST_VERIFY=0``."""
-    return os.environ.get(VERIFY) != "0"
+    return os.environ.get(_VERIFY) != "0"
 
 
 # ---- JSON ----

@@ -22,13 +22,12 @@ from mechclust.commands.mossa import MossaConfig
 from mechclust.commands.sandbox import View
 from mechclust.commands.topics import TopicsConfig
 from mechclust.commands.topics.suite import SuiteConfig
-from mechclust.studies import get_study
+from mechclust.studies import list_studies
 from probes import list_probes
 from tests.bad_inputs.calls import Call, copied, result_of, warm_up
+from tests.bad_inputs.inputs import write_inputs
 from tests.bad_inputs.outcome import Case
 from tests.bad_inputs.settings import HUGE, bad_words, numbers
-from tests.parity.commands import STUDIES
-from tests.parity.inputs import write_inputs
 
 N_SETTINGS = 440  # bad settings that are drawn from all
 PROMPTS = "--prompts @in/prompts.jsonl"
@@ -102,8 +101,9 @@ def settings_calls(rng: np.random.Generator) -> Calls:
     lines: dict[str, tuple[str, Any]] = {
         name: (MEASURING.get(name, SANDBOX), config) for name, config in CONFIGURATIONS.items()
     }
-    for study in STUDIES:
-        lines[f"run {study}"] = (f"run {study} --preset smoke --out out --workers 1", get_study(study).preset("smoke"))
+    for study in list_studies():
+        name = f"run {study.name}"
+        lines[name] = (f"{name} --preset smoke --out out --workers 1", study.preset("smoke"))
     calls = []
     for command, (line, config) in lines.items():
         for option, kind in numbers(config):

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
-import torch
 
 from tests.benchmarks.ratio import alternate
 
@@ -17,22 +13,14 @@ _STEPS = 4  # of a single run in each round
 def table() -> Table:
     """The shape of the MOSSA study, and smaller ones, where the arithmetic is not most of a step."""
     return [
-        ("12 models, 8 blocks of 64, batch 32: train / train_ensemble", lambda: speedup(12, 8, 64, 32), ""),
-        ("24 such models", lambda: speedup(24, 8, 64, 32), ""),
-        ("12 such models, compiled", lambda: speedup(12, 8, 64, 32, backend="compiled"), ""),
-        ("two processes of train / train_ensemble with two threads, 12 such", lambda: speedup(12, 8, 64, 32, 2), ""),
-        ("12 models, 4 blocks of 32, batch 32", lambda: speedup(12, 4, 32, 32), ""),
-        ("12 models, 2 blocks of 16, batch 8", lambda: speedup(12, 2, 16, 8), ""),
+        ("200 pooling transformers, widths 10 to 127 mixed, batch 32: train / train_ensemble", mixed, ""),
         ("40 models, 2 blocks of 16, batch 8", lambda: speedup(40, 2, 16, 8), ""),
-        ("200 pooling transformers, widths 10 to 127 mixed, batch 32", lambda: mixed(25), ""),
-        ("50 pooling transformers, width 32, batches 1 to 32 mixed", lambda: mixed(50, batches=True), ""),
-        ("25 pooling transformers, full batch of 2,048", lambda: mixed(25, batch=2048), ""),
-        ("25 pooling transformers of width 785, batch 32", lambda: mixed(25, widths=(785,)), ""),
+        ("12 models, 8 blocks of 64, batch 32", lambda: speedup(12, 8, 64, 32), ""),
     ]
 
 
-def mixed(seeds: int, *, batches: bool = False, batch: int = 32, widths: tuple[int, ...] = ()) -> float:
-    """The same of pooling transformers: of so many seeds with each width; by default eight, or the study's alone."""
+def mixed() -> float:
+    """The same of pooling transformers: 25 seeds of each of eight widths."""
     from mechclust import TrainConfig, build_model, train
     from mechclust.studies.clustering_heads import PoolingTransformerConfig
     from mechclust.training import Member
@@ -40,22 +28,19 @@ def mixed(seeds: int, *, batches: bool = False, batch: int = 32, widths: tuple[i
     from mechclust.training.stack_data import StackData
     from tasks import SparseModularAddition
 
-    if not widths:
-        widths = (10, 14, 21, 30, 43, 62, 89, 127) if not batches and batch == 32 else (32,)
-    sizes = [2 ** (seed % 6) if batches else batch for seed in range(seeds)]
     given = [
-        Member(PoolingTransformerConfig(d_mlp=width, seed=s), SparseModularAddition(seed=s), batch_size=size)
-        for width in widths
-        for s, size in enumerate(sizes)
+        Member(PoolingTransformerConfig(d_mlp=width, seed=seed), SparseModularAddition(seed=seed))
+        for width in (10, 14, 21, 30, 43, 62, 89, 127)
+        for seed in range(25)
     ]
-    config = TrainConfig(steps=_STEPS, batch_size=batch, optimizer="adam", schedule="constant", clip=None)
-    alone = given[:: max(1, len(given) // 8)][:8]  # of every width or size
-    models = [(build_model(m.model), m) for m in alone]
-    stack, data = Stack(given, config, "cpu"), StackData(given, batch, "cpu")
+    config = TrainConfig(steps=_STEPS, batch_size=32, optimizer="adam", schedule="constant", clip=None)
+    alone = given[::25]  # one of every width
+    models = [(build_model(member.model), member.task) for member in alone]
+    stack, data = Stack(given, config, "cpu"), StackData(given, 32, "cpu")
 
     def singly() -> None:
-        for model, m in models:
-            train(model, m.task, replace(config, batch_size=m.batch_size or batch))
+        for model, task in models:
+            train(model, task, config)
 
     def stacked() -> None:
         for step, each in enumerate(data(range(_STEPS))):
@@ -64,8 +49,8 @@ def mixed(seeds: int, *, batches: bool = False, batch: int = 32, widths: tuple[i
     return alternate(singly, stacked, rounds=5) * len(given) / len(alone)
 
 
-def speedup(members: int, layers: int, width: int, batch: int, threads: int = 1, backend: Any = "vmap") -> float:
-    """Seconds of a step of all members, one by one over stacked; so many processes share the single runs."""
+def speedup(members: int, layers: int, width: int, batch: int) -> float:
+    """Seconds of a step of all members, one by one over stacked, on one thread."""
     from mechclust import TrainConfig, build_model, model_for, train
     from mechclust.training import Member
     from mechclust.training.stack import Stack
@@ -78,17 +63,9 @@ def speedup(members: int, layers: int, width: int, batch: int, threads: int = 1,
     config = TrainConfig(steps=_STEPS, batch_size=batch)
     model, stack = build_model(given[0].model), Stack(given, config, "cpu")
     (data,) = StackData(given, batch, "cpu")(range(1))
-    stack.use(backend, data, forgiving=False)
-
-    def singly() -> None:
-        torch.set_num_threads(1)
-        train(model, suites[0], config)
+    stack.use("vmap", data, forgiving=False)
 
     def stacked() -> None:
-        torch.set_num_threads(threads)
         stack.step(StackData(given, batch, "cpu")(range(1))[0], 1e-3)
 
-    try:
-        return alternate(singly, stacked, rounds=5) * members / _STEPS / threads
-    finally:
-        torch.set_num_threads(1)
+    return alternate(lambda: train(model, suites[0], config), stacked, rounds=5) * members / _STEPS

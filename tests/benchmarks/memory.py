@@ -13,11 +13,6 @@ def held() -> float:
     return _mib("VmRSS")
 
 
-def own() -> float:
-    """The same without pages of files, which the system drops when it needs the room."""
-    return _mib("RssAnon")
-
-
 def peak() -> float:
     """The most that this process held since ``forget_peak``, in MiB."""
     return _mib("VmHWM")

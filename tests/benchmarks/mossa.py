@@ -1,37 +1,23 @@
-"""Measuring a task with every model that it concerns: time against bare forward passes, and peak memory."""
+"""Peak memory of measuring a task with every model that it concerns."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from tests.benchmarks.memory import forget_peak, held, peak, printed
-from tests.benchmarks.ratio import alternate
 
-Table = list[tuple[str, Callable[[], float], str]]
-_SHAPE = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8}
-_SMALL = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 344, "num_attention_heads": 4}
-_PROMPTS = 200
+_SHAPE = {"num_hidden_layers": 4, "hidden_size": 128, "intermediate_size": 344, "num_attention_heads": 4}
 _GROWTH = "from tests.benchmarks.mossa import grown; print(grown({}))"
 
 
-class _Setting(NamedTuple):
-    resident: Any
-    job: Any
-    batches: Any
-
-
-@cache
-def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
-    """A Llama with random weights, three tasks, and adapters that nobody trained."""
+def _setting(n_prompts: int) -> tuple[Any, Any, Any]:
+    """A Llama with random weights, a job of one of three tasks, with adapters that nobody trained, and its batches."""
     import transformers
     from peft import LoraConfig, get_peft_model
 
@@ -43,7 +29,7 @@ def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
 
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="mechclust-bench-"))
-    base = tiny.write_base(folder / "base", max_position_embeddings=256, **(_SMALL if small else _SHAPE))
+    base = tiny.write_base(folder / "base", max_position_embeddings=256, **_SHAPE)
     draw = torch.Generator().manual_seed(0)
     (folder / "tasks").mkdir()
     for task in ("one", "two", "three"):
@@ -70,35 +56,14 @@ def _setting(n_prompts: int = _PROMPTS, small: bool = False) -> _Setting:
     resident = ResidentBase(str(base), config, folder / "out")
     tasks = [resident.collection[job.task]]
     batches = test_batches(tasks, n_prompts, resident.format, config.tokens_per_batch, job.numbers)
-    return _Setting(resident, job, batches)
-
-
-def measuring() -> float:
-    """Bare forward passes of base, tuned model and control over measuring them: hidden states of all layers, CKA of two
-    pairs, dimensions, files. 1: as fast as the forward passes alone."""
-    from mechclust.commands.mossa.measure import measure_task
-
-    resident, job, batches = _setting()
-    body = resident.plain.model
-
-    @torch.inference_mode()
-    def bare() -> None:
-        for _ in job.models:
-            for batch in batches:
-                body(input_ids=batch.tokens, attention_mask=batch.attention_mask)
-
-    def ours() -> None:
-        shutil.rmtree(resident.out / "measured", ignore_errors=True)
-        measure_task(resident, job)
-
-    return alternate(bare, ours, rounds=5)
+    return resident, job, batches
 
 
 def grown(n_prompts: int) -> float:
     """By how many MiB the process grows at most while it measures a task of so many prompts, models loaded."""
     from mechclust.commands.mossa.measure import measure_task
 
-    resident, job, batches = _setting(n_prompts, small=True)
+    resident, job, batches = _setting(n_prompts)
     with torch.inference_mode():
         resident.plain.model(input_ids=batches[0].tokens, attention_mask=batches[0].attention_mask)
     before = held()
@@ -110,11 +75,3 @@ def grown(n_prompts: int) -> float:
 def memory() -> float:
     """Growth with 4,000 prompts over growth with 1,000, each in processes of its own."""
     return printed(_GROWTH.format(4000), rounds=3)[0] / printed(_GROWTH.format(1000), rounds=3)[0]
-
-
-def table() -> Table:
-    """What is measured, how, and the goal."""
-    return [
-        ("bare forward passes of three models / measuring them with CKA and dimensions", measuring, ">= 0.85"),
-        ("growth of memory while a task of 4,000 prompts is measured / of 1,000", memory, "<= 1.5"),
-    ]

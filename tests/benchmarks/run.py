@@ -7,28 +7,10 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
-from tests.benchmarks import (
-    attention,
-    cka,
-    corpora,
-    ensembles,
-    extraction,
-    goals,
-    heads,
-    jobs,
-    kmeans,
-    long_texts,
-    mossa,
-    pairs,
-    stores,
-    topic_models,
-    topics,
-    tuning,
-)
+from tests.benchmarks import cka, ensembles, extraction, goals, heads, kmeans, long_texts, mossa, topics
 from tests.benchmarks.memory import forget_peak, held, peak, printed
 from tests.benchmarks.ratio import alternate
 
@@ -200,59 +182,22 @@ def _training() -> Table:
     ]
 
 
-def _topics() -> Table:
-    overhead, plain, matched = topics.attention_overhead, "TopicAttention", "DistanceMatchedTopicAttention"
+def _probes() -> Table:
     return [
-        ("per-pair loop / TopicAttention, 100 documents x 100 tokens", topics.attention_loop, ">= 100"),
-        ("the same, the loop over Python lists prepared in advance", lambda: topics.attention_loop(lists=True), ""),
-        ("BERT-base forward with TopicAttention / without", partial(overhead, plain), "<= 1.30"),
-        ("the same with DistanceMatchedTopicAttention", partial(overhead, matched), "<= 1.30"),
-        ("the same with both", partial(overhead, plain, matched), "<= 1.30"),
-        ("the same with 18 matched, as of a suite of 3 topic models", partial(overhead, *[matched] * 18), ""),
-        ("BERT-base forward with TopicEmbedding, 20,000 words x 13 sites / without", topics.embedding_overhead, ""),
-        ("MiB of that probe at its peak, of which its sums are 1,523 (no ratio)", topics.embedding_memory, "<= 1600"),
-        ("double loop / topic_similarity, 400 words", topics.similarity_loop, ""),
-        ("25 runs of the attention table, full forward / ours", topics.attention_table, ">= 4"),
-    ]
-
-
-def _heads() -> Table:
-    return [
-        ("40 runs of train / train_ensemble of 40 seeds, an epoch", heads.speedup, ">= 20"),
-        ("the same, uncompiled (vmap)", lambda: heads.speedup("vmap"), ""),
-        ("ClusteringHead on 4,096 sequences / bare forward", lambda: heads.detector()[0], ""),
-        ("ms of ClusteringHead per snapshot (no ratio)", lambda: heads.detector()[1], ""),
-        ("ms per epoch and seed, ensemble of 40 (no ratio)", lambda: 1e3 * heads.seconds_per_epoch() / 40, ""),
-        ("s to make a sandbox page of 300 epochs (no ratio)", lambda: heads.sandbox()[0], ""),
-        ("MB of that page (no ratio)", lambda: heads.sandbox()[1], "<= 15"),
-    ]
-
-
-def _views() -> Table:
-    return [
-        ("circuitsvis AttentionHeads / attention view, 12 x 128", attention.faster, ">= 10"),
-        ("ms until that view is drawn (no ratio)", attention.milliseconds, "<= 1000"),
-        ("MB of its page (no ratio)", attention.megabytes, "<= 3"),
+        ("BERT-base forward with TopicAttention / without", topics.attention_overhead, "<= 1.30"),
+        ("ClusteringHead on 4,096 sequences / bare forward", heads.detector, ""),
+        ("growth of memory while a task of 4,000 prompts is measured / of 1,000", mossa.memory, "<= 1.5"),
     ]
 
 
 TABLES: dict[str, Callable[[], Table]] = {
     "run": _training,
     "extraction": extraction.table,
-    "stores": stores.table,
-    "jobs": jobs.table,
     "clusters": kmeans.table,
     "cka": cka.table,
-    "pairs": pairs.table,
-    "topics": _topics,
-    "topic-models": topic_models.table,
-    "corpora": corpora.table,
-    "heads": _heads,
+    "probes": _probes,
     "ensembles": ensembles.table,
-    "views": _views,
     "long-texts": long_texts.table,
-    "tuning": tuning.table,
-    "mossa": mossa.table,
 }
 
 

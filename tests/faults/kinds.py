@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Literal
 
 from mechclust.command_table import COMMANDS
-from tests.faults import damage, disks, folders, kills, owners, safety, texts, workers
+from tests.faults import damage, disks, kills, owners, safety, texts, workers
 from tests.faults.bench import Trial
 
 Round = Literal["small", "full"]
@@ -18,17 +18,14 @@ KINDS: dict[str, Trials] = {
     "kills": kills.trials,
     "damage": damage.trials,
     "disks": disks.trials,
-    "folders": folders.trials,
     "owners": owners.trials,
     "workers": workers.trials,
     "texts": texts.trials,
     "pickles": safety.pickles,
-    "sockets": safety.sockets,
-    "memory": safety.memory,
 }
 TITLES = (
-    *(kills.KIND, damage.KIND, disks.KIND, folders.KIND, owners.KIND, workers.LOCAL, workers.RAY, texts.KIND),
-    *(safety.PICKLES, safety.SOCKETS, safety.MEMORY),
+    *(kills.KIND, damage.KIND, disks.KIND, owners.KIND, workers.LOCAL, workers.RAY, texts.KIND),
+    safety.PICKLES,
 )
 
 # What commands import late: imported before the first fork, so that no process does it again.

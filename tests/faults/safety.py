@@ -1,4 +1,4 @@
-"""No pickle is read, no socket is opened by what runs on this machine, and memory stays flat over many resumptions."""
+"""No pickle is read."""
 
 from __future__ import annotations
 
@@ -6,41 +6,19 @@ import os
 import pickle
 import random
 import shutil
-import socket
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from tests.faults.bench import Bench, Outcome, Trial
-from tests.faults.process import Call, Failed, command, run, sentence
-from tests.faults.subjects import COMPARE, SUBJECTS
+from tests.faults.process import Failed, command, run, sentence
+from tests.faults.subjects import COMPARE
 
-PICKLES, SOCKETS, MEMORY = "pickles", "sockets", "memory over resumptions"
-_MIB = 2**20
-_GROWTH = 8 * _MIB  # at most, over the resumptions after the first ones
+PICKLES = "pickles"
 
 
 def pickles(size: str, draw: random.Random) -> list[Trial]:
     """Every place where a file of weights or states is read."""
     return [Trial(PICKLES, place, partial(_pickle, place), needs) for place, needs in _PICKLED.items()]
-
-
-def sockets(size: str, draw: random.Random) -> list[Trial]:
-    """Every subject, or a few."""
-    names = ("save_rows", "topics", "mossa") if size == "small" else tuple(SUBJECTS)
-    return [Trial(SOCKETS, name, partial(_no_socket, name), [name]) for name in names]
-
-
-def memory(size: str, draw: random.Random) -> list[Trial]:
-    """The same command over and over, in one process."""
-    names = (
-        ("save_rows",) if size == "small" else ("save_rows", "train", "compare", "clusters", "topics", "task-clusters")
-    )
-    return [Trial(MEMORY, name, partial(_flat, name, 10 if size == "small" else 24), [name]) for name in names]
-
-
-# ---- pickles ----
 
 
 class _Payload:
@@ -92,60 +70,3 @@ def _pickle(place: str, bench: Bench, draw: random.Random) -> Outcome:
             return "same bits"
         sentence(ended)
     return "refused"
-
-
-# ---- sockets ----
-
-
-def _no_socket(name: str, bench: Bench, draw: random.Random) -> Outcome:
-    with bench.place(draw) as folder:
-        bench.begin(name, folder)
-        ended = run(partial(_watched, bench.call(name), folder / "sockets"), folder)
-        bench.check_same(name, folder, ended)
-        if (folder / "sockets").exists():
-            raise Failed(f"sockets were opened: {(folder / 'sockets').read_text()[:300]}")
-    return "same bits"
-
-
-def _watched(call: Call, told: Path) -> int | None:
-    """Write down each socket that this process opens, other than those between processes of this machine."""
-
-    def hear(event: str, args: tuple[object, ...]) -> None:
-        if event in ("socket.__new__", "socket.connect", "socket.bind", "socket.getaddrinfo"):
-            family = args[1] if event == "socket.__new__" else getattr(args[0], "family", 0)
-            if family != socket.AF_UNIX:
-                with open(told, "a") as file:
-                    file.write(f"{event} {args[1:]}\n")
-
-    sys.addaudithook(hear)
-    return call()
-
-
-# ---- memory ----
-
-
-def _flat(name: str, times: int, bench: Bench, draw: random.Random) -> Outcome:
-    with bench.place(draw) as folder:
-        bench.begin(name, folder)
-        ended = run(partial(_again, bench.call(name), times, folder / "memory"), folder)
-        if ended.code:
-            raise Failed(f"exit code {ended.code}:\n{ended.told}")
-        held = [int(line) for line in (folder / "memory").read_text().split()]
-        early, late = min(held[times // 2 - 2 : times // 2 + 1]), min(held[-3:])
-        if late - early > _GROWTH:
-            raise Failed(f"grows from {early / _MIB:.1f} to {late / _MIB:.1f} MiB over {times // 2} resumptions")
-    return "same bits"
-
-
-def _again(call: Call, times: int, told: Path) -> int:
-    """What the process holds after each of so many calls."""
-    import gc
-
-    for _ in range(times):
-        if code := call():
-            return code
-        gc.collect()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        with open(told, "a") as file:
-            file.write(f"{pages * os.sysconf('SC_PAGE_SIZE')}\n")
-    return 0

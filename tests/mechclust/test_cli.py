@@ -12,13 +12,11 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from mechclust.cli import main
-from mechclust.commands.check import check_model
 from mechclust.jobs import Ray
 from mechclust.report import Analysis
 from mechclust.studies import RegisteredStudy, registered_studies
@@ -314,12 +312,6 @@ class TestRunRefusals:
             "no device 'warp'; expected cpu, cuda, cuda:1 or mps"
         )
 
-    def test_a_folder_that_cannot_be_written(self, refused, never_trains, tmp_path):
-        (tmp_path / "file").write_text("")
-        assert refused(*SMOKE, "--out", tmp_path / "file" / "run") == (
-            f"cannot write to {str(tmp_path / 'file' / 'run')!r} (Not a directory); choose another folder with --out"
-        )
-
     def test_another_run_in_the_folder(self, refused, never_trains, smoke_run):
         before = {p: p.read_bytes() for p in smoke_run[1].rglob("*") if p.is_file()}
         assert refused(*SMOKE, "--seeds", 1, "--out", smoke_run[1]) == (
@@ -413,17 +405,6 @@ class TestClustersRefusals:
             f"no prompts file {str(path)!r}; give the path of a JSONL, CSV or parquet file"
         )
 
-    def test_prompts_that_are_a_directory(self, refused, clusters, tmp_path):
-        assert refused(*clusters, "--prompts", tmp_path) == (
-            f"{str(tmp_path)!r} is a directory; give a JSONL, CSV or parquet file"
-        )
-
-    def test_prompts_in_another_encoding(self, refused, clusters, prompts):
-        prompts.write_bytes(prompts.read_text().encode("utf-16"))
-        assert refused(*clusters) == (
-            f"{str(prompts)!r} is UTF-16; convert it, for example with iconv -f utf-16 -t utf-8"
-        )
-
     def test_prompts_with_a_byte_order_mark_are_accepted(self, clusters, prompts):
         prompts.write_text("\ufeff" + prompts.read_text())
         assert main(clusters) == 0
@@ -444,89 +425,15 @@ class TestClustersRefusals:
             "any model; give several of each"
         )
 
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            ('{"prompt": ["w1"], "task": "a"}', "line 13: the prompt is ['w1']; expected a string"),
-            (
-                '{"prompt": "w1", "task": 0.5}',
-                "line 13: label 'task' is 0.5; expected a string, an integer or a boolean",
-            ),
-            ('{"prompt": "w1", "task": ""}', "line 13: label 'task' is empty; give it a name or remove the line"),
-            ('["w1", "a"]', 'line 13 is a JSON list; expected an object with "prompt" and "task"'),
-        ],
-    )
-    def test_a_line_of_another_kind(self, refused, clusters, prompts, line, said):
-        prompts.write_text(f"{prompts.read_text()}{line}\n")
-        assert refused(*clusters) == f"{prompts}, {said}"
-
     def test_no_beginning_to_put(self, refused, clusters):
         assert refused(*clusters, "--bos", "yes") == (
             "this model's tokenizer has no beginning-of-sequence token, so --bos yes has none to add; leave out --bos"
-        )
-
-    @pytest.mark.parametrize("text", ["", "\n \n"])
-    def test_empty_prompts_file(self, refused, clusters, prompts, text):
-        prompts.write_text(text)
-        assert refused(*clusters) == (
-            f'{prompts} holds no prompts; give one JSON object per line, with "prompt" and "task"'
-        )
-
-    def test_a_line_that_is_not_json(self, refused, clusters, prompts):
-        prompts.write_text('{"prompt": "w1", "task": "a"}\n\n{"prompt": w2}\n')
-        assert refused(*clusters) == (
-            f"{prompts}, line 3 is not JSON (Expecting value at column 12): '{{\"prompt\": w2}}'"
         )
 
     def test_a_line_without_a_task(self, refused, clusters, prompts):
         prompts.write_text('{"prompt": "w1", "task": "a"}\n{"prompt": "w2"}\n')
         assert refused(*clusters) == (
             f'{prompts}, line 2 has no "task" (it has prompt); add it, or name the field that has it: --task-field'
-        )
-
-    def test_one_task_only(self, refused, clusters, prompts):
-        prompts.write_text(2 * '{"prompt": "w1", "task": "sort"}\n')
-        assert refused(*clusters) == f"{prompts} has one task only ('sort'); clustering needs at least 2"
-
-    def test_fewer_prompts_than_classes(self, refused, clusters, prompts):
-        assert refused(*clusters, "--max-rows", 2) == (
-            f"{prompts} has fewer prompts than classes of 'task' (3); give several of each, or raise --max-rows (now 2)"
-        )
-
-    def test_unknown_label(self, refused, clusters, prompts):
-        assert refused(*clusters, "--also", "language") == f"{prompts} has no label 'language' (it has task)"
-
-    def test_a_prompt_longer_than_the_context(self, refused, clusters, prompts, capsys):
-        long = " ".join(["w1"] * 19 + ["w2"])
-        prompts.write_text(f'{{"prompt": "w3", "task": "a"}}\n{{"prompt": "{long}", "task": "b"}}\n' * 2)
-        assert refused(*clusters) == (
-            f"{prompts}: prompt 2 has 20 tokens, more than the model's context of 16; shorten it, "
-            "or choose too_long='truncate' (--too-long truncate) to keep its end"
-        )
-        assert main([*clusters, "--too-long", "truncate"]) == 0
-        assert capsys.readouterr().out.splitlines()[3].split()[:4] == ["0", "embed", "task", "1.000"]
-
-    @pytest.mark.parametrize(
-        ("missing", "said"),
-        [
-            ("config.json", "no config.json; give a directory written by save_pretrained, with model and tokenizer"),
-            (
-                "model.safetensors",
-                "a config.json but no weights (model.safetensors); save the model there with save_pretrained",
-            ),
-            ("tokenizer*", "no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"),
-        ],
-    )
-    def test_a_model_directory_that_lacks_something(self, refused, clusters, gpt2, tmp_path, missing, said):
-        path = shutil.copytree(gpt2, tmp_path / "model")
-        for file in path.glob(missing):
-            file.unlink()
-        assert refused("clusters", path, *clusters[2:]) == f"{str(path)!r} has {said}"
-
-    def test_no_model_directory(self, refused, clusters, tmp_path):
-        path = tmp_path / "none"
-        assert refused("clusters", path, *clusters[2:]) == (
-            f"no model directory {str(path)!r}; give a local directory or a hub name such as 'gpt2'"
         )
 
     def test_a_truncated_checkpoint(self, refused, clusters, gpt2, tmp_path):
@@ -537,20 +444,8 @@ class TestClustersRefusals:
             f"trained {str(path)!r}: cannot load a model from the directory {str(path)!r}: "
         )
 
-    def test_no_chat_template(self, refused, clusters):
-        assert refused(*clusters, "--chat") == "this model's tokenizer has no chat template; leave out --chat"
-
-    def test_no_such_device(self, refused, clusters):
-        assert refused(*clusters, "--device", "warp") == "no device 'warp'; expected cpu, cuda, cuda:1 or mps"
-
     def test_unknown_option(self, refused_option, clusters):
         assert "--bach-size" in refused_option(*clusters, "--bach-size", 3)
-
-    def test_a_folder_that_cannot_be_written(self, refused, clusters, tmp_path):
-        (tmp_path / "file").write_text("")
-        assert refused(*clusters, "--out", tmp_path / "file" / "out") == (
-            f"cannot write to {str(tmp_path / 'file' / 'out')!r} (Not a directory); choose another folder with --out"
-        )
 
     def test_it_is_refused_before_the_model_is_loaded(self, refused, clusters, tmp_path, monkeypatch):
         def never(*args, **kwargs):
@@ -559,34 +454,6 @@ class TestClustersRefusals:
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
         (tmp_path / "file").write_text("")
         assert "cannot write to" in refused(*clusters, "--out", tmp_path / "file" / "out")
-
-
-class TestCheck:
-    @pytest.mark.parametrize(
-        ("options", "expected"),
-        [
-            ([], {"device": "cpu", "device_map": None, "adapter": None, "trust_remote_code": False}),
-            (["--device", "mps", "--dtype", "float16"], {"device": "mps", "dtype": "float16"}),
-            (["--device-map", "auto"], {"device": None, "device_map": "auto"}),
-            (["--adapter", "a", "--trust-remote-code"], {"adapter": Path("a"), "trust_remote_code": True}),
-        ],
-    )
-    def test_options_reach_the_check(self, options, expected, monkeypatch, capsys):
-        seen = {}
-
-        class Report:
-            passed = False
-
-            def __str__(self):
-                return "all rows"
-
-        monkeypatch.setattr(
-            "mechclust.cli_commands.check.check_model", lambda model, **given: seen.update(given) or Report()
-        )
-        assert main(["check", "m", *options]) == 1
-        assert capsys.readouterr().out == "all rows\n"
-        assert {name: seen[name] for name in expected} == expected
-        assert seen.keys() <= signature(check_model).parameters.keys()
 
 
 def test_the_command_to_go_on_can_be_pasted(tmp_path, capsys, monkeypatch):

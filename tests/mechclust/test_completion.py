@@ -1,4 +1,4 @@
-"""Bash completes commands, studies and options, by the script that the documentation says to write."""
+"""Bash completes commands and their options, by the script that the documentation says to write."""
 
 import contextlib
 import shutil
@@ -35,13 +35,4 @@ def test_every_command(completions):
 def test_options(completions):
     assert "--n-permutations" in completions("clusters", "my-model", "--n")
     assert completions("run", "task-clusters", "--pre") == ["--preset"]
-    assert completions("mossa", "--tuning.r") == ["--tuning.rank"]
-    assert completions("topics", "--su") == ["--suite"]
-    assert completions("topics", "--suite", "p7.toml", "--topic-m") == ["--topic-model"]
     assert completions("topics", "my-model", "--max-s") == ["--max-share"]
-
-
-def test_studies_and_their_options(completions):
-    assert completions("run", "t") == ["task-clusters", "topic-structure"]
-    assert completions("run", "task-clusters", "--ar") == ["--arms"]
-    assert completions("run", "topic-structure", "--ar") == []

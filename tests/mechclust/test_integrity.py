@@ -14,7 +14,8 @@ import torch
 
 from mechclust import ModelConfig, build_model
 from mechclust.cli import main
-from mechclust.evidence import Bound, Finding, load_findings, mean_part, save_findings
+from mechclust.evidence import Bound, Finding, load_findings, mean_part
+from mechclust.evidence.findings import findings_bytes
 from mechclust.models import load_model, save_model
 from mechclust.models.saved_model import read_saved_model_metadata
 from mechclust.report.folder import check_folder, claim_folder, open_folder
@@ -90,11 +91,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     members = [Member(replace(POOLING, seed=seed), replace(TASK, seed=seed)) for seed in (0, 1)]
     train_ensemble(members, TRAINING, folder / "ensemble", backend="vmap", snapshot_every=2)
     save_rows(model, [Batch(tokens)], folder / "rows")
-    with open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]}):
-        pass
+    open_folder(folder / "run", "task-clusters", {"seeds": [1, 2]})
     (folder / "report").mkdir()
     claim_folder(folder / "report", "compare")
-    save_findings([FINDING, FINDING], folder / "findings.json")
+    (folder / "findings.json").write_bytes(findings_bytes([FINDING, FINDING]))
     for read in KINDS.values():
         read(folder)
     return folder
@@ -142,10 +142,10 @@ def test_not_compared_when_told_so(written: Path, tmp_path: Path, monkeypatch: p
     load_model(path)
 
 
-def test_the_option_of_the_command_line(
+def test_a_command_that_does_not_verify(
     smoke_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A result whose last bit is another: refused, and taken with ``--no-verify``, which lasts for the command only."""
+    """A result whose last bit is another: refused, and taken with ``MECHCLUST_VERIFY=0``."""
     out = shutil.copytree(smoke_run[1], tmp_path / "run")
     path = min(out.rglob("*.ari.safetensors"))
     data = bytearray(path.read_bytes())
@@ -156,20 +156,13 @@ def test_the_option_of_the_command_line(
         f"mechclust: {str(path)!r} is damaged (its checksum does not match); delete it and run the same command again "
         "to recreate it\n"
     )
-    assert main(["report", str(out), "--no-verify"]) == 0
-    assert main(["report", str(out)]) == 2
-    monkeypatch.setenv("MECHCLUST_VERIFY", "1")
-    assert main(["report", "--no-verify", str(out)]) == 0
-    assert main(["report", str(out)]) == 2
-    capfd.readouterr()
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "--no-verify: do not verify the checksums" in capfd.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["check", "x", "--no-verify"])
+    monkeypatch.setenv("MECHCLUST_VERIFY", "0")
+    assert main(["report", str(out)]) == 0
 
 
-def test_results_that_were_exchanged(smoke_run: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_that_were_exchanged(
+    smoke_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Both files are whole, so without their checksums nothing tells but where they say that they belong."""
     out = shutil.copytree(smoke_run[1], tmp_path / "run")
     ari = min(out.rglob("*.ari.safetensors"))
@@ -177,6 +170,7 @@ def test_results_that_were_exchanged(smoke_run: Any, tmp_path: Path, capfd: pyte
     kept = ari.read_bytes()
     ari.write_bytes(loss.read_bytes())
     loss.write_bytes(kept)
-    assert main(["report", str(out), "--no-verify"]) == 2
+    monkeypatch.setenv("MECHCLUST_VERIFY", "0")
+    assert main(["report", str(out)]) == 2
     (sentence,) = capfd.readouterr().err.splitlines()
     assert sentence.startswith(f"mechclust: {str(loss)!r} holds '{ari.parent.name}/{ari.name}', which is not")

@@ -14,7 +14,7 @@ import pytest
 
 from mechclust import cli
 from mechclust.__main__ import _WIDTH, main
-from mechclust.command_table import ABOUT, COMMANDS, READERS
+from mechclust.command_table import ABOUT, COMMANDS
 
 ROOT = Path(cli.__file__).parents[1]
 HEAVY = ("transformer_lens", "transformers", "matplotlib", "pandas", "datasets", "pyarrow", "sklearn", "scipy", "PIL")
@@ -42,12 +42,6 @@ def test_help_names_every_command(argv: list[str], capsys: pytest.CaptureFixture
     assert listed == list(COMMANDS)
     assert ABOUT in said
     assert max(map(len, said.splitlines())) <= _WIDTH
-
-
-def test_help_says_which_commands_take_no_verify(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--help"])
-    assert "All but list and check also take --no-verify:" in capsys.readouterr().out
-    assert set(COMMANDS) - set(READERS) == {"list", "check"}
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

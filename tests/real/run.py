@@ -24,8 +24,9 @@ import pandas as pd
 
 from mechclust import HistoryConfig, check_model, load_pretrained, measure_history
 from mechclust.cli import main as mechclust
-from mechclust.evidence import load_findings, save_findings
+from mechclust.evidence import load_findings
 from mechclust.evidence.finding_tables import findings_text_table
+from mechclust.evidence.findings import findings_bytes
 from mechclust.jobs import map_jobs
 from mechclust.report.run_record import machine_facts
 from mechclust.report.table_text import table_as_csv
@@ -84,7 +85,7 @@ def main() -> None:
         print(f"{len(found['checks'])} checkpoints pass mechclust check; {time.time() - start:.0f} s")
         return
     table = findings(found)
-    save_findings(table, options.out / "findings.json")
+    write_atomic(options.out / "findings.json", findings_bytes(table))
     write_atomic(options.out / "findings.csv", table_as_csv(table.to_dataframe()))
     write_json(options.out / "models.json", {"settings": _SETTINGS, "machine": machine_facts(), "models": _rows(found)})
     by_layer(found["reactions"], options.out / "figures" / "reactions.png")

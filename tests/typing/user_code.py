@@ -6,12 +6,9 @@ from typing import assert_type
 import torch
 from torch import Tensor
 
-import mechclust.tasks
 from mechclust import ClustersConfig, ModelConfig, build_model, load_pretrained, load_result, measure_clusters
 from mechclust.attention import AttentionView, attention_view
 from mechclust.evidence import Findings, load_findings
-from mechclust.probes import CKA as SameCKA
-from mechclust.probes.functional import linear_cka
 from mechclust.studies import get_study, run_study
 from probes import (
     CKA,
@@ -28,6 +25,7 @@ from probes import (
     run,
 )
 from probes.extend import check_probe
+from probes.functional import linear_cka
 from tasks import Batch, InstructionFollowing
 
 
@@ -63,9 +61,8 @@ assert_type(load_result("file"), ProbeResult)
 assert_type(load_findings("runs/demo"), Findings)
 assert_type(load_findings("runs/demo")[0].measured, float | None)
 assert_type(attention_view(model, torch.tensor([1])), AttentionView)
-assert_type(SameCKA(), CKA)  # the same packages under names that no other file can take
 assert_type(linear_cka(torch.eye(4), torch.eye(4)).value, float)
-assert_type(mechclust.tasks.Batch.concat(batches), Batch)
+assert_type(Batch.concat(batches), Batch)
 check_probe(MeanNorm(), model, batches)
 measure_clusters("gpt2", ClustersConfig(prompts="prompts.jsonl"))  # type: ignore[arg-type]  # a Path is wanted
 run_study(get_study("mossa"), get_study("mossa").preset("smoke"), "out", probes=["NDims"])

@@ -103,7 +103,7 @@ def test_an_ensemble_of_wider_networks_is_shown_in_planes(tmp_path, capsys):
     config = PoolingTransformerConfig(n_ctx=4, d_model=4, n_heads=2, d_mlp=4)
     member = Member(config, SparseModularAddition(length=4, n_support=2, n_train=64, n_test=64))
     train_ensemble([member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path / "run", backend="loop")
-    arguments = ["--panels", "class_map", "residual_1", "output_L0H1", "--sequences", "8", "--label", "sum"]
+    arguments = ["--panels", "residual_1", "output_L0H1", "--sequences", "8", "--label", "sum"]
     assert main(["sandbox", str(tmp_path / "run"), "--out", str(tmp_path / "figure.png"), *arguments]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'figure.png'}: seed 0; 3 of 3 steps kept\n"
 
@@ -121,7 +121,7 @@ def trained(tmp_path_factory):
 def test_checkpoints_of_a_training_run(trained):
     run = open_sandbox(trained / "models", view=View(layers=(2,), heads=("L1H0",), sequences=8))
     assert (run.title, run.epochs, run.kept) == (trained.name, [0, 2, 4], "3 of 3 steps kept")
-    assert {"class_map", "residual_2", "output_L1H0", "attention_L1H0"} <= set(run.panels)
+    assert {"residual_2", "output_L1H0", "attention_L1H0"} <= set(run.panels)
     assert not {"residual_1", "output_L0H0"} & set(run.panels)
     assert run.sequences.cluster_names == ["task 0", "task 1"]
     task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
@@ -141,14 +141,6 @@ def test_an_ensemble_is_shown_though_a_folder_in_it_holds_checkpoints(folder, tr
     copy = shutil.copytree(folder, tmp_path / "run")
     shutil.copytree(trained / "models", copy / "models")
     assert open_sandbox(copy).epochs == open_sandbox(folder).epochs
-
-
-def test_without_the_last_layer_there_is_no_class_map(trained):
-    with_it, without = (open_sandbox(trained / "models", view=View(layers=layers)) for layers in ((0, 2), (0, 1)))
-    assert "class_map" in with_it.panels
-    assert "class_map" not in without.panels
-    assert "residual_1" in without.panels
-    assert without.title == trained.name
 
 
 def test_checkpoints_of_a_trainer(gpt2, tmp_path):

@@ -19,10 +19,9 @@ from mechclust.evidence import (
     load_findings,
     mean_part,
     resampled_part,
-    save_findings,
 )
 from mechclust.evidence.finding_tables import findings_in_tables, findings_markdown_table, findings_text_table
-from mechclust.evidence.findings import findings_with_history
+from mechclust.evidence.findings import findings_bytes, findings_with_history
 from mechclust.evidence.intervals import mean_interval, mean_with_interval
 from mechclust.report.html import findings_html
 from tasks import InputError
@@ -49,7 +48,7 @@ VERDICTS = ["holds", "does not hold", "undecided", "holds", "not tested", "not t
 
 class TestFile:
     def test_is_strict_json_with_values_intervals_and_verdicts(self, tmp_path):
-        save_findings(FINDINGS, tmp_path / "findings.json")
+        (tmp_path / "findings.json").write_bytes(findings_bytes(FINDINGS))
         records = json.loads((tmp_path / "findings.json").read_text(), parse_constant=pytest.fail)
         assert [record["verdict"] for record in records] == VERDICTS
         assert records[2]["parts"][0]["values"] == [None, 0.7]
@@ -66,19 +65,19 @@ class TestFile:
         assert records[1]["control"]["parts"][0]["measured"] == pytest.approx(0.01)
 
     def test_round_trip(self, tmp_path):
-        save_findings(FINDINGS, tmp_path / "findings.json")
+        (tmp_path / "findings.json").write_bytes(findings_bytes(FINDINGS))
         loaded = load_findings(tmp_path)
         assert [f for f in loaded if f.id != "C"] == [f for f in FINDINGS if f.id != "C"]
         assert math.isnan(loaded[2].parts[0].values[0])
         assert loaded[2].parts[0].bound == TwoSidedBound(0.25, 0.6)
-        save_findings(loaded, tmp_path / "again.json")
+        (tmp_path / "again.json").write_bytes(findings_bytes(loaded))
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "findings.json").read_bytes()
 
     @pytest.mark.parametrize(
         ("field", "value"), [("kind", "guess"), ("shown", "nowhere"), ("severity", 0.9), ("parts", None)]
     )
     def test_of_another_form_is_refused(self, tmp_path, field, value):
-        save_findings([finding()], tmp_path / "findings.json")
+        (tmp_path / "findings.json").write_bytes(findings_bytes([finding()]))
         (record,) = json.loads((tmp_path / "findings.json").read_text())
         record.pop("checksum")
         (tmp_path / "findings.json").write_text(json.dumps([{**record, field: value}]))
@@ -86,7 +85,7 @@ class TestFile:
             load_findings(tmp_path)
 
     def test_changed_by_hand_is_refused(self, tmp_path):
-        save_findings([finding()], tmp_path / "findings.json")
+        (tmp_path / "findings.json").write_bytes(findings_bytes([finding()]))
         text = (tmp_path / "findings.json").read_text()
         (tmp_path / "findings.json").write_text(text.replace("0.59", "0.58"))
         with pytest.raises(InputError, match="was changed or is damaged"):
@@ -105,7 +104,7 @@ class TestHistory:
     EARLIER = EarlierVerdict("seeds 0 to 2", 3, "does not hold", "more steps")
 
     def test_stands_beside_the_findings(self, tmp_path):
-        save_findings([finding(), finding("T2")], tmp_path / "findings.json")
+        (tmp_path / "findings.json").write_bytes(findings_bytes([finding(), finding("T2")]))
         assert {found.history for found in load_findings(tmp_path)} == {()}
         (tmp_path / "history.json").write_text(json.dumps([self.ROW, {**self.ROW, "run": "a second"}]))
         first, second = load_findings(tmp_path)
@@ -114,7 +113,7 @@ class TestHistory:
 
     def test_is_kept_once_in_the_findings(self, tmp_path):
         (tmp_path / "history.json").write_text(json.dumps([self.ROW]))
-        save_findings(findings_with_history([finding()], tmp_path), tmp_path / "findings.json")
+        (tmp_path / "findings.json").write_bytes(findings_bytes(findings_with_history([finding()], tmp_path)))
         assert json.loads((tmp_path / "findings.json").read_text())[0]["history"][0]["run"] == "seeds 0 to 2"
         assert load_findings(tmp_path)[0].history == (self.EARLIER,)
 

@@ -173,18 +173,17 @@ class TestRuns:
     def test_a_folder_with_files_of_others_is_refused(self, tmp_path, name):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
-        with pytest.raises(InputError), open_folder(tmp_path, "toy", {"seed": 0}):
-            pass
+        with pytest.raises(InputError):
+            open_folder(tmp_path, "toy", {"seed": 0})
         assert files_of(tmp_path) == {name: b"mine"}
 
     @pytest.mark.parametrize("name", ["report.html", "findings.json", "figures/mine.png"])
     def test_files_that_were_put_into_a_run_are_refused(self, tmp_path, name):
-        with open_folder(tmp_path, "toy", {"seed": 0}):
-            pass
+        open_folder(tmp_path, "toy", {"seed": 0})
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
         with pytest.raises(InputError, match=r"is not listed in mechclust\.json"):
             check_folder(tmp_path, "run toy")
-        with pytest.raises(InputError), open_folder(tmp_path, "toy", {"seed": 0}):
-            pass
+        with pytest.raises(InputError):
+            open_folder(tmp_path, "toy", {"seed": 0})
         assert (tmp_path / name).read_text() == "mine"

@@ -15,7 +15,6 @@ from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report_page
 from mechclust.report.prompt_map import MAX_CHARACTERS, _packed_plane, prompt_map
 from mechclust.web.scripts import scripts_with_kit
-from tasks import InputError
 
 browser = pytest.mark.browser
 
@@ -230,77 +229,6 @@ def test_hues_of_one_shape_can_be_told_apart(seen):
     for same in (hues[:6], hues[6:]):
         colours = [lab(seen @ linear(hue)) for hue in same]
         assert min(np.linalg.norm(a - b) for a, b in combinations(colours, 2)) > 20
-
-
-PLANES = np.zeros((2, 3, 2))
-NAN = np.where(np.arange(12).reshape(2, 3, 2) == 9, np.nan, 0)
-TEXTS, TASK = ["a", "b", "c"], {"task": ["x", "y", "y"]}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"planes": {"m": PLANES[:, :0]}, "texts": [], "colours": {"task": []}},
-            "there are no prompts to map; give at least one text",
-        ),
-        ({"planes": {}}, "planes has no model; give an array [layers examples 2] by model name"),
-        (
-            {"colours": {}},
-            "colours has no label; give a value per prompt by label, such as {'task': [...]}",
-        ),
-        (
-            {"planes": {"m": PLANES[0]}},
-            "the planes of 'm' have the shape [3, 2]; expected [layers examples 2]",
-        ),
-        (
-            {"layers": [0, 1, 2]},
-            "the planes of 'm' have 2 layers, and layers names 3; name each layer, at least one",
-        ),
-        (
-            {"layers": {"n": [0, 1]}},
-            "layers are given for 'n', and planes for 'm'; give both by model",
-        ),
-        (
-            {"texts": ["a", "b"]},
-            "the planes of 'm' have 3 examples, and there are 2 texts; give a text per example",
-        ),
-        (
-            {"colours": {"task": ["x", "y"]}},
-            "the colour 'task' has 2 values and there are 3 texts; give one per prompt",
-        ),
-        (
-            {"planes": {"m": NAN}, "layers": [4, 8]},
-            "the planes of 'm' have values that are not finite at layer 8; leave these layers or examples out",
-        ),
-        (
-            {"clusters": np.zeros((1, 3), dtype=int)},
-            "clusters have the shape [1, 3]; expected [layers examples], here [2, 3]",
-        ),
-        ({"clusters": np.zeros((2, 3))}, "clusters are of the type float64; expected integers"),
-        (
-            {"clusters": np.zeros((2, 3), dtype=int), "colours": {"cluster": TEXTS}},
-            "colours has a label 'cluster', which clusters adds; rename the label",
-        ),
-        (
-            {"planes": {"base": PLANES, "tuned": PLANES}, "clusters": np.zeros((2, 3), dtype=int)},
-            "clusters are of one model, and planes has 'base' and 'tuned'; leave clusters out, or map one model",
-        ),
-        ({"start": 7}, "start is layer 7, and 'm' has the layers 0, 1; give one of them"),
-        (
-            {"variance": {"n": [0.1, 0.2]}},
-            "variance is given for 'n', and planes for 'm'; give both by model",
-        ),
-        (
-            {"variance": {"m": [0.1]}},
-            "variance has 1 values for 'm', which has 2 layers; give one each",
-        ),
-    ],
-)
-def test_what_is_refused(given, message):
-    options = {"planes": {"m": PLANES}, "layers": [0, 1], "texts": TEXTS, "colours": TASK, **given}
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        prompt_map(**options)
 
 
 # ---- what a browser makes of it ----

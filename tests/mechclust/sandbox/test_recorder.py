@@ -51,7 +51,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def run(checkpoints, batch):
-    return record_sandbox(checkpoints, batch, label="sum", vocab=TASK.vocab, class_map=True, max_sequences=40)
+    return record_sandbox(checkpoints, batch, label="sum", vocab=TASK.vocab, max_sequences=40)
 
 
 def activations(model, tokens, names):
@@ -77,7 +77,7 @@ def all_points(run, checkpoints, site, take):
 def test_the_panels_are_the_layers_and_heads_of_the_model(run):
     heads = [f"{what}_L{block}H{h}" for block in (0, 1) for h in (0, 1) for what in ("attention", "output")]
     assert list(run.panels) == [
-        "token_embeddings", "position_embeddings", *heads[:4], "residual_1", *heads[4:], "class_map", "residual_2",
+        "token_embeddings", "position_embeddings", *heads[:4], "residual_1", *heads[4:], "residual_2",
         "probabilities", "loss", "accuracy",
     ]  # fmt: skip
     assert repr(run) == "SandboxRun('2 layers, 2 heads, d_model 16', steps 0-12, 7 of 7 steps kept)"
@@ -126,26 +126,6 @@ def test_attention_embeddings_and_answers_are_those_of_the_model(run, checkpoint
     expected = float((model.W_E[0] - model.W_E[1]).norm().detach())
     assert expected * 0.5 < apart <= expected * 1.001  # the plane holds most of what two points differ in
     assert run.values["position_embeddings"].shape == (7, 5, 2)
-
-
-def test_the_map_says_what_the_model_answers_there(run, checkpoints):
-    points = all_points(run, checkpoints, "blocks.1.hook_resid_post", lambda x: x[:, -1])
-    centre = points.reshape(-1, 16).mean(axis=0)
-    # The plane's directions, from the points and where they are drawn.
-    flat = run.values["residual_2"].reshape(-1, 2)
-    directions = np.linalg.lstsq(flat, points.reshape(-1, 16) - centre, rcond=None)[0]
-    reach, frame = run.map_half_height, 3
-    height, width = run.values["class_map"].shape[1:]
-    model, middle = checkpoints.at(run.epochs[frame]), points[frame].mean(axis=0)
-    for row, column in ((0, 0), (height // 2, 5), (height - 1, width - 1)):
-        x, y = (column + 0.5) / width * 2 - 1, (row + 0.5) / height * 2 - 1
-        at = np.array([x * reach * width / height, y * reach])
-        point = middle + (at - (middle - centre) @ directions.T) @ directions
-        hook = ("blocks.1.hook_resid_post", lambda x, hook, p=point: torch.from_numpy(p).to(x).expand_as(x))
-        with torch.no_grad(), model.hooks(fwd_hooks=[hook]):
-            p = model(torch.zeros(1, 5, dtype=torch.int64))[0, -1].softmax(-1)
-        assert run.values["class_map"][frame, row, column] == p.argmax()
-        assert run.values["confidence"][frame, row, column] == pytest.approx(p.max().item(), abs=1e-3)
 
 
 def test_planes_of_ones_own(checkpoints, batch):
@@ -201,12 +181,11 @@ def test_the_recorder_is_a_callback_and_leaves_the_model_alone(batch):
 def test_clusters_with_several_answers_have_colours_of_their_own(checkpoints, batch):
     labels = {**batch.labels, "half": torch.arange(len(batch)) % 2}
     run = record_sandbox(checkpoints, Batch(batch.tokens, targets=batch.targets, labels=labels), label="half",
-                         label_names=["even", "odd"], class_map=True, heads=[], max_sequences=16)  # fmt: skip
+                         label_names=["even", "odd"], heads=[], max_sequences=16)  # fmt: skip
     assert run.sequences.cluster_answers is None
     keys = legend_of(run, list(run.panels.values()))
-    assert [key.text for key in keys] == ["even", "odd", "answer 0", "answer 1", "others: never the right answer"]
-    assert len({color for key in keys for color in key.colors}) == 5
-    assert {key.shape for key in keys} == {"circle", "square"}
+    assert [key.text for key in keys] == ["even", "odd"]
+    assert len({color for key in keys for color in key.colors}) == 2
 
 
 def test_without_answers_there_is_no_loss(checkpoints, batch):
@@ -242,7 +221,7 @@ def test_figure_film_and_page(run, tmp_path):
     figure = sandbox_figure(run, 12)
     figure.draw_without_rendering()
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert texts == ["answer 0", "answer 1", "others: never the right answer"]
+    assert texts == ["answer 0", "answer 1"]
     share = run.variance["residual_1"][-1]
     axis = figure.axes[list(run.panels).index("residual_1")]
     assert f"{share:.0%} of variance" in [text.get_text() for text in axis.texts]
@@ -275,15 +254,6 @@ class TestRefusals:
     def test_what_is_not_there(self, checkpoints, batch, what, text):
         with pytest.raises(InputError, match=text):
             record_sandbox(checkpoints, batch, **what)
-
-    def test_a_map_of_what_is_read_once(self, checkpoints, batch):
-        with pytest.raises(InputError, match=r"^a class map goes through the checkpoints twice; give them as a list"):
-            record_sandbox(iter(checkpoints), batch, class_map=True)
-
-    def test_a_map_of_what_is_not_recorded(self, checkpoints, batch):
-        for batches, layers, lacks in ((Batch(batch.tokens), None, "right answers"), (batch, [1], "the last layer")):
-            with pytest.raises(InputError, match=f"^a class map needs {lacks}, which this sandbox does not have; "):
-                record_sandbox(checkpoints, batches, class_map=True, layers=layers)
 
     def test_too_little_to_show(self, checkpoints, batch):
         with pytest.raises(InputError, match=r"^there is 1 epoch to show; a sandbox needs at least 2"):

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from mechclust.models import ModelConfig
-from mechclust.sandbox import Curves, sandbox_figure, sandbox_film, sandbox_page, sandbox_strip
+from mechclust.sandbox import Curves, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox import figure as figure_module
 from mechclust.sandbox.frames import choose_frames
 from mechclust.sandbox.page import _packed, render_sandbox_page
@@ -232,25 +232,8 @@ def test_a_figure_has_the_panels_asked_for(run):
     figure.draw_without_rendering()
 
 
-def test_a_strip_has_a_row_per_panel_and_a_column_per_epoch(snapshots):
-    run = sandbox_run(snapshots, 1, epochs=[7, 2, 12])
-    assert run.epochs == [2, 7, 12]
-    figure = sandbox_strip(run, [12, 2], ["xi", "xi_normalized"], titles=["late", "early"])
-    assert len(figure.axes) == 4
-    for axis, name, epoch in zip(figure.axes, ["xi"] * 2 + ["xi_normalized"] * 2, [12, 2] * 2, strict=True):
-        drawn = axis.collections[-1].get_offsets()
-        np.testing.assert_allclose(drawn, run.values[name][run.frame(epoch)])
-    tops = [axis.get_title(loc="left").splitlines()[0] for axis in figure.axes[:2]]
-    assert tops == ["late", "early"]
-    figure.draw_without_rendering()
-    assert sandbox_strip(run, [2], ["xi"]).axes[0].get_title(loc="left").startswith("epoch 2\n")
-
-
-def test_strips_that_cannot_be_drawn(run, snapshots):
-    with pytest.raises(InputError, match="epochs is empty; expected some of the epochs of the run"):
-        sandbox_strip(run, [], ["xi"])
-    with pytest.raises(InputError, match="there are 1 titles for 2 epochs; expected one for each"):
-        sandbox_strip(run, [0, 12], ["xi"], titles=["one"])
+def test_epochs_are_chosen(snapshots):
+    assert sandbox_run(snapshots, 1, epochs=[7, 2, 12]).epochs == [2, 7, 12]
     with pytest.raises(InputError, match="has no snapshot of epoch 99; expected epochs it has"):
         sandbox_run(snapshots, 0, epochs=[0, 99])
 

@@ -1,4 +1,4 @@
-"""Our packages under names that no other file can take, and what a user sees whose file has the name of one."""
+"""What a user sees whose file has the name of one of our packages."""
 
 from __future__ import annotations
 
@@ -10,34 +10,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-SAME = """
-import probes.extend, probes.functional, tasks, tasks.text.corpus
-specs = [module.__spec__ for module in (probes, probes.extend, tasks, tasks.text.corpus)]
-import mechclust.tasks, mechclust.probes.extend
-from mechclust.probes import CKA, functional
-from mechclust.probes.functional import linear_cka
-from mechclust.tasks.text.corpus import Corpus
-from mechclust.probes.engine.run import check_hooked_models
-from mechclust.probes.checks.causal_checks import Correct
-from mechclust.probes.functional.svcca import svcca_correlation
-
-assert mechclust.tasks is tasks and mechclust.probes is probes
-assert mechclust.probes.extend is probes.extend and functional is probes.functional
-assert CKA is probes.CKA and linear_cka is probes.functional.linear_cka and Corpus is tasks.Corpus
-assert specs == [module.__spec__ for module in (probes, probes.extend, tasks, tasks.text.corpus)]
-assert [spec.name for spec in specs] == ["probes", "probes.extend", "tasks", "tasks.text.corpus"]
-assert callable(probes.run) and callable(probes.causal_checks) and callable(probes.functional.svcca)
-print("the same")
-"""
-LAZY = """
-import mechclust, sys
-assert "probes.extend" not in sys.modules
-import mechclust.probes.extend
-import probes.extend
-assert mechclust.probes.extend is probes.extend is sys.modules["probes.extend"]
-print("the same")
-"""
 
 
 def run(folder: Path, code: str, checkout: bool) -> subprocess.CompletedProcess[str]:
@@ -56,23 +28,12 @@ def checkout(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
-@pytest.mark.parametrize("code", [SAME, LAZY])
-def test_the_second_names_give_the_same_modules(tmp_path: Path, checkout: bool, code: str) -> None:
-    done = run(tmp_path, code, checkout)
-    assert (done.stdout, done.stderr) == ("the same\n", "")
-
-
-def test_a_module_that_is_not_there(tmp_path: Path, checkout: bool) -> None:
-    done = run(tmp_path, "import mechclust.probes.nothing", checkout)
-    assert done.stderr.endswith("ModuleNotFoundError: No module named 'probes.nothing'\n")
-
-
 @pytest.mark.parametrize(
     ("place", "code"),
     [
         ("tasks.py", "import probes"),
         ("tasks/__init__.py", "import mechclust"),
-        ("probes.py", "from mechclust.probes import CKA"),
+        ("probes.py", "from mechclust import train"),
         ("probes/__init__.py", "import mechclust"),
     ],
 )

@@ -1,1 +1,0 @@
-from probes.functional import *
