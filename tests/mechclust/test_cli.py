@@ -174,7 +174,7 @@ class TestPlain:
         assert main(["list"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[1].startswith("  mossa: MOSSA: ")
-        assert lines[3] == "    presets: smoke, quick, paper, lora, layer-decay, equal-steps, origin"
+        assert lines[3] == "    presets: smoke, quick, paper, lora, layer-decay, equal-steps"
         assert lines[4:6] == ["  odd (odd-studies 1.2): broken: odd:STUDY: ImportError: no torch", ""]
 
 

@@ -235,7 +235,7 @@ def test_refusals(fields, message):
 
 
 def test_presets_fit_the_specification():
-    assert list(STUDY.presets) == ["smoke", "quick", "paper", "lora", "layer-decay", "equal-steps", "origin"]
+    assert list(STUDY.presets) == ["smoke", "quick", "paper", "lora", "layer-decay", "equal-steps"]
     assert len(PAPER.seeds) == 12
     assert (PAPER.n_layers, PAPER.d_model, PAPER.n_heads) == (8, 64, 4)
     assert PAPER.pretraining == TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
