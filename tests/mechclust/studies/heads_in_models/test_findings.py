@@ -283,10 +283,3 @@ def test_without_a_model_or_at_a_small_size_findings_are_not_tested() -> None:
     small = findings_of(replace(PAPER, model=None, test_findings=False), trained)
     assert {finding.verdict for finding in small} == {"not tested"}
     assert "--model" in next(finding.why_not for finding in small if finding.id == "W7")
-
-
-def test_the_earlier_run_is_in_the_history() -> None:
-    findings = findings_of(PAPER, ideal())
-    undecided = {finding.id for finding in findings for run in finding.history if run.verdict == "undecided"}
-    assert undecided == {"A3", "I6"}
-    assert {finding.id[0] for finding in findings if finding.history} == {"A", "I"}
