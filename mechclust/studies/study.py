@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechclust.evidence import Finding, Findings, family_notes
+from mechclust.evidence.findings import untested_findings
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.hugging_face_checkpoint import find_checkpoint
 from mechclust.report.analysis import Analysis
@@ -107,7 +108,7 @@ class Study:
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, or resumes an interrupted call.
         load: ``(config, out)``: the measurements, from ``results/`` alone, since a record keeps no other artefacts.
         findings: ``(config, results)``: the findings, from the results of ``load``. One that has no control says why in
-            its note.
+            its note. If ``config`` has a field ``test_findings`` that is false, no finding is tested.
         panels: ``(config, results)``: the figures.
         tables: ``(config, results)``: long tables by title, which a report shows folded.
         views: ``(config, results)``: HTML fragments by title, such as links to pages that it writes into the run.
@@ -363,7 +364,7 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
         InputError: if a file is missing, or a figure's name is there twice. Also as ``check_findings``.
     """
     results = study.load(config, out)
-    findings = study.findings(config, results)
+    findings = judge_results(study, config, results)
     check_findings(findings)
     panels = study.panels(config, results)
     check_different_settings(figures=[panel.name for panel in panels])
@@ -397,7 +398,13 @@ def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
     Raises:
         InputError: if a file is missing.
     """
-    return study.findings(config, study.load(config, out))
+    return judge_results(study, config, study.load(config, out))
+
+
+def judge_results(study: Study, config: Any, results: Any) -> Sequence[Finding]:
+    """Return a study's findings, all of them as not tested if the configuration's ``test_findings`` is false."""
+    findings = study.findings(config, results)
+    return findings if getattr(config, "test_findings", True) else untested_findings(findings)
 
 
 def _run_job(run_job: Callable[[Any, Any, Path], None], config: Any, out: Path, job: Any) -> None:

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared, compared_with_untrained
 from mechclust.evidence.finding import finding_order
-from mechclust.evidence.findings import TOO_SMALL
 from mechclust.report.spearman import spearman_correlation
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -88,8 +87,6 @@ def _without_seeds(arm: ArmResults) -> ArmResults:
 
 def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
     """Return why a run cannot test a finding, or ``""`` if it can."""
-    if not config.test_findings:
-        return TOO_SMALL
     for arm in _ARMS_NEEDED.get(id, ()):
         if arm not in config.arms:
             return f"needs the arm {arm!r}"

@@ -10,7 +10,6 @@ from operator import attrgetter
 
 from mechclust.evidence import Finding
 from mechclust.evidence.finding import Shown
-from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.clustering_heads.claims import joined_notes
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curriculum_findings import curriculum_findings
@@ -27,7 +26,7 @@ _SHOWN: dict[str, Shown] = {
 
 
 def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
-    """Return every finding in the order of ids. Those that cannot be tested at this size say so."""
+    """Return every finding in the order of ids."""
     findings = [
         *solved_findings(config, results),
         *dynamics_findings(config, results),
@@ -35,12 +34,11 @@ def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Fi
         *curriculum_findings(config, results),
         *head_findings(results),
     ]
-    described = [_described(finding, tested=config.test_findings) for finding in findings]
-    return sorted(described, key=attrgetter("id"))
+    return sorted(map(_described, findings), key=attrgetter("id"))
 
 
-def _described(finding: Finding, *, tested: bool) -> Finding:
-    """Return a finding with the place where it is shown, and whether this size can test it.
+def _described(finding: Finding) -> Finding:
+    """Return a finding with the place where it is shown.
 
     A control for which the run holds no values is left out, and the note says so.
     """
@@ -51,5 +49,4 @@ def _described(finding: Finding, *, tested: bool) -> Finding:
         control=control if measured else None,
         note=finding.note if measured else joined_notes(finding.note, "its control was not measured"),
         shown=_SHOWN.get(finding.id, "table"),
-        not_tested=finding.not_tested or ("" if tested else TOO_SMALL),
     )

@@ -16,7 +16,6 @@ from jaxtyping import Float, Shaped
 
 from mechclust.evidence import Bound, Finding, check_part, mean_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import untested_findings
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     OFF,
@@ -99,8 +98,6 @@ def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         *_where_heads_are(data),
         *_checks(data),
     ]
-    if not config.test_findings:
-        findings = untested_findings(findings)
     return sorted(findings, key=_place)
 
 

@@ -350,6 +350,20 @@ def test_a_study_of_load_findings_and_panels(tmp_path):
     assert judge_run(study, SMOKE, tmp_path)[0].parts == analysis.findings[0].parts
 
 
+def test_findings_of_a_size_that_cannot_test_them_are_not_tested(tmp_path):
+    def findings(config, results):
+        part = mean_part("", [1.4, 1.5, 1.6], Bound("<", 9))
+        small = Finding(id="A1", statement="small", source="ours", parts=(part,), note="nothing to compare with")
+        return [small, replace(small, id="A2", not_tested="needs an arm")]
+
+    study = replace(STUDY, findings=findings, load=lambda config, out: None)
+    judged = judge_run(study, replace(SMOKE, test_findings=False), tmp_path)
+    assert [finding.why_not for finding in judged] == ["this size of the study cannot test it", "needs an arm"]
+    assert judged[0].measured == pytest.approx(1.5)
+    judged = judge_run(study, replace(SMOKE, test_findings=True), tmp_path)
+    assert [finding.verdict for finding in judged] == ["holds", "not tested"]
+
+
 def test_a_study_of_another_kind(tmp_path, monkeypatch):
     """Jobs make artefacts, the study reads them: nothing in the machinery knows the task-cluster study."""
     made = []

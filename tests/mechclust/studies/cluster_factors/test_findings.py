@@ -369,7 +369,7 @@ def test_one_overlap_that_is_undecided_leaves_the_finding_undecided() -> None:
     assert verdicts["T12"] == "undecided"
 
 
-def test_a_missing_arm_and_a_small_size_are_not_tested(ideal: Runs) -> None:
+def test_findings_about_a_missing_arm_are_not_tested(ideal: Runs) -> None:
     few = {arm: ideal[arm] for arm in (PRIVATE, SHARED)}
     findings = {
         finding.id: finding for finding in findings_of(replace(CONFIG, arms=(PRIVATE, SHARED)), results_of(few))
@@ -379,8 +379,6 @@ def test_a_missing_arm_and_a_small_size_are_not_tested(ideal: Runs) -> None:
     assert findings["T15"].why_not == "needs the arm 'outputs-2'"
     assert findings["T11"].why_not == "needs the arm 'overlap-0.2'"
     assert "| T15 |" in findings_markdown_table(list(findings.values()))
-    small = findings_of(replace(CONFIG, test_findings=False), results_of(ideal))
-    assert {finding.verdict for finding in small} == {"not tested"}
 
 
 # ---- phases and tables ----

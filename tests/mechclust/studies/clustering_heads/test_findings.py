@@ -356,9 +356,3 @@ class TestAll:
             "page": ["H1", "H2", "H5", "H5b", "H7"],
         }
         assert len(found) == 17
-
-    def test_a_size_that_tests_nothing_says_so(self):
-        found = findings(network(), network(), weak(), config=replace(CONFIG, test_findings=False))
-        assert {finding.verdict for finding in found.values()} == {"not tested"}
-        assert found["H1"].why_not == "this size of the study cannot test it"
-        assert found["H6"].why_not == "no network continued from a solved one"

@@ -242,10 +242,6 @@ def test_few_layers_or_prompts():
     assert few.why_not == "639 prompts for 64 dimensions; expected 10 per dimension"
 
 
-def test_smoke_tests_nothing():
-    assert {c.verdict for c in judged(replace(PAPER, test_findings=False)).values()} == {"not tested"}
-
-
 def test_c12_is_about_seeds_with_a_transition():
     apart = {"tuned_spread": [0.3] * 8}  # tasks never agree: no transition
     seeds = [measured(draw, **(apart if draw < SEEDS - 3 else {})) for draw in range(SEEDS)]

@@ -185,10 +185,6 @@ def test_few_calls_with_twice_the_steps_are_not_specific_if_tuning_itself_is_har
     assert (found["P8"].verdict, found["P10"].verdict) == ("not specific", "does not hold")
 
 
-def test_in_smaller_runs_nothing_is_tested():
-    assert {finding.verdict for finding in judged(replace(PAPER, test_findings=False)).values()} == {"not tested"}
-
-
 def test_a_given_model_is_not_tuned_and_what_holds_by_construction_is_not_tested():
     given = replace(PAPER, model="somewhere", prompts="prompts.jsonl")
     found = judged(given)

@@ -334,12 +334,6 @@ def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
     check_findings(list(findings.values()))
 
 
-def test_a_size_that_cannot_test_says_so() -> None:
-    findings = judged(replace(CONFIG, test_findings=False))
-    assert {finding.verdict for finding in findings.values()} == {"not tested"}
-    assert findings["T1"].measured == pytest.approx(0.99)
-
-
 class TestConfig:
     def test_refusals(self):
         with pytest.raises(InputError, match=r"^seeds is empty; expected at least one seed, such as --seeds 0$"):
