@@ -11,6 +11,7 @@ from typing import Any
 
 from mechclust.models import build_model, model_for, read_saved_model_metadata, save_model
 from mechclust.training import train
+from mechclust.training.results_by_step import result_path
 from probes import HookedModel, ProbeResult, load_result
 from probes.store.safetensors_files import is_whole_file
 from tasks import InputError, SkillSuite
@@ -137,3 +138,18 @@ def load_there(out: Path, path: Path) -> ProbeResult:
     """
     check_there(out, [path])
     return load_result(path)
+
+
+def load_steps_there(out: Path, folder: Path, name: str, steps: Iterable[int]) -> dict[int, ProbeResult]:
+    """Read a measurement of a run's checkpoints, by step.
+
+    Args:
+        out: folder of the run.
+        folder: folder of the measurements.
+        name: name of the measurement.
+        steps: the checkpoints.
+
+    Raises:
+        InputError: naming the first measurement that is missing.
+    """
+    return {step: load_there(out, result_path(folder, step, name)) for step in steps}

@@ -11,12 +11,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mechclust.evidence.intervals import UNKNOWN, mean_with_interval
-from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, jobs, measured_steps
-from mechclust.studies.cluster_factors.measurements import CURVES, probes_of, result_files
-from mechclust.studies.kept import check_there
+from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, measured_steps
+from mechclust.studies.cluster_factors.measurements import CURVES, probes_of
+from mechclust.studies.kept import load_steps_there, load_there
 from mechclust.studies.study import Job
-from mechclust.training import load_results_by_step
-from probes import ProbeResult, load_result
+from probes import ProbeResult
 from tasks.instructions import VALIDATION_SUBSET
 
 if TYPE_CHECKING:
@@ -61,8 +60,6 @@ def load(config: ClusterFactorsConfig, out: Path) -> dict[str, ArmResults]:
     Raises:
         InputError: naming the result that is missing.
     """
-    for job in jobs(config):
-        check_there(out, result_files(config, job, out))
     return {arm: _load_arm(config, out, arm) for arm in config.arms}
 
 
@@ -72,11 +69,11 @@ def _load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     folders = [out / "results" / Job(arm, seed).name for seed in config.seeds]
     measured = {}
     for name in [*probes_of(config, arm), "accuracy"]:
-        runs = [load_results_by_step(folder, f"{VALIDATION_SUBSET}.{name}") for folder in folders]
-        measured[name] = [[run[step] for step in steps] for run in runs]
+        runs = [load_steps_there(out, folder, f"{VALIDATION_SUBSET}.{name}", steps) for folder in folders]
+        measured[name] = [list(run.values()) for run in runs]
     null_low = _curves(measured, "null_low")
     null_high = _curves(measured, "null_high")
-    swaps = [load_result(folder / "swap.safetensors") for folder in folders]
+    swaps = [load_there(out, folder / "swap.safetensors") for folder in folders]
     return ArmResults(
         steps=np.array(steps),
         ari=_curves(measured, "ari"),

@@ -218,9 +218,3 @@ def training_of(config: HeadsInModelsConfig, arm: str) -> TrainConfig:
 def result_path(out: Path, job: Job, name: str) -> Path:
     """Return the path of a measurement."""
     return out / "results" / job.name / f"{name}.safetensors"
-
-
-def results_of(job: Job, out: Path) -> list[Path]:
-    """Return the path of every measurement of a job."""
-    kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together", "discovery")}.get(job.arm, ("heads",))
-    return [result_path(out, job, f"{subject}.{kind}") for subject, kind in product(subjects_of(job.arm), kinds)]
