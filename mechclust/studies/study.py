@@ -78,14 +78,9 @@ def no_views(config: Any, results: object) -> Mapping[str, str]:
     return {}
 
 
-def one_stage(job: object) -> int:
-    """Return the stage of a job whose study has no stages."""
-    return 0
-
-
 _FUNCTIONS = (
     "jobs", "run_job", "trained_models", "load", "findings", "panels", "tables", "views", "notes", "headline", "check",
-    "stage", "trainings",
+    "trainings",
 )  # fmt: skip
 
 
@@ -98,13 +93,13 @@ class Study:
         title: one line for lists and reports.
         source: the paper.
         presets: configurations by name, of one frozen dataclass with a field ``seeds``.
-        jobs: configuration to picklable jobs, at least one.
+        jobs: configuration to picklable jobs, at least one. Jobs of one stage (the number ``job.stage``, or 0) are
+            independent, and start when earlier stages are done.
         trained_models: ``(config, out)``: the models that a run trained, for probes chosen by the user.
         check: refuses a configuration that cannot run on this machine, before anything is written. Reports do not call
             it.
         trainings: configuration to the networks that are trained, from which memory and time are estimated. Without it,
             there is no estimate.
-        stage: number of a job's stage. The jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, or resumes an interrupted call.
         load: ``(config, out)``: the measurements, from ``results/`` alone, since a record keeps no other artefacts.
         findings: ``(config, results)``: the findings, from the results of ``load``. One that has no control says why in
@@ -141,7 +136,6 @@ class Study:
     headline: Callable[[Any, Any], str] = no_headline
     check: Callable[[Any], None] = check_machine
     trainings: Callable[[Any], Sequence[Any]] = no_trainings
-    stage: Callable[[Any], int] = one_stage
     unrecorded: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -294,7 +288,7 @@ def run_study(
         check_measured_files(out)
         forget_measured_files(out)
         there = out.absolute()  # remote workers have another working directory
-        for _, stage in groupby(jobs, study.stage):
+        for _, stage in groupby(jobs, _stage_of):
             run_job = partial(_run_job, study.run_job, config, there)
             map_jobs(run_job, list(stage), workers, engine=engine, timeout=timeout, folder=there)
         measure_further(study.trained_models, config, there, further, workers=workers, engine=engine, timeout=timeout)
@@ -307,12 +301,17 @@ def run_study(
             raise
 
 
+def _stage_of(job: object) -> int:
+    """Return the number of a job's stage."""
+    return getattr(job, "stage", 0)
+
+
 def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
     """Return the jobs in the order of their stages. Refuse settings that cannot be run, or a folder."""
     check_settings(config)
     study.check(config)
     check_trainings(study.trainings(config))
-    jobs = sorted(study.jobs(config), key=study.stage)
+    jobs = sorted(study.jobs(config), key=_stage_of)
     if not jobs:
         raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
     check_writable(out)

@@ -11,7 +11,7 @@ from itertools import product
 
 from mechclust.models import model_for
 from mechclust.studies.mossa import report
-from mechclust.studies.mossa.config import FROZEN, ModelJob, MossaConfig, jobs
+from mechclust.studies.mossa.config import FROZEN, MossaConfig, jobs
 from mechclust.studies.mossa.run import run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.studies.trainings import Training
@@ -32,11 +32,6 @@ def trainings(config: MossaConfig) -> list[Training]:
         Training(model, config.suite, tuning, n_seeds),
         Training(model, config.suite, control, n_controls),
     ]
-
-
-def _stage_of(job: ModelJob) -> int:
-    """Return the number of a job's stage."""
-    return job.stage
 
 
 _ARM_SEEDS = (100, 101, 102, 103)
@@ -108,5 +103,4 @@ STUDY = Study(
     tables=report.tables,
     notes=report.notes,
     headline=report.headline,
-    stage=_stage_of,
 )

@@ -21,7 +21,7 @@ from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_tabl
 from mechclust.studies.planted_layers.results import SeedResults, load_results, loss_table, summary_table
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
-from mechclust.studies.planted_layers.tunings import ModelJob, jobs, tunings
+from mechclust.studies.planted_layers.tunings import jobs, tunings
 from mechclust.studies.study import Study, check_checkpoint
 from mechclust.studies.trainings import Training
 from mechclust.training import TrainConfig
@@ -176,11 +176,6 @@ def trainings(config: PlantedConfig) -> list[Training]:
     return trained
 
 
-def _stage_of(job: ModelJob) -> int:
-    """Return the number of a job's stage."""
-    return job.stage
-
-
 STUDY = Study(
     name="planted-layers",
     title="Planted layers: which measures find the layers that changed",
@@ -227,5 +222,4 @@ STUDY = Study(
     panels=panels,
     tables=tables,
     notes=notes,
-    stage=_stage_of,
 )

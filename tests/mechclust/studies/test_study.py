@@ -9,6 +9,7 @@ import re
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pytest
@@ -156,6 +157,11 @@ class TestExchanged:
         shutil.rmtree(copy / "figures")
         with pytest.raises(InputError, match="is not finished; start the study again"):
             report_run(STUDY, SMOKE, copy)
+
+
+class NumberedJob(NamedTuple):
+    number: int
+    stage: int
 
 
 @dataclass(frozen=True)
@@ -367,9 +373,9 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
     """Jobs make artefacts, the study reads them: nothing in the machinery knows the task-cluster study."""
     made = []
 
-    def job(config, n, out):
-        (out / f"{n}.txt").write_text(str(n * config.leaf.rate))
-        made.append(n)
+    def job(config, job, out):
+        (out / f"{job.number}.txt").write_text(str(job.number * config.leaf.rate))
+        made.append(job.number)
 
     study = Study(
         name="toy",
@@ -377,14 +383,13 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
         source="nowhere",
         presets={"only": Tree()},
         trainings=no_trainings,
-        jobs=lambda c: [3, 1, 2],
+        jobs=lambda c: [NumberedJob(3, stage=1), NumberedJob(1, stage=0), NumberedJob(2, stage=0)],
         run_job=job,
         trained_models=STUDY.trained_models,
         load=lambda config, out: (out / "2.txt").read_text(),
         findings=lambda config, text: [],
         panels=lambda config, text: [],
         notes=lambda config, text: [text],
-        stage=lambda n: n // 3,  # 3 comes after 1 and 2
     )
     monkeypatch.setattr("mechclust.studies.registry.get_study", lambda name: study)
     analysis = run_study(study, study.preset("only"), tmp_path / "run", workers=1)

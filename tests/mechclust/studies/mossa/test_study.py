@@ -39,7 +39,7 @@ def smoke(tmp_path_factory):
 
 class TestJobs:
     def test_train_before_they_measure(self):
-        kinds = {stage: {j.kind for j in jobs(PAPER) if STUDY.stage(j) == stage} for stage in (0, 1, 2)}
+        kinds = {stage: {j.kind for j in jobs(PAPER) if j.stage == stage} for stage in (0, 1, 2)}
         assert kinds == {0: {"base"}, 1: {"tuned", "control"}, 2: {"measure", "describe"}}
 
     def test_are_one_base_one_tuned_and_a_control_a_skill_the_seen_ones_twice(self):
