@@ -77,7 +77,6 @@ def _without_seeds(arm: ArmResults) -> ArmResults:
     return ArmResults(
         steps=arm.steps,
         ari={curve: values[:0] for curve, values in arm.ari.items()},
-        ami={curve: values[:0] for curve, values in arm.ami.items()},
         null={curve: values[:0] for curve, values in arm.null.items()},
         linear=arm.linear[:0],
         accuracy=arm.accuracy[:0],

@@ -55,7 +55,6 @@ class Run:
 
     steps: np.ndarray
     ari: dict[str, np.ndarray]
-    ami: dict[str, np.ndarray]
     null: dict[str, np.ndarray]
     linear: np.ndarray
     accuracy: np.ndarray
@@ -75,7 +74,6 @@ def stacked(of_arm: list[Run]) -> ArmResults:
     return ArmResults(
         steps=STEPS,
         ari=curves("ari"),
-        ami=curves("ami"),
         null=curves("null"),
         linear=np.stack([run.linear for run in of_arm]),
         accuracy=np.stack([run.accuracy for run in of_arm]),
@@ -96,10 +94,11 @@ def random_run(arm: str, seed: int) -> Run:
     draw = np.random.default_rng([seed, list(ARMS).index(arm)])
     curves = curves_of(arm)
     shape = (len(STEPS), len(LAYERS))
+    ari = {name: draw.random(shape) for name in curves}
+    draw.random((len(curves), *shape))  # the recorded conclusions are of the draws after these
     return Run(
         steps=STEPS,
-        ari={name: draw.random(shape) for name in curves},
-        ami={name: draw.random(shape) for name in curves},
+        ari=ari,
         null={name: np.sort(0.2 * draw.random((*shape, 2))) for name in curves},
         linear=draw.random(shape),
         accuracy=draw.random(len(STEPS)),
@@ -142,7 +141,6 @@ def ideal_run(arm: str, seed: int) -> Run:
     return Run(
         steps=STEPS,
         ari=ari,
-        ami=ari,
         null={name: np.broadcast_to([0.02, 0.05], (*x.shape, 2)) for name, x in ari.items()},
         linear=curve(0.2, 0.97) + draw.uniform(0, 0.01, (len(STEPS), len(LAYERS))),
         accuracy=np.linspace(0, 0.99 - 0.005 * draw.random(), len(STEPS)),
@@ -390,7 +388,6 @@ def phase_of(task: list[float], output: list[float]) -> str:
     arm = ArmResults(
         steps=STEPS[:1],
         ari=index,
-        ami=index,
         null={curve: np.stack([values, values], axis=-1) for curve, values in index.items()},
         linear=index["x task"],
         accuracy=index["x task"][:, 0],
@@ -431,11 +428,11 @@ class TestPhases:
 
 def test_the_table_has_means_with_their_intervals() -> None:
     found = runs(random_run)
-    table = table_of(results_of(found), "ami").set_index("arm")
+    table = table_of(results_of(found)).set_index("arm")
     assert list(table.columns) == [*CURVES, "x task, linear (accuracy)"]
     assert table.loc[PRIVATE, "x task|output"] == "–"
     for arm in (PRIVATE, SHARED):
-        values = [run.ami["x output"][-1, -1] for run in found[arm]]
+        values = [run.ari["x output"][-1, -1] for run in found[arm]]
         low, high = mean_interval(values)
         assert table.loc[arm, "x output"] == f"{np.mean(values):.2f} ({low:z.2f} to {high:z.2f})"
         linear = np.mean([run.linear[-1, -1] for run in found[arm]])

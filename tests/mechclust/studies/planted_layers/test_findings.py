@@ -94,7 +94,7 @@ def measured(
         if pair.truth is not None:
             restored[pair.name] = (pair.truth[0] <= LAYERS).astype(float)
     bars = np.full((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L), 0.5)
-    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, {}, n=640)
+    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, n=640)
 
 
 def judged(config=PAPER, **changes):
