@@ -203,7 +203,6 @@ class TestRun:
         printed = capsys.readouterr().out
         assert printed.endswith(f"\nrecord: {tmp_path / 'kept'}\n\nreport: {out / 'report.html'}\n")
         assert (tmp_path / "kept" / "findings.json").read_bytes() == (out / "findings.json").read_bytes()
-        assert "mechclust run task-clusters --preset smoke" in (tmp_path / "kept" / "command.txt").read_text()
 
     def test_settings_of_the_command_line_reach_the_run(self, tmp_path, capsys, monkeypatch):
         seen = []
