@@ -1,4 +1,4 @@
-"""The findings on measurements made by hand: values, and where they hold, fail, or hold on their control too."""
+"""The findings on measurements made by hand: values, and where they hold or fail."""
 
 from __future__ import annotations
 
@@ -177,36 +177,6 @@ def edited(**curves: float | np.ndarray) -> Change:
     return change
 
 
-def untrained_as_trained(run: Run) -> Run:
-    """Give step 0 what the end has."""
-    ari = {name: np.concatenate([x[-1:], x[1:]]) for name, x in run.ari.items()}
-    return replace(run, ari=ari, linear=np.concatenate([run.linear[-1:], run.linear[1:]]))
-
-
-def with_bag(run: Run) -> Run:
-    """Give the last token of the instruction the clusters of the bag of symbols."""
-    return replace(run, ari={**run.ari, "instruction task": run.ari["mean task"]})
-
-
-def with_effects(effect: float, kind: str) -> Change:
-    """Set what one kind of direction does at x."""
-
-    def change(run: Run) -> Run:
-        became = run.became.copy()
-        became[POSITIONS.index("input"), KINDS.index(kind), 4:] = effect
-        return replace(run, became=became)
-
-    return change
-
-
-def moving_up(run: Run) -> Run:
-    """Let task clusters move up from the early step on, as in networks with private outputs."""
-    task = run.ari["x task"].copy()
-    task[EARLY, 1:3] = task[-1, 1:3] + 0.2
-    task[EARLY, 5:] = task[-1, 5:] - 0.2
-    return replace(run, ari={**run.ari, "x task": task})
-
-
 @pytest.fixture(scope="module")
 def ideal() -> Runs:
     return runs()
@@ -312,52 +282,10 @@ def test_every_finding_holds_on_ideal_runs_and_no_control_does(ideal: Runs) -> N
     assert {finding.id for finding in findings if finding.shown == "headline"} == {"T9", "T11", "T13"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "broken"),
-    [
-        ({TWO: edited(x_task=0.2)}, {"T15"}),
-        ({SHARED: edited(x_output=0.05)}, {"T9", "T12"}),
-        ({SHARED: edited(instruction_task=0.2)}, {"T13"}),
-        ({overlap_arm(0.4): edited(instruction_task=0.2)}, {"T13"}),
-        ({SHARED_Y: edited(x_output=0.05)}, {"T21"}),
-        ({SHARED_Y: edited(instruction_task=0.7)}, {"T21"}),
-        ({PRIVATE_WIDE: edited(instruction_task=0.3)}, {"T22"}),
-        ({SHARED_WIDE: edited(x_task=0.95)}, {"T22"}),
-        ({SHARED: lambda run: replace(run, linear=run.linear / 2)}, {"T20"}),
-        ({SHARED: edited(**{"x_output|task": 0.1})}, {"T24"}),
-        ({PRIVATE: with_effects(0.0, "task")}, {"T17", "T19"}),
-        ({PRIVATE: with_effects(0.8, "random")}, {"T17"}),
-        ({SHARED: with_effects(0.4, "task")}, {"T18"}),
-        ({PRIVATE: with_bag}, set()),
-        ({PRIVATE: lambda run: replace(run, ari={**run.ari, "mean task": run.ari["x input"]})}, {"T23"}),
-        ({arm: edited(x_task=0.4) for arm in OVERLAP_ARMS}, {"T11", "T20"}),
-        ({arm: edited(x_input=0.95) for arm in OVERLAP_ARMS}, {"T14"}),
-        ({TWO: lambda run: replace(run, accuracy=run.accuracy * 0.9)}, {"T1"}),
-    ],
-)
-def test_findings_fail_on_runs_that_contradict_them(changes: dict[str, Change], broken: set[str]) -> None:
-    verdicts = {finding.id: finding.verdict for finding in findings_of(CONFIG, results_of(changed(changes)))}
-    assert {id for id, verdict in verdicts.items() if verdict not in ("holds", "not specific")} == broken
-
-
-@pytest.mark.parametrize(
-    ("changes", "not_specific"),
-    [
-        ({PRIVATE: edited(x_output=0.95)}, {"T9"}),
-        ({SHARED: moving_up}, {"T15", "T16"}),
-        ({SHARED: with_effects(0.8, "task")}, {"T17"}),
-        ({PRIVATE: with_effects(0.0, "task")}, {"T18"}),
-        ({PRIVATE: with_effects(0.5, "halves")}, {"T19"}),
-        ({SHARED: edited(instruction_task=0.2)}, {"T21"}),
-        ({PRIVATE: with_bag}, {"T23"}),
-        (dict.fromkeys(ARMS, untrained_as_trained), {"T11", "T12", "T13", "T14", "T20", "T22", "T24"}),
-    ],
-)
-def test_findings_that_hold_on_their_control_are_not_specific(
-    changes: dict[str, Change], not_specific: set[str]
-) -> None:
-    verdicts = {finding.id: finding.verdict for finding in findings_of(CONFIG, results_of(changed(changes)))}
-    assert {id for id, verdict in verdicts.items() if verdict == "not specific"} == not_specific
+def test_findings_fail_on_runs_that_contradict_them() -> None:
+    found = changed({SHARED: edited(x_output=0.05)})
+    verdicts = {finding.id: finding.verdict for finding in findings_of(CONFIG, results_of(found))}
+    assert {id for id, verdict in verdicts.items() if verdict != "holds"} == {"T9", "T12"}
 
 
 def test_one_overlap_that_is_undecided_leaves_the_finding_undecided() -> None:
