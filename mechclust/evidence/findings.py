@@ -173,7 +173,7 @@ def findings_with_history(findings: Sequence[Finding], folder: str | Path) -> Fi
     """Return the findings with the earlier runs that ``history.json`` in a folder lists.
 
     The file is a list of objects ``{"finding": "T1", "run": ..., "seeds": 3, "verdict": ..., "changed": ...}``, the
-    oldest first, written by hand. They are newer than the earlier runs in a finding's code.
+    oldest first, written by hand.
 
     Raises:
         InputError: if it is something else.

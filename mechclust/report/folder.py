@@ -24,6 +24,7 @@ _LEAST = 2**20  # bytes that a report takes at least
 _PAGES = ("findings.json", "findings.csv", "report.html")  # which a report may write
 # Subjects that a digest tells apart.
 _UNNAMED = {"texts": "other texts", "corpus": "another corpus or none", "weights": "other weights of this model"}
+_COMMAND_FILE = "command.txt"  # in records of earlier versions
 _WRITTEN_KINDS = (".csv", ".html", ".json", ".safetensors", ".xz")
 
 
@@ -89,7 +90,7 @@ def _run_in(out: Path, way_out: str) -> str:
 def _has_unlisted_files(folder: Path) -> bool:
     """Return whether a folder without a manifest has a file of a kind that mechclust writes, or a folder with files."""
     entries = [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
-    return any(_holds_files(path) or path.suffix in _WRITTEN_KINDS or path.name == "command.txt" for path in entries)
+    return any(_holds_files(path) or path.suffix in _WRITTEN_KINDS or path.name == _COMMAND_FILE for path in entries)
 
 
 def _holds_files(folder: Path) -> bool:

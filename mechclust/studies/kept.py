@@ -11,9 +11,10 @@ from typing import Any
 
 from mechclust.models import build_model, model_for, read_saved_model_metadata, save_model
 from mechclust.training import train
+from mechclust.training.results_by_step import result_path
 from probes import HookedModel, ProbeResult, load_result
 from probes.store.safetensors_files import is_whole_file
-from tasks import InputError, SkillSuite, Task
+from tasks import InputError, SkillSuite
 
 
 def measure_once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
@@ -101,20 +102,6 @@ def on_device(model: HookedModel, device: str) -> HookedModel:
     return model
 
 
-def new_model(task: Task, device: str, *, d_model: int, init_std: float | None, **shape: int) -> HookedModel:
-    """Build a model for a task.
-
-    Args:
-        task: the data.
-        device: device of the model.
-        d_model: width.
-        init_std: standard deviation of the initial weights, or ``None`` for 1 / sqrt(d_model).
-        shape: further settings of ``model_for``, such as ``seed``.
-    """
-    init_std = d_model**-0.5 if init_std is None else init_std
-    return on_device(build_model(model_for(task, d_model=d_model, init_std=init_std, **shape)), device)
-
-
 def pretrain(config: Any, suite: SkillSuite, seed: int, name: str, state: Path) -> tuple[HookedModel, int]:
     """Train a new model on the pre-training stream of a suite of skills.
 
@@ -130,15 +117,15 @@ def pretrain(config: Any, suite: SkillSuite, seed: int, name: str, state: Path) 
         The model and the number of its steps.
     """
     stream = replace(suite, stream="pretraining")
-    model = new_model(
+    network = model_for(
         stream,
-        config.device,
         seed=seed,
         n_layers=config.n_layers,
         d_model=config.d_model,
         n_heads=config.n_heads,
-        init_std=config.init_std,
+        init_std=config.d_model**-0.5 if config.init_std is None else config.init_std,
     )
+    model = on_device(build_model(network), config.device)
     train(model, stream, config.pretraining, state, progress=True, name=name)
     return model, config.pretraining.steps
 
@@ -151,3 +138,18 @@ def load_there(out: Path, path: Path) -> ProbeResult:
     """
     check_there(out, [path])
     return load_result(path)
+
+
+def load_steps_there(out: Path, folder: Path, name: str, steps: Iterable[int]) -> dict[int, ProbeResult]:
+    """Read a measurement of a run's checkpoints, by step.
+
+    Args:
+        out: folder of the run.
+        folder: folder of the measurements.
+        name: name of the measurement.
+        steps: the checkpoints.
+
+    Raises:
+        InputError: naming the first measurement that is missing.
+    """
+    return {step: load_there(out, result_path(folder, step, name)) for step in steps}

@@ -1,12 +1,10 @@
-"""The part of a run that a repository keeps: settings, findings, figures, measurements, and the command."""
+"""The part of a run that a repository keeps: settings, findings, figures and measurements."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from mechclust.report.folder import (
 )
 from mechclust.report.manifest import MANIFEST, read_manifest
 from mechclust.report.measured_files import check_measured_files
-from mechclust.report.run_record import read_run_record, record_differences
+from mechclust.report.run_record import read_run_record
 from mechclust.report.table_text import table_as_csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
@@ -31,7 +29,6 @@ from mechclust.studies.study import Study, check_findings, judge_run, report_run
 from probes.store.files import json_bytes
 from tasks import InputError
 from tasks.errors import error_suggestion
-from tasks.settings import settings_to_json
 
 _WAY_OUT = "choose another folder with --record"
 _JUDGE_COPY = "judge a copy of the folder"
@@ -43,12 +40,11 @@ _RECORD_AGAIN = "record the run again with mechclust report RUN --record FOLDER"
 def record_run(
     run_folder: str | Path, folder: str | Path, figures: Sequence[str] = (), *, print_figures: bool = False
 ) -> Analysis:
-    """Write a run's settings, findings, measurements and command into ``folder``, and the figures that are named.
+    """Write a run's settings, findings and measurements into ``folder``, and the figures that are named.
 
-    These are ``config.json``, ``findings.json``, ``findings.csv``, ``figures/NAME.png``, ``results.tar.xz`` (the run's
-    ``results/``, without the trained models) and ``command.txt``. The run's findings, figures and report are recreated
-    first. Paths of this machine are left out. Earlier runs listed in ``folder/history.json`` are kept and included in
-    the findings.
+    These are ``config.json``, ``findings.json``, ``findings.csv``, ``figures/NAME.png`` and ``results.tar.xz`` (the
+    run's ``results/``, without the trained models). The run's findings, figures and report are recreated first. Paths
+    of this machine are left out. Earlier runs listed in ``folder/history.json`` are kept and included in the findings.
 
     Args:
         run_folder: the ``--out`` folder of a run.
@@ -71,7 +67,6 @@ def record_run(
     contents = {
         **_findings_files(findings_with_history(analysis.findings, folder)),
         "config.json": json_bytes(_portable(read_run_record(run_folder, _WAY_OUT))),
-        "command.txt": f"{command_of(study, _portable(settings_to_json(config)))}\n".encode(),
     }
     pictures = {panel.name: panel for panel in analysis.panels}
     for name in figures:
@@ -145,38 +140,6 @@ def judge_again(folder: str | Path) -> Findings:
     claim_folder(folder, _COMMAND)
     write_folder_files(folder, _findings_files(findings), _JUDGE_COPY)
     return findings
-
-
-def command_of(study: Study, config: Mapping[str, Any]) -> str:
-    """Return the command that runs a study with these settings: the nearest preset, and all differences from it.
-
-    Args:
-        study: the study.
-        config: settings as in ``config.json``.
-    """
-    changes = {
-        name: dict(record_differences(settings_to_json(preset), config)) for name, preset in study.presets.items()
-    }
-    n_changes = {name: len(changed) for name, changed in changes.items()}
-    preset = min(n_changes, key=n_changes.__getitem__)
-    options: list[str] = []
-    for path, (_, value) in changes[preset].items():
-        options += _option(path, value)
-    return shlex.join(["mechclust", "run", study.name, "--preset", preset, *options])
-
-
-def _option(path: str, value: Any) -> list[str]:
-    section, dot, name = path.replace("_", "-").rpartition(".")
-    if isinstance(value, bool):
-        return [f"--{section}{dot}{name if value else f'no-{name}'}"]
-    return [f"--{section}{dot}{name}", *map(str, _flat(value))]
-
-
-def _flat(value: Any) -> list[Any]:
-    """Return pairs as the command line takes them: one number after the other."""
-    if not isinstance(value, list):
-        return [value]
-    return list(chain.from_iterable(map(_flat, value)))
 
 
 def _portable(value: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mechclust.evidence import Finding, Findings, family_notes
+from mechclust.evidence.findings import untested_findings
 from mechclust.jobs import Engine, map_jobs
 from mechclust.models.hugging_face_checkpoint import find_checkpoint
 from mechclust.report.analysis import Analysis
@@ -76,14 +77,9 @@ def no_views(config: Any, results: object) -> Mapping[str, str]:
     return {}
 
 
-def one_stage(job: object) -> int:
-    """Return the stage of a job whose study has no stages."""
-    return 0
-
-
 _FUNCTIONS = (
     "jobs", "run_job", "trained_models", "load", "findings", "panels", "tables", "views", "notes", "headline", "check",
-    "stage", "trainings",
+    "trainings",
 )  # fmt: skip
 
 
@@ -96,17 +92,17 @@ class Study:
         title: one line for lists and reports.
         source: the paper.
         presets: configurations by name, of one frozen dataclass with a field ``seeds``.
-        jobs: configuration to picklable jobs, at least one.
+        jobs: configuration to picklable jobs, at least one. Jobs of one stage (the number ``job.stage``, or 0) are
+            independent, and start when earlier stages are done.
         trained_models: ``(config, out)``: the models that a run trained, for probes chosen by the user.
         check: refuses a configuration that cannot run on this machine, before anything is written. Reports do not call
             it.
         trainings: configuration to the networks that are trained, from which memory and time are estimated. Without it,
             there is no estimate.
-        stage: number of a job's stage. The jobs of a stage are independent and start when earlier stages are done.
         run_job: ``(config, job, out)``: makes a job's artefacts in ``out``, or resumes an interrupted call.
         load: ``(config, out)``: the measurements, from ``results/`` alone, since a record keeps no other artefacts.
         findings: ``(config, results)``: the findings, from the results of ``load``. One that has no control says why in
-            its note.
+            its note. If ``config`` has a field ``test_findings`` that is false, no finding is tested.
         panels: ``(config, results)``: the figures.
         tables: ``(config, results)``: long tables by title, which a report shows folded.
         views: ``(config, results)``: HTML fragments by title, such as links to pages that it writes into the run.
@@ -139,7 +135,6 @@ class Study:
     headline: Callable[[Any, Any], str] = no_headline
     check: Callable[[Any], None] = check_machine
     trainings: Callable[[Any], Sequence[Any]] = no_trainings
-    stage: Callable[[Any], int] = one_stage
     unrecorded: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -291,7 +286,7 @@ def run_study(
         check_measured_files(out)
         forget_measured_files(out)
         there = out.absolute()  # remote workers have another working directory
-        for _, stage in groupby(jobs, study.stage):
+        for _, stage in groupby(jobs, _stage_of):
             run_job = partial(_run_job, study.run_job, config, there)
             map_jobs(run_job, list(stage), workers, engine=engine, timeout=timeout, folder=there)
         measure_further(study.trained_models, config, there, further, workers=workers, engine=engine, timeout=timeout)
@@ -304,12 +299,17 @@ def run_study(
             raise
 
 
+def _stage_of(job: object) -> int:
+    """Return the number of a job's stage."""
+    return getattr(job, "stage", 0)
+
+
 def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
     """Return the jobs in the order of their stages. Refuse settings that cannot be run, or a folder."""
     check_settings(config)
     study.check(config)
     check_trainings(study.trainings(config))
-    jobs = sorted(study.jobs(config), key=study.stage)
+    jobs = sorted(study.jobs(config), key=_stage_of)
     if not jobs:
         raise InputError(f"study {study.name!r} has no jobs with these settings; change them, or its jobs")
     check_writable(out)
@@ -361,7 +361,7 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
         InputError: if a file is missing, or a figure's name is there twice. Also as ``check_findings``.
     """
     results = study.load(config, out)
-    findings = study.findings(config, results)
+    findings = judge_results(study, config, results)
     check_findings(findings)
     panels = study.panels(config, results)
     check_different_settings(figures=[panel.name for panel in panels])
@@ -395,7 +395,13 @@ def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
     Raises:
         InputError: if a file is missing.
     """
-    return study.findings(config, study.load(config, out))
+    return judge_results(study, config, study.load(config, out))
+
+
+def judge_results(study: Study, config: Any, results: Any) -> Sequence[Finding]:
+    """Return a study's findings, all of them as not tested if the configuration's ``test_findings`` is false."""
+    findings = study.findings(config, results)
+    return findings if getattr(config, "test_findings", True) else untested_findings(findings)
 
 
 def _run_job(run_job: Callable[[Any, Any, Path], None], config: Any, out: Path, job: Any) -> None:

@@ -23,7 +23,7 @@ from tests.faults.process import Ended, Failed, Process, command
 TIME_LIMIT_S = 90.0
 MAX_BYTES = 12 * 2**30  # of a process's address space
 MINE = b"mine"  # what stands in the files of a user
-_NOT_MEASURED = ("config.json", "mechclust.json", ".log", ".lock", "command.txt")
+_NOT_MEASURED = ("config.json", "mechclust.json", ".log", ".lock")
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ class TestPlain:
         assert main(["list"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[1].startswith("  mossa: MOSSA: ")
-        assert lines[3] == "    presets: smoke, quick, paper, lora, layer-decay, equal-steps, origin"
+        assert lines[3] == "    presets: smoke, quick, paper, lora, layer-decay, equal-steps"
         assert lines[4:6] == ["  odd (odd-studies 1.2): broken: odd:STUDY: ImportError: no torch", ""]
 
 
@@ -201,7 +201,6 @@ class TestRun:
         printed = capsys.readouterr().out
         assert printed.endswith(f"\nrecord: {tmp_path / 'kept'}\n\nreport: {out / 'report.html'}\n")
         assert (tmp_path / "kept" / "findings.json").read_bytes() == (out / "findings.json").read_bytes()
-        assert "mechclust run task-clusters --preset smoke" in (tmp_path / "kept" / "command.txt").read_text()
 
     def test_settings_of_the_command_line_reach_the_run(self, tmp_path, capsys, monkeypatch):
         seen = []

@@ -1,27 +1,4 @@
-"""Settings, arms and jobs of the study.
-
-The predictions were written before the confirmatory seeds (200 to 209) were run. ``findings.py`` tests them. The design
-was explored on seed 0, and most predictions are based on it. Missing numbers belong to findings that the study of task
-clusters tests (T2, T4, T6, T7, T10) or that had too little power at this size (T3).
-
-1. At x, the last layer clusters by output at every overlap of the outputs (T9, T12). It clusters by task only to the
-   extent that the outputs identify the task. With private outputs both appear at once, and task clusters disappear as
-   the overlap grows (T11). They are by-products of output clusters, not the reverse. With shared outputs, outputs
-   cluster within tasks but tasks hardly cluster within outputs (T24).
-2. The task can be read nevertheless. A linear classifier does so at x even with shared outputs (T20, as it turned out,
-   in untrained networks too). At the last token of the instruction, the last layer clusters by task at every overlap
-   (T13).
-3. This holds for a loss on all tokens, which requires the model to predict the task's inputs at the end of the
-   instruction. With a loss on y only, it holds for private outputs only (T21). Doubling the width changes nothing
-   (T22).
-4. Layer 1 clusters by x, the last layer by output (T14). Task clusters move up during training: from step 100 on they
-   weaken in layers 1 and 2 while they strengthen in the last two (T15), including at a constant learning rate (T16,
-   less certain, since on seed 0 the fall was small).
-5. Causes: with private outputs, adding the difference between two tasks' means at x changes the answer to the other
-   task's, in the upper half of the layers (T17, T19). With shared outputs it has no effect (T18): then the task is not
-   a component added to the state at x.
-6. The mean of an untrained network's embeddings of the prompt, a bag of symbols, clusters by task (T23).
-"""
+"""Settings, arms and jobs of the study."""
 
 from __future__ import annotations
 

@@ -13,10 +13,9 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.evidence import Bound, EarlierVerdict, Finding, check_part
+from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared, compared_with_untrained
 from mechclust.evidence.finding import finding_order
-from mechclust.evidence.findings import TOO_SMALL
 from mechclust.report.spearman import spearman_correlation
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -78,7 +77,6 @@ def _without_seeds(arm: ArmResults) -> ArmResults:
     return ArmResults(
         steps=arm.steps,
         ari={curve: values[:0] for curve, values in arm.ari.items()},
-        ami={curve: values[:0] for curve, values in arm.ami.items()},
         null={curve: values[:0] for curve, values in arm.null.items()},
         linear=arm.linear[:0],
         accuracy=arm.accuracy[:0],
@@ -88,16 +86,10 @@ def _without_seeds(arm: ArmResults) -> ArmResults:
 
 def _not_tested(config: ClusterFactorsConfig, id: str) -> str:
     """Return why a run cannot test a finding, or ``""`` if it can."""
-    if not config.test_findings:
-        return TOO_SMALL
     for arm in _ARMS_NEEDED.get(id, ()):
         if arm not in config.arms:
             return f"needs the arm {arm!r}"
     return ""
-
-
-def _earlier(changed: str) -> tuple[EarlierVerdict, ...]:
-    return (EarlierVerdict("task-clusters, paper, 2026-11-21, seeds 0 to 2", 3, "holds", changed),)
 
 
 def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
@@ -112,14 +104,12 @@ def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
             statement="networks learn the tasks: validation accuracy at the end of training, lowest over arms",
             source="set-up",
             parts=(check_part("", np.min(accuracies, axis=0), Bound(">=", 0.95)),),
-            history=_earlier("20 tasks, lowest over arms"),
         ),
         check(
             id="T5",
             statement="layer 0 at x is the embedding of x: its partition never changes (range of task-ARI)",
             source="Wu & Varshney",
             parts=(check_part("", np.ptp(embedding, axis=1), Bound("<=", 0.01)),),
-            history=_earlier("now a check: it holds by construction"),
         ),
         check(
             id="T8",
@@ -127,7 +117,6 @@ def _checks(config: ClusterFactorsConfig, results: Results) -> list[Finding]:
             source="Wu & Varshney; bound ours (3 x chance)",
             parts=(check_part("", guesses, Bound("<=", 3 / n_tasks)),),
             note=f"chance: {1 / n_tasks:.3g}",
-            history=_earlier("now a check: it holds by construction"),
         ),
     ]
 
@@ -158,7 +147,6 @@ def _shared_outputs(config: ClusterFactorsConfig, arms: Results) -> list[Finding
             _PRIVATE_NETWORKS,
             [_output_minus_task(arms[PRIVATE])[:, _END]],
             shown="headline",
-            history=_earlier("five outputs shared by all tasks"),
         ),
         _beyond_untrained(
             "T20",

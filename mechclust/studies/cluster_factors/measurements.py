@@ -1,20 +1,12 @@
-"""Everything that is measured on a network: probes, the curves that they give, and the files that hold them."""
+"""Everything that is measured on a network: probes, and the curves that they give."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
-from mechclust.studies.cluster_factors.config import (
-    ARMS,
-    ClusterFactorsConfig,
-    measured_steps,
-)
-from mechclust.studies.study import Job
-from mechclust.training.results_by_step import result_path
+from mechclust.studies.cluster_factors.config import ARMS, ClusterFactorsConfig
 from probes import LinearDecodability, Probe, TaskClusterARI, mean, token_at
-from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 # Curve (position and label) -> the probe that measures it, and the label's name in the probe's result.
 CURVES: Mapping[str, tuple[str, str]] = {
@@ -53,14 +45,3 @@ def probes_of(config: ClusterFactorsConfig, arm: str) -> dict[str, Probe]:
     if fields.get("n_outputs") != 1:
         probes["x-output-given-task"] = drawn("output", readout=x, given="task")
     return probes
-
-
-def result_files(config: ClusterFactorsConfig, job: Job, out: Path) -> list[Path]:
-    """Return the files of every measurement of one run."""
-    folder = out / "results" / job.name
-    steps = measured_steps(config)
-    names = [f"{VALIDATION_SUBSET}.{name}" for name in probes_of(config, job.arm)]
-    files = [result_path(folder, step, name) for step in steps for name in names]
-    files += [result_path(folder, step, f"{VALIDATION_SUBSET}.accuracy") for step in config.training.checkpoint_steps]
-    files.append(result_path(folder, steps[-1], f"{TRAIN_SUBSET}.x"))
-    return [*files, folder / "swap.safetensors", folder / "loss.safetensors"]

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from mechclust.evidence.intervals import UNKNOWN, mean_with_interval
-from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, jobs, measured_steps
-from mechclust.studies.cluster_factors.measurements import CURVES, probes_of, result_files
-from mechclust.studies.kept import check_there
+from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, measured_steps
+from mechclust.studies.cluster_factors.measurements import CURVES, probes_of
+from mechclust.studies.kept import load_steps_there, load_there
 from mechclust.studies.study import Job
-from mechclust.training import load_results_by_step
-from probes import ProbeResult, load_result
+from probes import ProbeResult
 from tasks.instructions import VALIDATION_SUBSET
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class ArmResults:
     Attributes:
         steps: measured checkpoints.
         ari: adjusted Rand index, by the names of ``CURVES``. An arm lacks curves that its outputs leave undefined.
-        ami: adjusted mutual information, by the names of ``CURVES``.
         null: lower and upper end of the central 95% of ``ari`` under relabelling. Labels are exchanged within the
             classes of the input at ``x`` and over the prompt. For the partial measures, they are exchanged within the
             classes of the other label.
@@ -45,7 +43,6 @@ class ArmResults:
 
     steps: Int[np.ndarray, "step"]
     ari: _Curves
-    ami: _Curves
     null: Mapping[str, Float[np.ndarray, "seed step layer 2"]]
     linear: Float[np.ndarray, "seed step layer"]
     accuracy: Float[np.ndarray, "seed step"]
@@ -61,8 +58,6 @@ def load(config: ClusterFactorsConfig, out: Path) -> dict[str, ArmResults]:
     Raises:
         InputError: naming the result that is missing.
     """
-    for job in jobs(config):
-        check_there(out, result_files(config, job, out))
     return {arm: _load_arm(config, out, arm) for arm in config.arms}
 
 
@@ -72,15 +67,14 @@ def _load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     folders = [out / "results" / Job(arm, seed).name for seed in config.seeds]
     measured = {}
     for name in [*probes_of(config, arm), "accuracy"]:
-        runs = [load_results_by_step(folder, f"{VALIDATION_SUBSET}.{name}") for folder in folders]
-        measured[name] = [[run[step] for step in steps] for run in runs]
+        runs = [load_steps_there(out, folder, f"{VALIDATION_SUBSET}.{name}", steps) for folder in folders]
+        measured[name] = [list(run.values()) for run in runs]
     null_low = _curves(measured, "null_low")
     null_high = _curves(measured, "null_high")
-    swaps = [load_result(folder / "swap.safetensors") for folder in folders]
+    swaps = [load_there(out, folder / "swap.safetensors") for folder in folders]
     return ArmResults(
         steps=np.array(steps),
         ari=_curves(measured, "ari"),
-        ami=_curves(measured, "ami"),
         null={curve: np.stack([low, null_high[curve]], axis=-1) for curve, low in null_low.items()},
         linear=_stack(measured["x-linear"], "accuracy", "task"),
         accuracy=np.array([[float(result["accuracy"]) for result in run] for run in measured["accuracy"]]),
@@ -99,13 +93,12 @@ def _stack(results: Sequence[Sequence[ProbeResult]], measure: str, label: str) -
     return np.array([[result.sel(measure, label=label).numpy() for result in run] for run in results])
 
 
-def table_of(results: Results, measure: Literal["ari", "ami"]) -> pd.DataFrame:
-    """Return means over seeds with 95% intervals, in the last layer at the end: a row per arm, a column per curve."""
+def table_of(results: Results) -> pd.DataFrame:
+    """Return mean indices over seeds with 95% intervals, in the last layer at the end: a row per arm."""
     import pandas as pd
 
     rows = []
     for name, arm in results.items():
-        curves = arm.ari if measure == "ari" else arm.ami
-        cells = {curve: mean_with_interval(index[:, -1, -1]) for curve, index in curves.items()}
+        cells = {curve: mean_with_interval(index[:, -1, -1]) for curve, index in arm.ari.items()}
         rows.append({"arm": name, **cells, _LINEAR: mean_with_interval(arm.linear[:, -1, -1], share=True)})
     return pd.DataFrame(rows, columns=["arm", *CURVES, _LINEAR]).fillna(UNKNOWN)

@@ -25,7 +25,6 @@ from mechclust.studies.kept import measure_once, on_device
 from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
-from mechclust.training.results_by_step import loss_result_by_step
 from probes import HookedModel, ProbeResult
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch, InstructionFollowing
@@ -50,18 +49,14 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
     models = out / "models" / job.name
     task = task_of(config, job)
     steps = measured_steps(config)
-    probes = probes_of(config, job.arm)
     callbacks: list[Callback] = [
         CheckpointCallback(models, at=steps[-1:]),
         AccuracyCallback(results, task, VALIDATION_SUBSET),
-        ProbeCallback(results, {VALIDATION_SUBSET: _prompts(task, VALIDATION_SUBSET)}, probes, at=steps),
-        ProbeCallback(results, {TRAIN_SUBSET: _prompts(task, TRAIN_SUBSET)}, {"x": probes["x"]}, at=steps[-1:]),
+        ProbeCallback(results, {VALIDATION_SUBSET: _prompts(task)}, probes_of(config, job.arm), at=steps),
     ]
     model = build_network(config, job)
-    losses = train(model, task, training_of(config, job.arm), models, callbacks, progress=True, name=job.name)
-    identity = fingerprint(model)
-    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses), identity)
-    measure_once(results / "swap.safetensors", partial(_swapped, model, task, job.seed), identity)
+    train(model, task, training_of(config, job.arm), models, callbacks, progress=True, name=job.name)
+    measure_once(results / "swap.safetensors", partial(_swapped, model, task, job.seed), fingerprint(model))
 
 
 def build_network(config: ClusterFactorsConfig, job: Job) -> HookedModel:
@@ -73,9 +68,9 @@ def _model_config(config: ClusterFactorsConfig, job: Job) -> ModelConfig:
     return model_for(task_of(config, job), seed=job.seed, **network_shape(config, job.arm))
 
 
-def _prompts(task: InstructionFollowing, split: str) -> list[Batch]:
-    """Return the examples of a split with their answers masked, so that no measured state has seen the answer."""
-    return [_without_answer(batch) for batch in task.batches(split)]
+def _prompts(task: InstructionFollowing) -> list[Batch]:
+    """Return the validation examples with their answers masked, so that no measured state has seen the answer."""
+    return [_without_answer(batch) for batch in task.batches(VALIDATION_SUBSET)]
 
 
 def _without_answer(batch: Batch) -> Batch:

@@ -72,12 +72,9 @@ def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
 
 
 def tables(config: ClusterFactorsConfig, results: Results) -> dict[str, pd.DataFrame]:
-    """Return both indices of the last layer, by title."""
-    where = "of the last layer at the end of training, by position and label"
-    return {
-        f"Adjusted Rand index {where}": table_of(results, "ari"),
-        f"Adjusted mutual information {where}": table_of(results, "ami"),
-    }
+    """Return the index of the last layer."""
+    title = "Adjusted Rand index of the last layer at the end of training, by position and label"
+    return {title: table_of(results)}
 
 
 def notes(config: ClusterFactorsConfig, results: Results) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import einops
 import numpy as np
@@ -26,7 +25,6 @@ HALVES = "halves"
 KINDS = (TASK, RANDOM, HALVES)
 PROMPT = "prompt"
 POSITIONS = ("instruction_end", "input", PROMPT)
-_OUTCOMES = ("became", "stayed")
 
 _Numbers = Int[np.ndarray, "example"]
 _Rows = Float[np.ndarray, "example d"]
@@ -44,9 +42,7 @@ def swap_centroids(
     Positions: ``instruction_end`` is the last token of the instruction, ``input`` the token ``x``, and ``prompt`` all
     tokens up to ``x``. States are averaged over these tokens, and the difference is added at each of them.
 
-    Measures, with axes (position, kind, layer):
-        ``became``: share of answers that are ``b``'s. ``stayed``: share that are still ``a``'s.
-        ``before`` (outcome): both shares, without an added vector.
+    The measure ``became``, with axes (position, kind, layer), is the share of answers that are ``b``'s.
 
     Kinds: ``task``: the difference of the means. ``random``: a random direction of equal norm. ``halves``: the
     difference between the means of two random halves of the known examples of ``a``, scaled to that norm.
@@ -76,7 +72,7 @@ def swap_centroids(
     batch = edited.select(torch.from_numpy(paired))
     a, x = _task_and_input(task, batch)
     b = other[paired]
-    answers = np.stack([task.mappings[b, x], task.mappings[a, x]])
+    answers = task.mappings[b, x]
     states = _states(model, known, sites)
     half = rng.random(len(known)) < 0.5
     random = rng.normal(size=(len(paired), states[sites[0]].shape[-1]))
@@ -85,7 +81,7 @@ def swap_centroids(
     to_other_task = _averages(of_b) - _averages(of_a)
     between_halves = _averages(of_a & half) - _averages(of_a & ~half)
     over_same_input = _averages(known_input == known_input[:, None])
-    shares = np.zeros((len(_OUTCOMES), len(POSITIONS), len(KINDS), len(sites)))
+    became = np.zeros((len(POSITIONS), len(KINDS), len(sites)))
     for p, position in enumerate(POSITIONS):
         places = _places(batch, position)
         for layer, site in enumerate(sites):
@@ -96,28 +92,13 @@ def swap_centroids(
             for k, direction in enumerate((shift, random, between_halves @ rows)):
                 added = torch.from_numpy(_scaled(direction, shift))
                 predicted = _answers(model, batch, site, places[:, :, None] * added[:, None])
-                shares[:, p, k, layer] = (predicted == answers).mean(axis=1)
-    before = (_answers(model, batch, sites[0], torch.zeros(1, 1, 1)) == answers).mean(axis=1)
-    return _result(shares, before, {"n": len(paired), "known": len(known), "versions": package_versions()})
-
-
-def _result(
-    shares: Float[np.ndarray, "outcome position kind layer"],
-    before: Float[np.ndarray, "outcome"],
-    metadata: Mapping[str, Any],
-) -> ProbeResult:
-    axes = ("position", "kind", "layer")
+                became[p, k, layer] = (predicted == answers).mean()
     return ProbeResult(
         "SwappedCentroids",
-        {"became": torch.tensor(shares[0]), "stayed": torch.tensor(shares[1]), "before": torch.from_numpy(before)},
-        {"became": axes, "stayed": axes, "before": ("outcome",)},
-        {
-            "position": list(POSITIONS),
-            "kind": list(KINDS),
-            "layer": [str(layer) for layer in range(shares.shape[-1])],
-            "outcome": list(_OUTCOMES),
-        },
-        metadata=metadata,
+        {"became": torch.from_numpy(became)},
+        {"became": ("position", "kind", "layer")},
+        {"position": list(POSITIONS), "kind": list(KINDS), "layer": [str(layer) for layer in range(len(sites))]},
+        metadata={"n": len(paired), "known": len(known), "versions": package_versions()},
     )
 
 

@@ -6,7 +6,6 @@ from mechclust.studies.clustering_heads.arm_figures import LINEAR_LOSS
 from mechclust.studies.clustering_heads.config import SOLVED
 from mechclust.studies.clustering_heads.drawing import SHARE_SOLVED
 from mechclust.studies.clustering_heads.figures import LEAST_LOSS
-from mechclust.studies.clustering_heads.graph import SHARE
 
 CAPTIONS = {
     "training": f"Test loss in the base setting, for networks above {SOLVED} accuracy at the end and for the others: "
@@ -29,9 +28,5 @@ CAPTIONS = {
     f"{SHARE_SOLVED}), and training loss on straight lines (median and middle half over seeds): between the two "
     "solutions, the same with the neurons of one reordered to match the other's, and from halfway to the end of each "
     f"arm. The scale of the loss is linear up to {LINEAR_LOSS:g} nats and logarithmic above.",
-    "graph": f"One network as a graph over training: the fewest edges of each layer that carry {SHARE:.0%} of its "
-    "squared effects. An edge's effect, its width, is the standard deviation over sequences of what it adds to the "
-    "node where it ends, compared with the largest of its kind at these epochs; negative ones are red. Grey positions "
-    "are off the support, and faint nodes have no edge. What xi adds to the output directly is not drawn.",
     "sandbox": "The sandbox at the last epoch: {shown}.",
 }

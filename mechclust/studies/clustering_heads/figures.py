@@ -19,10 +19,9 @@ from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsCon
 from mechclust.studies.clustering_heads.detector import INTEGER, NEITHER, PLANAR, TEXTBOOK
 from mechclust.studies.clustering_heads.drawing import GUIDE, draw_cloud, draw_level, name_guide, say_none
 from mechclust.studies.clustering_heads.fall_figures import gradients_figure, two_falls_figure
-from mechclust.studies.clustering_heads.graph import network_graph
 from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
-from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks, snapshots_of
+from mechclust.studies.clustering_heads.shown import sandbox_of, shown_networks
 from probes import ProbeResult
 from probes.clustering_head import INTEGER_DEVIATION, TEXTBOOK_WITHIN_RATIO
 
@@ -48,7 +47,6 @@ def draw_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[s
     if config.sandbox:
         if results.curved:
             drawn["two_falls"] = two_falls_figure(config, results)
-        drawn["graph"] = _graph(config, results)
         run = sandbox_of(config, shown_networks(config, results)[0], results.folder)
         drawn["sandbox"] = sandbox_figure(run, run.epochs[-1])
     return drawn
@@ -141,12 +139,3 @@ def _color_of(frozen: str) -> str:
 def _name_frozen(axis: Axes, names: tuple[str, ...]) -> None:
     """Name the frozen parts along the x axis."""
     axis.set_xticks(range(len(names)), [_FROZEN_NAMES.get(name, name.replace(" ", "\n")) for name in names], fontsize=8)
-
-
-def _graph(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
-    """Draw one network at the start, when it solves the task (otherwise after a third of training), and at the end."""
-    network = shown_networks(config, results)[0]
-    snapshots, member = snapshots_of(config, "base", network.seed, results.folder)
-    last = len(snapshots) - 1
-    places = sorted({0, network.solved_at or last // 3, last})
-    return network_graph(snapshots, member, *(snapshots.epochs[place] for place in places))

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from markupsafe import escape
 
 from mechclust.sandbox import Curves, SandboxRun, sandbox_page
 from mechclust.sandbox.curves import FOLLOWED, SERIES
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, jobs
 from mechclust.studies.clustering_heads.detector import NEITHER
-from mechclust.studies.clustering_heads.graph import graph_film
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import Snapshots
-
-_MAX_FILM_EPOCHS = 60  # evenly spaced on a logarithmic scale
 
 
 def snapshots_of(config: ClusteringHeadsConfig, arm: str, seed: int, out: Path) -> tuple[Snapshots, int]:
@@ -62,31 +58,15 @@ def sandbox_of(
 
 
 def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults) -> str:
-    """Write the pages, and a film of each network as a graph, into the run's folder.
-
-    Return links to them as HTML.
-    """
+    """Write the pages into the run's folder, and return links to them as HTML."""
     if not config.sandbox:
         return ""
-    links = ""
+    links = []
     for network in shown_networks(config, results):
         run = sandbox_of(config, network, results.folder)
         page = f"sandbox/seed{network.seed}.html"
         sandbox_page(run, results.folder / page)
         head = "no head recognised" if network.kind == NEITHER else f"{network.kind} head"
-        links += _link(page, f"seed {network.seed}: test accuracy {network.accuracy:.3f}, {head}; {run.kept}")
-        links += _film(config, network, results.folder)
-    return links
-
-
-def _film(config: ClusteringHeadsConfig, network: TrainedNetwork, out: Path) -> str:
-    """Write the film of a network as a graph, and return a link to it."""
-    snapshots, member = snapshots_of(config, "base", network.seed, out)
-    places = np.unique(np.geomspace(1, len(snapshots), _MAX_FILM_EPOCHS).round().astype(int)) - 1
-    film = f"sandbox/graph-seed{network.seed}.gif"
-    graph_film(snapshots, member, out / film, epochs=[snapshots.epochs[place] for place in places], dpi=60)
-    return _link(film, f"seed {network.seed} as a graph: film of {len(places)} epochs")
-
-
-def _link(address: str, text: str) -> str:
-    return f'<p><a href="{escape(address)}">{escape(text)}</a></p>'
+        text = f"seed {network.seed}: test accuracy {network.accuracy:.3f}, {head}; {run.kept}"
+        links.append(f'<p><a href="{escape(page)}">{escape(text)}</a></p>')
+    return "".join(links)

@@ -1,27 +1,4 @@
-"""Settings, arms and files of the study of heads in models.
-
-The predictions were written before the confirmatory seeds were run. ``findings.py`` has the bounds. The design was
-explored on seed 0. Ten networks (seeds 100 to 109) left A3, A4 and I6 undecided. Parts 1 and 3 were therefore run again
-on 30 fresh seeds (200 to 229), with unchanged bounds. The words of the pretrained model are from seeds 100 to 109.
-
-1. A transformer of two layers with four heads per layer that adds modulo 2, 3 or 4 has clustering heads in its second
-   layer, several of which share the work. The first has none, so there is not one per layer (A2, A3, A6).
-2. The rule that finds them finds none in the untrained network, and none in the trained one for the sum of as many
-   digits that do not count (A4, A5). For p = 2, it found heads in 6 of 30 untrained networks. A2 to A6 are no longer
-   tested there, and ``clustered_by_attention`` says why.
-3. In a pretrained model, some heads' outputs are similar for prompts that differ in an irrelevant word, but not if that
-   word is relevant (W2). With random weights there are fewer such heads (W3). Both endings largely share the heads that
-   the answer depends on (W5). Interchanging one of them seldom changes an answer (as on the one draw explored).
-   Interchanging all heads of W2 together carries the thing asked for (W4), and the irrelevant word does not matter to
-   them (W6). W4 and W6 were not explored. Without labels: if the 64 heads with the largest effect are interchanged
-   together, the discovered classes are the things asked for (W7), unlike with as many other heads (W8) or random
-   weights (W9). The heads' outputs are clusters rather than a cloud that the answers divide (W10). W7 to W10 were
-   written when W1 to W6 had been measured on these words. Their subject had been seen on seed 0 alone, without random
-   weights and without other heads for 64. W8 and W9 have become the control of W7, and A4 and A5 the control of A2.
-4. In a network that follows instructions, some heads' outputs are similar for all instructions of a task, including
-   unseen ones (I2). The symbols of the instructions do not explain this (I3, I4). The residual stream's task clusters
-   arise at these heads (I5).
-"""
+"""Settings, arms and files of the study of heads in models."""
 
 from __future__ import annotations
 
@@ -241,9 +218,3 @@ def training_of(config: HeadsInModelsConfig, arm: str) -> TrainConfig:
 def result_path(out: Path, job: Job, name: str) -> Path:
     """Return the path of a measurement."""
     return out / "results" / job.name / f"{name}.safetensors"
-
-
-def results_of(job: Job, out: Path) -> list[Path]:
-    """Return the path of every measurement of a job."""
-    kinds = {INSTRUCTIONS: ("heads", "clusters"), PROMPTS: ("heads", "together", "discovery")}.get(job.arm, ("heads",))
-    return [result_path(out, job, f"{subject}.{kind}") for subject, kind in product(subjects_of(job.arm), kinds)]

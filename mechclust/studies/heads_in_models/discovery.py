@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Shaped
-from torch import Tensor
 
 from mechclust.studies.heads_in_models.heads import Heads
 from mechclust.studies.heads_in_models.together import Places, measured_probe, other_heads, site_of
@@ -15,9 +13,8 @@ from probes.engine.head_names import head_name
 from probes.store.versions import package_versions
 from tasks import Batch
 
-FOLLOWING = "alike for the thing asked"  # chosen by labels, which the other sets do not need
-_MEASURES_OF_SET = ("changed", "classes", "stability", "within_ratio", "within_ratio_gaussian")
-_MEASURES_OF_LABEL = ("changed_within", "changed_between", "response_within_ratio", "agreement", "p_value")
+_MEASURES_OF_SET = ("changed", "within_ratio", "within_ratio_gaussian")
+_AGREEMENT = "agreement"
 
 
 def largest_heads(n: int) -> str:
@@ -30,18 +27,17 @@ def control_heads(n: int) -> str:
     return f"other heads, {n}"
 
 
-def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) -> dict[str, Places]:
+def head_sets(heads: Heads, sizes: Sequence[int], seed: int) -> dict[str, Places]:
     """Return which heads are interchanged together.
 
     Args:
         heads: heads of the model at this ending.
-        following: heads that are alike for the thing asked, chosen by labels.
         sizes: numbers of heads with the largest effect.
         seed: draws the control: as many other heads, from the same blocks or, if they have too few, from the nearest.
 
     Returns:
-        Pairs of block and head, by the names of ``largest_heads``, ``control_heads`` and ``FOLLOWING``. A control with
-        too few heads left is empty.
+        Pairs of block and head, by the names of ``largest_heads`` and ``control_heads``. A control with too few heads
+        left is empty.
     """
     n_blocks, n_heads = heads.values["effect"].shape
     draw = torch.Generator().manual_seed(seed)
@@ -50,7 +46,7 @@ def head_sets(heads: Heads, following: Places, sizes: Sequence[int], seed: int) 
         chosen = [divmod(i, n_heads) for i in sorted(heads.strongest(n))]
         left = other_heads(chosen, (n_blocks, n_heads), draw)
         sets |= {largest_heads(n): chosen, control_heads(n): left if len(left) == len(chosen) else []}
-    return {**sets, FOLLOWING: following}
+    return sets
 
 
 def discover_together(
@@ -65,7 +61,7 @@ def discover_together(
 ) -> ProbeResult:
     """Run ``interchange_together`` on every set at the last token, as one result.
 
-    Measures: the measures of ``interchange_together``, with a first axis ``set``.
+    Of its measures, ``changed``, ``agreement`` and both within-ratios are kept, with a first axis ``set``.
 
     Args:
         model: a model whose hooks can write.
@@ -80,7 +76,8 @@ def discover_together(
         InputError: as ``interchange_together``.
     """
     probe = measured_probe(model, batch, labels)
-    values = _undefined(len(sets), len(labels), len(batch))
+    values = {name: torch.full((len(sets),), torch.nan, dtype=torch.float64) for name in _MEASURES_OF_SET}
+    values[_AGREEMENT] = torch.full((len(sets), len(labels)), torch.nan, dtype=torch.float64)
     notes = []
     for i, (name, places) in enumerate(sets.items()):
         if not places:
@@ -94,12 +91,12 @@ def discover_together(
             values[measure][i] = interchanged[measure]
         notes += [f"{name}: {note}" for note in interchanged.notes]
     axes: dict[str, tuple[str, ...]] = dict.fromkeys(_MEASURES_OF_SET, ("set",))
-    axes |= dict.fromkeys(_MEASURES_OF_LABEL, ("set", "equivalence")) | {"discovered": ("set", "example")}
+    axes[_AGREEMENT] = ("set", "equivalence")
     return ProbeResult(
         "discovery together",
         values,
         axes,
-        {"set": list(sets), "equivalence": list(labels), "example": [str(i) for i in range(len(batch))]},
+        {"set": list(sets), "equivalence": list(labels)},
         metadata={
             "n": len(batch),
             "recipients": recipients,
@@ -110,11 +107,3 @@ def discover_together(
         },
         notes=notes,
     )
-
-
-def _undefined(n_sets: int, n_labels: int, n_examples: int) -> dict[str, Shaped[Tensor, "set ..."]]:
-    """Return the measures of sets that are all empty."""
-    values = {name: torch.full((n_sets,), torch.nan, dtype=torch.float64) for name in _MEASURES_OF_SET}
-    values |= {name: torch.full((n_sets, n_labels), torch.nan, dtype=torch.float64) for name in _MEASURES_OF_LABEL}
-    values["discovered"] = torch.full((n_sets, n_examples), -1)
-    return values

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from mechclust.evidence import Bound, EarlierVerdict, Finding, Verdict, check_part, mean_part
+from mechclust.evidence import Bound, Finding, check_part, mean_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import untested_findings
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
     OFF,
@@ -40,7 +39,6 @@ from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS,
 
 _NO_MODEL = "needs a pretrained model; give its name or folder with --model"
 _ATTENTION = "each sum is one multiset of digits, which a head maps to a point by attention alone, trained or not"
-_UNDECIDED_BEFORE = ("A3", "I6")
 _MOST = Bound(">", 0.5)
 _FEW = Bound("<", 0.3)
 _POSITIVE = Bound(">", 0)
@@ -100,23 +98,12 @@ def findings_of(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
         *_where_heads_are(data),
         *_checks(data),
     ]
-    if not config.test_findings:
-        findings = untested_findings(findings)
-    findings = [replace(finding, history=_history(finding.id)) for finding in findings]
     return sorted(findings, key=_place)
 
 
 def _place(finding: Finding) -> tuple[int, int]:
     """Return the position of a finding in the order of the study's parts."""
     return "AWIK".index(finding.id[0]), int(finding.id[1:])
-
-
-def _history(id: str) -> tuple[EarlierVerdict, ...]:
-    if id[0] in "WK":
-        return ()
-    fresh = "30 fresh seeds, because A3, A4 and I6 were undecided; the bounds are the same"
-    verdict: Verdict = "undecided" if id in _UNDECIDED_BEFORE else "holds"
-    return (EarlierVerdict("2026-11-25, seeds 100 to 109", 10, verdict, fresh),)
 
 
 # ---- networks that add ----

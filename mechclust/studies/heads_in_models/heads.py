@@ -21,7 +21,7 @@ class Heads:
 
     Attributes:
         labels: the equivalences. The first is the task's, the second a control.
-        values: measures by name. The last axis is the label or, for ``discovered``, the example.
+        values: measures by name. The last axis is the label, if they have it.
         chance: within-ratio of random labels.
         accuracy: accuracy of the model.
         clusters: task-ARI and output-ARI of the residual stream by layer, or ``None`` if not measured.

@@ -15,10 +15,8 @@ from probes.engine.devices import device_of
 from probes.engine.hooked_model import evaluation_mode, forward
 from tasks import Batch
 
-_OF_PROBE = ("within_ratio", "nearest_centroid", "p_holm", "within_ratio_chance")
-_OF_ATTRIBUTION = ("effect", "read_within_ratio")
-_OF_INTERCHANGE = ("changed", "changed_within", "changed_between", "agreement", "stability", "classes", "discovered")
-_OF_DISCOVERED_CLASSES = ("within_ratio", "within_ratio_gaussian")
+_OF_PROBE = ("within_ratio", "p_holm", "within_ratio_chance")
+_OF_INTERCHANGE = ("changed_within", "changed_between", "agreement")
 
 
 def measure_heads(
@@ -35,9 +33,8 @@ def measure_heads(
 ) -> ProbeResult:
     """Run ``ClusteringHead``, ``head_attribution`` and ``interchange`` on one model, as one result.
 
-    Measures keep their names, with exceptions. The probe's ``p_holm`` becomes ``output_p_holm``, and the interchanges'
-    becomes ``causal_p_holm``. ``within_ratio`` and ``within_ratio_gaussian`` of the discovered classes are prefixed
-    with ``discovered_``. ``accuracy`` is measured on these examples.
+    Only the measures are kept that the rules for heads use. The probe's ``p_holm`` becomes ``output_p_holm``, and the
+    interchanges' becomes ``causal_p_holm``. ``accuracy`` is measured on these examples.
 
     Args:
         model: the model.
@@ -58,9 +55,8 @@ def measure_heads(
     causal_names = {name: name for name in _OF_INTERCHANGE} | {"p_holm": "causal_p_holm"}
     renamed = [
         (geometry, output_names),
-        (attributed, {name: name for name in _OF_ATTRIBUTION}),
+        (attributed, {"effect": "effect"}),
         (swapped, causal_names),
-        (swapped, {name: f"discovered_{name}" for name in _OF_DISCOVERED_CLASSES}),
     ]
     values: dict[str, Shaped[Tensor, "..."]] = {}
     axes: dict[str, tuple[str, ...]] = {}

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from mechclust.studies.heads_in_models.config import (
+    INSTRUCTIONS,
     PLANTED,
     PLANTED_P,
     PROMPTS,
@@ -21,14 +22,14 @@ from mechclust.studies.heads_in_models.config import (
     clustered_by_attention,
     jobs,
     labels_of,
-    results_of,
+    result_path,
     subjects_of,
 )
 from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
 from mechclust.studies.heads_in_models.together import DONORS
-from mechclust.studies.kept import check_there
+from mechclust.studies.kept import load_there
 from mechclust.studies.study import Job
-from probes import ProbeResult, load_result
+from probes import ProbeResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,14 +55,14 @@ def load_job(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, Head
     Raises:
         InputError: naming the result that is missing.
     """
-    check_there(out, results_of(job, out))
     return {subject: _load_subject(config, job, subject, out) for subject in subjects_of(job.arm)}
 
 
 def _load_subject(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Heads:
-    paths = [path for path in results_of(job, out) if path.name.startswith(f"{subject}.")]
-    measured = {path.name.split(".")[-2]: load_result(path) for path in paths}
-    heads = heads_from(measured["heads"], labels_of(job.arm))
+    def load(kind: str) -> ProbeResult:
+        return load_there(out, result_path(out, job, f"{subject}.{kind}"))
+
+    heads = heads_from(load("heads"), labels_of(job.arm))
     uncalled = frozenset(label for label in heads.labels if clustered_by_attention(config, job.arm, label))
     heads = replace(heads, uncalled=uncalled)
     if job.arm == PLANTED:
@@ -69,12 +70,13 @@ def _load_subject(config: HeadsInModelsConfig, job: Job, subject: str, out: Path
 
         task = addition_of(config, PLANTED_P, job.seed)
         heads = replace(heads, place=PlantedHeads(task, config.n_layers, config.n_heads, job.seed).place)
-    if "clusters" in measured:
-        heads = replace(heads, clusters=measured["clusters"]["ari"].numpy())
-    if "together" in measured:
-        carried = _by_donors(measured["together"], "carried")
-        changed = _by_donors(measured["together"], "changed")
-        heads = replace(heads, carried=carried, changed=changed, discovery=measured["discovery"])
+    if job.arm == INSTRUCTIONS:
+        heads = replace(heads, clusters=load("clusters")["ari"].numpy())
+    if job.arm == PROMPTS:
+        together = load("together")
+        carried = _by_donors(together, "carried")
+        changed = _by_donors(together, "changed")
+        heads = replace(heads, carried=carried, changed=changed, discovery=load("discovery"))
     return heads
 
 

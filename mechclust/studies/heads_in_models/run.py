@@ -242,7 +242,7 @@ def _interchange_together(
         model,
         batch,
         labels_of(PROMPTS),
-        head_sets(heads, following, config.together, job.seed),
+        head_sets(heads, config.together, job.seed),
         recipients=config.together_recipients,
         tolerance=config.tolerance,
         seed=job.seed,

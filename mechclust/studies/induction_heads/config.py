@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
-from mechclust.training.results_by_step import result_path
 from tasks import RepeatedTokens
 from tasks.settings import Count, Positive, Seed, Size, check_settings
 
@@ -57,10 +55,3 @@ def jobs(config: InductionHeadsConfig) -> list[Job]:
 def task_of(config: InductionHeadsConfig, job: Job) -> RepeatedTokens:
     """Return the data of one run."""
     return replace(config.task, seed=job.seed)
-
-
-def results_of(config: InductionHeadsConfig, job: Job, out: Path) -> list[Path]:
-    """Return every measurement of one run."""
-    folder = out / "results" / job.name
-    roles = [result_path(folder, step, f"{SPLIT}.roles") for step in config.training.checkpoint_steps]
-    return [*roles, folder / "loss.safetensors", folder / "ablations.safetensors"]

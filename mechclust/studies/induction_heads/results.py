@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.studies.induction_heads.config import ONE, TWO, InductionHeadsConfig, results_of
-from mechclust.studies.kept import check_there
+from mechclust.studies.induction_heads.config import ONE, SPLIT, TWO, InductionHeadsConfig
+from mechclust.studies.kept import load_steps_there, load_there
 from mechclust.studies.study import Job
-from mechclust.training import load_results_by_step
-from probes import ProbeResult, load_result
+from probes import ProbeResult
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,11 @@ def load_results(config: InductionHeadsConfig, out: Path, job: Job) -> RunResult
     Raises:
         InputError: naming the result that is missing.
     """
-    check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name
-    roles = load_results_by_step(folder, "test.roles")
+    roles = load_steps_there(out, folder, f"{SPLIT}.roles", config.training.checkpoint_steps)
     steps = np.array(list(roles))
-    loss = load_result(folder / "loss.safetensors")["loss"].numpy()
-    ablations = load_result(folder / "ablations.safetensors")
+    loss = load_there(out, folder / "loss.safetensors")["loss"].numpy()
+    ablations = load_there(out, folder / "ablations.safetensors")
     return RunResults(
         steps=steps,
         loss=loss[np.minimum(steps, len(loss) - 1)],  # there is no batch after the last step

@@ -1,5 +1,5 @@
 """MOSSA (Zhao, Ziser & Cohen): which layers hold which tasks after tuning."""
 
-from mechclust.studies.mossa.config import MossaConfig, OriginConfig
+from mechclust.studies.mossa.config import MossaConfig
 
-__all__ = ["MossaConfig", "OriginConfig"]
+__all__ = ["MossaConfig"]

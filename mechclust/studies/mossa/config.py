@@ -18,8 +18,6 @@ from tasks.settings import (
     CountOrZero,
     Positive,
     Seed,
-    check_different_settings,
-    check_multiple,
     check_settings,
 )
 from tasks.skills import OPERATIONS
@@ -33,71 +31,10 @@ SEEN_TASKS = tuple(task for task in _TASKS if task not in _HELD_OUT_TASKS)
 
 
 @dataclass(frozen=True)
-class OriginConfig:
-    """Settings of the method's origin: models trained from scratch, on several domains or on one of them.
-
-    Every width is run with the reference's data, and every data size at the reference's width. A smaller data set is
-    the beginning of a larger one, and a control's data are the examples of its domain in the other model's data.
-
-    Args:
-        domains: operations of the suite, each with all its arguments.
-        width: width of the reference's models.
-        widths: widths of the models, including the reference's.
-        examples: the reference's training examples per domain.
-        sizes: sizes of the training data, as multiples of the reference's. They must include 1.
-        training: training of the reference's model of all domains. A control has a share of its steps equal to its
-            share of the domains, so both see an example equally often. Rates are inversely proportional to the width.
-        ceiling: also train every control again, with other weights and another order, to measure how similar two are.
-    """
-
-    domains: tuple[str, ...] = ("copy", "swap", "translate", "type", "classify")
-    width: Count = 64
-    widths: tuple[Count, ...] = (16, 32, 64, 128)
-    examples: Count = 2000
-    sizes: tuple[Positive, ...] = (0.1, 0.5, 1.0, 2.0)
-    training: TrainConfig = TrainConfig(steps=5 * 300, batch_size=32, lr=2e-3, warmup=50)
-    ceiling: bool = True
-
-    def __post_init__(self) -> None:
-        check_settings(self, "origin.")
-        for name in self.domains:
-            if name not in OPERATIONS:
-                raise InputError(f"origin.domains has {name!r}; expected some of {', '.join(OPERATIONS)}")
-        if len(self.domains) < 2:
-            raise InputError(
-                f"origin.domains has {len(self.domains)}; expected at least 2, since one leaves nothing to compare"
-            )
-        for name in ("domains", "widths", "sizes"):
-            check_different_settings(**{f"origin.{name}": getattr(self, name)})
-        if self.width not in self.widths:
-            raise InputError(f"origin.widths lacks origin.width ({self.width}), the reference; add it")
-        if 1 not in self.sizes:
-            raise InputError("origin.sizes lacks 1, the reference; add it")
-        smallest = min(self.sizes)
-        if smallest * self.examples < 1:
-            raise InputError(
-                f"origin.sizes has {smallest:g}, {smallest * self.examples:g} of {self.examples} examples; give more"
-            )
-        of_control = f"origin.training.steps for each of {len(self.domains)} controls"
-        check_past_warmup("origin.training", self.training.warmup, **{of_control: self.control_steps})
-
-    @property
-    def control_steps(self) -> int:
-        """Training steps of a control."""
-        return self.training.steps // len(self.domains)
-
-
-@dataclass(frozen=True)
 class MossaConfig:
     """Settings of the MOSSA study.
 
-    ``origin`` is used only by the experiment of that name, which also reads ``seeds``, ``suite``, ``n_layers``,
-    ``n_heads``, ``init_std``, ``device`` and ``test_findings``.
-
     Args:
-        experiment: ``"tuning"`` tunes a base model on many tasks and on each alone. ``"origin"`` trains models from
-            scratch on several domains and on each alone, as in the paper that introduced the method.
-        origin: settings of the second experiment.
         seeds: one base model, one tuned on all seen skills, and one control for each skill, per seed.
         suite: the skills. Its ``seed``, ``stream`` and ``skills`` are set by the run.
         turn: shift the held-out arguments by one from seed to seed, so that over seeds no skill is held out more often
@@ -123,8 +60,6 @@ class MossaConfig:
         test_findings: whether this size can test the findings.
     """
 
-    experiment: Literal["tuning", "origin"] = "tuning"
-    origin: OriginConfig = OriginConfig()
     seeds: tuple[Seed, ...] = tuple(range(100, 112))
     suite: SkillSuite = SkillSuite(seen=SEEN_TASKS)
     turn: bool = True
@@ -158,8 +93,6 @@ class MossaConfig:
             raise InputError(
                 f"n_neighbours is {self.n_neighbours}, of {n_prompts} prompts (n_purity of each seen skill); lower it"
             )
-        for i, width in enumerate(self.origin.widths):
-            check_multiple(**{f"origin.widths[{i}]": (width, self.n_heads)})
 
 
 class ModelJob(NamedTuple):
@@ -221,7 +154,7 @@ def suite_of(config: MossaConfig, seed: int) -> SkillSuite:
         ['copy-3', 'copy-0', 'copy-1']
     """
     suite = replace(config.suite, seed=seed)
-    if not config.turn or config.experiment == "origin":
+    if not config.turn:
         return suite
     seen = []
     for name in suite.seen:

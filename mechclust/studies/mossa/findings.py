@@ -12,7 +12,6 @@ import numpy as np
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.finding import finding_order
-from mechclust.evidence.findings import TOO_SMALL
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.curve_findings import (
@@ -28,7 +27,6 @@ from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by
 
 _LEAST_SKILL = 0.05  # accuracy above chance on held-out tasks, from which on findings about them are tested
 _NOT_ENCODED = "not encoded"
-_CHANGED = "rule changed after the runs of 2026-11-23, see the history"
 _TWO_ENCODED = (
     "two of six operations are encoded, the same in all seeds, so anything else that sets two operations apart would "
     "look the same; 8 of the 14 other pairs have one of them"
@@ -58,13 +56,12 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
         config: the run's configuration.
         seeds: the measurements, one for each seed.
     """
-    not_tested = "" if config.test_findings else TOO_SMALL
     curves = [_with_encoded(one) for one in seeds]
     findings = [
-        *_of_seen_tasks(seeds, [one.seen for one in curves], not_tested),
-        *_of_all_seen_together(seeds, not_tested),
-        *_of_held_out_tasks(seeds, curves, not_tested),
-        *_checks(config, seeds, not_tested),
+        *_of_seen_tasks(seeds, [one.seen for one in curves]),
+        *_of_all_seen_together(seeds),
+        *_of_held_out_tasks(seeds, curves),
+        *_checks(config, seeds),
     ]
     return sorted(findings, key=finding_order)
 
@@ -82,47 +79,42 @@ def boundary_note(curves: Sequence[TaskCurves]) -> str:
 # ---- findings ----
 
 
-def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves], not_tested: str) -> list[Finding]:
+def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves]) -> list[Finding]:
     """Return C2 to C7, C12, C14 and C20."""
-    plain = [
-        judge_curves_over_seeds(CURVE_FINDINGS[id], seen, not_tested=not_tested) for id in ("C2", "C3", "C5", "C6")
-    ]
+    plain = [judge_curves_over_seeds(CURVE_FINDINGS[id], seen) for id in ("C2", "C3", "C5", "C6")]
     encoded = [one.curves.select(one.seen & one.encoded) for one in seeds]
     closer = judge_curves_over_seeds(
         CURVE_FINDINGS["C4"],
         seen,
         control=("tasks that pre-training had encoded", encoded),
-        not_tested=not_tested,
         note="the control has little to gain, since its base is similar to the controls already",
     )
-    gain = judge_curves_over_seeds(_C7, seen, not_tested=not_tested, note=_TWO_ENCODED)
+    gain = judge_curves_over_seeds(_C7, seen, note=_TWO_ENCODED)
     ends = boundary_note(seen)
-    place = judge_curves_over_seeds(CURVE_FINDINGS["C12"], seen, not_tested=not_tested, note=f"{_CHANGED}; {ends}")
-    groups = judge_curves_over_seeds(CURVE_FINDINGS["C20"], seen, not_tested=not_tested, note=ends)
+    place = judge_curves_over_seeds(CURVE_FINDINGS["C12"], seen, note=ends)
+    groups = judge_curves_over_seeds(CURVE_FINDINGS["C20"], seen, note=ends)
     has_ceiling = all(one.ceiling is not None for one in seen)
-    no_ceiling = not_tested or ("" if has_ceiling else "no task has a second control")
+    no_ceiling = "" if has_ceiling else "no task has a second control"
     distance = judge_curves_over_seeds(CURVE_FINDINGS["C14"], seen, not_tested=no_ceiling)
     return [*plain, closer, gain, place, groups, distance]
 
 
-def _of_all_seen_together(seeds: Sequence[SeedResults], not_tested: str) -> list[Finding]:
+def _of_all_seen_together(seeds: Sequence[SeedResults]) -> list[Finding]:
     """Return C8 and C11, about one curve over all seen tasks."""
     dims = [_pooled(one, {model: np.log2(values) for model, values in one.dims.items()}) for one in seeds]
     purity = [_pooled(one, one.purity) for one in seeds]
     by_chance = f"purity by chance {seeds[0].purity_chance:.2f}"
     return [
-        judge_curves_over_seeds(CURVE_FINDINGS["C8"], dims, not_tested=not_tested),
-        judge_curves_over_seeds(CURVE_FINDINGS["C11"], purity, not_tested=not_tested, note=by_chance),
+        judge_curves_over_seeds(CURVE_FINDINGS["C8"], dims),
+        judge_curves_over_seeds(CURVE_FINDINGS["C11"], purity, note=by_chance),
     ]
 
 
-def _of_held_out_tasks(seeds: Sequence[SeedResults], curves: Sequence[TaskCurves], not_tested: str) -> list[Finding]:
+def _of_held_out_tasks(seeds: Sequence[SeedResults], curves: Sequence[TaskCurves]) -> list[Finding]:
     """Return C9, C18 and C19."""
-    note = ""
-    if not not_tested:
-        not_tested, note = _skill_to_explain(seeds)
+    not_tested, note = _skill_to_explain(seeds)
     encoded = [one.curves.select(~one.seen & one.encoded) for one in seeds]
-    layers = f"{note}; called a later rise until 2026-11-24; {_crossings(seeds)}" if note else ""
+    layers = f"{note}; {_crossings(seeds)}" if note else ""
     return [
         judge_curves_over_seeds(CURVE_FINDINGS["C9"], curves, not_tested=not_tested, note=layers),
         judge_curves_over_seeds(
@@ -147,7 +139,7 @@ def _skill_to_explain(seeds: Sequence[SeedResults]) -> tuple[str, str]:
     return f"{skill}, tested only from {_LEAST_SKILL}: there is no skill to explain", ""
 
 
-def _checks(config: MossaConfig, seeds: Sequence[SeedResults], not_tested: str) -> list[Finding]:
+def _checks(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Finding]:
     differences = [max(float(np.abs(one.biased[model] - one.cka[model]).max()) for model in one.cka) for one in seeds]
     return [
         Finding(
@@ -156,9 +148,8 @@ def _checks(config: MossaConfig, seeds: Sequence[SeedResults], not_tested: str) 
             statement="CKA(base, base) is 1, also when one side is rotated and scaled (largest distance, any layer)",
             source="definition",
             parts=(check_part("", [one.identity for one in seeds], Bound("<=", 1e-9)),),
-            not_tested=not_tested,
         ),
-        forms_agree(differences, config.suite.n_eval, config.d_model, not_tested),
+        forms_agree(differences, config.suite.n_eval, config.d_model),
     ]
 
 

@@ -1,32 +1,4 @@
-"""Settings, models and pairs of models of the study of planted layers.
-
-The predictions were written before the confirmatory seeds (10 and above) were run. ``findings.py`` tests them:
-
-1. CKA of the residual stream shows the beginning of a change: all layers below are bit-identical.
-2. It does not show the end of the change. A layer's output stays in the stream of all layers above it, so that
-   the last layer called changed is the last of the model.
-3. Biased CKA misses changes if there are fewer prompts than dimensions.
-4. Measured on each block's contribution, CKA finds both ends. The argument against is that a block above the change
-   receives a different input, so its output changes too. Hence 5.
-5. Measured on each block's contribution to the same input, debiased CKA finds both ends.
-6. Learning rates that fall from block to block make a change in all layers look like one in the upper layers only.
-   Twice the steps do not count as a change. If all layers were changed with one rate, most are called.
-
-The following predictions are for the method's comparison of a model of several tasks (E), its single-task controls and
-the base. They were written before any such trio was measured on any seed. ``control_findings.py`` tests them:
-
-7. If E and its controls were trained in one span of layers, E is more similar to its controls than the base is from the
-   first of these layers on, and this is where the layer groups end the shared layers (P11).
-8. Neither the gain nor the end of the transition marks the last of these layers, since a layer's output stays in
-   the stream of all layers above it (P12).
-9. The gain in each block's contribution to the base's stream finds both ends (P13).
-10. If all layers were trained with learning rates that fall from block to block, more layers are called shared than
-    with a uniform rate (P14). But with a uniform rate, too, some layers are called shared, although none is (P15).
-11. Doubling E's steps does not move the end of the shared layers by more than a layer (P16).
-12. With fewer prompts than dimensions, biased CKA shows a gain in fewer layers than debiased CKA does (P17).
-13. By construction (check K3), there is no gain below the first layer in which both E and its controls were trained,
-    whichever of them was trained there. Changes that E alone learnt in lower layers are read as shared.
-"""
+"""Settings, models and pairs of models of the study of planted layers."""
 
 from __future__ import annotations
 

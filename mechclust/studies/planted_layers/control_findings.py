@@ -14,7 +14,6 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.findings import NEAR
 from mechclust.studies.planted_layers.measure import ALL, DEBIASED, FEW
@@ -46,8 +45,7 @@ def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
     """Return P11 to P17, and the check K3. Without trios, there are none."""
     if not runs or not runs[0].readings:
         return []
-    too_small = "" if config.test_findings else TOO_SMALL
-    not_tested = too_small or _learnt_too_little(runs)
+    not_tested = _learnt_too_little(runs)
     findings = [
         *_of_same_layers(config, runs),
         *_of_all_layers(config, runs),
@@ -60,7 +58,6 @@ def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
         "controls than the base is (largest gain by any measure)",
         source="definition",
         parts=(check_part("", no_gain_below(runs), Bound("<=", 1e-9)),),
-        not_tested=too_small,
     )
     return [*(replace(finding, not_tested=not_tested) for finding in findings), below]
 

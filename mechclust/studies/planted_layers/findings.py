@@ -14,7 +14,6 @@ from jaxtyping import Int
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.planted_layers.config import (
     ALL,
     NONE,
@@ -87,8 +86,6 @@ def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
 
 def _why_not_tested(config: PlantedConfig, id: str) -> str:
     """Return why a finding cannot be tested, or ``""`` if it can."""
-    if not config.test_findings:
-        return TOO_SMALL
     if config.model is None:
         return ""
     if id in ("P1", "P10"):

@@ -20,7 +20,6 @@ from mechclust.studies.planted_layers.config import (
     NULLS,
     RATES,
     ROUNDED,
-    TRAINED,
     TWICE_STEPS,
     Made,
     Pair,
@@ -71,7 +70,6 @@ class SeedResults:
         curves: medians over tasks, by name of the pair.
         thresholds: values above which a layer is called changed, by null, from its pairs.
         restored: share of the loss difference that patching restores, by name of the pair.
-        losses: losses of the base and the other model, by name of the pair.
         n: prompts of the task with the fewest.
         notes: why a value is NaN.
     """
@@ -80,7 +78,6 @@ class SeedResults:
     curves: Mapping[str, ByRow]
     thresholds: Mapping[str, ByRow]
     restored: Mapping[str, ByLayer]
-    losses: Mapping[str, tuple[float, float]]
     n: int = 0
     notes: tuple[str, ...] = ()
 
@@ -220,18 +217,6 @@ def summary_table(config: PlantedConfig, runs: Sequence[SeedResults]) -> pd.Data
     return pd.DataFrame(rows, columns=["measured on", "measure", *cells])
 
 
-def loss_table(runs: Sequence[SeedResults]) -> pd.DataFrame:
-    """Return a row per trained pair: the mean loss on the answers of the base and of the model made from it."""
-    import pandas as pd
-
-    rows = []
-    for pair in runs[0].pairs:
-        if pair.column in (TRAINED, ALL, RATES) and pair.name in runs[0].losses:
-            base, tuned = np.array([run.losses[pair.name] for run in runs]).T
-            rows.append([pair.name, mean_with_interval(base), mean_with_interval(tuned)])
-    return pd.DataFrame(rows, columns=["pair", "base", "trained"])
-
-
 # ---- files ----
 
 
@@ -260,7 +245,6 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
         curves=curves,
         thresholds=thresholds,
         restored={name: result["restored"].numpy() for name, result in patched.items()},
-        losses={name: (float(result["loss"][0]), float(result["loss"][1])) for name, result in patched.items()},
         n=min(int(result["n"][PROMPTS.index(ALL_PROMPTS)].min()) for result in changes.values()),
         notes=(*notes_of(seed, changes), *notes_of(seed, patched)),
     )

@@ -18,10 +18,10 @@ from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
-from mechclust.studies.planted_layers.results import SeedResults, load_results, loss_table, summary_table
+from mechclust.studies.planted_layers.results import SeedResults, load_results, summary_table
 from mechclust.studies.planted_layers.run import run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
-from mechclust.studies.planted_layers.tunings import ModelJob, jobs, tunings
+from mechclust.studies.planted_layers.tunings import jobs, tunings
 from mechclust.studies.study import Study, check_checkpoint
 from mechclust.studies.trainings import Training
 from mechclust.training import TrainConfig
@@ -123,8 +123,6 @@ def panels(config: PlantedConfig, results: Results) -> list[Panel]:
 def tables(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
     """Return every score by title."""
     titled = {"Every measure, in numbers": summary_table(config, results.changes)}
-    if config.model is None:
-        titled["Loss of the base and of the trained models"] = loss_table(results.changes)
     if results.readings:
         for title, (name, columns) in _READING_TABLES.items():
             titled[title] = reading_table(config, results.readings, name, columns)
@@ -176,11 +174,6 @@ def trainings(config: PlantedConfig) -> list[Training]:
     return trained
 
 
-def _stage_of(job: ModelJob) -> int:
-    """Return the number of a job's stage."""
-    return job.stage
-
-
 STUDY = Study(
     name="planted-layers",
     title="Planted layers: which measures find the layers that changed",
@@ -227,5 +220,4 @@ STUDY = Study(
     panels=panels,
     tables=tables,
     notes=notes,
-    stage=_stage_of,
 )

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
-from mechclust.training.results_by_step import result_path
 from tasks import InputError, InstructionFollowing
-from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_choice, check_settings
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
@@ -88,16 +85,3 @@ def pictured_steps(config: TaskClustersConfig) -> list[int]:
     """Return the checkpoints at which hidden states are plotted: the first, the middle one and the last."""
     steps = config.training.checkpoint_steps
     return [0, steps[len(steps) // 2], steps[-1]]
-
-
-def results_of(config: TaskClustersConfig, job: Job, out: Path) -> list[Path]:
-    """Return every measurement of one run."""
-    folder = out / "results" / job.name
-    steps = config.training.checkpoint_steps
-    names = (f"{TRAIN_SUBSET}.ari", f"{VALIDATION_SUBSET}.ari", f"{VALIDATION_SUBSET}.accuracy")
-    paths = [result_path(folder, step, name) for step, name in product(steps, names)]
-    if config.tsne:
-        paths.append(result_path(folder, steps[-1], f"{VALIDATION_SUBSET}.ari-tsne"))
-    if job == jobs(config)[0]:
-        paths += [result_path(folder, step, f"{VALIDATION_SUBSET}.projection") for step in pictured_steps(config)]
-    return [*paths, folder / "loss.safetensors"]

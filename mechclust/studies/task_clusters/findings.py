@@ -11,7 +11,6 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
 from mechclust.evidence.finding import Shown, finding_order
-from mechclust.evidence.findings import untested_findings
 from mechclust.report.rise import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of
@@ -40,8 +39,6 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
         *_other_arms(config, arms, shared),
         *_checks(config, private),
     ]
-    if not config.test_findings:
-        findings = untested_findings(findings)
     return sorted(findings, key=finding_order)
 
 

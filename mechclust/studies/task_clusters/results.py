@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.studies.kept import check_there
+from mechclust.studies.kept import load_steps_there, load_there
 from mechclust.studies.study import Job
-from mechclust.studies.task_clusters.config import TaskClustersConfig, results_of
-from mechclust.training import load_results_by_step
-from probes import ProbeResult, load_result
+from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps
+from probes import ProbeResult
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 
@@ -30,6 +30,7 @@ class RunResults:
         tsne: task-ARI after t-SNE at the end, on validation. ``None`` if not measured.
         accuracy: on the validation subset.
         loss: training loss in nats.
+        projections: hidden states in two dimensions by step, of the first run.
     """
 
     steps: Int[np.ndarray, "checkpoint"]
@@ -39,6 +40,16 @@ class RunResults:
     tsne: Float[np.ndarray, "site"] | None
     accuracy: Float[np.ndarray, "checkpoint"]
     loss: Float[np.ndarray, "step"]
+    projections: Mapping[int, ProbeResult] = field(default_factory=dict)
+
+
+def load(config: TaskClustersConfig, out: Path) -> dict[Job, RunResults]:
+    """Read the results of all runs.
+
+    Raises:
+        InputError: naming the result that is missing.
+    """
+    return {job: load_results(config, out, job) for job in jobs(config)}
 
 
 def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
@@ -47,21 +58,27 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
     Raises:
         InputError: naming the result that is missing.
     """
-    check_there(out, results_of(config, job, out))
     folder = out / "results" / job.name
-    by_split = {split: load_results_by_step(folder, f"{split}.ari") for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
+    load_steps = partial(load_steps_there, out, folder)
+    steps = config.training.checkpoint_steps
+    by_split = {split: load_steps(f"{split}.ari", steps) for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
     validation = by_split[VALIDATION_SUBSET]
     null = [_stack(validation, end, "task") for end in ("null_low", "null_high", "null_mean")]
-    tsne = load_results_by_step(folder, f"{VALIDATION_SUBSET}.ari-tsne")
-    accuracy = load_results_by_step(folder, f"{VALIDATION_SUBSET}.accuracy")
+    accuracy = load_steps(f"{VALIDATION_SUBSET}.accuracy", steps)
+    tsne = None
+    if config.tsne:
+        (at_end,) = load_steps(f"{VALIDATION_SUBSET}.ari-tsne", steps[-1:]).values()
+        tsne = at_end.sel("ari", label="task").numpy()
+    pictured = pictured_steps(config) if job == jobs(config)[0] else []
     return RunResults(
         steps=np.array(list(validation)),
         ari={split: _stack(by_step, "ari", "task") for split, by_step in by_split.items()},
         output_ari=_stack(validation, "ari", "output"),
         null=np.stack(null, axis=-1),
-        tsne=tsne[config.training.steps].sel("ari", label="task").numpy() if tsne else None,
+        tsne=tsne,
         accuracy=np.array([float(result["accuracy"]) for result in accuracy.values()]),
-        loss=load_result(folder / "loss.safetensors")["loss"].numpy(),
+        loss=load_there(out, folder / "loss.safetensors")["loss"].numpy(),
+        projections=load_steps(f"{VALIDATION_SUBSET}.projection", pictured),
     )
 
 

@@ -14,7 +14,7 @@ from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pic
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.results_by_step import loss_result_by_step
-from probes import HookedModel, Projection, TaskClusterARI, residual, token_at
+from probes import Projection, TaskClusterARI, residual, token_at
 from probes.engine.fingerprint import fingerprint
 from tasks import Batch
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
@@ -66,15 +66,13 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses), fingerprint(model))
 
 
-def load_trained(config: TaskClustersConfig, out: Path, job: Job) -> HookedModel:
-    """Return the model at the end of a run."""
-    return load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
-
-
 def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
     """Return every run's model at the end of training, with the validation examples."""
+    name = f"step-{config.training.steps:06d}.safetensors"
     return [
-        TrainedModel.from_parts(job.name, partial(load_trained, config, out, job), partial(_examples, config, job))
+        TrainedModel.from_parts(
+            job.name, partial(load_model, out / "models" / job.name / name), partial(_examples, config, job)
+        )
         for job in jobs(config)
     ]
 

@@ -6,19 +6,15 @@ Wu & Varshney, "Transformer-based Causal Language Models Perform Clustering" (ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
-from mechclust.evidence import Finding
 from mechclust.report.panel import Panel
 from mechclust.studies.study import Job, Study
-from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, task_of
+from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs
 from mechclust.studies.task_clusters.findings import findings_of
-from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load_results
-from mechclust.studies.task_clusters.run import load_trained, run_job, trained_models, trainings
-from mechclust.training import TrainConfig, load_results_by_step
+from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load
+from mechclust.studies.task_clusters.run import run_job, trained_models, trainings
+from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
-from tasks.instructions import VALIDATION_SUBSET
 
 _CAPTIONS = {
     "ari_over_training": "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); "
@@ -40,65 +36,24 @@ _NOTES = [
 ]
 
 
-@dataclass(frozen=True)
-class Results:
-    """Measurements of the runs, and the folder with their models.
-
-    Attributes:
-        out: the run's folder.
-        runs: measurements of each training run.
-    """
-
-    out: Path
-    runs: Mapping[Job, RunResults]
-
-
-def load(config: TaskClustersConfig, out: Path) -> Results:
-    """Read the measurements of all runs."""
-    return Results(out, {job: load_results(config, out, job) for job in jobs(config)})
-
-
-def findings(config: TaskClustersConfig, results: Results) -> list[Finding]:
-    """Judge the findings."""
-    return findings_of(config, results.runs)
-
-
-def panels(config: TaskClustersConfig, results: Results) -> list[Panel]:
+def panels(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Panel]:
     """Draw the figures."""
     from mechclust.studies.task_clusters import figures  # loads matplotlib
 
-    arms = by_arm(config, results.runs)
-    first = next(iter(results.runs))
-    pictures = load_results_by_step(results.out / "results" / first.name, f"{VALIDATION_SUBSET}.projection")
+    arms = by_arm(config, runs)
+    first = next(iter(runs))
     drawn = {
         "ari_over_training": figures.ari_over_training_figure(arms["private"]),
         "ari_by_layer": figures.ari_by_layer_figure(arms),
-        "projection": figures.projections_figure(pictures),
-        "accuracy_and_loss": figures.accuracy_and_loss_figure(results.runs),
+        "projection": figures.projections_figure(runs[first].projections),
+        "accuracy_and_loss": figures.accuracy_and_loss_figure(runs),
     }
     return [Panel(name, figure, _CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
 
 
-def views(config: TaskClustersConfig, results: Results) -> dict[str, str]:
-    """Return the attention of the first run's model on one example."""
-    from mechclust.attention import attention_view
-
-    first = jobs(config)[0]
-    task = task_of(config, first)
-    example = next(task.batches(VALIDATION_SUBSET, batch_size=1))
-    tokens = example.tokens[:, : int(example.lengths()[0])]
-    view = attention_view(load_trained(config, results.out, first), tokens, str_tokens=task.to_str_tokens(tokens[0]))
-    return {f"Attention of run {first.name} on a validation example": view.fragment()}
-
-
-def notes(config: TaskClustersConfig, results: Results) -> list[str]:
+def notes(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[str]:
     """Return the notes for readers."""
     return _NOTES
-
-
-def _conclusion(config: TaskClustersConfig, results: Results) -> str:
-    """Return how well clusters agree with the task."""
-    return headline(config, results.runs)
 
 
 STUDY = Study(
@@ -132,11 +87,10 @@ STUDY = Study(
     jobs=jobs,
     run_job=run_job,
     load=load,
-    findings=findings,
+    findings=findings_of,
     panels=panels,
-    views=views,
     notes=notes,
-    headline=_conclusion,
+    headline=headline,
     trained_models=trained_models,
     trainings=trainings,
 )

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, TwoSidedBound
 from mechclust.evidence.compared import compared
-from mechclust.evidence.findings import TOO_SMALL, untested_findings
+from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, everything_arm
 from mechclust.studies.topic_structure.attention_findings import attention_findings
@@ -52,8 +52,6 @@ def findings_of(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequenc
         *attention_findings(config, runs),
         *_mixing(config, runs),
     ]
-    if not config.test_findings:
-        findings = untested_findings(findings)
     return sorted(findings, key=attrgetter("id"))
 
 

@@ -44,7 +44,7 @@ def check_made_whole(study: Study, config: Any, out: Path) -> None:
 
 
 def _jobs(study: Study, config: Any, out: Path) -> None:
-    for job in sorted(study.jobs(config), key=study.stage):
+    for job in sorted(study.jobs(config), key=lambda job: getattr(job, "stage", 0)):
         refused: list[Path] = []
         while (path := _refused(study, config, job, out)) is not None:
             assert path not in refused, f"{path} was deleted, and is still refused"

@@ -1,23 +1,19 @@
-"""What a repository keeps of a run, and the command that makes the run again."""
+"""What a repository keeps of a run."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mechclust.cli import main
 from mechclust.evidence import load_findings
-from mechclust.report import Analysis
 from mechclust.report.archive import pack_folder, unpack_folder
-from mechclust.studies import Study, get_study, list_studies, record_run, run_study
-from mechclust.studies.record import command_of, judge_again
+from mechclust.studies import Study, get_study, record_run, run_study
+from mechclust.studies.record import judge_again
 from probes.store.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import configure, settings_to_json
@@ -42,18 +38,14 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 class TestRecord:
-    def test_has_settings_findings_named_figures_and_the_command(self, run_folder: Path, tmp_path: Path) -> None:
+    def test_has_settings_findings_and_named_figures(self, run_folder: Path, tmp_path: Path) -> None:
         record_run(run_folder, tmp_path / "kept", figures=["values"])
         kept = files_of(tmp_path / "kept")
         assert sorted(kept) == [
-            *("command.txt", "config.json", "figures/values.png", "findings.csv", "findings.json", "mechclust.json"),
-            "results.tar.xz",
+            *("config.json", "figures/values.png", "findings.csv", "findings.json", "mechclust.json", "results.tar.xz"),
         ]
         assert kept["findings.json"] == (run_folder / "findings.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
-        assert kept["command.txt"].decode() == (
-            "mechclust run toy --preset quick --corpus corpus.txt --training.fast\n"
-        )
 
     def test_has_no_path_of_this_machine(self, run_folder: Path, tmp_path: Path) -> None:
         record_run(run_folder, tmp_path / "kept")
@@ -71,7 +63,7 @@ class TestRecord:
             path.write_text("a picture of mine")
         record_run(tmp_path / "other", tmp_path / "kept")
         assert [path.read_text() for path in mine] == ["a picture of mine"] * 3
-        assert (tmp_path / "kept" / "command.txt").read_text() == "mechclust run toy --preset smoke\n"
+        assert read_json(tmp_path / "kept" / "config.json")["config"] == settings_to_json(toy.preset("smoke"))
         assert [len(finding.parts[0].values) for finding in load_findings(tmp_path / "kept")] == [1]
 
     def test_the_command_line_does_it(
@@ -79,7 +71,7 @@ class TestRecord:
     ) -> None:
         assert main(["report", str(run_folder), "--record", str(tmp_path / "kept"), "--figures", "again"]) == 0
         assert "values are small" in capsys.readouterr().out
-        assert (tmp_path / "kept" / "command.txt").exists()
+        assert (tmp_path / "kept" / "results.tar.xz").exists()
         assert [path.name for path in (tmp_path / "kept" / "figures").iterdir()] == ["again.png"]
 
 
@@ -126,7 +118,7 @@ class TestRefusals:
         path.write_text("mine")
         assert repr(str(tmp_path / "mine")) in self.refused(run_folder, tmp_path / "mine")
 
-    @pytest.mark.parametrize("name", ["command.txt", "results.tar.xz", "figures/values.png", "config.json"])
+    @pytest.mark.parametrize("name", ["results.tar.xz", "figures/values.png", "config.json"])
     def test_a_record_with_a_changed_file(self, run_folder: Path, tmp_path: Path, name: str) -> None:
         kept = tmp_path / "kept"
         record_run(run_folder, kept, figures=["values"])
@@ -241,43 +233,4 @@ class TestJudgingAgain:
             judge_again(record)
         assert str(refused.value) == (
             f"{str(record)!r} has no results.tar.xz; record the run again with mechclust report RUN --record FOLDER"
-        )
-
-
-class TestCommand:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            *("cluster-factors", "clustering-heads", "heads-in-models", "induction-heads", "mossa", "planted-layers"),
-            *("task-clusters", "topic-structure"),
-        ],
-    )
-    def test_makes_the_same_settings_again(
-        self, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Every preset as the changes to the one before it."""
-        study, configs = get_study(name), []
-
-        def run(study: Study, config: Any, *others: Any, **options: Any) -> Analysis:
-            configs.append(config)
-            return Analysis()
-
-        monkeypatch.setattr("mechclust.cli_commands.run.run_study", run)
-        names = list(study.presets)
-        for one, other in zip(names, [*names[1:], names[0]], strict=True):
-            alone, wanted = replace(study, presets={one: study.preset(one)}), study.preset(other)
-            monkeypatch.setattr("mechclust.cli_commands.run.get_study", lambda name, found=alone: found)
-            command = command_of(alone, settings_to_json(wanted))
-            assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
-            assert configs[-1] == wanted, command
-
-    def test_of_a_preset_names_it_alone(self) -> None:
-        for study in list_studies():
-            for name, config in study.presets.items():
-                assert command_of(study, settings_to_json(config)) == f"mechclust run {study.name} --preset {name}"
-
-    def test_starts_from_the_nearest_preset(self, toy: Study) -> None:
-        config = configure(toy.preset("slow"), seeds=(3, 4), name="a b", plot_all=False)
-        assert command_of(toy, settings_to_json(config)) == (
-            "mechclust run toy --preset slow --seeds 3 4 --name 'a b' --no-plot-all"
         )

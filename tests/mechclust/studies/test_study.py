@@ -9,6 +9,7 @@ import re
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pytest
@@ -69,7 +70,6 @@ class TestSmoke:
         assert not re.findall(r"""(?:src|href)\s*=\s*["']?\s*(?:https?:)?//""", page)
         assert "url(http" not in page
         assert "this size of the study cannot test it" in page
-        assert "Attention of run private-seed0" in page
         for finding in findings_in_tables(smoke_run[0].findings):
             assert f"<b>{finding.id}</b>" in page
 
@@ -157,6 +157,11 @@ class TestExchanged:
         shutil.rmtree(copy / "figures")
         with pytest.raises(InputError, match="is not finished; start the study again"):
             report_run(STUDY, SMOKE, copy)
+
+
+class NumberedJob(NamedTuple):
+    number: int
+    stage: int
 
 
 @dataclass(frozen=True)
@@ -350,13 +355,27 @@ def test_a_study_of_load_findings_and_panels(tmp_path):
     assert judge_run(study, SMOKE, tmp_path)[0].parts == analysis.findings[0].parts
 
 
+def test_findings_of_a_size_that_cannot_test_them_are_not_tested(tmp_path):
+    def findings(config, results):
+        part = mean_part("", [1.4, 1.5, 1.6], Bound("<", 9))
+        small = Finding(id="A1", statement="small", source="ours", parts=(part,), note="nothing to compare with")
+        return [small, replace(small, id="A2", not_tested="needs an arm")]
+
+    study = replace(STUDY, findings=findings, load=lambda config, out: None)
+    judged = judge_run(study, replace(SMOKE, test_findings=False), tmp_path)
+    assert [finding.why_not for finding in judged] == ["this size of the study cannot test it", "needs an arm"]
+    assert judged[0].measured == pytest.approx(1.5)
+    judged = judge_run(study, replace(SMOKE, test_findings=True), tmp_path)
+    assert [finding.verdict for finding in judged] == ["holds", "not tested"]
+
+
 def test_a_study_of_another_kind(tmp_path, monkeypatch):
     """Jobs make artefacts, the study reads them: nothing in the machinery knows the task-cluster study."""
     made = []
 
-    def job(config, n, out):
-        (out / f"{n}.txt").write_text(str(n * config.leaf.rate))
-        made.append(n)
+    def job(config, job, out):
+        (out / f"{job.number}.txt").write_text(str(job.number * config.leaf.rate))
+        made.append(job.number)
 
     study = Study(
         name="toy",
@@ -364,14 +383,13 @@ def test_a_study_of_another_kind(tmp_path, monkeypatch):
         source="nowhere",
         presets={"only": Tree()},
         trainings=no_trainings,
-        jobs=lambda c: [3, 1, 2],
+        jobs=lambda c: [NumberedJob(3, stage=1), NumberedJob(1, stage=0), NumberedJob(2, stage=0)],
         run_job=job,
         trained_models=STUDY.trained_models,
         load=lambda config, out: (out / "2.txt").read_text(),
         findings=lambda config, text: [],
         panels=lambda config, text: [],
         notes=lambda config, text: [text],
-        stage=lambda n: n // 3,  # 3 comes after 1 and 2
     )
     monkeypatch.setattr("mechclust.studies.registry.get_study", lambda name: study)
     analysis = run_study(study, study.preset("only"), tmp_path / "run", workers=1)

@@ -58,7 +58,7 @@ def beyond_findings(config: TopicStructureConfig, runs: BeyondRuns) -> list[Find
         *_less_topical(config, runs),
         _still_topical(config, runs),
     ]
-    if config.test_findings and config.beyond.steps >= _LEAST_STEPS:
+    if config.beyond.steps >= _LEAST_STEPS:
         return findings
     return untested_findings(findings)
 

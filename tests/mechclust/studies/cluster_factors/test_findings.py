@@ -1,4 +1,4 @@
-"""The findings on measurements made by hand: values, and where they hold, fail, or hold on their control too."""
+"""The findings on measurements made by hand: values, and where they hold or fail."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class Run:
 
     steps: np.ndarray
     ari: dict[str, np.ndarray]
-    ami: dict[str, np.ndarray]
     null: dict[str, np.ndarray]
     linear: np.ndarray
     accuracy: np.ndarray
@@ -75,7 +74,6 @@ def stacked(of_arm: list[Run]) -> ArmResults:
     return ArmResults(
         steps=STEPS,
         ari=curves("ari"),
-        ami=curves("ami"),
         null=curves("null"),
         linear=np.stack([run.linear for run in of_arm]),
         accuracy=np.stack([run.accuracy for run in of_arm]),
@@ -96,10 +94,11 @@ def random_run(arm: str, seed: int) -> Run:
     draw = np.random.default_rng([seed, list(ARMS).index(arm)])
     curves = curves_of(arm)
     shape = (len(STEPS), len(LAYERS))
+    ari = {name: draw.random(shape) for name in curves}
+    draw.random((len(curves), *shape))  # the recorded conclusions are of the draws after these
     return Run(
         steps=STEPS,
-        ari={name: draw.random(shape) for name in curves},
-        ami={name: draw.random(shape) for name in curves},
+        ari=ari,
         null={name: np.sort(0.2 * draw.random((*shape, 2))) for name in curves},
         linear=draw.random(shape),
         accuracy=draw.random(len(STEPS)),
@@ -142,7 +141,6 @@ def ideal_run(arm: str, seed: int) -> Run:
     return Run(
         steps=STEPS,
         ari=ari,
-        ami=ari,
         null={name: np.broadcast_to([0.02, 0.05], (*x.shape, 2)) for name, x in ari.items()},
         linear=curve(0.2, 0.97) + draw.uniform(0, 0.01, (len(STEPS), len(LAYERS))),
         accuracy=np.linspace(0, 0.99 - 0.005 * draw.random(), len(STEPS)),
@@ -177,36 +175,6 @@ def edited(**curves: float | np.ndarray) -> Change:
         return replace(run, ari=ari)
 
     return change
-
-
-def untrained_as_trained(run: Run) -> Run:
-    """Give step 0 what the end has."""
-    ari = {name: np.concatenate([x[-1:], x[1:]]) for name, x in run.ari.items()}
-    return replace(run, ari=ari, linear=np.concatenate([run.linear[-1:], run.linear[1:]]))
-
-
-def with_bag(run: Run) -> Run:
-    """Give the last token of the instruction the clusters of the bag of symbols."""
-    return replace(run, ari={**run.ari, "instruction task": run.ari["mean task"]})
-
-
-def with_effects(effect: float, kind: str) -> Change:
-    """Set what one kind of direction does at x."""
-
-    def change(run: Run) -> Run:
-        became = run.became.copy()
-        became[POSITIONS.index("input"), KINDS.index(kind), 4:] = effect
-        return replace(run, became=became)
-
-    return change
-
-
-def moving_up(run: Run) -> Run:
-    """Let task clusters move up from the early step on, as in networks with private outputs."""
-    task = run.ari["x task"].copy()
-    task[EARLY, 1:3] = task[-1, 1:3] + 0.2
-    task[EARLY, 5:] = task[-1, 5:] - 0.2
-    return replace(run, ari={**run.ari, "x task": task})
 
 
 @pytest.fixture(scope="module")
@@ -314,52 +282,10 @@ def test_every_finding_holds_on_ideal_runs_and_no_control_does(ideal: Runs) -> N
     assert {finding.id for finding in findings if finding.shown == "headline"} == {"T9", "T11", "T13"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "broken"),
-    [
-        ({TWO: edited(x_task=0.2)}, {"T15"}),
-        ({SHARED: edited(x_output=0.05)}, {"T9", "T12"}),
-        ({SHARED: edited(instruction_task=0.2)}, {"T13"}),
-        ({overlap_arm(0.4): edited(instruction_task=0.2)}, {"T13"}),
-        ({SHARED_Y: edited(x_output=0.05)}, {"T21"}),
-        ({SHARED_Y: edited(instruction_task=0.7)}, {"T21"}),
-        ({PRIVATE_WIDE: edited(instruction_task=0.3)}, {"T22"}),
-        ({SHARED_WIDE: edited(x_task=0.95)}, {"T22"}),
-        ({SHARED: lambda run: replace(run, linear=run.linear / 2)}, {"T20"}),
-        ({SHARED: edited(**{"x_output|task": 0.1})}, {"T24"}),
-        ({PRIVATE: with_effects(0.0, "task")}, {"T17", "T19"}),
-        ({PRIVATE: with_effects(0.8, "random")}, {"T17"}),
-        ({SHARED: with_effects(0.4, "task")}, {"T18"}),
-        ({PRIVATE: with_bag}, set()),
-        ({PRIVATE: lambda run: replace(run, ari={**run.ari, "mean task": run.ari["x input"]})}, {"T23"}),
-        ({arm: edited(x_task=0.4) for arm in OVERLAP_ARMS}, {"T11", "T20"}),
-        ({arm: edited(x_input=0.95) for arm in OVERLAP_ARMS}, {"T14"}),
-        ({TWO: lambda run: replace(run, accuracy=run.accuracy * 0.9)}, {"T1"}),
-    ],
-)
-def test_findings_fail_on_runs_that_contradict_them(changes: dict[str, Change], broken: set[str]) -> None:
-    verdicts = {finding.id: finding.verdict for finding in findings_of(CONFIG, results_of(changed(changes)))}
-    assert {id for id, verdict in verdicts.items() if verdict not in ("holds", "not specific")} == broken
-
-
-@pytest.mark.parametrize(
-    ("changes", "not_specific"),
-    [
-        ({PRIVATE: edited(x_output=0.95)}, {"T9"}),
-        ({SHARED: moving_up}, {"T15", "T16"}),
-        ({SHARED: with_effects(0.8, "task")}, {"T17"}),
-        ({PRIVATE: with_effects(0.0, "task")}, {"T18"}),
-        ({PRIVATE: with_effects(0.5, "halves")}, {"T19"}),
-        ({SHARED: edited(instruction_task=0.2)}, {"T21"}),
-        ({PRIVATE: with_bag}, {"T23"}),
-        (dict.fromkeys(ARMS, untrained_as_trained), {"T11", "T12", "T13", "T14", "T20", "T22", "T24"}),
-    ],
-)
-def test_findings_that_hold_on_their_control_are_not_specific(
-    changes: dict[str, Change], not_specific: set[str]
-) -> None:
-    verdicts = {finding.id: finding.verdict for finding in findings_of(CONFIG, results_of(changed(changes)))}
-    assert {id for id, verdict in verdicts.items() if verdict == "not specific"} == not_specific
+def test_findings_fail_on_runs_that_contradict_them() -> None:
+    found = changed({SHARED: edited(x_output=0.05)})
+    verdicts = {finding.id: finding.verdict for finding in findings_of(CONFIG, results_of(found))}
+    assert {id for id, verdict in verdicts.items() if verdict != "holds"} == {"T9", "T12"}
 
 
 def test_one_overlap_that_is_undecided_leaves_the_finding_undecided() -> None:
@@ -369,13 +295,7 @@ def test_one_overlap_that_is_undecided_leaves_the_finding_undecided() -> None:
     assert verdicts["T12"] == "undecided"
 
 
-def test_the_earlier_run_is_in_the_history(ideal: Runs) -> None:
-    findings = {finding.id: finding for finding in findings_of(CONFIG, results_of(ideal))}
-    assert {id for id, finding in findings.items() if finding.history} == {"T1", "T5", "T8", "T9"}
-    assert findings["T9"].history[0].changed == "five outputs shared by all tasks"
-
-
-def test_a_missing_arm_and_a_small_size_are_not_tested(ideal: Runs) -> None:
+def test_findings_about_a_missing_arm_are_not_tested(ideal: Runs) -> None:
     few = {arm: ideal[arm] for arm in (PRIVATE, SHARED)}
     findings = {
         finding.id: finding for finding in findings_of(replace(CONFIG, arms=(PRIVATE, SHARED)), results_of(few))
@@ -385,8 +305,6 @@ def test_a_missing_arm_and_a_small_size_are_not_tested(ideal: Runs) -> None:
     assert findings["T15"].why_not == "needs the arm 'outputs-2'"
     assert findings["T11"].why_not == "needs the arm 'overlap-0.2'"
     assert "| T15 |" in findings_markdown_table(list(findings.values()))
-    small = findings_of(replace(CONFIG, test_findings=False), results_of(ideal))
-    assert {finding.verdict for finding in small} == {"not tested"}
 
 
 # ---- phases and tables ----
@@ -398,7 +316,6 @@ def phase_of(task: list[float], output: list[float]) -> str:
     arm = ArmResults(
         steps=STEPS[:1],
         ari=index,
-        ami=index,
         null={curve: np.stack([values, values], axis=-1) for curve, values in index.items()},
         linear=index["x task"],
         accuracy=index["x task"][:, 0],
@@ -439,11 +356,11 @@ class TestPhases:
 
 def test_the_table_has_means_with_their_intervals() -> None:
     found = runs(random_run)
-    table = table_of(results_of(found), "ami").set_index("arm")
+    table = table_of(results_of(found)).set_index("arm")
     assert list(table.columns) == [*CURVES, "x task, linear (accuracy)"]
     assert table.loc[PRIVATE, "x task|output"] == "–"
     for arm in (PRIVATE, SHARED):
-        values = [run.ami["x output"][-1, -1] for run in found[arm]]
+        values = [run.ari["x output"][-1, -1] for run in found[arm]]
         low, high = mean_interval(values)
         assert table.loc[arm, "x output"] == f"{np.mean(values):.2f} ({low:z.2f} to {high:z.2f})"
         linear = np.mean([run.linear[-1, -1] for run in found[arm]])

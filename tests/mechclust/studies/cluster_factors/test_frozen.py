@@ -40,10 +40,8 @@ def first_seed(arm: ArmResults) -> ArmResults:
 
     ari = {name: cut(curve) for name, curve in arm.ari.items()}
     ari["x task"][:, :, 0] = np.nan
-    curves = {name: {curve: cut(of) for curve, of in getattr(arm, name).items()} for name in ("ami", "null")}
-    return ArmResults(
-        arm.steps, ari, curves["ami"], curves["null"], cut(arm.linear), cut(arm.accuracy), cut(arm.became)
-    )
+    null = {name: cut(curve) for name, curve in arm.null.items()}
+    return ArmResults(arm.steps, ari, null, cut(arm.linear), cut(arm.accuracy), cut(arm.became))
 
 
 def of_random_runs() -> dict[str, Any]:

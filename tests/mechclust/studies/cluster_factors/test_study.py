@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from mechclust.studies.cluster_factors.config import (
     task_of,
     training_of,
 )
-from mechclust.studies.cluster_factors.measurements import probes_of, result_files
+from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.results import load
 from mechclust.studies.cluster_factors.run import _without_answer, build_network
 from mechclust.studies.cluster_factors.study import STUDY
@@ -93,7 +94,11 @@ class TestRun:
         analysis, out = smoke
         for job in jobs(SMOKE):
             held = {path.name for path in (out / "results" / job.name).glob("*.safetensors")}
-            assert held == {path.name for path in result_files(SMOKE, job, out)}
+            expected = {f"step-{step:06d}.validation_subset.accuracy" for step in SMOKE.training.checkpoint_steps}
+            for step, name in product(measured_steps(SMOKE), probes_of(SMOKE, job.arm)):
+                expected.add(f"step-{step:06d}.validation_subset.{name}")
+            expected |= {"swap"}
+            assert held == {f"{name}.safetensors" for name in expected}
         assert [finding.id for finding in analysis.findings] == IDS
         assert {finding.verdict for finding in analysis.findings} == {"not tested"}
         assert [finding.parts for finding in load_findings(out / "findings.json")] == [

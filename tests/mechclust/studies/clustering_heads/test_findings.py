@@ -356,16 +356,3 @@ class TestAll:
             "page": ["H1", "H2", "H5", "H5b", "H7"],
         }
         assert len(found) == 17
-
-    def test_predictions_and_earlier_runs_are_kept(self):
-        found = findings(network(), weak())
-        assert found["H2"].note.startswith("predicted: undecided; ")
-        (earlier,) = found["H2"].history
-        assert (earlier.run, earlier.seeds, earlier.verdict) == ("paper, 2026-11-21, seeds 200 to 299", 25, "undecided")
-        assert found["H8"].history == ()
-
-    def test_a_size_that_tests_nothing_says_so(self):
-        found = findings(network(), network(), weak(), config=replace(CONFIG, test_findings=False))
-        assert {finding.verdict for finding in found.values()} == {"not tested"}
-        assert found["H1"].why_not == "this size of the study cannot test it"
-        assert found["H6"].why_not == "no network continued from a solved one"

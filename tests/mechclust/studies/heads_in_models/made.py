@@ -10,7 +10,7 @@ import torch
 from mechclust.studies import get_study
 from mechclust.studies.heads_in_models import HeadsInModelsConfig
 from mechclust.studies.heads_in_models.config import PROMPTS, arms, labels_of, subjects_of
-from mechclust.studies.heads_in_models.discovery import FOLLOWING, control_heads, largest_heads
+from mechclust.studies.heads_in_models.discovery import control_heads, largest_heads
 from mechclust.studies.heads_in_models.heads import Heads
 from mechclust.studies.heads_in_models.results import Results
 from mechclust.studies.heads_in_models.together import DONORS
@@ -19,6 +19,7 @@ from probes import ProbeResult
 
 PAPER: HeadsInModelsConfig = replace(get_study("heads-in-models").preset("paper"), model="a-model")
 CONFIG = replace(PAPER, seeds=(5, 6, 7), word_seeds=(1, 2), together=(1, 2), n_tested=3)
+IN_EARLIER_RECORDS = "alike for the thing asked"  # a set of heads
 N_LAYERS = 3
 N_HEADS = 4
 
@@ -52,7 +53,7 @@ def made_heads(arm: str, seed: int, subject: int = 0) -> Heads:
 
 
 def made_discovery(draw: np.random.Generator) -> ProbeResult:
-    sets = [largest_heads(1), control_heads(1), largest_heads(2), control_heads(2), FOLLOWING]
+    sets = [largest_heads(1), control_heads(1), largest_heads(2), control_heads(2), IN_EARLIER_RECORDS]
     per_set = ("changed", "within_ratio", "within_ratio_gaussian")
     values = {name: torch.from_numpy(draw.random(len(sets))) for name in per_set}
     values["agreement"] = torch.from_numpy(draw.random((len(sets), 2)))

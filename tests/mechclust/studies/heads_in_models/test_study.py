@@ -20,7 +20,7 @@ from mechclust.studies.heads_in_models.config import (
     labels_of,
     subjects_of,
 )
-from mechclust.studies.heads_in_models.discovery import FOLLOWING, control_heads, largest_heads
+from mechclust.studies.heads_in_models.discovery import control_heads, largest_heads
 from mechclust.studies.heads_in_models.results import by_subject, data_of, load_job, measure_key
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
@@ -102,10 +102,10 @@ def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, t
     first = found["pretrained-first"]
     assert np.isfinite(first.selectivity("asked")).sum() == config.n_tested
     assert not np.array_equal(first.values["effect"], found["random-first"].values["effect"])
-    sets = [*(name(n) for n in config.together for name in (largest_heads, control_heads)), FOLLOWING]
+    sets = [*(name(n) for n in config.together for name in (largest_heads, control_heads))]
     assert first.discovery.coords["set"] == sets
-    assert first.discovery["agreement"].shape == (5, 2)
-    assert first.discovery["agreement"][:4].isfinite().all()
+    assert first.discovery["agreement"].shape == (4, 2)
+    assert first.discovery["agreement"].isfinite().all()
     assert first.discovery.metadata["heads"]["largest effect, 2"] != first.discovery.metadata["heads"]["other heads, 2"]
     assert set(first.changed) == {RELEVANT, RANDOM_HEADS, IRRELEVANT}
     data = data_of(config, {job: found})

@@ -89,11 +89,6 @@ def test_a_first_layer_as_robust_as_the_last_makes_its_finding_not_specific() ->
     assert judged(lambda run: replace(run, alone=run.alone / 10))["O5"].verdict == "not specific"
 
 
-def test_a_size_that_cannot_test_says_so() -> None:
-    findings = judged(config=replace(CONFIG, test_findings=False))
-    assert {finding.verdict for finding in findings.values()} == {"not tested"}
-
-
 def test_half_way_of_a_curve_that_falls_and_of_a_flat_one() -> None:
     assert half_step(STEPS, 4 - 2 * step_at(60)) == pytest.approx(60)
     assert np.isnan(half_step(STEPS, np.ones(len(STEPS))))

@@ -1,4 +1,4 @@
-"""The findings of the study: their values by hand, that they hold, fail and are not specific on curves made for it."""
+"""The findings of the study: their values by hand, and that they hold or fail on curves made for it."""
 
 from __future__ import annotations
 
@@ -155,64 +155,9 @@ def test_hold_where_everything_agrees():
     assert str(measured().groups) == "shared 1-2, transition 3-4, refinement 5-8"
 
 
-@pytest.mark.parametrize(
-    ("changes", "broken"),
-    [
-        ({"identity": 1e-8}, {"C1"}),
-        ({"pre_spread": [0.33, 0.32, 0.31, 0.3, 0.2, 0.2, 0.2, 0.2]}, {"C3"}),
-        ({"tuned": [0.99, 0.94, 0.98, 0.97, 0.96, 0.95, 0.94, 0.69]}, {"C4"}),
-        ({"tuned": [0.99, 0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.9]}, {"C5"}),
-        ({"tuned_spread": [0.02, 0.1, 0.06, 0.05, 0.03, 0.04, 0.06, 0.06]}, {"C6"}),
-        ({"encoded_gain": 0.05}, {"C7"}),
-        ({"dims": ([10, 10, 30, 30, 30, 30, 30, 30], [10, 10, 12, 20, 20, 20, 20, 20])}, {"C8"}),
-        ({"unseen_tuned": [0.99, 0.94, 0.99, 0.98, 0.85, 0.8, 0.75, 0.7]}, {"C9"}),
-        ({"bias": 0.021}, {"C10"}),
-        ({"purer": -0.01}, {"C11"}),
-        ({"dims": ([10, 10, 12, 12, 12, 12, 12, 12], [10, 10, 12, 20, 20, 30, 30, 30])}, {"C12"}),
-        ({"unseen_tuned": [0.99, 0.94, 0.9, 0.85, 0.7, 0.6, 0.5, 0.4]}, {"C18"}),
-        ({"unseen_tuned_spread": [0.02, 0.1, 0.15, 0.2, 0.03, 0.04, 0.05, 0.05]}, {"C19"}),
-        ({"dims": ([10, 10, 12, 12, 12, 12, 12, 12], [10, 10, 12, 20, 20, 20, 20, 30])}, {"C12", "C20"}),
-    ],
-    ids=lambda value: str(sorted(value)),  # a set has another order in every process
-)
-def test_fail_one_by_one(changes, broken):
-    assert {id for id, verdict in verdicts(**changes).items() if verdict == "does not hold"} == broken
-
-
-def test_second_parts_can_fail_too():
-    small_fall = verdicts(pre=[1.0, 0.99, 0.98, 0.97, 0.96, 0.95, 0.94, 0.93])
-    up_and_down = verdicts(pre=[0.5, 0.6, 0.7, 0.6, 0.5, 0.6, 0.7, 0.6])
-    one_layer_below = verdicts(tuned=[0.99, 0.94, 0.98, 0.97, 0.96, 0.69, 0.94, 0.9])
-    assert [small_fall["C2"], up_and_down["C2"], one_layer_below["C4"]] == 3 * ["does not hold"]
-    assert verdicts(tuned=[0.99, 0.94, 0.98, 0.97, 0.85, 0.8, 0.75, 0.71])["C14"] == "does not hold"
-
-
-@pytest.mark.parametrize(
-    ("id", "changes"),
-    [
-        ("C2", {"tuned": [1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5]}),  # tuned falls as the base does
-        ("C3", {"tuned_spread": [0.01, 0.05, 0.1, 0.2, 0.3, 0.33, 0.36, 0.4]}),
-        ("C4", {"pre": [1.0, 0.98, 0.95, 0.9, 0.5, 0.4, 0.3, 0.2]}),  # encoded tasks gain too
-        ("C5", {"tuned": [0.9, 0.88, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4]}),  # tuned is farther at every layer
-        ("C8", {"dims": ([10, 10, 12, 12, 12, 12, 12, 12], [20, 20, 24, 30, 30, 30, 30, 30])}),
-        ("C11", {"purer": 0.3}),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_holds_for_its_control_too_is_not_specific(id, changes):
-    assert verdicts(**changes)[id] == "not specific"
-
-
-def test_c7_is_not_specific_if_other_operations_differ_as_much():
-    """Without any gain for classify and type, which the control calls encoded, they look as the encoded ones do."""
-    seeds = []
-    for draw in range(SEEDS):
-        m = measured(draw)
-        tuned = m.cka["tuned"].copy()
-        others = np.isin(m.cluster, [3, 4])  # type and classify
-        tuned[others | ENCODED] = m.cka["base"][others | ENCODED]
-        seeds.append(replace(m, cka={**m.cka, "tuned": tuned}))
-    assert by_id(seeds)["C7"].verdict == "not specific"
+def test_fail_where_a_number_contradicts():
+    found = verdicts(purer=-0.01)
+    assert {id for id, verdict in found.items() if verdict != "holds"} == {"C11"}
 
 
 # ---- not tested ----
@@ -240,10 +185,6 @@ def test_few_layers_or_prompts():
     assert found["C5"].why_not.startswith("6 layers; expected at least 8")
     few = judged(replace(PAPER, suite=replace(PAPER.suite, n_eval=639)))["C10"]
     assert few.why_not == "639 prompts for 64 dimensions; expected 10 per dimension"
-
-
-def test_smoke_tests_nothing():
-    assert {c.verdict for c in judged(replace(PAPER, test_findings=False)).values()} == {"not tested"}
 
 
 def test_c12_is_about_seeds_with_a_transition():

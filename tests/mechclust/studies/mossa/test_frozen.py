@@ -1,4 +1,4 @@
-"""What the study concludes from seeds made by hand, of tuning and of the method's origin."""
+"""What the study concludes from seeds made by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from mechclust.studies.mossa.report import Results
 from mechclust.studies.mossa.results import SeedResults
 from probes import ProbeResult
 from tests.frozen import check_frozen
-from tests.mechclust.studies.mossa import test_origin as origin
 from tests.mechclust.studies.mossa.made import LAYERS, SEEN, measured
 from tests.mechclust.studies.mossa.test_findings import noisy
 
@@ -79,19 +78,10 @@ def of_one_seed() -> dict[str, Any]:
     return {"notes": list(STUDY.notes(config, Results([run], {})))} | {panel.name: panel.figure for panel in panels}
 
 
-def of_origin() -> dict[str, Any]:
-    runs = []
-    for seed in range(3):
-        run = origin.measured(seed, own=0.1 + 0.01 * seed)
-        runs.append(replace(run, notes=(f"{seed} values are undefined",)))
-    return concluded(replace(origin.PRESET, seeds=(40, 41, 42)), runs)
-
-
 CASES = {
     "mossa": of_unlike_seeds,
     "mossa at random": of_random_seeds,
     "mossa of one seed": of_one_seed,
-    "mossa origin": of_origin,
 }
 
 

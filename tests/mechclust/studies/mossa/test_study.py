@@ -39,7 +39,7 @@ def smoke(tmp_path_factory):
 
 class TestJobs:
     def test_train_before_they_measure(self):
-        kinds = {stage: {j.kind for j in jobs(PAPER) if STUDY.stage(j) == stage} for stage in (0, 1, 2)}
+        kinds = {stage: {j.kind for j in jobs(PAPER) if j.stage == stage} for stage in (0, 1, 2)}
         assert kinds == {0: {"base"}, 1: {"tuned", "control"}, 2: {"measure", "describe"}}
 
     def test_are_one_base_one_tuned_and_a_control_a_skill_the_seen_ones_twice(self):
@@ -235,7 +235,7 @@ def test_refusals(fields, message):
 
 
 def test_presets_fit_the_specification():
-    assert list(STUDY.presets) == ["smoke", "quick", "paper", "lora", "layer-decay", "equal-steps", "origin"]
+    assert list(STUDY.presets) == ["smoke", "quick", "paper", "lora", "layer-decay", "equal-steps"]
     assert len(PAPER.seeds) == 12
     assert (PAPER.n_layers, PAPER.d_model, PAPER.n_heads) == (8, 64, 4)
     assert PAPER.pretraining == TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)

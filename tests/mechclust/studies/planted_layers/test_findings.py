@@ -32,7 +32,7 @@ from mechclust.studies.planted_layers.results import (
 PAPER = get_study("planted-layers").preset("paper")
 L = 8
 SEEDS = 20  # with fewer, a share that is 1 in all of them may be below .8
-RESIDUAL, CONTRIBUTION, SAME = (ROW_VIEWS.index(view) for view in ("residual", "contribution", "same input"))
+RESIDUAL = ROW_VIEWS.index("residual")
 FEW, BIASED = PROMPTS.index("few"), MEASURES.index("CKA")
 LAYERS = np.arange(1, L + 1)
 RISING = 0.001 * LAYERS
@@ -43,7 +43,7 @@ def from_to(first, last):
     return RISING + ((first <= LAYERS) & (last >= LAYERS))
 
 
-def planted(seed, span, *, stays, contribution_ends, biased):
+def planted(seed, span, *, stays):
     """Return the curves of a pair with planted layers; two of the seeds begin a layer late, one ends a layer late."""
     first = span[0] + (seed < 2)
     last = min(L, span[1] + (seed == 3))
@@ -51,50 +51,40 @@ def planted(seed, span, *, stays, contribution_ends, biased):
     curve[:] = from_to(first, last)
     if stays:
         curve[:, RESIDUAL] = from_to(first, L)
-    if not contribution_ends:
-        curve[:, CONTRIBUTION] = from_to(first, L)
-    curve[FEW, RESIDUAL, BIASED] *= biased
+    curve[FEW, RESIDUAL, BIASED] = 0
     return curve
 
 
-def measured(
-    seed, config=PAPER, *, stays=True, contribution_ends=True, biased=0.0, rates_from=6, others=None, rounded=0.25
-):
+def measured(seed, config=PAPER, *, stays=True, others=None):
     """Return a seed on which every finding holds.
 
     Args:
         seed: of the run; seeds differ.
         config: of the run.
         stays: whether the residual stream stays changed above the planted layers.
-        contribution_ends: whether contributions change in the planted layers only.
-        biased: factor on biased CKA with few prompts.
-        rates_from: the first layer that is called with falling rates.
         others: by column, a curve by layer.
-        rounded: the change by rounding at layer 2.
     """
     curves = {}
     restored = {}
     pairs = [pair for pair in pairs_of(config, L) if pair.column not in NULLS]
     flat = {
         ALL: from_to(2 if seed < 5 else 1, L),
-        RATES: from_to(1 if seed == 4 else rates_from, L),
+        RATES: from_to(1 if seed == 4 else 6, L),
         TWICE_STEPS: from_to(3, 3) if seed < 10 else RISING,
-        ROUNDED: np.where(LAYERS == 2, rounded, 0.0),
+        ROUNDED: np.where(LAYERS == 2, 0.25, 0.0),
         ORDER: RISING,
         **(others or {}),
     }
     for pair in pairs:
         if pair.truth not in (None, (1, L)):
-            curves[pair.name] = planted(
-                seed, pair.truth, stays=stays, contribution_ends=contribution_ends, biased=biased
-            )
+            curves[pair.name] = planted(seed, pair.truth, stays=stays)
         else:
             shape = (len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L)
             curves[pair.name] = np.broadcast_to(flat.get(pair.column, 0.0 * LAYERS), shape)
         if pair.truth is not None:
             restored[pair.name] = (pair.truth[0] <= LAYERS).astype(float)
     bars = np.full((len(PROMPTS), len(ROW_VIEWS), len(MEASURES), L), 0.5)
-    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, {}, n=640)
+    return SeedResults(tuple(pairs), curves, dict.fromkeys(NULLS, bars), restored, n=640)
 
 
 def judged(config=PAPER, **changes):
@@ -150,43 +140,9 @@ def test_what_blocks_add_separates_better_than_a_stream_that_stays_changed(ideal
     assert set(ideal["P5"].control.parts[0].values) == {0.0}
 
 
-@pytest.mark.parametrize(
-    ("changes", "broken"),
-    [
-        ({"stays": False}, {"P2", "P5"}),
-        ({"contribution_ends": False}, {"P4", "P5"}),
-        ({"rates_from": 1}, {"P7"}),
-        ({"biased": 1.0}, {"P3"}),
-        ({"others": {TWICE_STEPS: from_to(1, L)}}, {"P8"}),
-        ({"others": {ALL: from_to(5, L)}}, {"P7", "P10"}),
-        ({"rounded": 0.51}, {"P9"}),
-    ],
-)
-def test_do_not_hold_on_curves_that_contradict_them(changes, broken):
-    found = judged(**changes)
-    assert {id for id, finding in found.items() if finding.verdict != "holds"} == broken
-
-
-def test_a_pair_without_planted_layers_that_is_called_up_to_the_top_makes_p2_not_specific():
-    found = judged(others={ORDER: from_to(L, L)})
-    assert found["P2"].verdict == "not specific"
-    assert found["P1"].verdict == "holds"
-
-
-def test_where_no_layer_is_singled_out_and_all_are_called_shares_are_not_specific():
-    found = judged(others={ORDER: from_to(1, L), ALL: from_to(1, L)})
-    assert found["P10"].verdict == "not specific"
-    assert found["P2"].verdict == "not specific"
-    assert found["P6"].verdict == "holds"  # all layers are called, but the last is not that of the plant
-
-
-def test_few_calls_with_twice_the_steps_are_not_specific_if_tuning_itself_is_hardly_called():
-    found = judged(others={ALL: RISING})
-    assert (found["P8"].verdict, found["P10"].verdict) == ("not specific", "does not hold")
-
-
-def test_in_smaller_runs_nothing_is_tested():
-    assert {finding.verdict for finding in judged(replace(PAPER, test_findings=False)).values()} == {"not tested"}
+def test_do_not_hold_on_curves_that_contradict_them():
+    found = judged(stays=False)
+    assert {id for id, finding in found.items() if finding.verdict != "holds"} == {"P2", "P5"}
 
 
 def test_a_given_model_is_not_tuned_and_what_holds_by_construction_is_not_tested():

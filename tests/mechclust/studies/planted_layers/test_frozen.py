@@ -29,11 +29,8 @@ def shaken_pairs(seed: int, config: PlantedConfig) -> SeedResults:
     curves = {name: curve + draw.normal(0, 0.3, curve.shape) for name, curve in found.curves.items()}
     thresholds = {null: draw.uniform(0.3, 0.7, found.thresholds[null].shape) for null in NULLS}
     restored = {name: curve * draw.uniform(0.5, 1, curve.shape) for name, curve in found.restored.items()}
-    losses = {name: (1 + draw.random(), draw.random()) for name in found.curves}
     notes = (f"seed {seed}: 2 values are undefined",)
-    return replace(
-        found, curves=curves, thresholds=thresholds, restored=restored, losses=losses, n=640 - seed, notes=notes
-    )
+    return replace(found, curves=curves, thresholds=thresholds, restored=restored, n=640 - seed, notes=notes)
 
 
 def shaken_trios(seed: int) -> SeedReadings:

@@ -1,4 +1,4 @@
-"""The findings on curves made by hand: values, and where they hold, fail, or hold on their control too."""
+"""The findings on curves made by hand: values, and where they hold or fail."""
 
 from __future__ import annotations
 
@@ -111,24 +111,13 @@ def with_accuracy(value: float) -> Change:
     return change
 
 
-def with_output_ari(value: float, step: int = -1) -> Change:
+def with_output_ari(value: float) -> Change:
     def change(run: RunResults) -> RunResults:
         output_ari = run.output_ari.copy()
-        output_ari[step] = value
+        output_ari[-1] = value
         return replace(run, output_ari=output_ari)
 
     return change
-
-
-def start_as_end(run: RunResults) -> RunResults:
-    """Give the untrained network the clusters of the trained one."""
-    ari = {split: np.concatenate([curves[-1:], curves[1:]]) for split, curves in run.ari.items()}
-    output_ari = np.concatenate([run.output_ari[-1:], run.output_ari[1:]])
-    return replace(run, ari=ari, output_ari=output_ari)
-
-
-def as_private(run: RunResults) -> RunResults:
-    return replace(run, ari=ideal_run("private", 1).ari)
 
 
 # ---- values ----
@@ -212,53 +201,11 @@ def test_every_finding_holds_on_ideal_runs_and_no_control_does() -> None:
     assert {id for id, finding in findings.items() if finding.shown == "headline"} == {"T2", "T10"}
 
 
-FAILING: dict[str, tuple[str, Change]] = {
-    "T1": ("private", with_accuracy(0.94)),
-    "T2 end": ("private", edited(sEl5=0.49, sEl6=0.48, sAl4=0.1)),
-    "T2 growth": ("private", edited(s0l5=0.3, s0l6=0.3)),
-    "T3 does not rise": ("private", edited(s0l6=0.95, s1l6=0.94, s2l6=0.93, s3l6=0.92, s4l6=0.91)),
-    "T3 does not saturate": ("private", edited(s5l6=0.79)),
-    "T4 falls": ("private", edited(sEl1=0.7, sEl2=0.6, sEl3=0.5, sEl4=0.4)),
-    "T4 climbs too little": ("private", edited(sEl1=0.71, sEl2=0.72, sEl3=0.73, sEl4=0.74, sEl0=0.06)),
-    "T5 moves": ("private", edited(s3l0=0.12)),
-    "T5 is high": ("private", edited(sAl0=0.16)),
-    "T6": ("private", edited(TRAIN, sEl6=1.05)),
-    "T7": ("private", edited(s0l3=0.11)),
-    "T7 final norm": ("private", edited(s0l7=0.2)),
-    "T9": ("shared", with_output_ari(0.2)),
-    "T10 end": ("instruction", edited(sEl5=0.49, sEl6=0.48)),
-    "T10 growth": ("instruction", edited(s0l5=0.3, s0l6=0.3)),
-    "T11 end": ("five", edited(sEl5=0.49, sEl6=0.48)),
-    "T12 growth": ("expressions", edited(s0l5=0.3, s0l6=0.3)),
-}
-
-
-@pytest.mark.parametrize("name", FAILING)
-def test_findings_fail_on_curves_that_contradict_them(name: str) -> None:
-    arm, change = FAILING[name]
-    assert judged(**{arm: change})[name.split()[0]].verdict == "does not hold"
-
-
-@pytest.mark.parametrize("id", ["T1", "T9", "T10", "T11", "T12"])
-def test_and_no_other_finding_does(id: str) -> None:
-    changes = dict(FAILING[name] for name in FAILING if name.split()[0] == id)
-    assert [name for name, finding in judged(**changes).items() if finding.verdict != "holds"] == [id]
-
-
-@pytest.mark.parametrize(
-    ("changes", "not_specific"),
-    [
-        ({"shared": as_private}, {"T2", "T10", "T11", "T12"}),
-        ({"private": start_as_end}, {"T4", "T6"}),
-        ({"private": edited(sAlA=0.07)}, {"T7"}),
-        ({"shared": with_output_ari(0.5, step=0)}, {"T9"}),
-    ],
-)
-def test_findings_that_hold_on_their_control_are_not_specific(
-    changes: dict[str, Change], not_specific: set[str]
-) -> None:
-    findings = judged(**changes)
-    assert {id for id, finding in findings.items() if finding.verdict == "not specific"} == not_specific
+def test_findings_fail_on_curves_that_contradict_them() -> None:
+    findings = judged(shared=with_output_ari(0.2))
+    assert {id: finding.verdict for id, finding in findings.items() if finding.verdict != "holds"} == {
+        "T9": "does not hold"
+    }
 
 
 def test_x_must_not_name_the_task() -> None:
@@ -332,12 +279,6 @@ def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
     assert findings["T2"].verdict == "holds"
     assert (findings["T2"].control is None) == ("shared" not in arms)
     check_findings(list(findings.values()))
-
-
-def test_a_size_that_cannot_test_says_so() -> None:
-    findings = judged(replace(CONFIG, test_findings=False))
-    assert {finding.verdict for finding in findings.values()} == {"not tested"}
-    assert findings["T1"].measured == pytest.approx(0.99)
 
 
 class TestConfig:

@@ -264,15 +264,6 @@ def flat(name, value):
     return change
 
 
-def rising_loss(run):
-    return replace(run, dev=8 - run.dev)
-
-
-def falling_own_word(run):
-    own = 3 - run.own
-    return replace(run, attention=np.stack([own * run.attention[:, 1], *run.attention.T[1:]], axis=1))
-
-
 BOTH = ("E5 SGD", "E5 Adam")
 SQUARED = ("E5 SGD squared", "E5 Adam squared")
 
@@ -286,41 +277,9 @@ class TestFindings:
         assert {id for id, finding in found.items() if finding.shown == "page"} == page
         assert {finding.shown for finding in found.values()} == {"page", "table"}
 
-    @pytest.mark.parametrize(
-        ("names", "change", "failing"),
-        [
-            (("E5 Adam",), flat("rank", 3.0), {"P9"}),
-            (("E5 SGD",), flat("common", 0.2), {"P9"}),
-            (("E5 SGD",), flat("explained", 0.05), {"P10"}),
-            (("E5 Adam",), flat("contrast", 0.05), {"P10"}),
-            (("E5 Adam",), falling_own_word, {"P11"}),
-            (("E5 SGD",), rising_loss, {"P12"}),
-            (("E5 SGD squared",), flat("ratio", 1.3), set()),
-            (("E5 Adam squared",), flat("ratio", 1.3), set()),
-            (("E5 SGD overlap 2",), flat("ratio", 1.05), {"P15"}),
-            (("E5 Adam Zipf",), flat("ratio", 3.0), {"P14b"}),
-            (("E5 SGD fewer words",), flat("ratio", 1.3), {"P14"}),
-            (("E5 SGD independent topics",), flat("ratio", 1.3), {"P14c"}),
-        ],
-    )
-    def test_do_not_hold_where_an_arm_contradicts(self, names, change, failing):
-        found = judged(altered(names, change))
-        assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == failing
-
-    def test_are_not_specific_where_their_control_shows_the_same(self):
-        squared_too = RUNS | {f"{name} squared": RUNS[name] for name in BOTH}
-        overlap = ("E5 SGD overlap 5", "E5 Adam overlap 5")
-        kinds = [name for name in RUNS if len(name.split()) > 2 and "squared" not in name]
-        cases = {
-            "P9": squared_too,
-            "P10": altered(BOTH, flat("explained", 0.07), altered(BOTH, flat("contrast", 0.3))),
-            "P11": squared_too,
-            "P12": altered(SQUARED, lambda run: replace(run, dev=4 - run.steps / 1e4)),
-            "P14": altered(overlap, flat("ratio", 0.9)),
-            "P15": altered(kinds, flat("ratio", 1.21)),
-        }
-        verdicts = {id: judged(runs)[id].verdict for id, runs in cases.items()}
-        assert verdicts == dict.fromkeys(cases, "not specific")
+    def test_do_not_hold_where_an_arm_contradicts(self):
+        found = judged(altered(("E5 Adam",), flat("rank", 3.0)))
+        assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == {"P9"}
 
     def test_values_are_those_of_the_right_step_and_network(self):
         found = judged()

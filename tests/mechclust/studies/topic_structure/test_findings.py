@@ -31,16 +31,13 @@ from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.topic_structure.made_runs import (
     GAP,
     PAPER,
-    attention,
     blocks,
     constructed,
     curves,
     early_of,
-    effects,
     g_of,
     minimisers,
     noise_of,
-    way,
 )
 
 SEEDS = PAPER.seeds
@@ -48,7 +45,6 @@ RUNS = constructed()
 HEADLINES = ["P1b", "P4f", "P5"]
 PAGE = ["P1a", "P2b", "P2c", "P3b", "P4", "P5a", "P5h"]
 TABLE_ONLY = ["P4b", "P5g", "P6", "P8b"]
-EVERYTHING = [name for name in RUNS if name.startswith("E1b")]
 NEAR = [cell.arm for cell in stage_cells(PAPER) if cell.init == "near-zero"]
 DEFAULT = [cell.arm for cell in stage_cells(PAPER) if cell.init == "default"]
 
@@ -89,49 +85,9 @@ class TestFindings:
             *("P2b", "P2c", "P3b", "P5", "P5a", "P5g", "P5h"),
         }
 
-    @pytest.mark.parametrize(
-        ("names", "change", "broken"),
-        [
-            (["E1"], {"end": blocks(1.2 * GAP, 0.05)}, {"P1a"}),
-            (["E1"], {"end": blocks(0.8 * GAP, 0.05)}, {"P1a"}),
-            (["E2"], {"end": blocks(GAP, -0.01)}, {"P1b"}),
-            ([DECAYED], {"way": way(own=0.2)}, {"P2c"}),
-            (["E1b squared SGD .03"], {"effects": effects(0.2)}, {"P3b"}),
-            (["E1b cross-entropy Adam .003"], {"effects": effects(-0.2)}, {"P3b"}),
-            ([Cell("near-zero", "Adam", "cross-entropy", 0.003).arm], {"changes": curves(0.3)}, {"P4"}),
-            ([Cell("near-zero", "SGD", "squared", 30.0).arm], {"changes": curves(0.3)}, {"P4"}),
-            ([Cell("near-zero", "SGD", "cross-entropy", 3.0).arm], {"changes": curves(0.3)}, {"P4"}),
-            ([Cell("default", "SGD", "squared", 3.0).arm], {"changes": curves(0.7)}, {"P4b"}),
-            ([released_arm(2.0)], {"changes": curves(0.3)}, {"P4f"}),
-            (["E4a theory T10 tau8"], {"attention": {2000: attention([0.16, 0.16, 0.01])}}, {"P6", "P8b"}),
-            (["E4a theory T10 tau3"], {"attention": {2000: attention([0.05, 0.05, 0.01])}}, {"P6", "P8b"}),
-            (["E4a theory T20 tau8"], {"attention": {2000: attention([0.079, 0.079, 0.01])}}, {"P6"}),
-        ],
-    )
-    def test_fail_where_an_arm_contradicts(self, names, change, broken):
-        found = judged(altered(names, **change))
-        assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == broken
-
-    def test_fail_where_the_minimisers_contradict(self):
-        found = judged(optima=minimisers(PAPER, shrink=-0.1))
-        assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == {"P2b"}
-
-    def test_are_not_specific_where_their_control_shows_the_same(self):
-        """Each control is made to show what its finding states, and nothing else changes."""
-        at_once = np.repeat([0.0, 0.6, 1.0], 10)
-        cases = {
-            "P1a": altered(["E1"], start=blocks(GAP, 0.05)),
-            "P1b": altered(["E2"], start=blocks(GAP, 0.05)),
-            "P3b": altered(EVERYTHING, effects=effects(1, 1)),
-            "P4": altered(NEAR, changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once), norms={}),
-            "P4b": altered(NEAR, changes=curves(0.2)),
-            "P4f": altered(
-                list(map(released_arm, PAPER.released_rates)),
-                changes=dict.fromkeys(("W_V", "W_K", "W_Q"), at_once),
-                norms={},
-            ),
-        }
-        assert {id: judged(runs)[id].verdict for id, runs in cases.items()} == dict.fromkeys(cases, "not specific")
+    def test_fail_where_an_arm_contradicts(self):
+        found = judged(altered(["E2"], end=blocks(GAP, -0.01)))
+        assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == {"P1b"}
 
 
 class TestValues:
