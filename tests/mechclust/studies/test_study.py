@@ -429,7 +429,7 @@ class TestDefects:
             **{name: getattr(Study, name) for name in ("views", "tables", "notes", "headline")},
         )
 
-    @pytest.mark.parametrize("name", ["jobs", "load", "findings", "panels", "stage"])
+    @pytest.mark.parametrize("name", ["jobs", "load", "findings", "panels", "trainings"])
     def test_what_is_no_function_is_refused_at_import(self, study, name):
         with pytest.raises(InputError, match=rf"^{name} of study 'task-clusters' is None; give a function$"):
             replace(study, **{name: None})
