@@ -193,8 +193,8 @@ class TaskClusterARI(LabelledRows):
                     notes += self._clustering_notes(label, assigned)
                     if space.distinct < k:
                         notes.append(
-                            f"{site} has {space.distinct} distinct states for {k} clusters of {label.name!r}: each "
-                            "state is a cluster of its own"
+                            f"{site}: {space.distinct} distinct states for {k} clusters of {label.name!r}, so that "
+                            "each is a cluster of its own"
                         )
         metadata: dict[str, object] = {"n": len(index), "n_clusters": self._clusters_by_label(labels)}
         metadata["reduce"] = self.reduce

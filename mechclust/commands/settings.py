@@ -164,15 +164,17 @@ class ModelSettings(EngineSettings):
         """
         return resolve_model(model, self.adapter)
 
-    def forward_speed(self, width: int) -> float | None:
+    def forward_speed(self, width: int, dtype: torch.dtype | None = None) -> float | None:
         """Return the multiplications and additions per second of the model's device in products of this width.
+
+        They are computed in ``dtype``, by default the model's.
 
         ``None`` if the device is on another machine, or not alone, or the weights are quantised.
         """
         reachable = self.device == "cpu" or self.engine == "local"
         if not reachable or self.quantize is not None or self.device_map is not None:
             return None
-        return matmul_speed(self.device, getattr(torch, self.dtype), width, min(512, self.tokens_per_batch))
+        return matmul_speed(self.device, dtype or getattr(torch, self.dtype), width, min(512, self.tokens_per_batch))
 
     def load(self, model: ResolvedModel, what: str, *, measures_attention: bool = False, **options: Any) -> Any:
         """Load a model with a tokenizer to read ``what``.

@@ -38,7 +38,7 @@ def weights_digest(model: Any) -> str:
 def has_random_weights(model: Any) -> bool:
     """Return whether every bias and normalisation weight holds a single number, as before the first step.
 
-    Models without such weights count as trained.
+    ``False`` also if it cannot be known: without such weights, or if they are drawn at random.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)

@@ -65,8 +65,8 @@ class Snapshots:
         end = _first_lost_step(self._files)
         if end < n_steps:
             raise InputError(
-                f"{str(self.folder)!r} lacks the snapshots from step {end} (of {n_steps} steps); train it again with "
-                "the same settings to make them"
+                f"{str(self.folder)!r} lacks the snapshots that begin at step {end} (of {n_steps} steps), and maybe "
+                "later ones; train it again with the same settings to make them"
             )
 
     @cached_property

@@ -454,22 +454,6 @@ def _like(first: Shaped[Array, "..."] | None, value: Any) -> Any:
     return value
 
 
-def paired_arrays(x: Any, y: Any) -> tuple[Float[Tensor, "row dim_x"], Float[Tensor, "row dim_y"]]:
-    """Return two float64 matrices of paired rows, on the first one's device.
-
-    Args:
-        x: rows.
-        y: rows, in the order of ``x``.
-
-    Raises:
-        InputError: for other shapes, no rows, or rows that are not finite.
-    """
-    arguments = [_Argument("x", _ArrayType(("row", "dx"))), _Argument("y", _ArrayType(("row", "dy")))]
-    tensors = _checked_arguments(arguments, {"x": x, "y": y})
-    x = in_float64(tensors["x"])
-    return x, in_float64(tensors["y"]).to(x.device)
-
-
 def row_matrix(rows: Any, name: str) -> Matrix:
     """Return ``rows`` as a float64 matrix of at least one finite row.
 

@@ -109,7 +109,7 @@ def test_fewer_distinct_states_than_clusters_is_said_once_without_warnings(fake_
     expected = reference(batch.labels["task"], torch.arange(N) % 2)
     assert float(result["ari"][0, 0]) == pytest.approx(expected, abs=1e-12)
     assert result.notes == [
-        "hook_embed has 2 distinct states for 3 clusters of 'task': each state is a cluster of its own"
+        "hook_embed: 2 distinct states for 3 clusters of 'task', so that each is a cluster of its own"
     ]
 
 

@@ -50,7 +50,7 @@ _ATTEMPTS: dict[str, Callable[[CheckedModel], CheckFields] | None] = {
     "padding": check_padding,
     "no trace": no_trace,
 }
-_LAST_IF_FAILED = ("finite values", "same values twice")  # the later checks need such values
+_ENDS_IF_FAILED = ("finite values", "same values twice")  # the later checks need such values
 
 _Compare = Callable[[CheckedModel, Reference | str], tuple[bool, str]]
 _READ_ONLY: dict[str, _Compare] = {
@@ -89,11 +89,11 @@ def check_model(
 ) -> CheckReport:
     """Check everything that probes need of a model, without changing the model or the process.
 
-    Logits, states and attention are plain Hugging Face's, with and without padding;
-    hook points exist, fire once and have the documented shapes; weights and activations are finite; attention rows sum
-    to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit, and are
-    equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random states;
-    and the tokenizer fits.
+    Logits, states and attention are plain Hugging Face's, with and without padding; hook points exist, fire once and
+    have the documented shapes; weights and activations are finite; attention rows sum to 1 and attend only where they
+    may; each block reads the previous one's output; values repeat to the bit, and are equal alone, in a batch and with
+    padding; measuring leaves no trace in output, hooks, flags and random states; and the tokenizer fits. Without
+    values that are finite and repeat, the checks end.
 
     Cost: about 30 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
     most of them on 2; seconds for a small model. Memory: one model at a time if it is given by name.
@@ -283,7 +283,7 @@ def _checks(subject: _Subject) -> Iterator[Check]:
     for name, attempt in _attempts(subject).items():
         check = _tried(name, attempt)
         yield check
-        if check.passed is False and name in _LAST_IF_FAILED:
+        if check.passed is False and name in _ENDS_IF_FAILED:
             return
     if subject.forget:
         checked.model = None

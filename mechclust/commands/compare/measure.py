@@ -19,7 +19,6 @@ from mechclust.commands.saved_rows import saved_rows
 from mechclust.commands.units import NONE
 from mechclust.models.pretrained import AnyModel
 from mechclust.report.folder import save_folder_results
-from mechclust.report.text import list_text
 
 
 def compare_models(
@@ -84,7 +83,9 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     folder = folder if config.here else folder.absolute()
     batches = {model: inputs.batches_of(model.task) for model in inputs.checkpoints}
     stores = saved_rows(batches, config, config.readout, config.kept_labels, folder, progress=progress)
-    check_same_depth({model: len(stores[model].sites) - 1 for model in inputs.checkpoints})  # not known before of all
+    check_same_depth(
+        {model: len(stores[model].sites) - 1 for model in inputs.checkpoints}
+    )  # of some it was not known before
     base, tuned, *single_tasks = inputs.checkpoints
     pair = {"tuned": stores[tuned], "base": stores[base]}
     rows = SavedRows(pair, {str(model.task): stores[model] for model in single_tasks}, inputs.of_task())
@@ -93,18 +94,13 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     blocks = together.blocks
     of_pair, controls = results_by_layer(rows, config, folder, metadata, blocks=blocks, progress=progress)
     notes = list(inputs.notes)
-    if inputs.families:
-        notes.insert(
-            0,
-            f"The models are of different families ({list_text(inputs.families)}), so neither was tuned from the "
-            "other: 1 - CKA is a difference between two models here, and no effect of tuning.",
-        )
     if stores[base].model == stores[tuned].model:
         notes.insert(0, "Base and tuned model are the same: their weights and configurations are identical.")
     return CompareResult(
         base=str(base.model),
         tuned=str(tuned.model),
         config=config,
+        families=inputs.families,
         tasks=inputs.tasks,
         **of_pair,
         controls=controls,

@@ -38,6 +38,7 @@ class Measurements:
     without_top_pc: ProbeResult | None = None
     n_dims: ProbeResult | None = None
     clusters: ClustersOfTasks = ClustersOfTasks()
+    families: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     why_no_blocks: str = ""
     why_no_patching: str = ""

@@ -34,6 +34,11 @@ _SAME_INPUT = "Each block was given the base's hidden states, so that it inherit
 
 def headline(result: Measurements, tables: Tables) -> str:
     """Return the conclusion."""
+    if result.families:
+        return (
+            f"The models are of different families ({list_text(result.families)}), so neither was tuned from the "
+            "other: 1 - CKA is a difference between two models here, and no effect of tuning."
+        )
     if not np.isfinite(result.verdict.change[:, 1:]).any() and not result.changed_together.any():
         unknown = "CKA is undefined at every layer for every task, so it is not known whether a layer changed."
         return f"{unknown}{output_sentence(result)}"

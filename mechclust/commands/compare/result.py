@@ -65,7 +65,7 @@ class CompareResult(Measurements, MeasuredResult):
         if tuned == base:
             tuned = self.tuned
             base = self.base
-        return f"What tuning changed: {tuned} against {base}"
+        return f"How {tuned} differs from {base}" if self.families else f"What tuning changed: {tuned} against {base}"
 
     @property
     def headline(self) -> str:

@@ -40,7 +40,7 @@ class HistoryResult(Measurements, MeasuredResult):
         attention: for each checkpoint, patterns as bytes, by prompt number.
         words: tokens of these prompts, by prompt number.
         input_notes: anything a reader should know about the inputs.
-        starts_random: whether the first checkpoint without findings has random weights.
+        starts_random: whether the first checkpoint without findings is known to have random weights.
 
     Example:
         >>> config = HistoryConfig(Path("prompts.jsonl"), revisions=("step0", "step1000"))  # doctest: +SKIP

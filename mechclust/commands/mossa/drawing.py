@@ -148,11 +148,11 @@ def finish_layers(axis: Axes, n_layers: int) -> None:
     layer_axis(axis)
 
 
-def label_axes(axis: Axes, curves: TaskCurves, lowest: float, ylabel: str = CKA_LABEL) -> None:
-    """Set limits and names of both axes: layers along x, a similarity along y."""
+def label_axes(axis: Axes, curves: TaskCurves, lowest: float) -> None:
+    """Set limits and names of both axes: layers along x, CKA along y."""
     finish_layers(axis, curves.n_layers)
     axis.set_ylim(min(0.0, lowest) - 0.03, 1.03)
-    axis.set_ylabel(ylabel, fontsize=9)
+    axis.set_ylabel(CKA_LABEL, fontsize=9)
 
 
 def least(*values: Float[np.ndarray, "..."] | None) -> float:

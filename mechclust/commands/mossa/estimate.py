@@ -101,7 +101,7 @@ class Plan:
         lacking = self.lacking(out)
         if lacking > free:
             raise InputError(
-                f"the run takes up to {size_text(lacking)} on disk beside what it has kept, but {str(out)!r} has "
+                f"the run needs up to {size_text(lacking)} more on disk, but {str(out)!r} has "
                 f"{size_text(free)} free; give fewer prompts (--n-prompts), or another folder with --out"
             )
         if self.layer * config.at_once > config.max_memory * GIB:

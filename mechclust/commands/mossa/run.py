@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
+
 from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.estimate import Plan
@@ -57,7 +59,8 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     plan = Plan.from_inputs(inputs, config)
     plan.check(config, out)
     if progress:
-        speed = config.forward_speed(inputs.sizes.d_model or 1)
+        dtype = torch.bfloat16 if config.tuning.bf16 else None
+        speed = config.forward_speed(inputs.sizes.d_model or 1, dtype)
         print(plan.text(out), file=sys.stderr)
         fewer = "fewer prompts (--n-prompts), steps (--steps-per-task) or half-samples (--n-resamples)"
         plan.cost(speed).check(config, fewer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import escape
@@ -40,7 +39,6 @@ def sandbox_of(
     out: Path,
     *,
     max_frames: int = 300,
-    epochs: Sequence[int] | None = None,
 ) -> SandboxRun:
     """Return one network of a run, ready for the sandbox, with its measured curves."""
     snapshots, member = snapshots_of(config, "base", network.seed, out)
@@ -54,7 +52,7 @@ def sandbox_of(
         small_spikes=[(spike.epoch, f"to a loss of {spike.loss:.1e}") for spike in network.small_spikes],
         **{name: network.curve(name) for name in SERIES if name not in FOLLOWED},
     )
-    return sandbox_run(snapshots, member, max_frames=max_frames, curves=curves, epochs=epochs)
+    return sandbox_run(snapshots, member, max_frames=max_frames, curves=curves)
 
 
 def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults) -> str:

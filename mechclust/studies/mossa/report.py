@@ -1,4 +1,4 @@
-"""Results, findings, figures, tables and notes of the experiment on tuning."""
+"""Results, findings, figures, tables and notes of the study."""
 
 from __future__ import annotations
 

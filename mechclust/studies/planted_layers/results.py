@@ -90,13 +90,13 @@ class SeedResults:
         """Return the pairs of a column."""
         return [pair for pair in self.pairs if pair.column == column]
 
-    def curve(self, pair: Pair, row: Row, prompts: str = ALL_PROMPTS) -> ByLayer:
-        """Return one measure by layer."""
-        return self.curves[pair.name][PROMPTS.index(prompts), *_place_of(row)]
+    def curve(self, pair: Pair, row: Row) -> ByLayer:
+        """Return one measure by layer, on all prompts."""
+        return self.curves[pair.name][PROMPTS.index(ALL_PROMPTS), *_place_of(row)]
 
-    def threshold(self, pair: Pair, row: Row, prompts: str = ALL_PROMPTS) -> ByLayer:
-        """Return the value above which a layer is called changed, by layer."""
-        return self.thresholds[pair.null][PROMPTS.index(prompts), *_place_of(row)]
+    def threshold(self, pair: Pair, row: Row) -> ByLayer:
+        """Return the value above which a layer is called changed, by layer, on all prompts."""
+        return self.thresholds[pair.null][PROMPTS.index(ALL_PROMPTS), *_place_of(row)]
 
 
 def _place_of(row: Row) -> tuple[int, int]:

@@ -408,7 +408,7 @@ def test_kill_minus_9_leaves_no_trace(tmp_path, monkeypatch):
     assert process.wait() == -signal.SIGKILL
     with safe_open(str(killed / "state.safetensors"), "pt") as file:
         assert 0 < int(file.metadata()["step"]) < 50
-    with pytest.raises(InputError, match=r"lacks the snapshots from step (12|20|24) \(of 50 steps\)"):
+    with pytest.raises(InputError, match=r"lacks the snapshots that begin at step (12|20|24) \(of 50 steps\)"):
         Snapshots(killed)
     for out in (killed, whole):  # the same run to its end, and one that nobody killed
         monkeypatch.setattr(sys, "argv", [str(script), str(out), "0"])

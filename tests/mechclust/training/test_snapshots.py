@@ -201,7 +201,7 @@ class TestRefusals:
         for step in lost:
             (own / f"snapshots-{step:08d}.safetensors").unlink()
         assert refusal(Snapshots, own) == (
-            f"{str(own)!r} lacks the snapshots from step {first} (of 12 steps); "
+            f"{str(own)!r} lacks the snapshots that begin at step {first} (of 12 steps), and maybe later ones; "
             "train it again with the same settings to make them"
         )
 

@@ -312,7 +312,7 @@ class TestWhatIsFollowed:
         result = measure_clusters(str(gpt2), replace(config, also=("first",), n_clusters=(9,), untrained=0))
         told = [note for note in result.caveats if "distinct states" in note]
         assert told == [
-            f"Layer 0: has 3 distinct states for 9 clusters of '{label}': each state is a cluster of its own."
+            f"Layer 0: 3 distinct states for 9 clusters of '{label}', so that each is a cluster of its own."
             for label in ("task", "first")
         ]
 

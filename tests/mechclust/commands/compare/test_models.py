@@ -64,12 +64,12 @@ class TestNotTheSameKind:
     def test_another_family_was_not_tuned(self, gpt2, write_checkpoint, config, out, tmp_path):
         llama = write_checkpoint(tmp_path / "llama", "llama")
         found = compare_models(str(gpt2), str(llama), config, out)
-        assert found.notes[0].startswith("The models are of different families (gpt2 and llama), so neither was tuned")
-        assert found.notes[0] in found.caveats
+        assert found.headline.startswith("The models are of different families (gpt2 and llama), so neither was tuned")
+        assert found.title.startswith("How ")
         assert found.why_no_blocks == "the models are of different families"
 
     def test_one_family_may_be_tuned(self, measured):
-        assert "families" not in " ".join(measured.notes)
+        assert "families" not in measured.headline
 
 
 class TestNothingVaries:

@@ -109,7 +109,7 @@ class TestRoom:
         monkeypatch.setattr("mechclust.commands.mossa.estimate.free_disk_bytes", lambda _: 2**20)
         with pytest.raises(InputError) as caught:
             plan.check(config, tmp_path)
-        assert str(caught.value).startswith("the run takes up to 1.06 GiB on disk beside what it has kept, but ")
+        assert str(caught.value).startswith("the run needs up to 1.06 GiB more on disk, but ")
         assert str(caught.value).endswith(
             "has 1 MiB free; give fewer prompts (--n-prompts), or another folder with --out"
         )
