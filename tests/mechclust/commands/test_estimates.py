@@ -14,6 +14,8 @@ from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.cost import Cost
 from mechclust.commands.heads import estimate as heads
 from mechclust.commands.heads.config import HeadsConfig
+from mechclust.commands.history import estimate as history
+from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.mossa import estimate as mossa
 from mechclust.models.sizes import Sizes
 from probes.functional.linear_decodability import ALPHAS
@@ -64,6 +66,15 @@ class TestClusters:
         assert found.operations == 2 * 3 * 24 * 3 * 700
         each = clusters.Statistics.from_inputs(inputs, config).operations(5, 10)
         assert found.measuring == 3 * 4 * each
+
+    def test_drawing_is_of_relabellings_of_all_models_shuffles_and_halves(self, monkeypatch):
+        monkeypatch.setattr(clusters, "relabelling_seconds", lambda n, width: 1.0)
+        monkeypatch.setattr(clusters, "HALF_CLUSTERING_OVERHEAD_S", 1000.0)
+        inputs: Any = Prompts(batches=batches(), sizes=SIZES, labels={"task": list("aabbc")}, held_out=None)
+        few = {"n_permutations": 7, "n_shuffles": 5, "n_resamples": 3}
+        config = ClustersConfig(Path("prompts.jsonl"), untrained=2, given="none", **few)
+        drawing = clusters.Estimate.from_inputs(inputs, config).drawing
+        assert drawing == Cost(4 * (3 * 7 + 5 + 3 * 1000), 8 * (5 * 3 + 7))
 
     def test_what_is_not_known_is_not_said(self):
         inputs: Any = Prompts(batches=batches(), sizes=UNKNOWN, labels={"task": list("aabbc")}, held_out=None)
@@ -126,6 +137,24 @@ class TestHeads:
         few, many = (heads.n_permutations(HeadsConfig(), n) for n in (10, 100))
         assert 40 * many / 4 > few > 2 * 10 / 0.05
         assert heads.n_permutations(HeadsConfig(n_permutations=0), 100) == 0
+
+
+class TestHistory:
+    def test_each_measure_takes_its_own_time_and_memory(self, monkeypatch):
+        monkeypatch.setattr(history, "forward_seconds", lambda config, sizes, positions: positions)
+        monkeypatch.setattr(history, "relabelling_seconds", lambda n, width: 1.0)
+        monkeypatch.setattr(history, "half_clustering_seconds", lambda n, width, n_clusters: 10.0)
+        monkeypatch.setattr(history, "cka_cost", lambda n, width, n_permutations, n_resamples: Cost(100.0, 5.0))
+        prompts = Prompts(classes={"task": ["a", "b"]})
+        inputs: Any = SimpleNamespace(prompts=prompts, batches=batches(), corpus=None)
+
+        def cost(probe: str) -> Cost:
+            config = HistoryConfig(Path("prompts.jsonl"), probes=(probe,), n_permutations=7, n_resamples=3)
+            return history.cost_of(inputs, SIZES, 2, config)
+
+        assert cost("clusters") == Cost(2 * (24 + 4 * (7 + 3 * 10)), 8 * 5 * 3)
+        assert cost("cka") == Cost(2 * (24 + 4 * 3 * 100), 5)
+        assert cost("heads") == Cost(2 * (24 + 4 * 7), 8 * 7 * 4 * 5)
 
 
 class TestMossa:

@@ -150,6 +150,17 @@ class TestOwners:
             pass
 
 
+def test_a_folder_is_owned_from_measurement_to_report(tmp_path):
+    with until_reported():
+        for _ in ("measurement", "report"):
+            with own_folder(tmp_path, "compare"):
+                pass
+        with pytest.raises(InputError, match="is in use by another process"), locked_folder(tmp_path):
+            pass
+    with locked_folder(tmp_path):
+        pass
+
+
 class TestNames:
     @pytest.mark.parametrize(
         ("parts", "name"),

@@ -214,6 +214,10 @@ class TestSpread:
         found = mean_of([Curve(np.array([x]), np.full((1, 20), x)) for x in twins])
         assert found.interval() == pytest.approx(mean_interval(twins))
 
+    def test_without_one_of_random_weights_the_mean_is_that_of_the_others(self):
+        found = mean_of([Curve(np.array([x]), np.full((1, 20), x)) for x in (0.2, 0.9, 0.4)])
+        assert found.without == pytest.approx(np.array([[0.65, 0.3, 0.55]]))
+
     def test_a_few_undefined_resamples_are_left_out(self):
         drawn = np.random.default_rng(0).normal(2, 0.1, (2, 100))
         holes = drawn.copy()

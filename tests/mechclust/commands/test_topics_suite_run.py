@@ -243,6 +243,15 @@ class TestMeasured:
         assert reading.value == "contextual, a factor of 1.00 away on average"
         assert "rows 2.00" in reading.verdict
 
+    def test_a_ratio_of_zero_has_no_distance_from_the_published_one(self, found):
+        cosine = found.tables["ratios"]["measure"].str.startswith("cosine, ")
+        ratios = found.tables["ratios"].assign(value=2.0, published=np.where(cosine, 1.0, np.nan))
+        exact = ratios.index[ratios["measure"] == "cosine, contextual"]
+        ratios.loc[exact, "value"] = 1.0
+        ratios.loc[exact[0], "value"] = 0.0
+        closest = [r for r in readings(found, ratios) if r.what == "Word vectors closest to the published cosines"]
+        assert [reading.value for reading in closest] == ["contextual, a factor of 1.00 away on average"]
+
     def test_encoders_without_pairs(self, found):
         ratios = found.tables["ratios"].copy()
         ratios.loc[ratios["model"] == "plain", "value"] = np.nan
@@ -358,6 +367,14 @@ class TestFolder:
         words.write_text("the\nof")  # other words under the same name
         run_suite(replace(mine, topic_seeds=(1,)), tmp_path / "out")
         assert fitted == [0, 1, 2, 1]
+
+    @pytest.mark.parametrize(("n", "others"), [(1, ""), (2, "; nor can the other"), (3, "; nor can the 2 others")])
+    def test_where_none_can_be_measured_the_first_ones_reason_is_said(self, found, config, folder, tmp_path, n, others):
+        shutil.copytree(folder / "out", tmp_path / "out")
+        suite = tuple(str(tmp_path / name) for name in ("none", "no other", "nor this")[:n])
+        said = refused(run_suite, replace(config, suite=suite), tmp_path / "out")
+        why = f"no model directory {suite[0]!r}; give a local directory or a hub name such as 'gpt2'"
+        assert said == f"no encoder of the suite can be measured: {suite[0]}: {why}{others}"
 
 
 class TestTopicModel:

@@ -459,6 +459,13 @@ class TestValues:
         assert name == "attention direction"
         assert re.match(r"the patterns put up to 0\.\d+ on later tokens, but with another last token no earlier", text)
 
+    @pytest.mark.parametrize("size", ["n_ctx", "d_vocab"])
+    def test_one_position_or_one_token_shows_no_direction(self, size):
+        model = Tiny()
+        model.cfg = SimpleNamespace(**{**vars(model.cfg), size: 1})
+        found = check_model(model)["attention direction"]
+        assert found == Check("attention direction", None, "it needs two positions and two tokens")
+
     def test_a_mask_that_is_lost(self, fails):
         class Broken(Tiny):
             def masked(self, scores, mask):

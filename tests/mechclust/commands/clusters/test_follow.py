@@ -114,6 +114,12 @@ def test_correction_is_over_layers_and_candidates():
     assert table["p_corrected"].min() == pytest.approx(6 / 3 * least)
 
 
+def test_whole_units_are_relabelled_where_there_are_enough():
+    many, few = (follow([codes(ENDING)], units=units).table for units in (np.arange(120) // 3, codes(ENDING)))
+    assert many.set_index("name").loc["last word", "p_value"] < 0.01
+    assert few.set_index("name")["p_value"].isna().to_dict() == {"task": False, "last word": True}
+
+
 def test_perfect_agreement_at_every_layer_is_shown_however_many_tests():
     found = follow([codes(ENDING)] * 80, features={"last word": ENDING, **{f"f{i}": NOISE for i in range(9)}})
     assert found.best(["task"]) == "last word"

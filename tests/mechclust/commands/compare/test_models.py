@@ -71,6 +71,16 @@ class TestNotTheSameKind:
     def test_one_family_may_be_tuned(self, measured):
         assert "families" not in measured.headline
 
+    @pytest.mark.parametrize(
+        ("families", "differ"),
+        [(("a", "b"), True), (("a", "a"), False), ((None, "b"), False), (("a", None), False), ((None, None), False)],
+    )
+    def test_a_family_that_is_not_known_may_be_the_same(self, gpt2, shaken, config, out, families, differ):
+        inputs = read_inputs(str(gpt2), str(shaken), config, out)
+        named = zip(inputs.sizes.items(), families, strict=True)
+        sizes = {checkpoint: replace(size, family=family) for (checkpoint, size), family in named}
+        assert replace(inputs, sizes=sizes).families == (families if differ else ())
+
 
 class TestNothingVaries:
     """CKA is undefined at every layer, in the model that has the same states for all prompts or in both."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from mechclust.commands.compare import compare_models
+from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.sampling import draw_prompts
 from probes import RowStore
 from probes.functional.planes import aligned_planes
+from tasks import LabelledPrompts
 from tests.mechclust.commands.compare.cases import records
 
 SITES = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
@@ -44,6 +47,15 @@ class TestPlanes:
         assert np.linalg.eigvalsh(product).min() >= 0
         own = aligned_planes(rows(measured, "tuned")[2:]).xy[0]
         np.testing.assert_allclose(own @ own.T, tuned[2] @ tuned[2].T, atol=1e-9)  # turned, no more
+
+    def test_other_labels_come_after_the_task(self, measured):
+        prompts = measured.config.read_prompts()
+        labels = {"first": [text.split()[0] for text in prompts.prompts], **prompts.labels}
+        inputs = SimpleNamespace(prompts=LabelledPrompts(prompts.prompts, labels))
+        rows = measured.config.prompts.parent / "out" / "rows"
+        planes = prompt_planes({model: RowStore(rows / model) for model in ("base", "tuned")}, inputs, 10)
+        assert list(planes.labels) == ["task", "first"]
+        assert planes.labels["first"] == [text.split()[0] for text in planes.texts]
 
     def test_what_is_drawn_depends_on_the_index_alone(self):
         index = torch.arange(10_000)

@@ -114,6 +114,13 @@ class TestTexts:
             assert min(random) > 3
         assert len(inputs.shown["repeated tokens"]) == 16
 
+    def test_the_sequence_that_is_shown_repeats_soonest_of_all_batches(self, gpt2: Path) -> None:
+        inputs = read_inputs(resolve_model(gpt2), replace(SMALL, n_sequences=12, tokens_per_batch=16))
+        batches = inputs.batches["repeated tokens"]
+        of_period = {int(batch.labels["period"][0]): batch.tokens[0] for batch in reversed(batches)}
+        assert (len(batches), len(of_period) > 1) == (12, True)
+        assert torch.equal(inputs.shown["repeated tokens"], of_period[min(of_period)])
+
     def test_documents_begin_at_their_beginning(self, gpt2: Path, of_texts: HeadsConfig, tmp_path: Path) -> None:
         (tmp_path / "long.txt").write_text(" ".join(f"w{i % 20}" for i in range(90)) + "\nw3 w4 w5\n")
         inputs = read_inputs(resolve_model(gpt2), replace(of_texts, corpus=(tmp_path / "long.txt",)))

@@ -63,6 +63,12 @@ def test_without_halves_there_is_a_change_without_an_interval():
     assert result.changes["change_low"].isna().all()
 
 
+def test_brackets_are_explained_only_where_there_are_intervals():
+    for ends, explained in (({}, True), (dict.fromkeys(("value_low", "value_high"), np.full((3, 2), np.nan)), False)):
+        caveats = made_result([curve_with_halves(0.3, **ends)]).caveats
+        assert any(note.startswith("In brackets after a value") for note in caveats) == explained
+
+
 def test_a_crossing_shows_the_interval():
     result = made_result([curve_with_halves(0.3)])
     assert rows(result, "Crosses chance: ")[0] == ("layer 0", "at 'step1', 0.10 (0.05 to 0.15)")

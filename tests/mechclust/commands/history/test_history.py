@@ -379,6 +379,7 @@ def test_topics_and_a_clean_series(trained_series, history_prompts, tmp_path, mo
     assert result.names == ["checkpoint-8", "checkpoint-24", "checkpoint-48"]
     topics = result.curves["topics"]
     assert topics.layers == [0, 1]
+    assert result.results["topics/checkpoint-8"].metadata["parameters"]["n_permutations"] == 19
     assert np.isfinite(topics.value).all()
     assert torch.tensor(topics.value).min() > 0
 
