@@ -155,6 +155,7 @@ def test_integers_of_a_row_become_labels(model: Any) -> None:
         [{"text": "ab", "task": word} for word in words],
         {"input_ids": [[1, 2], [3]], "task": words},
         {"input_ids": torch.ones(2, 2).long(), "task": words},
+        {"input_ids": torch.ones(2, 2).long(), "task": ["sort", 3]},
         {"input_ids": torch.ones(2, 2).long(), "attention_mask": torch.ones(2, 2), "task": np.array(words)},
         {"text": ["ab", "a"], "task": words},
     ):

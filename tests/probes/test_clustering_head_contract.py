@@ -93,6 +93,7 @@ def test_two_processes_agree_with_one(forked: None, sequences: Batch) -> None:
         ({"query": mean()}, "query is mean(); expected one position per example: last_token() or token_at(...)"),
         ({"query": all_tokens()}, "readout all_tokens() keeps every position; choose last_token()"),
         ({"max_rows": 1}, "max_rows is 1; expected at least 2, or None for no limit"),
+        ({"permutations": -1}, "permutations is -1; expected at least 0"),
     ],
 )
 def test_parameters_that_are_refused(arguments: dict[str, Any], message: str) -> None:

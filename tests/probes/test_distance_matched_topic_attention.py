@@ -40,6 +40,11 @@ def test_it_is_what_a_loop_over_the_models_attention_finds(model: Any, batch: Ba
     np.testing.assert_allclose(result["ratio"], means[..., 0] / means[..., 1], rtol=1e-5)
     overall = means.mean(axis=(0, 1))
     assert float(result["overall_ratio"]) == pytest.approx(overall[0] / overall[1], rel=1e-5)
+    for site, bucket, distance in np.ndindex(len(found), 2, 4):
+        wanted = (bucket == 0, distance + 1)  # of one topic, so many tokens apart
+        pairs = [pair for (_, *where), some in found[site].items() if tuple(where) == wanted for pair in some]
+        expected = np.mean(pairs, axis=0) if pairs else np.full(2, np.nan)
+        np.testing.assert_allclose(result["by_distance"][site, :, bucket, distance], expected, rtol=1e-5)
 
     ratios = []
     drawn = [np.random.default_rng([3, int(i)]).poisson(1.0, 25) for i in batch.index]

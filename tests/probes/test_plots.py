@@ -121,6 +121,17 @@ def test_further_axes_are_panels_on_one_scale() -> None:
     assert [panel.get_title() for panel in panels] == ["same", "other"]
     assert {panel.images[0].get_clim() for panel in panels} == {(0.0, 11.0)}
     assert heads().plot("sum", bucket="same").get_title() == "same"
+    for place, panel in enumerate([*panels, heads().plot("sum", bucket="other")]):
+        np.testing.assert_array_equal(panel.images[0].get_array(), heads()["sum"][..., min(place, 1)])
+
+
+def test_a_map_without_any_number_is_drawn_empty() -> None:
+    values = {"ratio": torch.full((2, 3), torch.nan)}
+    coords = {"site": PATTERNS, "head": ["0", "1", "2"]}
+    nothing = ProbeResult("Demo", values, {"ratio": ("site", "head")}, coords, dict(zip(PATTERNS, [0, 1], strict=True)))
+    (image,) = nothing.plot().images
+    assert image.get_clim() == (0.0, 1.0)
+    assert bool(image.get_array().mask.all())
 
 
 def test_a_matrix_of_sites() -> None:

@@ -123,6 +123,13 @@ def test_a_link_to_itself_is_refused(tmp_path):
         check_folder(tmp_path / "out", "topics")
 
 
+def test_a_link_within_the_folder_stays(tmp_path):
+    report(tmp_path)
+    (tmp_path / "newest.html").symlink_to("report.html")
+    report(tmp_path)
+    assert (tmp_path / "newest.html").is_symlink()
+
+
 def test_a_damaged_manifest_names_the_way_out_of_its_caller(tmp_path):
     report(tmp_path)
     (tmp_path / "mechclust.json").write_text("{")

@@ -101,7 +101,10 @@ def test_rows_that_are_all_the_same() -> None:
     line = aligned_planes([torch.outer(torch.arange(20), torch.ones(3))])
     assert np.allclose(line.xy[0, :, 1], 0, atol=1e-6)
     assert line.variance[0] == pytest.approx(1)
-    assert aligned_planes([torch.arange(9.0)[:, None]]).xy.shape == (1, 9, 2)
+    narrow = aligned_planes([torch.arange(9.0)[:, None]])
+    assert narrow.xy.shape == (1, 9, 2)
+    assert not narrow.xy[0, :, 1].any()
+    assert narrow.variance[0] == pytest.approx(1)
 
 
 def test_another_model_s_plane_to_start_from() -> None:

@@ -121,6 +121,9 @@ def test_the_class_map_and_the_level_lines_are_what_the_network_answers(run, sna
             p = model(torch.zeros(1, 6, dtype=torch.int64))[0].softmax(-1)
         assert run.values["class_map"][frame, row, column] == p.argmax()
         assert run.values["confidence"][frame, row, column] == pytest.approx(p.max().item(), abs=1e-5)
+        guess = 1 / len(run.answers)
+        sure = (p.max().item() - guess) / (1 - guess)
+        assert run.sureness[frame, row, column] == pytest.approx(sure, abs=1e-4)
     assert run.level_lines[frame]
     for answer, level, line in run.level_lines[frame]:
         logits = torch.from_numpy(line).float() @ model.embed.W_E.detach().T
