@@ -119,6 +119,8 @@ def _merged_metadata(a: ResultFields, b: ResultFields, axis: str) -> tuple[dict[
         elif key == "versions":
             merged[key] = x
             notes.append(f"merged from results of different versions: {x} and {y}")
+        elif key == "form":  # both give the same numbers
+            merged[key] = "rows and moments"
         elif key == "parameters":
             merged[key] = _merged_parameters(a.probe, x, y)
         elif key in ("examples", "model"):

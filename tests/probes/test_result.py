@@ -385,6 +385,15 @@ def test_other_versions_merge_with_a_note() -> None:
     assert found.notes[-1] == "merged from results of different versions: {'torch': '2'} and {'torch': '3'}"
 
 
+def test_layers_kept_as_rows_and_as_moments_merge() -> None:
+    """Which of them takes less memory depends on how many layers are measured together."""
+    forms = {layer: replace(part(layer), metadata={**part(layer).metadata, "form": form})
+             for layer, form in ((1, "rows"), (2, "moments"), (3, "rows"))}  # fmt: skip
+    whole = forms[1].merge(forms[2]).merge(forms[3])
+    assert whole["ari"].tolist() == [[1.0], [2.0], [3.0]]
+    assert whole.metadata["form"] == "rows and moments"
+
+
 def test_parts_of_other_examples_or_another_model_are_refused(tiny_model: Any) -> None:
     model, other = tiny_model(), tiny_model(seed=1)
     tokens = torch.arange(24).reshape(6, 4) % 5
