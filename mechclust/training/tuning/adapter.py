@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -34,6 +35,7 @@ _WEIGHTS = "adapter_model.safetensors"
 _PACKAGES = ("accelerate", "peft", "transformers")  # whose versions are recorded besides our own
 _SUBJECT = "subject.json"
 _RECORD = "tuning.json"
+_DIVERGED = "diverged.json"
 _CHECKPOINTS = "checkpoints"
 
 
@@ -75,7 +77,8 @@ def tune_adapter(
 
     Only the answers' tokens have a loss. After an interruption, even by ``kill -9``, repeating the call resumes from
     the last whole checkpoint and gives identical bits (on a CPU with as many threads). If training diverged,
-    nothing is kept.
+    ``diverged.json`` is kept instead. Repeating the call then reports it without training, and a call with other
+    settings starts again.
 
     Args:
         model: Hugging Face's causal language model, which is not changed, nor is the global random state.
@@ -100,13 +103,13 @@ def tune_adapter(
     if finished is not None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
         return finished
+    _check_divergence(folder, subject)
     _check(model, examples, config, name)
     _begin(folder, subject)
     try:
         checkpoint, seconds = _train(model, examples, config, folder / _CHECKPOINTS, name, source, progress)
-    except DivergedError:  # only other settings can help, which cannot use these files
-        shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
-        (folder / _SUBJECT).unlink(missing_ok=True)
+    except DivergedError as error:
+        _keep_divergence(folder, subject, error)
         raise
     logs = _keep(checkpoint, folder, source)
     record = {
@@ -168,6 +171,7 @@ def _begin(folder: Path, subject: dict[str, Any]) -> None:
     """Record the settings and inputs of the training. Without a record checkpoints are of no use."""
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    (folder / _DIVERGED).unlink(missing_ok=True)
     if _read(folder / _SUBJECT) is None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
         write_json(folder / _SUBJECT, _as_json(subject))
@@ -195,6 +199,22 @@ def _train(
     _, checkpoint = last
     _check_finite(checkpoint, steps, name)
     return checkpoint, seconds
+
+
+def _check_divergence(folder: Path, subject: dict[str, Any]) -> None:
+    """Refuse a training that diverged before."""
+    record = _read(folder / _DIVERGED) or {}
+    is_same = all(record.get(key) == value for key, value in _as_json(subject).items())
+    if is_same and "why" in record:
+        raise DivergedError(str(record["why"]))
+
+
+def _keep_divergence(folder: Path, subject: dict[str, Any], error: DivergedError) -> None:
+    """Record that training diverged. Only other settings can help, which cannot use the other files here."""
+    shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+    (folder / _SUBJECT).unlink(missing_ok=True)
+    with suppress(InputError):  # without the record it would only be trained again
+        write_json(folder / _DIVERGED, {**_as_json(subject), "why": str(error)})
 
 
 def _check_finite(checkpoint: Path, steps: int, name: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from mechclust.models.adapters import check_adapter
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.diverged import DivergedError
-from mechclust.training.tuning import TuneConfig, tune_adapter, tuned_adapter_at
+from mechclust.training.tuning import TuneConfig, adapter, tune_adapter, tuned_adapter_at
 from mechclust.training.tuning.adapter import tuned_adapter_digest
 from mechclust.training.tuning.checkpoints import saving_checkpoint
 from tasks import InputError
@@ -138,7 +138,7 @@ class TestLibraries:
 class TestDiverged:
     def test_of_an_absurd_rate(self, tmp_path: Path) -> None:
         with pytest.raises(DivergedError) as error:
-            tune(tmp_path, settings(lr=1e38, clip=1e38, save_every=1))
+            tune(tmp_path, settings(lr=1e38, clip=1e38))
         said = r"the loss of control-x is (nan|inf) at step [23]; lower --tuning.lr, or look for damaged examples"
         assert re.fullmatch(said, str(error.value))
         tune(tmp_path)  # the way out, in the same folder
@@ -149,14 +149,14 @@ class TestDiverged:
             model.model.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
         said = refused(tmp_path, model=model)
         assert said == "the loss of control-x is nan at step 1; lower --tuning.lr, or look for damaged examples"
-        assert not list(tmp_path.iterdir())
+        assert [path.name for path in tmp_path.iterdir()] == ["diverged.json"]
         assert all(weight.requires_grad for weight in model.parameters())
 
     def test_in_the_last_step(self, tmp_path: Path) -> None:
         """After which there is no loss."""
         said = refused(tmp_path, settings(lr=1e39, steps=1))
         assert said == "the weights of control-x are not finite after step 1; lower --tuning.lr"
-        assert not list(tmp_path.iterdir())
+        assert [path.name for path in tmp_path.iterdir()] == ["diverged.json"]
 
     def test_in_the_last_step_of_a_run_that_was_killed_before_it_was_seen(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +167,32 @@ class TestDiverged:
             with pytest.raises(KeyboardInterrupt):
                 tune(tmp_path, config)
         assert refused(tmp_path, config) == "the weights of control-x are not finite after step 1; lower --tuning.lr"
+
+    def test_the_same_call_says_it_again_without_training(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also after a checkpoint; other settings, another base and other examples are trained, and so is what a
+        damaged record says."""
+        config = settings(lr=1e38, clip=1e38, save_every=1)
+        said = refused(tmp_path, config)
+        assert [path.name for path in tmp_path.iterdir()] == ["diverged.json"]
+        trained: list[Any] = []
+
+        def train(*args: Any, **_: Any) -> float:
+            trained.append(args)
+            raise DivergedError("again")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(adapter, "train_lora", train)
+            assert refused(tmp_path, config) == said
+            assert not trained
+            assert refused(tmp_path, config, base="another") == "again"
+            assert refused(tmp_path, config, base="another", given=examples(5)) == "again"
+            (tmp_path / "diverged.json").write_text("{}")
+            assert refused(tmp_path, config) == "again"
+            assert len(trained) == 3
+        tune(tmp_path)
+        assert not (tmp_path / "diverged.json").exists()
 
 
 class TestFullDisk:
