@@ -531,7 +531,7 @@ def test_the_table_is_the_contingency_table_of_every_layer_and_label(show):
 
 @browser
 def test_a_number_of_the_table_shows_its_prompts(show):
-    xy = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
+    xy = np.array([[1.0, 1], [-1, 1], [-1, -1], [1, -1]])
     html = prompt_map({"m": xy[None]}, [0], ["t"] * 4, {"task": list("aabb")}, clusters=np.array([[0, 1, 1, 1]]))
     page = show(html)
     room = abs(blobs(page)[HUES[1]][1])
@@ -662,7 +662,7 @@ def test_zoom_and_pan(show):
 @browser
 def test_search(show):
     html = prompt_map(
-        {"m": np.array([[[1, 1], [-1, 1], [-1, -1], [1, -1]]])},
+        {"m": np.array([[[1.0, 1], [-1, 1], [-1, -1], [1, -1]]])},
         [0],
         ["An apple.", "a pear", "PINEAPPLE", "none of them <b>"],
         {"task": list("abcd")},
