@@ -180,6 +180,7 @@ def test_the_contract(probe: CKA, model: Any, batch: Batch) -> None:
     check_probe(probe, model, batch)
 
 
+@pytest.mark.slow
 def test_two_processes_agree_with_one(forked: None, model: Any, batch: Batch) -> None:
     check_probe(CKA(residual([0, -1]), label="task"), model, batch, processes=True)
 

@@ -58,6 +58,7 @@ def by_two(gpt2, here, tmp_path_factory, fork_server):
         return out, measure_clusters(str(gpt2), replace(here[0], workers=2, untrained=0), out)
 
 
+@pytest.mark.slow
 def test_two_processes(here, by_two):
     assert_same(here, *by_two)
 

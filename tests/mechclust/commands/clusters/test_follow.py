@@ -120,6 +120,7 @@ def test_whole_units_are_relabelled_where_there_are_enough():
     assert few.set_index("name")["p_value"].isna().to_dict() == {"task": False, "last word": True}
 
 
+@pytest.mark.slow
 def test_perfect_agreement_at_every_layer_is_shown_however_many_tests():
     found = follow([codes(ENDING)] * 80, features={"last word": ENDING, **{f"f{i}": NOISE for i in range(9)}})
     assert found.best(["task"]) == "last word"

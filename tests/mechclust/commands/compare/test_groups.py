@@ -200,6 +200,7 @@ def noise(llama, asked, tmp_path_factory):
     return compare_models(str(llama / "base"), str(folder / "tuned"), config, folder / "out")
 
 
+@pytest.mark.slow
 class TestNoiseForTuning:
     """Nothing was learnt."""
 

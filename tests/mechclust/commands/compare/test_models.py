@@ -229,6 +229,7 @@ class TestAdapters:
         with pytest.raises(InputError, match=r"^base .*rows/base' holds rows of another model; give another folder w"):
             compare_models(str(adapters / "one merged"), str(gpt2), config, out)
 
+    @pytest.mark.slow
     def test_an_interrupted_comparison_goes_on(self, gpt2, adapters, config, out, tmp_path, monkeypatch):
         monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 8)
         passed, original = [], RunStep.__call__

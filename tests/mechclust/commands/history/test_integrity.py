@@ -86,6 +86,7 @@ def clean(trainings):
     return [series for series, _ in trainings]
 
 
+@pytest.mark.slow
 def test_no_false_alarm_in_a_thousand_pairs_of_real_trainings(trainings):
     pairs = sum(len(series) - 1 for series, _ in trainings)
     alarms = [(seed, found.text) for seed, (series, cka) in enumerate(trainings) for found in check_series(series, cka)]

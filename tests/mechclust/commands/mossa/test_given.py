@@ -105,20 +105,6 @@ def test_an_adapter_with_another_scale_is_measured_again(result, base, tasks, ou
     assert (before.values("base")[place] != after.values("base")[place]).any()
 
 
-def test_layers_in_groups(result, base, tasks, out, tmp_path, monkeypatch):
-    """Measuring as many layers at a time as fit changes nothing."""
-    monkeypatch.setattr(
-        "mechclust.commands.mossa.measure.layers_that_fit", lambda layers, *_, **__: [[i] for i in layers]
-    )
-    run = tiny.run(base, tasks, tmp_path / "run", **adapters(out), svcca=True)
-    for task, measures in run.of_task.items():
-        for name, ours in measures.items():
-            expected = result.of_task[task][name]
-            assert ours.coords == expected.coords
-            for measure, numbers in expected.values.items():
-                torch.testing.assert_close(ours[measure], numbers, rtol=0, atol=1e-6, equal_nan=True)
-
-
 def test_too_few_controls_are_refused_before_work(result, base, tasks, out, tmp_path, loads):
     for names, message in ((("copy", "count", "last"), "2 of the tasks"), (("copy",), "1 of the tasks")):
         with pytest.raises(InputError) as caught:

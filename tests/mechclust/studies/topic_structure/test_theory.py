@@ -180,6 +180,7 @@ def test_training_finds_the_gap(fields, shown):
 EXACT = replace(OTHER, topics_per_document=1, exact_shares=True, lengths=(400, 400), n_documents=500)
 
 
+@pytest.mark.slow
 def test_weight_decay_finds_the_minimum_norm():
     """O2 within 2%, from a random start (finding P2, in a small vocabulary)."""
     model = build_model(TopicTransformerConfig(d_vocab=EXACT.d_vocab, init_std=0.05, **FIXED))
