@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReportContents:
-    """Parts of a report besides its page.
+class ReportRecord:
+    """What a report records about its run.
 
     Attributes:
-        command: name of the command.
-        source: the subject of the measurements.
-        config: the settings.
-        results: the measurements, by the name of their file.
-        tables: by name, for ``NAME.csv``.
+        command: name of the command, which owns the folder.
+        source: the models and inputs measured, as a sentence under the title.
+        config: the settings, shown on the page.
+        results: measurements, written to ``results/NAME.safetensors``, by NAME.
+        tables: written to ``NAME.csv``, by NAME.
     """
 
     command: str
@@ -51,12 +51,12 @@ class MeasuredResult(ABC):
     @property
     @abstractmethod
     def headline(self) -> str:
-        """The conclusion, in at most 25 words."""
+        """The main conclusion, in at most 25 words."""
 
     @property
     @abstractmethod
     def readings(self) -> Sequence[Reading]:
-        """Conclusions, the most important first."""
+        """One conclusion per measurement, the most important first."""
 
     @property
     @abstractmethod
@@ -66,36 +66,37 @@ class MeasuredResult(ABC):
     @property
     @abstractmethod
     def shown_table(self) -> pd.DataFrame:
-        """The table for a terminal."""
+        """Short table for terminals and notebooks."""
 
     @abstractmethod
     def to_dataframe(self) -> pd.DataFrame:
-        """Return every number."""
+        """Return all measured numbers as one table."""
 
     @abstractmethod
     def panels(self) -> list[Panel]:
         """Draw the figures, in the report's order."""
 
     @abstractmethod
-    def _contents(self) -> ReportContents:
-        """Return the parts of the report besides the page."""
+    def _record(self) -> ReportRecord:
+        """Return the command, inputs, settings, measurements and tables to write."""
 
     def _views(self) -> Mapping[str, str]:
-        """Return HTML fragments of the page by title, such as maps of prompts."""
+        """Return HTML fragments for the page, by title, such as maps of prompts."""
         return {}
 
-    def _folded(self) -> Mapping[str, pd.DataFrame]:
-        """Return tables by title that the page shows on a click."""
+    def _folded_tables(self) -> Mapping[str, pd.DataFrame]:
+        """Return tables, by title, that the page hides until clicked."""
         return {}
 
     def _analysis(self) -> Analysis:
-        """Return the contents of the page."""
+        """Return the conclusions and displays of the page. Override to add findings or other tables."""
+        folded = self._folded_tables()
         return Analysis(
             headline=self.headline,
             readings=self.readings,
             panels=self.panels(),
             views=self._views(),
-            folded={title: table_html(table, number=".3f", missing="–") for title, table in self._folded().items()},
+            folded={title: table_html(table, number=".3f", missing="–") for title, table in folded.items()},
             notes=self.caveats,
         )
 
@@ -105,25 +106,36 @@ class MeasuredResult(ABC):
         return [self.headline, *map(str, self.readings)]
 
     def plot(self) -> Figure:
-        """Draw the main figure, the first of ``panels()``."""
+        """Draw all figures and return the first, the main one."""
         return self.panels()[0].figure
 
     def _repr_html_(self) -> str:
         return table_html(self.shown_table, self.title, self.sentences, number=".3f", missing="–")
 
     def write(self, out: str | Path, *, print_figures: bool = False) -> Path:
-        """Write tables (CSV), findings, probe results, figures and ``report.html`` into ``out``.
+        """Write ``report.html``, tables, measurements and figures into ``out``, and findings if there are any.
 
-        With ``print_figures``, each figure is a PNG of 300 dots per inch and a PDF.
+        Args:
+            out: the folder.
+            print_figures: also draw figures for print, as PNG (300 dots per inch) and PDF, instead of the page's PNG.
 
         Returns:
             The path of ``report.html``.
 
         Raises:
-            InputError: if ``out`` cannot be written, or holds the report of another command.
+            InputError: if ``out`` cannot be written, is in use by another process, or holds another command's report or
+                files that are not of this command.
         """
-        contents = self._contents()
-        with own_folder(out, contents.command):
+        record = self._record()
+        with own_folder(out, record.command):
             return write_report_page(
-                out, title=self.title, analysis=self._analysis(), print_figures=print_figures, **vars(contents)
+                out,
+                title=self.title,
+                source=record.source,
+                analysis=self._analysis(),
+                config=record.config,
+                results=record.results,
+                tables=record.tables,
+                command=record.command,
+                print_figures=print_figures,
             )

@@ -17,15 +17,13 @@ from probes.store.safetensors_files import is_whole_file
 from tasks import InputError, SkillSuite
 
 
-def measure_once(path: Path, measure: Callable[[], ProbeResult], model: str | Mapping[str, str]) -> ProbeResult:
-    """Return the result at ``path``.
-
-    It is measured and saved there if it is missing, damaged, or of another model.
+def measure_once(path: Path, measure: Callable[[], ProbeResult], fingerprints: str | Mapping[str, str]) -> ProbeResult:
+    """Return the result saved at ``path``, or measure and save it if it is missing, damaged, or of another model.
 
     Args:
         path: file of the result.
-        measure: computes it.
-        model: ``fingerprint`` of the model measured, or of several by name. It is kept in the metadata.
+        measure: computes the result.
+        fingerprints: ``fingerprint`` of the measured model, or several by name. Saved in the metadata as ``"model"``.
 
     Example:
         >>> import tempfile, torch
@@ -40,21 +38,21 @@ def measure_once(path: Path, measure: Callable[[], ProbeResult], model: str | Ma
         0.5
         0.5
     """
-    earlier = kept_result(path, model)
+    earlier = load_if_current(path, fingerprints)
     if earlier is not None:
         return earlier
     measured = measure()
-    result = replace(measured, metadata={**measured.metadata, "model": model})
+    result = replace(measured, metadata={**measured.metadata, "model": fingerprints})
     result.save(path)
     return result
 
 
-def kept_result(path: Path, model: str | Mapping[str, str]) -> ProbeResult | None:
-    """Return the result at ``path``, or ``None`` if it is missing or damaged, or (with a warning) of another model."""
+def load_if_current(path: Path, fingerprints: str | Mapping[str, str]) -> ProbeResult | None:
+    """Load the result at ``path``. Return ``None`` if it is missing, damaged, or of another model (with a warning)."""
     if not is_whole_file(path):
         return None
     result = load_result(path)
-    if result.metadata.get("model") == model:
+    if result.metadata.get("model") == fingerprints:
         return result
     warnings.warn(
         f"{str(path)!r} was measured on another model than the present one; it is measured again", stacklevel=2
@@ -62,34 +60,25 @@ def kept_result(path: Path, model: str | Mapping[str, str]) -> ProbeResult | Non
     return None
 
 
-def check_there(out: Path, paths: Iterable[Path]) -> None:
-    """Refuse a run with a missing file.
-
-    Raises:
-        InputError: naming the first file that is missing.
-    """
-    for path in paths:
-        if not path.exists():
-            raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
-
-
-def train_once(path: Path, train: Callable[[Path], tuple[HookedModel, int]], base: str | None = None) -> None:
-    """Train a model and save it at ``path``, unless it is there already and was tuned from this base.
+def train_once(path: Path, train_model: Callable[[Path], tuple[HookedModel, int]], base: str | None = None) -> None:
+    """Train a model and save it at ``path``, unless a whole file is there whose model was tuned from the same base.
 
     Args:
         path: file of the model.
-        train: trains it, with its state in a folder that it is given, and returns it with the number of its steps.
-        base: ``fingerprint`` of the model that it is tuned from, or ``None`` if it is trained from scratch.
+        train_model: given a folder, trains a model, resuming from the state that it saves in this folder. Returns the
+            model and its number of steps. The folder is deleted once the model is saved.
+        base: ``fingerprint`` of the base model, or ``None`` for a model that is trained from scratch.
     """
     state = path.with_suffix("")
     if is_whole_file(path):
         if read_saved_model_metadata(path)["metadata"].get("base") == base:
-            shutil.rmtree(state, ignore_errors=True)  # left by a run killed between saving and this
+            # a run may have been killed after saving the model, before deleting its state
+            shutil.rmtree(state, ignore_errors=True)
             return
         warnings.warn(
             f"{str(path)!r} was tuned from another base than the present one; it is trained again", stacklevel=2
         )
-    model, steps = train(state)
+    model, steps = train_model(state)
     metadata = {} if base is None else {"base": base}
     save_model(model, path, steps=steps, **metadata)
     shutil.rmtree(state)
@@ -116,40 +105,60 @@ def pretrain(config: Any, suite: SkillSuite, seed: int, name: str, state: Path) 
     Returns:
         The model and the number of its steps.
     """
-    stream = replace(suite, stream="pretraining")
-    network = model_for(
-        stream,
+    pretraining_task = replace(suite, stream="pretraining")
+    init_std = config.d_model**-0.5 if config.init_std is None else config.init_std
+    model_config = model_for(
+        pretraining_task,
         seed=seed,
         n_layers=config.n_layers,
         d_model=config.d_model,
         n_heads=config.n_heads,
-        init_std=config.d_model**-0.5 if config.init_std is None else config.init_std,
+        init_std=init_std,
     )
-    model = on_device(build_model(network), config.device)
-    train(model, stream, config.pretraining, state, progress=True, name=name)
+    model = on_device(build_model(model_config), config.device)
+    train(model, pretraining_task, config.pretraining, state, progress=True, name=name)
     return model, config.pretraining.steps
 
 
-def load_there(out: Path, path: Path) -> ProbeResult:
-    """Read a measurement of a run.
+def require_files(out: Path, paths: Iterable[Path]) -> None:
+    """Refuse a report if a file that it needs is missing.
+
+    Args:
+        out: folder of the study, named in the error.
+        paths: files in ``out`` that the report needs.
 
     Raises:
-        InputError: naming the measurement that is missing.
+        InputError: naming the first file that is missing.
     """
-    check_there(out, [path])
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{str(out)!r} lacks {path.relative_to(out)}; start the study again with the same --out")
+
+
+def load_required(out: Path, path: Path) -> ProbeResult:
+    """Load a result that the report needs.
+
+    Args:
+        out: folder of the study, named in the error.
+        path: file of the result, in ``out``.
+
+    Raises:
+        InputError: naming the file if it is missing.
+    """
+    require_files(out, [path])
     return load_result(path)
 
 
-def load_steps_there(out: Path, folder: Path, name: str, steps: Iterable[int]) -> dict[int, ProbeResult]:
-    """Read a measurement of a run's checkpoints, by step.
+def load_required_by_step(out: Path, folder: Path, name: str, steps: Iterable[int]) -> dict[int, ProbeResult]:
+    """Load a result of each checkpoint that the report needs, by step.
 
     Args:
-        out: folder of the run.
-        folder: folder of the measurements.
-        name: name of the measurement.
-        steps: the checkpoints.
+        out: folder of the study, named in the error.
+        folder: folder of the results, in ``out``.
+        name: name of the result, such as ``"dev.attention"``.
+        steps: steps of the checkpoints.
 
     Raises:
-        InputError: naming the first measurement that is missing.
+        InputError: naming the first file that is missing.
     """
-    return {step: load_there(out, result_path(folder, step, name)) for step in steps}
+    return {step: load_required(out, result_path(folder, step, name)) for step in steps}

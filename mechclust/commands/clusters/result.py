@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mechclust.commands.clusters import readings
 from mechclust.commands.clusters.measurements import Measurements
-from mechclust.commands.result import MeasuredResult, ReportContents
+from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
@@ -94,8 +94,8 @@ class ClustersResult(Measurements, MeasuredResult):
 
         return figures.clusters_panels(self)
 
-    def _contents(self) -> ReportContents:
-        return ReportContents(
+    def _record(self) -> ReportRecord:
+        return ReportRecord(
             "clusters",
             source=f"Model: {self.model}. Prompts: {self.config.prompts}",
             config={"model": self.model, **vars(self.config)},
@@ -108,7 +108,7 @@ class ClustersResult(Measurements, MeasuredResult):
 
         return figures.prompt_views(self)
 
-    def _folded(self) -> Mapping[str, pd.DataFrame]:
+    def _folded_tables(self) -> Mapping[str, pd.DataFrame]:
         return {
             "By layer": self.shown_table,
             "Agreement of the clusters with labels and surface features": self.features,

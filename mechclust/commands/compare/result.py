@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mechclust.commands.compare import readings, tables
 from mechclust.commands.compare.control_curves import control_table
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.commands.result import MeasuredResult, ReportContents
+from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.report.analysis import Analysis
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
@@ -163,8 +163,8 @@ class CompareResult(Measurements, MeasuredResult):
             measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
         return measured
 
-    def _contents(self) -> ReportContents:
-        return ReportContents(
+    def _record(self) -> ReportRecord:
+        return ReportRecord(
             "compare",
             source=f"Base: {self.base}; tuned: {self.tuned}. Prompts: {self.config.prompts}",
             config={"base": self.base, "tuned": self.tuned, **vars(self.config)},
@@ -175,7 +175,7 @@ class CompareResult(Measurements, MeasuredResult):
     def _views(self) -> Mapping[str, str]:
         return {} if self.planes is None else {"Base and tuned": self.planes.html()}
 
-    def _folded(self) -> Mapping[str, pd.DataFrame]:
+    def _folded_tables(self) -> Mapping[str, pd.DataFrame]:
         titles = {title: name for name, title in tables.TITLES.items() if name in self.tables}
         return {title: self.tables[name].drop(columns=_ONLY_IN_CSV, errors="ignore") for title, name in titles.items()}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mechclust.commands.heads import readings
 from mechclust.commands.heads.measurements import NAMES, Measurements
-from mechclust.commands.result import MeasuredResult, ReportContents
+from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import model_name_text
@@ -73,9 +73,9 @@ class HeadsResult(Measurements, MeasuredResult):
 
         return figures.heads_panels(self)
 
-    def _contents(self) -> ReportContents:
+    def _record(self) -> ReportRecord:
         texts = ["repeated random tokens", *map(str, self.config.corpus)]
-        return ReportContents(
+        return ReportRecord(
             "heads",
             source=f"Model: {self.model}. Texts: {', '.join(texts)}",
             config={"model": self.model, **vars(self.config)},
@@ -88,5 +88,5 @@ class HeadsResult(Measurements, MeasuredResult):
 
         return figures.attention_views(self)
 
-    def _folded(self) -> Mapping[str, pd.DataFrame]:
+    def _folded_tables(self) -> Mapping[str, pd.DataFrame]:
         return {"The strongest heads of each role": self.strongest()}

@@ -14,9 +14,15 @@ from mechclust.report.text import list_text
 from tasks.text.visible import quoted
 
 DefectKind = Literal["last", "equal", "states", "tokenizer", "config"]
-SAME_STATES = 1e-5  # 1 - CKA at every layer
-DIFFERENT_STATES = 1e-4  # 1 - CKA of a later checkpoint that shows that the equal one is too early
-MAX_NAMED = 5  # checkpoints and settings named in a sentence
+
+# Chosen thresholds, of the largest 1 - CKA over layers: below the first, states count as the last checkpoint's. A later
+# checkpoint has changed states if its distance exceeds _CHANGED_DISTANCE + _CHANGED_RATIO * that of the earlier one.
+_SAME_STATES_DISTANCE = 1e-5
+_CHANGED_DISTANCE = 1e-4
+_CHANGED_RATIO = 10
+
+_MAX_NAMES_LISTED = 5  # chosen, for a sentence that is still easy to read
+_MAX_SETTINGS_LISTED = 3  # chosen likewise, since each comes with two values
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,15 @@ class Identity:
 
 @dataclass(frozen=True)
 class Defect:
-    """Checkpoints that contradict their names.
+    """A fault of one or more checkpoints, which are left out of all conclusions.
 
     Attributes:
-        kind: ``last``: they have the weights of the last one. ``equal``: they have equal weights. ``states``:
-            they have the hidden states of the last one, but different weights. ``tokenizer``, ``config``: these differ
-            from the last one's.
-        checkpoints: their positions in the series. They are left out of all conclusions.
-        text: the finding as a sentence.
+        kind: ``last``: they have the weights of the last checkpoint, which is kept. ``equal``: they have equal weights,
+            and it is unknown whose these are, so all are left out. ``states``: they have the hidden states of the last
+            checkpoint, but other weights. ``config``: their configurations differ from the last checkpoint's.
+            ``tokenizer``: their tokenizers differ from the last tokenizer in the series.
+        checkpoints: their positions in the series.
+        text: the defect as a sentence.
     """
 
     kind: DefectKind
@@ -56,11 +63,12 @@ class Defect:
 def check_series(
     series: Sequence[Identity], cka_with_last: Float[np.ndarray, "checkpoint layer"] | None = None
 ) -> list[Defect]:
-    """Find defects in a series of checkpoints, given in training order.
+    """Find defects in a series of checkpoints.
 
     Args:
-        series: at least two checkpoints.
-        cka_with_last: linear CKA of each with the last one, or NaN if unknown.
+        series: at least two checkpoints, in training order.
+        cka_with_last: biased linear CKA with the last checkpoint, which is 1 only for equal states. NaN where it is
+            undefined. ``None``: hidden states are not compared.
 
     Returns:
         The defects, if any.
@@ -72,7 +80,7 @@ def check_series(
 
 
 def flagged_checkpoints(defects: Sequence[Defect]) -> set[int]:
-    """Return the positions of the checkpoints with findings."""
+    """Return the positions of all checkpoints that have a defect."""
     return set(chain.from_iterable(defect.checkpoints for defect in defects))
 
 
@@ -80,7 +88,7 @@ def _other_tokenizers(series: Sequence[Identity]) -> Iterator[Defect]:
     last = next((each.tokenizer for each in reversed(series) if each.tokenizer is not None), None)
     others = tuple(i for i, each in enumerate(series) if each.tokenizer not in (None, last))
     if others:
-        yield Defect("tokenizer", others, f"{_names_with_verb(series, others)} another tokenizer than the last.")
+        yield Defect("tokenizer", others, f"{_names_have(series, others)} another tokenizer than the last.")
 
 
 def _other_configs(series: Sequence[Identity]) -> Iterator[Defect]:
@@ -88,17 +96,20 @@ def _other_configs(series: Sequence[Identity]) -> Iterator[Defect]:
     for i, each in enumerate(series):
         keys = _different_settings(each.config, last.config)
         if keys:
-            differences = [f"{key} {_setting(each, key)}, not {_setting(last, key)}" for key in keys[:3]]
-            more = f", and {len(keys) - 3} more" if len(keys) > 3 else ""
+            differences = [
+                f"{key} {_setting(each, key)}, not {_setting(last, key)}" for key in keys[:_MAX_SETTINGS_LISTED]
+            ]
+            n_more = len(keys) - _MAX_SETTINGS_LISTED
+            more = f", and {n_more} more" if n_more > 0 else ""
             text = f"{quoted(each.name)} has another configuration ({'; '.join(differences)}{more})."
             yield Defect("config", (i,), text)
 
 
 def _different_settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return settings that differ.
+    """Return the names of settings that differ.
 
-    Hugging Face's Trainer copies the padding's token id from the tokenizer. One that was missing before is not counted
-    as a difference, although RoBERTa numbers positions from it.
+    ``pad_token_id`` is not compared if one side lacks it, since Hugging Face's Trainer adds it from the tokenizer. This
+    misses a real difference in RoBERTa, which numbers positions from it.
     """
     keys = [key for key in sorted({*config, *other}) if config.get(key) != other.get(key)]
     if None in (config.get("pad_token_id"), other.get("pad_token_id")):
@@ -115,47 +126,46 @@ def _equal_weights(series: Sequence[Identity]) -> Iterator[Defect]:
     for i, each in enumerate(series):
         groups.setdefault(each.weights, []).append(i)
     for group in groups.values():
-        *stale, newest = group
-        if stale and newest == len(series) - 1:
-            yield Defect("last", tuple(stale), f"{_names_with_verb(series, stale)} the weights of the last checkpoint.")
-        elif stale:
-            yield Defect("equal", tuple(group), f"{_names_with_verb(series, group)} the same weights.")
+        *earlier, newest = group
+        if earlier and newest == len(series) - 1:
+            yield Defect("last", tuple(earlier), f"{_names_have(series, earlier)} the weights of the last checkpoint.")
+        elif earlier:
+            yield Defect("equal", tuple(group), f"{_names_have(series, group)} the same weights.")
 
 
 def _same_states(
-    series: Sequence[Identity], cka: Float[np.ndarray, "checkpoint layer"], wrong: set[int]
+    series: Sequence[Identity], cka: Float[np.ndarray, "checkpoint layer"], flagged: set[int]
 ) -> Iterator[Defect]:
-    """Find hidden states of the last checkpoint, long before it, that the weights do not explain.
+    """Yield a defect if checkpoints have the last one's hidden states, but a later checkpoint does not.
 
-    Only layers at which CKA is defined count, since layer 0 may be constant over prompts.
+    Equal states alone are no defect: training may have converged. Distance is the largest 1 - CKA of the layers at
+    which CKA is defined. It may be undefined at layer 0, which can be constant over prompts.
     """
-    undefined = ~np.isfinite(cka)
-    away = 1 - np.where(undefined, np.inf, cka).min(axis=1)
-    away[undefined.all(axis=1)] = np.nan
-    right = [i for i in range(len(series) - 1) if i not in wrong and np.isfinite(away[i])]
-    stale = []
-    for i in right:
-        later = [away[j] for j in right if j > i]
-        if away[i] < SAME_STATES and any(x > DIFFERENT_STATES + 10 * away[i] for x in later):
-            stale.append(i)
-    if stale:
-        text = f"{_names_with_verb(series, stale)} the hidden states of the last checkpoint, with other weights."
-        yield Defect("states", tuple(stale), text)
+    distance = np.where(np.isfinite(cka), 1 - cka, -np.inf).max(axis=1)  # -inf: undefined at every layer
+    usable = [i for i in range(len(series) - 1) if i not in flagged and np.isfinite(distance[i])]
+    same = []
+    for i in usable:
+        largest_later = max((distance[j] for j in usable if j > i), default=-np.inf)
+        if distance[i] < _SAME_STATES_DISTANCE and largest_later > _CHANGED_DISTANCE + _CHANGED_RATIO * distance[i]:
+            same.append(i)
+    if same:
+        text = f"{_names_have(series, same)} the hidden states of the last checkpoint, with other weights."
+        yield Defect("states", tuple(same), text)
 
 
-def _names_with_verb(series: Sequence[Identity], checkpoints: Sequence[int]) -> str:
+def _names_have(series: Sequence[Identity], checkpoints: Sequence[int]) -> str:
     verb = "has" if len(checkpoints) == 1 else "have"
-    return f"{first_names([series[i].name for i in checkpoints])} {verb}"
+    return f"{listed_names([series[i].name for i in checkpoints])} {verb}"
 
 
-def first_names(names: Sequence[str]) -> str:
-    """Return names in quotes, at most five of them.
+def listed_names(names: Sequence[str]) -> str:
+    """Return quoted names as a list in words. After five, the rest are only counted.
 
     Example:
-        >>> first_names(["step0", "step8"]), first_names(list("abcdefg"))
+        >>> listed_names(["step0", "step8"]), listed_names(list("abcdefg"))
         ("'step0' and 'step8'", "'a', 'b', 'c', 'd', 'e' and 2 more")
     """
-    shown = [quoted(name) for name in names[:MAX_NAMED]]
-    if len(names) > MAX_NAMED:
-        shown.append(f"{len(names) - MAX_NAMED} more")
+    shown = [quoted(name) for name in names[:_MAX_NAMES_LISTED]]
+    if len(names) > _MAX_NAMES_LISTED:
+        shown.append(f"{len(names) - _MAX_NAMES_LISTED} more")
     return list_text(shown)

@@ -11,7 +11,7 @@ from jaxtyping import Shaped
 from mechclust.commands.history.changes import mean_change, mean_over_layers, measured_ends
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
-from mechclust.commands.history.integrity import first_names
+from mechclust.commands.history.integrity import listed_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.evidence.p_values import least_permutations_for_p_values
@@ -79,7 +79,7 @@ def readings(result: Measurements) -> list[Reading]:
 
 def _integrity(result: Measurements) -> Iterator[Reading]:
     for finding in result.findings[:MAX_FINDINGS]:
-        names = first_names([result.names[i] for i in finding.checkpoints])
+        names = listed_names([result.names[i] for i in finding.checkpoints])
         yield Reading("Integrity", "left out of all conclusions", names, verdict=finding.text)
     if not result.findings:
         yield Reading(

@@ -13,7 +13,7 @@ from mechclust.commands.history import readings
 from mechclust.commands.history.changes import mean_over_layers
 from mechclust.commands.history.curves import Curve
 from mechclust.commands.history.measurements import Measurements
-from mechclust.commands.result import MeasuredResult, ReportContents
+from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
@@ -136,14 +136,14 @@ class HistoryResult(Measurements, MeasuredResult):
 
         return figures.history_panels(self)
 
-    def _contents(self) -> ReportContents:
+    def _record(self) -> ReportRecord:
         names = self.names
         tables = {"history": self.to_dataframe()}
         if len(self.crossings):
             tables["crossings"] = self.crossings
         if len(self.changes):
             tables["changes"] = self.changes
-        return ReportContents(
+        return ReportRecord(
             "history",
             source=f"{len(names)} checkpoints, {names[0]} to {names[-1]}. Prompts: {self.config.prompts}",
             config={"model": self.model, **vars(self.config)},
@@ -157,7 +157,7 @@ class HistoryResult(Measurements, MeasuredResult):
         html = slider(self)
         return {} if html is None else {"Step by step": html}
 
-    def _folded(self) -> Mapping[str, pd.DataFrame]:
+    def _folded_tables(self) -> Mapping[str, pd.DataFrame]:
         folded = {
             "Each checkpoint: the mean over layers (the largest value, if tested against chance)": self.shown_table
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mechclust.commands.mossa import readings, tables
 from mechclust.commands.mossa.measurements import Measurements
-from mechclust.commands.result import MeasuredResult, ReportContents
+from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.evidence.families import family_notes
 from mechclust.report.analysis import Analysis
 from mechclust.report.panel import Panel
@@ -110,8 +110,8 @@ class MossaResult(Measurements, MeasuredResult):
         with styled():
             return boxes_figure(self)
 
-    def _contents(self) -> ReportContents:
-        return ReportContents(
+    def _record(self) -> ReportRecord:
+        return ReportRecord(
             "mossa",
             source=f"Base: {self.base}. Tasks: {self.config.tasks}. After {_SOURCE}",
             config={"base": self.base, **asdict(self.config)},
@@ -119,7 +119,7 @@ class MossaResult(Measurements, MeasuredResult):
             tables=self.tables,
         )
 
-    def _folded(self) -> Mapping[str, pd.DataFrame]:
+    def _folded_tables(self) -> Mapping[str, pd.DataFrame]:
         return tables.shown_tables(self, self.tables)
 
     def _analysis(self) -> Analysis:

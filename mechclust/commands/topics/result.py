@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mechclust.commands.result import MeasuredResult, ReportContents
+from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.commands.topics import caveats, readings, tables
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.sources import SHARDS
@@ -150,8 +150,8 @@ class TopicsResult(Measurements, MeasuredResult):
         shutil.rmtree(Path(out) / SHARDS, ignore_errors=True)
         return page
 
-    def _contents(self) -> ReportContents:
-        return ReportContents(
+    def _record(self) -> ReportRecord:
+        return ReportRecord(
             "topics",
             source=f"Model: {self.model}. Corpus: {', '.join(map(str, self.config.corpus))}",
             config={"model": self.model, **vars(self.config)},

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from mechclust.evidence.intervals import UNKNOWN, mean_with_interval
 from mechclust.studies.cluster_factors.config import ClusterFactorsConfig, measured_steps
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of
-from mechclust.studies.kept import load_steps_there, load_there
+from mechclust.studies.kept import load_required, load_required_by_step
 from mechclust.studies.study import Job
 from probes import ProbeResult
 from tasks.instructions import VALIDATION_SUBSET
@@ -67,11 +67,11 @@ def _load_arm(config: ClusterFactorsConfig, out: Path, arm: str) -> ArmResults:
     folders = [out / "results" / Job(arm, seed).name for seed in config.seeds]
     measured = {}
     for name in [*probes_of(config, arm), "accuracy"]:
-        runs = [load_steps_there(out, folder, f"{VALIDATION_SUBSET}.{name}", steps) for folder in folders]
+        runs = [load_required_by_step(out, folder, f"{VALIDATION_SUBSET}.{name}", steps) for folder in folders]
         measured[name] = [list(run.values()) for run in runs]
     null_low = _curves(measured, "null_low")
     null_high = _curves(measured, "null_high")
-    swaps = [load_there(out, folder / "swap.safetensors") for folder in folders]
+    swaps = [load_required(out, folder / "swap.safetensors") for folder in folders]
     return ArmResults(
         steps=np.array(steps),
         ari=_curves(measured, "ari"),

@@ -38,7 +38,7 @@ from mechclust.studies.clustering_heads.replay import replay_spikes
 from mechclust.studies.clustering_heads.saddle import measure_curvature, worth_measuring
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import kept_result, measure_once
+from mechclust.studies.kept import load_if_current, measure_once
 from mechclust.studies.trainings import Training
 from mechclust.training import Snapshots, accuracy, train_ensemble
 from probes import ClusteringHead, HookedModel, ProbeResult, run
@@ -76,7 +76,7 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     for member, (arm, seed) in enumerate(networks):
         _measure(config, snapshots, member, arm, out / "results" / arm.name / f"seed{seed}")
     models = _fingerprints(networks, snapshots)
-    final = kept_result(job.result(out), models) or _final(networks, snapshots)
+    final = load_if_current(job.result(out), models) or _final(networks, snapshots)
     if job.arms[0] == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
     measure_once(job.result(out), partial(_same, final), models)  # written last, since it marks the job as done
@@ -148,7 +148,7 @@ def _measure_base(snapshots: Snapshots, member: int, path: Path) -> None:
     untrained = snapshots.model(member, 0)
     paths = {name: path.with_suffix(f".{name}.safetensors") for name in PARTS}
     models = {**dict.fromkeys(PARTS, fingerprint(model)), "untrained": fingerprint(untrained)}
-    if all(kept_result(paths[name], models[name]) is not None for name in PARTS):
+    if all(load_if_current(paths[name], models[name]) is not None for name in PARTS):
         return
     batch = measured_rows(task).batch
     probe = _head_probe(task)

@@ -27,7 +27,7 @@ from mechclust.studies.heads_in_models.config import (
 )
 from mechclust.studies.heads_in_models.heads import Heads, heads_from, switching_heads
 from mechclust.studies.heads_in_models.together import DONORS
-from mechclust.studies.kept import load_there
+from mechclust.studies.kept import load_required
 from mechclust.studies.study import Job
 from probes import ProbeResult
 
@@ -60,7 +60,7 @@ def load_job(config: HeadsInModelsConfig, out: Path, job: Job) -> dict[str, Head
 
 def _load_subject(config: HeadsInModelsConfig, job: Job, subject: str, out: Path) -> Heads:
     def load(kind: str) -> ProbeResult:
-        return load_there(out, result_path(out, job, f"{subject}.{kind}"))
+        return load_required(out, result_path(out, job, f"{subject}.{kind}"))
 
     heads = heads_from(load("heads"), labels_of(job.arm))
     uncalled = frozenset(label for label in heads.labels if clustered_by_attention(config, job.arm, label))

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from mechclust.studies.induction_heads.config import ONE, SPLIT, TWO, InductionHeadsConfig
-from mechclust.studies.kept import load_steps_there, load_there
+from mechclust.studies.kept import load_required, load_required_by_step
 from mechclust.studies.study import Job
 from probes import ProbeResult
 
@@ -54,10 +54,10 @@ def load_results(config: InductionHeadsConfig, out: Path, job: Job) -> RunResult
         InputError: naming the result that is missing.
     """
     folder = out / "results" / job.name
-    roles = load_steps_there(out, folder, f"{SPLIT}.roles", config.training.checkpoint_steps)
+    roles = load_required_by_step(out, folder, f"{SPLIT}.roles", config.training.checkpoint_steps)
     steps = np.array(list(roles))
-    loss = load_there(out, folder / "loss.safetensors")["loss"].numpy()
-    ablations = load_there(out, folder / "ablations.safetensors")
+    loss = load_required(out, folder / "loss.safetensors")["loss"].numpy()
+    ablations = load_required(out, folder / "ablations.safetensors")
     return RunResults(
         steps=steps,
         loss=loss[np.minimum(steps, len(loss) - 1)],  # there is no batch after the last step

@@ -12,7 +12,7 @@ import numpy as np
 from mechclust.evidence import Finding
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
-from mechclust.studies.kept import load_there
+from mechclust.studies.kept import load_required
 from mechclust.studies.mossa.config import MODELS, MossaConfig, result_path
 from mechclust.studies.mossa.findings import boundary_note, findings_of
 from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
@@ -64,7 +64,7 @@ def load(config: MossaConfig, out: Path) -> Results:
     """
     runs = [load_results(config, out, seed) for seed in config.seeds]
     first = config.seeds[0]
-    pictures = {model: load_there(out, result_path(out, first, f"{model}.projection")) for model in MODELS}
+    pictures = {model: load_required(out, result_path(out, first, f"{model}.projection")) for model in MODELS}
     return Results(runs, pictures)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from mechclust.mossa.crossovers import crossover
 from mechclust.mossa.layer_groups import LayerGroups, group_boundaries_of, layer_groups_of
 from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
-from mechclust.studies.kept import load_there
+from mechclust.studies.kept import load_required
 from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled_skills, has_ceiling, result_path, suite_of
 from probes import ProbeResult
 
@@ -151,7 +151,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
 
 
 def _read(out: Path, seed: int, name: str) -> ProbeResult:
-    return load_there(out, result_path(out, seed, name))
+    return load_required(out, result_path(out, seed, name))
 
 
 def _by_layer(results: Sequence[ProbeResult], measure: str) -> ByTaskAndLayer:

@@ -15,7 +15,7 @@ from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.crossovers import crossovers
 from mechclust.mossa.layer_groups import group_boundaries
 from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
-from mechclust.studies.kept import load_there
+from mechclust.studies.kept import load_required
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.config import PlantedConfig, result_path
 from mechclust.studies.planted_layers.measure import ALL, SIMILARITY_MEASURES
@@ -279,7 +279,7 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
     trios = trios_of(config)
     controls = control_sets(config)
     names = dict.fromkeys([*map(base_name, controls), *(trio.name for trio in trios)])
-    results = {name: load_there(out, result_path(out, seed, name)) for name in names}
+    results = {name: load_required(out, result_path(out, seed, name)) for name in names}
     readings = []
     for trio in trios:
         base = results[base_name(trio.controls)]["similarity"].numpy()
@@ -292,7 +292,7 @@ def load_readings(config: PlantedConfig, out: Path, seed: int) -> SeedReadings:
     accuracy: dict[str, Accuracies] = {}
     chance: dict[str, float] = {}
     for model in dict.fromkeys(["base", *(trio.tuned for trio in trios), *controls]):
-        answers = load_there(out, result_path(out, seed, f"learnt-{model}"))
+        answers = load_required(out, result_path(out, seed, f"learnt-{model}"))
         skills = [answer.partition(".")[2] for answer in answers.coords["answer"]]
         title = f"controls {model}" if model in controls else model
         accuracy[title] = dict(zip(skills, answers["accuracy"].tolist(), strict=True))

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.task_curves import ByLayer
-from mechclust.studies.kept import load_there
+from mechclust.studies.kept import load_required
 from mechclust.studies.planted_layers.config import (
     ALL,
     NOISE_NULL,
@@ -230,7 +230,7 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
     pairs = pairs_of(config, len(first.coords["layer"]))
     changes = {pair.name: _change(out, seed, pair) for pair in pairs}
     patched = {
-        pair.name: load_there(out, result_path(out, seed, f"{pair.name}.patched"))
+        pair.name: load_required(out, result_path(out, seed, f"{pair.name}.patched"))
         for pair in pairs
         if pair.truth is not None
     }
@@ -251,7 +251,7 @@ def load_results(config: PlantedConfig, out: Path, seed: int) -> SeedResults:
 
 
 def _change(out: Path, seed: int, pair: Pair) -> ProbeResult:
-    return load_there(out, result_path(out, seed, f"{pair.name}.change"))
+    return load_required(out, result_path(out, seed, f"{pair.name}.change"))
 
 
 def notes_of(seed: int, results: Mapping[str, ProbeResult]) -> list[str]:

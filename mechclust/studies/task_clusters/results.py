@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.studies.kept import load_steps_there, load_there
+from mechclust.studies.kept import load_required, load_required_by_step
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps
 from probes import ProbeResult
@@ -59,7 +59,7 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
         InputError: naming the result that is missing.
     """
     folder = out / "results" / job.name
-    load_steps = partial(load_steps_there, out, folder)
+    load_steps = partial(load_required_by_step, out, folder)
     steps = config.training.checkpoint_steps
     by_split = {split: load_steps(f"{split}.ari", steps) for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
     validation = by_split[VALIDATION_SUBSET]
@@ -77,7 +77,7 @@ def load_results(config: TaskClustersConfig, out: Path, job: Job) -> RunResults:
         null=np.stack(null, axis=-1),
         tsne=tsne,
         accuracy=np.array([float(result["accuracy"]) for result in accuracy.values()]),
-        loss=load_there(out, folder / "loss.safetensors")["loss"].numpy(),
+        loss=load_required(out, folder / "loss.safetensors")["loss"].numpy(),
         projections=load_steps(f"{VALIDATION_SUBSET}.projection", pictured),
     )
 

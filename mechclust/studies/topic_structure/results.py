@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.studies.kept import check_there
+from mechclust.studies.kept import require_files
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import (
     MINIMISER,
@@ -104,7 +104,7 @@ def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[Trained
     """
     runs: dict[str, list[TrainedRun]] = {name: [] for name in arms(config)}
     for job in jobs(config):
-        check_there(out, results_of(config, job, out))
+        require_files(out, results_of(config, job, out))
         if job.arm != MINIMISER:
             width = documents_of(config, job).d_vocab
             runs[job.arm].append(_load_run(out / "results" / job.name, width))
@@ -145,7 +145,7 @@ def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult
         InputError: naming a result that is not there.
     """
     paths = [results_of(config, Job(MINIMISER, seed), out)[0] for seed in config.seeds]
-    check_there(out, paths)
+    require_files(out, paths)
     return [load_result(path) for path in paths]
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from mechclust.evidence import Bound, Finding, mean_part
 from mechclust.report import Analysis, Panel
 from mechclust.studies import Study
-from mechclust.studies.kept import check_there
+from mechclust.studies.kept import require_files
 
 @dataclass(frozen=True)
 class Training:
@@ -37,7 +37,7 @@ def run_job(config, seed, out):
     (out / "results" / f"{seed}.txt").write_text(str(seed * config.training.lr))
 
 def load(config, out):
-    check_there(out, [out / "results" / f"{seed}.txt" for seed in config.seeds])
+    require_files(out, [out / "results" / f"{seed}.txt" for seed in config.seeds])
     return [float((out / "results" / f"{seed}.txt").read_text()) for seed in config.seeds]
 
 def findings(config, values):

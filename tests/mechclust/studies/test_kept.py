@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechclust.studies.kept import kept_result, measure_once
+from mechclust.studies.kept import load_if_current, measure_once
 from probes import ProbeResult, load_result
 from tests.damage import WAYS
 
@@ -47,7 +47,7 @@ def test_and_again_where_it_is_lost(path: Path, damage: object) -> None:
 @pytest.mark.parametrize("model", ["3fa", {"a": "3fa", "b": "000"}, {"a": "3fa"}], ids=str)
 def test_and_again_of_another_model(path: Path, model: str | dict[str, str]) -> None:
     with pytest.warns(UserWarning, match="measured again") as warned:
-        assert kept_result(path, model) is None
+        assert load_if_current(path, model) is None
     assert str(warned[0].message) == (
         f"{str(path)!r} was measured on another model than the present one; it is measured again"
     )

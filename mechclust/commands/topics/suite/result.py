@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mechclust.commands.result import MeasuredResult, ReportContents
+from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.commands.topics.suite import caveats, readings, tables
 from mechclust.commands.topics.suite.measurements import Measurements
 from mechclust.report.analysis import Analysis
@@ -118,8 +118,8 @@ class SuiteResult(Measurements, MeasuredResult):
                 results[f"{file_name(name)}/{role}/embedding"] = measured.embedding
         return results
 
-    def _contents(self) -> ReportContents:
-        return ReportContents(
+    def _record(self) -> ReportRecord:
+        return ReportRecord(
             "topics",
             source=f"Encoders: {', '.join(self.trained)}. Corpus: {', '.join(map(str, self.config.corpus))}",
             config=vars(self.config),

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float, Int
 
-from mechclust.studies.kept import check_there
+from mechclust.studies.kept import require_files
 from mechclust.studies.topic_structure.arms import arms, beyond_steps, jobs, results_of
 from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.tables import ATTENTION, SCORES, VALUES
@@ -79,7 +79,7 @@ def load_beyond(config: TopicStructureConfig, out: Path) -> dict[str, list[Beyon
     """
     runs: dict[str, list[BeyondRun]] = {name: [] for name in arms(config)}
     for job in jobs(config):
-        check_there(out, results_of(config, job, out))
+        require_files(out, results_of(config, job, out))
         runs[job.arm].append(_load_run(out / "results" / job.name, beyond_steps(config)))
     return runs
 
