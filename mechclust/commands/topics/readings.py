@@ -78,6 +78,15 @@ def readings(
     conclusions = [first, *_heads(of_heads, n_permutations, highest_ends), *others]
     if not len(_above(tested)):
         conclusions += _too_few(tested["p_value"], n_permutations)
+        conclusions.append(
+            Reading(
+                "Above chance",
+                "no measure",
+                verdict="That does not mean that the model knows no topics: only words that are one token count, "
+                "attention is averaged over all layers and heads, and topics found by counting words may not be the "
+                "model's.",
+            )
+        )
     return conclusions
 
 
