@@ -48,7 +48,7 @@ HEADS = (
 SUITE = "topics --suite @in/suite.toml --corpus @in/corpus --out out --n-topics 3 --passes 2 --vocabulary 100"
 MOSSA = (
     "mossa @in/mossa-base --tasks @in/tasks --prompt-field ask --answer-field reply --out out --tuning.lr 1e-2 "
-    "--only copy swap first --ceilings 0 --nulls 0 --n-answers 0 --n-prompts 8"
+    "--only copy swap first --ceilings 0 --nulls 0 --n-answers 0 --n-prompts 8 --cutoff 64"
 )
 SANDBOX = f"sandbox @in/series {PROMPTS} --out page.html --max-frames 10"
 RUN = "run task-clusters --preset smoke --out out --workers 1 --training.steps 6 --arms private"
