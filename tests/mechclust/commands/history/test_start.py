@@ -53,7 +53,7 @@ class TestSeries:
         result = measure_history(tuned, quick, tmp_path / "out")
         assert not result.starts_random
         (first,) = (reading for reading in result.readings if reading.what == "First checkpoint")
-        assert (first.where, first.value) == ("'checkpoint-0'", "not random weights")
+        assert (first.where, first.value) == ("'checkpoint-0'", "not known to be random")
         assert LEARNT in first.verdict
         assert not any(NOT_LEARNT in text for text in [*result.caveats, *result.sentences])
         curve = result.curves["clusters"]
