@@ -222,6 +222,16 @@ def _tokenize(
         keep=n_special_tokens_before(tokenizer, config.bos),
     )
     batches = [replace(batch, index=torch.tensor(places)[batch.index]) for batch in some]
+    _check_ids(batches, sizes)
+    return batches, [
+        *notes,
+        *tokenizer_unknown_token_notes(tokenizer, batches),
+        *repeated_prompt_notes(prompts.repeated),
+    ]
+
+
+def _check_ids(batches: Sequence[Batch], sizes: Mapping[Checkpoint, Sizes]) -> None:
+    """Refuse tokens for which a model has no embedding."""
     largest = max(int(batch.tokens.max()) for batch in batches)
     for model, size in sizes.items():
         if size.d_vocab is not None and largest >= size.d_vocab:
@@ -229,11 +239,6 @@ def _tokenize(
                 f"{model} has {size.d_vocab} token embeddings, but its tokenizer gives id {largest}; "
                 "save the tokenizer that belongs to the model"
             )
-    return batches, [
-        *notes,
-        *tokenizer_unknown_token_notes(tokenizer, batches),
-        *repeated_prompt_notes(prompts.repeated),
-    ]
 
 
 def _widths(size: Sizes) -> list[int]:

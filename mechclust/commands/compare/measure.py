@@ -83,9 +83,8 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
     folder = folder if config.here else folder.absolute()
     batches = {model: inputs.batches_of(model.task) for model in inputs.checkpoints}
     stores = saved_rows(batches, config, config.readout, config.kept_labels, folder, progress=progress)
-    check_same_depth(
-        {model: len(stores[model].sites) - 1 for model in inputs.checkpoints}
-    )  # of some it was not known before
+    # Now of models too whose configuration does not give it.
+    check_same_depth({model: len(stores[model].sites) - 1 for model in inputs.checkpoints})
     base, tuned, *single_tasks = inputs.checkpoints
     pair = {"tuned": stores[tuned], "base": stores[base]}
     rows = SavedRows(pair, {str(model.task): stores[model] for model in single_tasks}, inputs.of_task())
