@@ -107,9 +107,7 @@ def _save_states(
     for seed in range(config.untrained):
         copied = replace(trained, role=f"untrained-seed{seed}", model=model.without_adapter, untrained=seed)
         checkpoints.append(copied)
-    to_save = dict.fromkeys(checkpoints, inputs.batches)
     if not config.here:  # several workers share the prompts of the model
-        del to_save[trained]
         save_rows_sharded(
             config.loader(model, "prompts", tokenizer=tokenizer, attention="sdpa"),
             inputs.batches,
@@ -119,8 +117,9 @@ def _save_states(
             progress=progress,
             **config.on,
         )
-    saved_rows(to_save, config, config.readout, [], rows, fewer_prompts="--max-rows", progress=progress)
-    return {each.name: RowStore(rows / each.name).with_labels(inputs.codes) for each in checkpoints}
+    to_save = checkpoints if config.here else checkpoints[1:]
+    saved_rows(to_save, inputs.batches, config, config.readout, [], rows, fewer_prompts="--max-rows", progress=progress)
+    return {each.role: RowStore(rows / each.role).with_labels(inputs.codes) for each in checkpoints}
 
 
 def _measure(
