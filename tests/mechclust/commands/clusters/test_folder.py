@@ -170,8 +170,7 @@ class TestInterrupted:
         (out / "rows").mkdir(parents=True)
         assert main(argv) == 130
         assert capsys.readouterr().err == (
-            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; run the same command again "
-            "to resume\n"
+            f"\nmechclust: interrupted; what was measured so far is in {out}; run the same command again to resume\n"
         )
 
 
