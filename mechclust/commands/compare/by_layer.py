@@ -13,16 +13,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.layers import layers_that_fit
 from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, remove_others
-from mechclust.report.text import GIB
 from probes import CKA, Probe, ProbeResult, RowStore, residual, resolve, run_stores
 from probes.engine.sites import Selector
 
 ALL = "(all)"
 """Label of all prompts together."""
-MIN_LAYER_GROUPS = 8
-"""Parts that each measure is split into, if there are as many layers."""
 
 PromptsOf = Mapping[str, Int[Tensor, "_"]]
 """Indices of prompts, by task."""
@@ -64,13 +60,11 @@ def results_by_layer(
         The measures by attribute of ``CompareResult``.
     """
     kept = folder / "measured"
-    groups = _layers_at_once(rows, config)
-    parts = {"cka": [_cka_part("cka", layers, rows, config, kept) for layers in groups]}
+    parts = {"cka": [_cka_part("cka", layer, rows, config, kept) for layer in _layers(rows)]}
     if config.top_pc:
-        parts["without_top_pc"] = [_top_pc_part(layers, rows, config, kept) for layers in groups]
+        parts["without_top_pc"] = [_top_pc_part(layer, rows, config, kept) for layer in _layers(rows)]
     if blocks is not None:
-        groups = _layers_at_once(blocks, config)
-        parts["blocks"] = [_cka_part("blocks", layers, blocks, config, kept) for layers in groups]
+        parts["blocks"] = [_cka_part("blocks", layer, blocks, config, kept) for layer in _layers(blocks)]
     title = "comparing layers"
     results = merged_results(parts, config, folder, title, metadata=metadata, progress=progress)
     remove_others(kept, {part.path for part in chain.from_iterable(parts.values())})
@@ -85,10 +79,10 @@ def _part(measure: str, probe: Probe, rows: SavedRows, folder: Path, run: RunOnS
     return probe_part(folder, measure, probe, rows.pair, settings=settings, arrays=rows.of_task.values(), run=run)
 
 
-def _cka_part(measure: str, layers: Selector, rows: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
-    """Return the part of CKA at these layers, over the prompts of each task and over all."""
+def _cka_part(measure: str, layer: Selector, rows: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
+    """Return the part of CKA at a layer, over the prompts of each task and over all."""
     probe = CKA(
-        layers,
+        layer,
         config.readout,
         label="task",
         units=config.unit_label,
@@ -100,10 +94,10 @@ def _cka_part(measure: str, layers: Selector, rows: SavedRows, config: CompareCo
     return _part(measure, probe, rows, folder, run_stores)
 
 
-def _top_pc_part(layers: Selector, rows: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
+def _top_pc_part(layer: Selector, rows: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
     """Return the part of CKA without the largest principal component of each side, over the prompts of each task."""
     probe = CKA(
-        layers,
+        layer,
         config.readout,
         form="rows",
         remove_top=1,
@@ -113,23 +107,10 @@ def _top_pc_part(layers: Selector, rows: SavedRows, config: CompareConfig, folde
     return _part("without_top_pc", probe, rows, folder, partial(_run_by_task, rows.of_task))
 
 
-def _layers_at_once(rows: SavedRows, config: CompareConfig) -> list[Selector]:
-    """Return groups of layers that fit in memory."""
+def _layers(rows: SavedRows) -> list[Selector]:
+    """Return each layer's selector."""
     tuned = rows.pair["tuned"]
-    layers = [site.layer for site in resolve(tuned, residual()) if site.name in tuned.sites]
-    groups = layers_that_fit(
-        layers,
-        _largest_width(tuned),
-        _largest_width(rows.pair["base"]),
-        len(tuned),
-        config.max_memory * GIB / config.at_once,
-        most=max(1, -(-len(layers) // MIN_LAYER_GROUPS)),
-    )
-    return [residual(group) for group in groups]
-
-
-def _largest_width(store: RowStore) -> int:
-    return max(x.shape[1] for x in store.take(store.index[:1], [f"rows/{site}" for site in store.sites]).values())
+    return [residual([site.layer]) for site in resolve(tuned, residual()) if site.name in tuned.sites]
 
 
 def _run_by_task(of_task: PromptsOf, pair: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
