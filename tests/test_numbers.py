@@ -247,7 +247,6 @@ RUNS: dict[str, Callable[[Path], None]] = {
     "clusters": command("clusters", "{}/gpt2", *PROMPTS, "--also", "form", inputs=write_prompts),
     "compare": command(
         *("compare", "{}/gpt2", "{}/tuned", *PROMPTS, "--min-per-task", "8", "--n-resamples", "20"),
-        *("--controls", "b={}/tuned"),
         inputs=write_prompts,
     ),
     "topics": command(

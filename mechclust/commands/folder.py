@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from probes.store.temporary_files import remove_leftovers
 from tasks import InputError
 
 _MAX_PART_LENGTH = 40  # characters of a part of a folder's name
-_OWNED_FOLDERS: ContextVar[tuple[ExitStack, set[Path]] | None] = ContextVar("owned folders", default=None)
-_RESUME = "run the same command again to resume"
+_MEASURED_FOLDERS = ("adapters", "checkpoints", "rows", "measured", "roles", "shards", "results")  # of any command
 
 
 def default_folder(command: str, *parts: Any) -> Path:
@@ -70,7 +68,7 @@ def check_outside(out: str | Path, folders: Iterable[Path]) -> None:
 
 @contextmanager
 def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Own the folder ``out`` for the block, or inside ``until_reported`` to that block's end.
+    """Own the folder ``out`` for the block.
 
     Unfinished files of killed processes are removed. The subject is recorded with the results
     (``save_folder_results``), so that a refusal before that changes no file.
@@ -90,7 +88,7 @@ def own_folder(out: str | Path | None, command: str, subject: Mapping[str, str] 
         return
     out = Path(out)
     check_folder(out, command)
-    with _owned(out):
+    with locked_folder(out, way=WAY_OUT):
         remove_leftovers(out, recursive=True)
         check_folder(out, command)  # another owner may just have ended
         check_folder_subject(out, subject or {})
@@ -109,51 +107,14 @@ def folder_or_temporary(out: str | Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def until_reported() -> Iterator[None]:
-    """Keep folders taken inside the block to its end, so that no process comes between measurement and report."""
-    with ExitStack() as stack:
-        token = _OWNED_FOLDERS.set((stack, set()))
-        try:
-            yield
-        finally:
-            _OWNED_FOLDERS.reset(token)
-
-
-@contextmanager
 def goes_on(out: Path) -> Iterator[None]:
-    """Own the folder from measurement to report. An interruption reports the files that it left."""
-    with interrupt_message(partial(_so_far, out)), until_reported():
+    """Add to an interruption within the block where the measurements so far are."""
+    with interrupt_message(partial(_so_far, out)):
         yield
 
 
 def _so_far(out: Path) -> str:
     """Return a text on the files that an interruption left."""
-    if (out / "adapters").exists():
-        return f"; adapters and measurements so far are in {out}; {_RESUME}"
-    if (out / "checkpoints").exists():
-        return f"; checkpoints measured so far are in {out / 'checkpoints'}; {_RESUME}"
-    if (out / "rows").exists():
-        return f"; hidden states so far are in {out / 'rows'}; {_RESUME}"
-    if (out / "measured").exists():
-        return f"; topics and encoders measured so far are in {out}; {_RESUME}"
-    if (out / "roles").exists():
-        return f"; what was measured so far is in {out / 'roles'}; {_RESUME}"
-    if (out / "shards").exists():
-        return f"; what workers measured so far is in {out / 'shards'}; {_RESUME}"
-    if (out / "results").exists():
-        return f"; what was measured is in {out / 'results'}"
+    if any((out / name).exists() for name in _MEASURED_FOLDERS):
+        return f"; what was measured so far is in {out}; run the same command again to resume"
     return "; nothing was saved yet; the same command starts again from the beginning"
-
-
-@contextmanager
-def _owned(out: Path) -> Iterator[None]:
-    owned = _OWNED_FOLDERS.get()
-    if owned is None:
-        with locked_folder(out, way=WAY_OUT):
-            yield
-        return
-    stack, folders = owned
-    if out.absolute() not in folders:
-        stack.enter_context(locked_folder(out, way=WAY_OUT))
-        folders.add(out.absolute())
-    yield

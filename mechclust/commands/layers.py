@@ -21,7 +21,7 @@ def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int =
 
 
 def layers_that_fit(
-    layers: Sequence[int], tuned: int, base: int, n: int, room: float, *, most: int | None = None, svcca: int = 0
+    layers: Sequence[int], tuned: int, base: int, n: int, room: float, *, svcca: int = 0
 ) -> list[list[int]]:
     """Return layers in groups that take at most ``room`` bytes each, or one by one if even two are too many.
 
@@ -31,13 +31,12 @@ def layers_that_fit(
         base: dimension of the other model's layers.
         n: number of prompts.
         room: bytes of memory.
-        most: largest number of layers in a group.
         svcca: as in ``layers_bytes``.
 
     Example:
-        >>> layers_that_fit([1, 2, 3, 4, 5], 8, 8, 100, room=1e9, most=2)
+        >>> layers_that_fit([1, 2, 3, 4, 5], 8, 8, 100, room=layers_bytes([8, 8], [8, 8], 100))
         [[1, 2], [3, 4], [5]]
     """
-    sizes = range(min(len(layers), most or len(layers)), 0, -1)
+    sizes = range(len(layers), 0, -1)
     size = next((k for k in sizes if layers_bytes(k * [tuned], k * [base], n, svcca) <= room), 1)
     return [list(layers[i : i + size]) for i in range(0, len(layers), size)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes
 from probes import Readout, RowStore, save_rows
 from probes.engine.text_tokenizer import tokenizer_of
-from probes.store.file_names import file_name
 from tasks import Batch, InputError
 
 
@@ -31,11 +30,10 @@ class Checkpoint:
     """A model to measure.
 
     Attributes:
-        role: its role in comparisons, such as ``base``.
+        role: its role in comparisons, such as ``base``, and the name of its folder of rows.
         model: by name or in memory, with its adapter.
         device: of its weights.
         dtype: of its weights.
-        task: task of a control.
         tokenizer: tokenizer of a model that has none.
         untrained: seed of random weights in place of its weights.
     """
@@ -44,7 +42,6 @@ class Checkpoint:
     model: ResolvedModel
     device: str
     dtype: Dtype
-    task: str | None = None
     tokenizer: Any = None
     untrained: int | None = None
 
@@ -52,11 +49,6 @@ class Checkpoint:
         memory = " (in memory)" if self.model.in_memory else ""
         adapter = "" if self.model.adapter is None else f" with the adapter {self.model.adapter!r}"
         return f"{self.role} {self.model.name!r}{memory}{adapter}"
-
-    @property
-    def name(self) -> str:
-        """Name of its folder of rows."""
-        return self.role if self.task is None else f"{self.role}-{file_name(self.task)}"
 
     @property
     def weights(self) -> tuple[Any, ...]:
@@ -88,7 +80,8 @@ class _WeightsJob:
     """Checkpoints that are one set of weights with different adapters.
 
     Attributes:
-        batches: the prompts of each checkpoint.
+        checkpoints: the checkpoints.
+        batches: the prompts.
         settings: how the weights are loaded.
         readout: which hidden state of a prompt is saved.
         labels: labels that are saved beside it.
@@ -96,7 +89,8 @@ class _WeightsJob:
         fewer_prompts: option that limits the prompts, named when the disk is full.
     """
 
-    batches: Mapping[Checkpoint, Sequence[Batch]]
+    checkpoints: Sequence[Checkpoint]
+    batches: Sequence[Batch]
     settings: ModelSettings
     readout: Readout
     labels: Sequence[str]
@@ -106,11 +100,12 @@ class _WeightsJob:
     @property
     def name(self) -> str:
         """Name of the job in errors."""
-        return ", ".join(checkpoint.name for checkpoint in self.batches)
+        return ", ".join(checkpoint.role for checkpoint in self.checkpoints)
 
 
 def saved_rows(
-    batches: Mapping[Checkpoint, Sequence[Batch]],
+    checkpoints: Sequence[Checkpoint],
+    batches: Sequence[Batch],
     settings: ModelSettings,
     readout: Readout,
     labels: Sequence[str],
@@ -124,7 +119,8 @@ def saved_rows(
     Weights are loaded once for all their adapters, unless there are enough workers for each checkpoint to be a job.
 
     Args:
-        batches: the prompts of each model.
+        checkpoints: the models.
+        batches: the prompts.
         settings: how and where models are loaded.
         readout: which hidden state of a prompt to save.
         labels: labels to save beside it.
@@ -133,21 +129,20 @@ def saved_rows(
         progress: show progress bars.
     """
     by_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
-    for checkpoint in batches:
+    for checkpoint in checkpoints:
         by_weights.setdefault(checkpoint.weights, []).append(checkpoint)
     groups = list(by_weights.values())
-    if not settings.here and (settings.workers is None or settings.workers > len(groups)):
-        groups = [[checkpoint] for checkpoint in batches]
-    jobs = []
-    for checkpoints in groups:
-        prompts = {each if settings.here else absolute_paths(each): batches[each] for each in checkpoints}
-        jobs.append(_WeightsJob(prompts, settings, readout, labels, rows, fewer_prompts))
+    if not settings.here:
+        if settings.workers is None or settings.workers > len(groups):
+            groups = [[checkpoint] for checkpoint in checkpoints]
+        groups = [list(map(absolute_paths, group)) for group in groups]
+    jobs = [_WeightsJob(group, batches, settings, readout, labels, rows, fewer_prompts) for group in groups]
     if settings.here:
         for job in jobs:
             _save_job(job, progress=progress)
     else:
         map_jobs(_save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
-    return {checkpoint: RowStore(rows / checkpoint.name) for checkpoint in batches}
+    return {checkpoint: RowStore(rows / checkpoint.role) for checkpoint in checkpoints}
 
 
 def free_memory(device: str) -> None:
@@ -164,25 +159,24 @@ def absolute_paths(checkpoint: Checkpoint) -> Checkpoint:
 
 def _save_job(job: _WeightsJob, *, progress: bool = False) -> None:
     """Save the hidden states of a job's models, and free weights that were loaded for it."""
-    first, *_ = job.batches
     try:
         _save_models(job, progress)
     finally:
-        free_memory(first.device)
+        free_memory(job.checkpoints[0].device)
 
 
 def _save_models(job: _WeightsJob, progress: bool) -> None:
-    first, *others = job.batches
-    check_without_adapter(job.batches, job.fewer_prompts)
+    first, *others = job.checkpoints
+    check_without_adapter(job.checkpoints, job.fewer_prompts)
     with loaded_checkpoint(first, job.settings, job.fewer_prompts) as hooked:
         loaded_adapter = adapter_of(hooked)  # of a folder that is an adapter and was loaded with its base
         for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
             put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
-        for checkpoint, batches in job.batches.items():
+        for checkpoint in job.checkpoints:
             put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
-            folder = job.rows / checkpoint.name
+            folder = job.rows / checkpoint.role
             with name_in_errors(checkpoint, job.fewer_prompts):
-                save_batches(hooked, batches, folder, job.readout, job.labels, progress=progress)
+                save_batches(hooked, job.batches, folder, job.readout, job.labels, progress=progress)
 
 
 @contextmanager

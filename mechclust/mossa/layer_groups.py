@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,22 +92,15 @@ class LayerGroupsInterval:
         return f"LayerGroupsInterval({self.groups}; {self.draws} draws)"
 
     def __str__(self) -> str:
-        return self.in_words()
-
-    def in_words(self, labels: Sequence[str] | None = None, rest: str = "refinement") -> str:
         """Return the groups as text, with 95% intervals of their ends.
-
-        Args:
-            labels: of the layers, by default their numbers.
-            rest: name of the layers above the transition.
 
         Example:
             >>> groups = LayerGroups(range(1, 10), range(10, 10), range(10, 33))
-            >>> LayerGroupsInterval(groups, (8, 9), None, 1.0, 1000).in_words()
-            'shared 1-9 (95% over tasks: end at 8 to 9), no transition, refinement 10-32'
+            >>> print(LayerGroupsInterval(groups, (8, 9), None, 1.0, 1000))
+            shared 1-9 (95% over tasks: end at 8 to 9), no transition, refinement 10-32
         """
         parts = []
-        for row in self.rows(labels, rest):
+        for row in self.rows():
             notes = self._notes_on(row)
             layers = _layers_in_words(row)
             parts.append(f"{layers} ({'; '.join(notes)})" if notes else layers)
@@ -131,12 +124,8 @@ class LayerGroupsInterval:
                 notes.append(f"there is one in {1 - self.no_transition:.0%} of draws")
         return notes
 
-    def rows(self, labels: Sequence[str] | None = None, rest: str = "refinement") -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """Return a row for each group, for tables.
-
-        Args:
-            labels: of the layers, by default their numbers.
-            rest: name of the layers above the transition.
 
         Returns:
             ``group``. ``first_layer`` and ``last_layer``, None for an empty group. ``end_low`` and ``end_high``, the
@@ -148,21 +137,17 @@ class LayerGroupsInterval:
             layers = getattr(self.groups, name)
             first, last = (layers[0], layers[-1]) if layers else (None, None)
             low, high = ends or (None, None)
-            row: dict[str, Any] = {"group": rest if name == "refinement" else name}
-            for column, layer in (("first_layer", first), ("last_layer", last), ("end_low", low), ("end_high", high)):
-                row[column] = _layer_label(layer, labels)
-            row["tuned_alone"] = ranges_text(
-                int(_layer_label(layer, labels)) for layer in self.tuned_alone if layer in layers
+            rows.append(
+                {
+                    "group": name,
+                    "first_layer": first,
+                    "last_layer": last,
+                    "end_low": low,
+                    "end_high": high,
+                    "tuned_alone": ranges_text(layer for layer in self.tuned_alone if layer in layers),
+                }
             )
-            rows.append(row)
         return rows
-
-
-def _layer_label(layer: int | None, labels: Sequence[str] | None) -> Any:
-    """Return the label of a layer counted from 1, or its number without labels. Layer 0 lies before the first."""
-    if layer is None or labels is None:
-        return layer
-    return labels[layer - 1] if layer else "0"
 
 
 def _layers_in_words(row: Mapping[str, Any]) -> str:

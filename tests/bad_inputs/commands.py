@@ -342,8 +342,6 @@ def series_calls(inputs: Path) -> Calls:
     for place, words in (("@in/tuned", "@here/t"), ("@in/gpt2", "@here/t")):
         cut = partial(_cut_file_of, inputs, place.removeprefix("@in/"), "model.safetensors")
         yield f"compare, {place} cut", Call(COMPARE.replace(place, words, 1), ("/t/model",), prepare=cut)
-    control = partial(_cut_file_of, inputs, "controls/a", "model.safetensors")
-    yield "compare, a control cut", Call(f"{COMPARE} --controls a=@here/t", ("/t/model",), prepare=control)
     first = partial(_cut_file_of, inputs, "mossa-controls/first", "adapter_model.safetensors")
     given = "--experimental @in/mossa-tuned --controls copy=@in/mossa-controls/copy swap=@in/mossa-controls/swap"
     yield "mossa, the last control cut", Call(f"{MOSSA} {given} first=@here/t", ("/t",), prepare=first)

@@ -118,8 +118,6 @@ def _changed(source: Path, folder: Path, seed: int, scale: float = 0.5, only: st
 def _write_derived_models(folder: Path) -> None:
     """Write tuned models, a series of checkpoints, and adapters."""
     _changed(folder / "gpt2", folder / "tuned", 1)
-    for seed, task in enumerate("abc"):
-        _changed(folder / "gpt2", folder / "controls" / task, seed + 2)
     for i, step in enumerate((8, 16, 24, 32)):
         _changed(folder / "gpt2", folder / "series" / f"checkpoint-{step}", 9, 0.1 * i, "transformer.h")
     _adapter(folder / "gpt2", folder / "adapter", ["c_fc"], fan_in_fan_out=True)

@@ -142,12 +142,6 @@ def _folder(bench: Bench, folder: Path, text: str) -> Call:
     return command("compare", str(bench.inputs / "base"), f"./{text}", "--prompts", prompts, *COMPARE, "--out", "out")
 
 
-def _control(bench: Bench, folder: Path, text: str) -> Call:
-    """A control's name, which is that of its task."""
-    given = _argument(text)
-    return _compare(bench, _task(bench, folder, text), "--controls", f"{given}={bench.inputs / 'tuned'}")
-
-
 def _argument(text: str) -> str:
     """A text that an operating system passes on.
 
@@ -167,7 +161,6 @@ PLACES: dict[str, Made] = {
     "part of a prompt": _prompt,
     "a word of the corpus": _document,
     "the folder of a model": _folder,
-    "the name of a control": _control,
 }
 
 

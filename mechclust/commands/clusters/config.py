@@ -43,8 +43,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         within: a label in the file within whose classes the task is permuted for the chance levels, such as the inputs
             that all tasks share. Prompts with one value also share a fold of the linear classifier, so it is tested on
             inputs that it has not seen.
-        n_clusters: numbers of clusters; by default the number of the label's classes. Sentences, figures and map use
-            the first.
+        n_clusters: number of clusters; by default the number of the label's classes.
         drop_outliers: leave out dimensions whose standard deviation is above this many times the median one, such as
             10.
         standardise: give every dimension equal variance before clustering.
@@ -70,7 +69,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
     also: tuple[str, ...] = ()
     given: str = "auto"
     within: str | None = None
-    n_clusters: tuple[Several, ...] = ()
+    n_clusters: Several | None = None
     drop_outliers: Annotated[float, Above(1)] | None = None
     standardise: bool = False
     pca: Count | None = None
@@ -90,7 +89,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
         check_map_prompts(self.map_prompts)
         if "task" in self.also:
             raise InputError("task is measured anyway; leave it out of --also")
-        check_different_settings(also=self.also, n_clusters=self.n_clusters)
+        check_different_settings(also=self.also)
         if self.within in self.labels:
             raise InputError(
                 f"within is {self.within!r}, which is itself compared with the clusters; choose another label, or "
@@ -121,7 +120,7 @@ class ClustersConfig(UntrainedSettings, PromptSettings):
             at,
             self.readout,
             also,
-            n_clusters=self.n_clusters[0] if len(self.n_clusters) == 1 else self.n_clusters or None,
+            n_clusters=self.n_clusters,
             given=given,
             within=self.within,
             units=self.unit_label,

@@ -51,7 +51,7 @@ class Statistics:
     def from_inputs(cls, inputs: Inputs, config: ClustersConfig) -> Statistics:
         """Return the sizes for these prompts and settings."""
         classes = [len(set(inputs.labels[name])) for name in config.labels]
-        clusters = [*config.n_clusters] * len(classes) if config.n_clusters else classes
+        clusters = classes if config.n_clusters is None else [config.n_clusters] * len(classes)
         n_clusterings = 1 if config.given == "none" else 2
         n_starts = config.n_init + config.n_resamples // (1 + config.untrained)
         n_labelings = 1 + config.n_shuffles // (1 + config.untrained)
@@ -189,7 +189,7 @@ class Estimate:
 def _drawing(inputs: Inputs, config: ClustersConfig) -> Cost:
     """Return the cost of permutations and half-samples, but for the multiplications that ``Statistics`` counts."""
     n = len(inputs)
-    n_clusterings = len(config.labels) * (len(config.n_clusters) or 1) * (1 if config.given == "none" else 2)
+    n_clusterings = len(config.labels) * (1 if config.given == "none" else 2)
     relabellings = (1 + config.untrained) * n_clusterings * config.n_permutations
     shuffles = len(config.labels) * config.n_shuffles  # as halves, of the trained model alone
     halves = n_clusterings * config.n_resamples

@@ -104,7 +104,7 @@ def curves_figure(result: Measurements) -> Figure:
 
 
 def _draw_index(axis: Axes, result: Measurements, label: str) -> None:
-    table = result.first_clustering(label)
+    table = result.of_label(label)
     _draw_curve(axis, table, CURVES["raw"], "clusters", _BLUE, "o")
     if "given_ari" in table:
         given = figure_text(result.followed.called(str(result.given)))
@@ -114,7 +114,7 @@ def _draw_index(axis: Axes, result: Measurements, label: str) -> None:
 
 
 def _draw_accuracy(axis: Axes, result: Measurements, label: str) -> None:
-    table = result.first_clustering(label)
+    table = result.of_label(label)
     if "accuracy" not in table:
         return
     _draw_curve(axis, table, CURVES["linear"], "linear classifier", _GREEN, "^")
@@ -156,7 +156,7 @@ def _nearest_figure(result: Measurements) -> Figure:
     """Draw how many prompts have a nearest neighbour with their task, of all prompts and of other templates."""
     figure, axes = subplots(1, size=(6.0, 3.0))
     axis = axes[0]
-    table = result.first_clustering("task")
+    table = result.of_label("task")
     name = figure_text(unit_name(result))
     axis.plot(table["layer"], table["nearest"], color=_KEY_COLOR, marker="s", ms=3, lw=1, label="of all prompts")
     _draw_curve(axis, table, CURVES["held_out"], f"of another {name}", _BLUE, "o")

@@ -205,9 +205,8 @@ def _check_labels(prompts: LabelledPrompts, config: ClustersConfig) -> None:
     n = min(len(prompts), config.max_rows or len(prompts))
     for name in config.labels:
         _check_label(name, n, prompts, config.prompts)
-    for k in config.n_clusters:
-        if k >= n:
-            raise InputError(f"{n} prompts cannot be split into {k} clusters; give fewer with --n-clusters")
+    if config.n_clusters is not None and config.n_clusters >= n:
+        raise InputError(f"{n} prompts cannot be split into {config.n_clusters} clusters; give fewer with --n-clusters")
     if config.within is not None:
         _check_within(config.within, prompts, config)
     _check_given_in_file(prompts, config)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Shaped
-from numpy import ndarray
 
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.estimate import Estimate, device_speeds
@@ -107,9 +105,7 @@ def _save_states(
     for seed in range(config.untrained):
         copied = replace(trained, role=f"untrained-seed{seed}", model=model.without_adapter, untrained=seed)
         checkpoints.append(copied)
-    to_save = dict.fromkeys(checkpoints, inputs.batches)
     if not config.here:  # several workers share the prompts of the model
-        del to_save[trained]
         save_rows_sharded(
             config.loader(model, "prompts", tokenizer=tokenizer, attention="sdpa"),
             inputs.batches,
@@ -119,8 +115,9 @@ def _save_states(
             progress=progress,
             **config.on,
         )
-    saved_rows(to_save, config, config.readout, [], rows, fewer_prompts="--max-rows", progress=progress)
-    return {each.name: RowStore(rows / each.name).with_labels(inputs.codes) for each in checkpoints}
+    to_save = checkpoints if config.here else checkpoints[1:]
+    saved_rows(to_save, inputs.batches, config, config.readout, [], rows, fewer_prompts="--max-rows", progress=progress)
+    return {each.role: RowStore(rows / each.role).with_labels(inputs.codes) for each in checkpoints}
 
 
 def _measure(
@@ -178,13 +175,13 @@ def _further_probes(
 
 def _follow(raw: Mapping[str, ProbeResult], layers: Sequence[int], inputs: Inputs, config: ClustersConfig) -> Followed:
     """Compare the clusters of every model with all labels and features."""
-    clusters = {model: _first_clustering(result, "cluster", "task") for model, result in raw.items()}
+    clusters = {model: result.sel("cluster", label="task").numpy() for model, result in raw.items()}
     return what_clusters_follow(
         clusters.pop(_TRAINED),
         layers,
         inputs.labels,
         inputs.features,
-        {label: _first_clustering(raw[_TRAINED], "p_value", label).tolist() for label in config.labels},
+        {label: raw[_TRAINED].sel("p_value", label=label).tolist() for label in config.labels},
         inputs.units.codes,
         list(clusters.values()),
     )
@@ -264,14 +261,6 @@ def _without_intervals(probe: Probe) -> Probe:
     return probe
 
 
-def _first_clustering(raw: ProbeResult, measure: str, label: str) -> Shaped[ndarray, "layer ..."]:
-    """Return a measure of a label at every layer, for the first number of clusters."""
-    values = raw.sel(measure, label=label)
-    if "n_clusters" in raw.axes[measure]:
-        values = values.select(raw.axes[measure].index("n_clusters") - 1, 0)
-    return values.numpy()
-
-
 def _choose_given(config: ClustersConfig, inputs: Inputs, followed: str | None) -> str | None:
     """Return the label or feature whose means are subtracted: the requested one, or the one that clusters follow."""
     if config.given != "auto":
@@ -297,5 +286,5 @@ def _map_contents(
         texts=[inputs.texts[i] for i in places.tolist()],
         planes=planes.xy,
         variance=planes.variance,
-        clusters=_first_clustering(raw, "cluster", "task")[:, places.numpy()],
+        clusters=raw.sel("cluster", label="task")[:, places].numpy(),
     )

@@ -97,7 +97,7 @@ class Measurements:
     def judged(self) -> dict[str, JudgedLabel]:
         """The measures of each label, judged against chance and random weights."""
         counts = (self.config.n_permutations, self.config.n_shuffles)
-        return {label: judge_label(self.first_clustering(label), counts) for label in self.labels}
+        return {label: judge_label(self.of_label(label), counts) for label in self.labels}
 
     @property
     def verdicts(self) -> Mapping[str, Mapping[str, str]]:
@@ -122,7 +122,7 @@ class Measurements:
         return results
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return one row per layer and label (and number of clusters, if there are several).
+        """Return one row per layer and label.
 
         Columns of the clusters: ``layer, site, label, n_clusters, ari, ari_low, ari_high, null_low, null_high, p_value,
         untrained, untrained_high, ami, silhouette, label_silhouette``. After subtracting the means of ``given``:
@@ -140,18 +140,14 @@ class Measurements:
     def _table(self) -> pd.DataFrame:
         import pandas as pd
 
-        raw = self.trained.raw
-        rows = []
-        for label, n_clusters, site in product(self.labels, raw.coords.get("n_clusters", [""]), raw.coords["site"]):
-            rows.append(self._row({"site": site, "label": label, "n_clusters": n_clusters}))
-        return pd.DataFrame(rows)
+        places = product(self.labels, self.trained.raw.coords["site"])
+        return pd.DataFrame([self._row(label, site) for label, site in places])
 
-    def _row(self, place: Mapping[str, str]) -> dict[str, Any]:
-        """Return the columns of a site, label and number of clusters."""
+    def _row(self, label: str, site: str) -> dict[str, Any]:
+        """Return the columns of a label and site."""
         raw = self.trained.raw
-        site = place["site"]
-        label = place["label"]
-        n_clusters = int(place["n_clusters"] or raw.metadata["n_clusters"][label])
+        place = {"site": site, "label": label}
+        n_clusters = int(raw.metadata["n_clusters"][label])
         row: dict[str, Any] = {"layer": raw.layers[site], "site": site, "label": label, "n_clusters": n_clusters}
         for name, curve in CURVES.items():
             row |= _values(getattr(self.trained, name), curve.of_measures, place)
@@ -163,10 +159,9 @@ class Measurements:
             row["linear_p_corrected"] = _p_of_highest(self.trained.linear, label, row["accuracy"])
         return row
 
-    def first_clustering(self, label: str) -> pd.DataFrame:
-        """Return the rows of a label for its first number of clusters."""
-        table = self._table[self._table["label"] == label]
-        return table[table["n_clusters"] == table["n_clusters"].iloc[0]]
+    def of_label(self, label: str) -> pd.DataFrame:
+        """Return the rows of a label."""
+        return self._table[self._table["label"] == label]
 
     @property
     def features(self) -> pd.DataFrame:

@@ -209,7 +209,7 @@ def _held_out_reading(result: Measurements, held_out: JudgedCurve | None) -> Ite
         yield Reading(what, "undefined", verdict=f"Tasks {one}. Their wording cannot be held out.")
     if held_out is not None:
         reading = _curve_reading(what, held_out, _SAME_TASK)
-        table = result.first_clustering("task").set_index("layer")
+        table = result.of_label("task").set_index("layer")
         yield replace(reading, value=f"{reading.value}; among all prompts {table.loc[held_out.layer, 'nearest']:.2f}")
 
 

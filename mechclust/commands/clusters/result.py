@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = [
-    "layer", "site", "label", "n_clusters", "ari", "null_low", "null_high", "p_value", "untrained",
+    "layer", "site", "label", "ari", "null_low", "null_high", "p_value", "untrained",
     "given_ari", "given_p", "untrained_given", "accuracy", "linear_p", "untrained_accuracy",
     "nearest", "held_out", "held_out_p", "untrained_held_out",
 ]  # fmt: skip
@@ -77,8 +77,6 @@ class ClustersResult(Measurements, MeasuredResult):
         """The table for a terminal: the main columns by layer and label, values with their intervals."""
         table = self.to_dataframe()
         names = [name for name in _SHOWN if name in table and not table[name].isna().all()]
-        if table.groupby("label")["n_clusters"].nunique().max() == 1:
-            names.remove("n_clusters")
         shown = table[names].copy()
         for name in _WITH_INTERVAL:
             if name in shown and f"{name}_low" in table:

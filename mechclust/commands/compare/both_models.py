@@ -111,7 +111,7 @@ def measure_together(
     if not known.why_no_patching:
         of_task = drawn_of_each(rows.of_task, config.n_patched)
         patched = batches_to_patch(inputs.batches, of_task, config.tokens_per_batch)
-    base, tuned, *_ = inputs.checkpoints
+    base, tuned = inputs.checkpoints
     job = PairJob(
         pair=(base, tuned) if config.here else (absolute_paths(base), absolute_paths(tuned)),
         weights=[f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])],
@@ -131,7 +131,7 @@ def measure_together(
 
 def _reason_before_loading(inputs: Inputs, config: CompareConfig) -> str:
     """Return why the models cannot be measured together, as far as it is known without weights."""
-    base, tuned, *_ = inputs.checkpoints
+    base, tuned = inputs.checkpoints
     if inputs.families:
         return "the models are of different families"
     by_name = not base.model.in_memory and not tuned.model.in_memory
@@ -147,7 +147,7 @@ def _too_little_memory(inputs: Inputs, config: CompareConfig) -> str:
     if not config.here or config.device_map or config.quantize:
         return ""
     needed: dict[str, int] = {}
-    for checkpoint in inputs.checkpoints[:2]:
+    for checkpoint in inputs.checkpoints:
         if not checkpoint.model.in_memory:
             n_bytes = inputs.sizes[checkpoint].least_weights * getattr(torch, checkpoint.dtype).itemsize
             needed[checkpoint.device] = needed.get(checkpoint.device, 0) + n_bytes
@@ -200,7 +200,7 @@ def _measure_pair(job: PairJob, progress: bool) -> Together:
         if job.in_blocks:
             save_block_rows(models, _chosen(job.batches, job.in_blocks), job.config, job.rows, progress=progress)
             stores = {role: RowStore(block_folder(job.rows, role)) for role in ("tuned", "base")}
-            blocks = SavedRows(stores, {}, job.in_blocks)
+            blocks = SavedRows(stores, job.in_blocks)
         why_no_patching = job.known.why_no_patching or why_not_patched(base, tuned)
         patching = None if why_no_patching else _patch(job, base, tuned, progress)
         return Together(blocks, patching, job.known.why_no_blocks, why_no_patching)

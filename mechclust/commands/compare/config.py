@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from mechclust.commands.settings import Dtype, ModelSettings, PromptSettings, check_map_prompts
@@ -30,8 +29,6 @@ class CompareConfig(ModelSettings, PromptSettings):
     """Settings of ``mechclust compare``; ``mechclust compare --help`` also shows those that commands share.
 
     Args:
-        controls: models tuned from the same base on a single task, or adapters on it: ``TASK=MODEL``, or a directory
-            named after the task.
         adapter: folder of an adapter on the tuned model (which may then be the base itself), saved by peft. The base
             is measured without it.
         chat: wrap each prompt as a user message in the tuned model's chat template, for all models.
@@ -41,9 +38,6 @@ class CompareConfig(ModelSettings, PromptSettings):
         factor: a task stands out if it changed at least this many times as much as the others.
         n_resamples: number of half-samples for the 95% intervals over prompts.
         n_permutations: number of random pairings for the chance level; 0 for none.
-        clusters: TOML file with a table ``[clusters]`` of ``name = ["task", ...]``, for results by cluster of tasks; a
-            label ``cluster`` in the prompts does the same. Tasks under ``[held_out]``, which the tuned model was not
-            tuned on, are not part of any cluster or layer group.
         blocks: also what each block adds to the base's own hidden states, which decides which layers changed. Both
             models are in memory together for it. Without it, and if their weights do not fit, layers are judged by the
             residual stream, in which later layers inherit change.
@@ -55,13 +49,11 @@ class CompareConfig(ModelSettings, PromptSettings):
             restores, beyond the patch of the layer before, lies above this, or below its negative.
         top_pc: also CKA without the largest principal component of each side, a second opinion where a few dimensions
             have huge values.
-        n_dims: with controls, also how many dimensions hold 99% of the variance, which ends the transition of the layer
-            groups.
         device: device of the base model, such as ``cpu`` or ``cuda``.
         dtype: dtype of the base model's weights.
-        tuned_device: device of the tuned model and the controls; by default the same as ``device``.
-        tuned_dtype: dtype of the tuned model's and the controls' weights; by default the same as ``dtype``.
-        max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
+        tuned_device: device of the tuned model; by default the same as ``device``.
+        tuned_dtype: dtype of the tuned model's weights; by default the same as ``dtype``.
+        max_memory: most memory, in GiB, for the hidden states of a layer.
         map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
         seed: seed for drawing prompts, half-samples and pairings.
 
@@ -71,20 +63,17 @@ class CompareConfig(ModelSettings, PromptSettings):
         0.05
     """
 
-    controls: tuple[str, ...] = ()
     min_per_task: _Prompts = 20
     max_per_task: Count | None = None
     tolerance: ShareBetween = 0.01
     factor: Annotated[float, Above(1)] = 1.5
     n_resamples: Annotated[int, AtLeast(20), AtMost(MAX_DRAWS)] = 100
     n_permutations: DrawsOrZero = 20
-    clusters: Path | None = None
     blocks: bool = True
     blocks_prompts: _Prompts | None = 200
     n_patched: CountOrZero = 32
     least_restored: ShareBetween = 0.01
     top_pc: bool = True
-    n_dims: bool = True
     tuned_device: str | None = None
     tuned_dtype: Dtype | None = None
     max_memory: Positive = 8.0

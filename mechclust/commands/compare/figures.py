@@ -10,12 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mechclust.commands.compare.by_layer import ALL
-from mechclust.commands.compare.group_figures import (
-    clusters_figure,
-    controls_figure,
-    draw_band,
-    layer_groups_figure,
-)
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.report.axes import layer_axis
 from mechclust.report.figure_text import figure_text
@@ -46,8 +40,6 @@ def compare_panels(result: Measurements, tables: Tables) -> list[Panel]:
         *_output_panels(result, tables),
         _cka_panel(result, tables),
         _change_panel(result, tables["tasks"]),
-        *_control_panels(result, tables),
-        *_cluster_panels(result, tables),
     ]
 
 
@@ -67,7 +59,7 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
         part = table[table["task"] == task].set_index("layer")
         color = COLORS[i] if i < MAX_COLORED_TASKS else _GREY
         label = labels[i] if i < len(labels) else None
-        draw_band(axis, part["debiased_cka"], part["low"], part["high"], color, label, ms=4)
+        _draw_band(axis, part["debiased_cka"], part["low"], part["high"], color, label)
     together = table[table["task"] == ALL]
     axis.plot(together["layer"], together["debiased_cka"], color=TEXT, ls="--", lw=1.3, label="all prompts together")
     axis.axhline(1, color=TEXT, lw=0.6)
@@ -129,7 +121,7 @@ def _draw_tasks(axis: Axes, tables: Tables, columns: tuple[str, str, str]) -> No
         label = figure_text(task) if i < MAX_COLORED_TASKS else None
         if i == MAX_COLORED_TASKS:
             label = "other tasks"
-        draw_band(axis, value, low, high, color, label, ms=4)
+        _draw_band(axis, value, low, high, color, label)
     layer_axis(axis)
 
 
@@ -167,34 +159,7 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
     )
 
 
-def _control_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    """Yield CKA with the controls by layer, and the layer groups read from it."""
-    if not result.controls:
-        return
-    controls = tables["controls"]
-    yield Panel(
-        "controls",
-        controls_figure(controls),
-        "Debiased CKA of models tuned on one task alone with the tuned model and with the base model, over that "
-        "task's prompts: one point per task, line: median, band: quartiles (Zhao, Ziser & Cohen 2024, arXiv "
-        "2410.20008).",
-    )
-    groups = result.groups
-    if groups is not None and groups.interval is not None:
-        seen = controls[controls["task"].isin(groups.curves.seen.tasks) & (controls["layer"] > 0)]
-        yield Panel(
-            "layer_groups",
-            layer_groups_figure(seen, groups.interval),
-            "Debiased CKA with the controls by layer: median over the tasks that are not held out, band: quartiles. "
-            "Shades and names: layer groups; bars on top: 95% of where a group ends, by bootstrap over tasks.",
-        )
-
-
-def _cluster_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
-    if "clusters" not in tables:
-        return
-    what = "Debiased CKA between the tuned and the base model"
-    if result.controls:
-        what = "Debiased CKA of the controls with the tuned and with the base model"
-    caption = f"{what}, by cluster of tasks and layer: median over the cluster's tasks, band: minimum to maximum."
-    yield Panel("clusters", clusters_figure(tables["clusters_by_layer"], list(tables["clusters"]["cluster"])), caption)
+def _draw_band(axis: Axes, values: pd.Series, low: pd.Series, high: pd.Series, color: str, label: str | None) -> None:
+    """Draw values by layer in the band of their intervals."""
+    axis.fill_between(values.index, low, high, color=color, alpha=0.16, lw=0)
+    axis.plot(values.index, values, color=color, label=label, marker="o", ms=4)

@@ -15,7 +15,6 @@ from torch import Tensor
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.compare.task_clusters import ClustersOfTasks, find_task_clusters
 from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
 from mechclust.commands.units import Units, repeated_prompt_notes, units_of
@@ -41,31 +40,29 @@ class Inputs:
     """Models and prompts of a comparison.
 
     Attributes:
-        checkpoints: base, tuned, then controls.
+        checkpoints: base and tuned model.
         tasks: names, in the order of the label's numbers.
         batches: the prompts as tokens. ``index`` is the place in the file, from 0.
         prompts: the file.
         notes: notes for readers.
         tokenization: how the prompts were read.
         units: which prompts belong together.
-        clusters: clusters of the tasks.
         sizes: of the models.
     """
 
-    checkpoints: Sequence[Checkpoint]
+    checkpoints: tuple[Checkpoint, Checkpoint]
     tasks: Sequence[str]
     batches: Sequence[Batch]
     prompts: LabelledPrompts
     notes: Sequence[str]
     tokenization: Mapping[str, Any]
     units: Units
-    clusters: ClustersOfTasks = ClustersOfTasks()
     sizes: Mapping[Checkpoint, Sizes] = field(default_factory=dict)
 
     @property
     def families(self) -> tuple[str, ...]:
         """Families of base and tuned model if they are known and differ, so that neither was tuned from the other."""
-        base, tuned = (self.sizes[checkpoint].family for checkpoint in self.checkpoints[:2])
+        base, tuned = (self.sizes[checkpoint].family for checkpoint in self.checkpoints)
         return () if base is None or tuned is None or base == tuned else (base, tuned)
 
     def of_task(self) -> dict[str, Int[Tensor, "_"]]:
@@ -83,14 +80,6 @@ class Inputs:
                 lines.append((index, f"{index} {task} {tokens[:length].tolist()}"))
         return digest_of([json.dumps(list(self.tasks)), *(line for _, line in sorted(lines))])
 
-    def batches_of(self, task: str | None) -> list[Batch]:
-        """Return the prompts of one task, or of all."""
-        if task is None:
-            return list(self.batches)
-        k = self.tasks.index(task)
-        parts = (batch.select((batch.labels["task"] == k).nonzero()[:, 0]) for batch in self.batches)
-        return [part for part in parts if len(part)]
-
 
 def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokenizer: Any = None) -> Inputs:
     """Read the prompts as tokens, and find the models, without loading weights.
@@ -103,8 +92,8 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         tokenizer: of models in memory that come without one.
 
     Raises:
-        InputError: for settings, prompts, clusters, tokenizers or controls that do not allow a comparison. Also if the
-            rows would not fit in memory or on disk.
+        InputError: for settings, prompts or tokenizers that do not allow a comparison. Also if the rows would not fit
+            in memory or on disk.
     """
     check_folder(out, "compare")
     prompts = config.read_prompts()
@@ -116,8 +105,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
         compared_in[i] = prompts.labels["task"][i]
     units = units_of(prompts, config.units, relabelled=None, compared_in=compared_in)
     prompts = units.added_to(prompts)
-    clusters = find_task_clusters(config.clusters, prompts)
-    checkpoints = find_checkpoints(base, tuned, config, tasks, tokenizer)
+    checkpoints = find_checkpoints(base, tuned, config, tokenizer)
     _check_adapters(checkpoints, config)
     check_whole_weights(checkpoint.model for checkpoint in checkpoints)
     tokenizers = {}
@@ -127,9 +115,9 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     check_same_depth({checkpoint: size.n_layers for checkpoint, size in sizes.items()})
     batches, notes = _tokenize(prompts, places, tokenizers, sizes, units, config)
     notes += [units.sentence, *adapter_fit_notes(checkpoint.model for checkpoint in checkpoints)]
-    first, template = (tokenizers[model] for model in checkpoints[:2])
+    first, template = (tokenizers[model] for model in checkpoints)
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
-    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, clusters, sizes)
+    inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, sizes)
     _check_memory(inputs, sizes, config)
     _check_disk(inputs, sizes, out)
     return inputs
@@ -174,22 +162,18 @@ def check_same_depth(n_layers: Mapping[Checkpoint, int | None]) -> None:
     """Refuse models with another number of layers than the base, which cannot be compared layer by layer.
 
     Args:
-        n_layers: blocks of the base, the tuned model and the controls, or ``None`` if it is not known.
+        n_layers: blocks of the base and the tuned model, or ``None`` if it is not known.
 
     Raises:
         InputError: with both numbers of layers.
     """
-    base, *others = n_layers
-    for model in others:
-        if n_layers[model] is None or n_layers[base] is None or n_layers[model] == n_layers[base]:
-            continue
-        way_out = "give controls tuned from the same base, or leave them out"
-        if model.task is None:
-            way_out = (
-                "give a model tuned from this base. From Python, the probe CKA(pairs='all') compares every layer with "
-                "every other"
-            )
-        raise InputError(f"{model} has {n_layers[model]} layers, but {base} {n_layers[base]}; {way_out}")
+    base, tuned = n_layers
+    if n_layers[tuned] is None or n_layers[base] is None or n_layers[tuned] == n_layers[base]:
+        return
+    raise InputError(
+        f"{tuned} has {n_layers[tuned]} layers, but {base} {n_layers[base]}; give a model tuned from this base. From "
+        "Python, the probe CKA(pairs='all') compares every layer with every other"
+    )
 
 
 def _tokenize(
@@ -201,7 +185,7 @@ def _tokenize(
     config: CompareConfig,
 ) -> tuple[list[Batch], list[str]]:
     """Return the prompts as tokens, which all models must read alike, and notes on them."""
-    base, tuned, *_ = tokenizers
+    base, tuned = tokenizers
     template = tokenizers[tuned]
     if config.chat and not getattr(template, "chat_template", None):
         raise InputError(f"the tokenizer of {tuned} has no chat template; leave out --chat")
@@ -250,7 +234,7 @@ def _check_memory(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], config: Com
     """Refuse layers that do not fit in memory, as far as sizes are known."""
     if not all(map(_widths, sizes.values())):
         return
-    base, tuned = (_widths(sizes[model])[0] for model in inputs.checkpoints[:2])
+    base, tuned = (_widths(sizes[model])[0] for model in inputs.checkpoints)
     n = sum(map(len, inputs.batches))
     what = "a layer"
     needed = layers_bytes([tuned], [base], n) * config.at_once / GIB
@@ -269,16 +253,13 @@ def _check_disk(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], out: Path) ->
     """Refuse hidden states that do not fit on disk, as far as sizes are known."""
     if not all(map(_widths, sizes.values())):
         return
-    total = 0
-    for model, size in sizes.items():
-        n_prompts = sum(map(len, inputs.batches_of(model.task)))
-        total += n_prompts * sum(_widths(size)) * getattr(torch, model.dtype).itemsize
+    n = sum(map(len, inputs.batches))
+    total = sum(n * sum(_widths(size)) * getattr(torch, model.dtype).itemsize for model, size in sizes.items())
     free = free_disk_bytes(out)
     if total - safetensors_bytes(out / "rows") > free:
-        n = sum(map(len, inputs.batches))
         tuned = _widths(sizes[inputs.checkpoints[1]])
         raise InputError(
-            f"the hidden states of {len(sizes)} models take {total / GIB:.3g} GiB on disk ({n} prompts x "
+            f"the hidden states of 2 models take {total / GIB:.3g} GiB on disk ({n} prompts x "
             f"{len(tuned)} layers x {tuned[0]} dimensions), but {str(out)!r} has {free / GIB:.3g} GiB free; "
             "give fewer prompts (--max-per-task), or another folder with --out"
         )

@@ -62,7 +62,7 @@ def compare_models(
     out = Path(out)
     inputs = read_inputs(base, tuned, config, out, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
-    pair = inputs.checkpoints[:2]
+    pair = inputs.checkpoints
     config.check_shared(*(checkpoint.model for checkpoint in pair))
     subject = {f"{checkpoint.role} model": str(checkpoint.model.portable) for checkpoint in pair}
     subject["texts"] = inputs.digest()
@@ -81,17 +81,17 @@ def compare_models(
 def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool) -> CompareResult:
     """Save hidden states in the folder, or read the ones that ``saved_rows`` finds there, and compare them."""
     folder = folder if config.here else folder.absolute()
-    batches = {model: inputs.batches_of(model.task) for model in inputs.checkpoints}
-    stores = saved_rows(batches, config, config.readout, config.kept_labels, folder, progress=progress)
+    base, tuned = inputs.checkpoints
+    stores = saved_rows(
+        inputs.checkpoints, inputs.batches, config, config.readout, config.kept_labels, folder, progress=progress
+    )
     # Now of models too whose configuration does not give it.
     check_same_depth({model: len(stores[model].sites) - 1 for model in inputs.checkpoints})
-    base, tuned, *single_tasks = inputs.checkpoints
     pair = {"tuned": stores[tuned], "base": stores[base]}
-    rows = SavedRows(pair, {str(model.task): stores[model] for model in single_tasks}, inputs.of_task())
+    rows = SavedRows(pair, inputs.of_task())
     metadata = {"tokenization": dict(inputs.tokenization)}
     together = measure_together(inputs, rows, config, folder, progress=progress)
-    blocks = together.blocks
-    of_pair, controls = results_by_layer(rows, config, folder, metadata, blocks=blocks, progress=progress)
+    by_layer = results_by_layer(rows, config, folder, metadata, blocks=together.blocks, progress=progress)
     notes = list(inputs.notes)
     if stores[base].model == stores[tuned].model:
         notes.insert(0, "Base and tuned model are the same: their weights and configurations are identical.")
@@ -101,9 +101,7 @@ def _measure(inputs: Inputs, config: CompareConfig, folder: Path, progress: bool
         config=config,
         families=inputs.families,
         tasks=inputs.tasks,
-        **of_pair,
-        controls=controls,
-        clusters=inputs.clusters,
+        **by_layer,
         notes=notes,
         patching=together.patching,
         why_no_blocks=together.why_no_blocks,

@@ -11,14 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.compare.control_curves import ControlGroups, control_groups, control_table
 from mechclust.commands.compare.layer_verdict import LayerVerdict
 from mechclust.commands.compare.output_verdict import OutputVerdict
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.standing_out import common_layers, standing_out
-from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from mechclust.report.text import ranges_text
 from probes import ProbeResult
 
@@ -32,12 +29,9 @@ class Measurements:
     config: CompareConfig
     tasks: Sequence[str]
     cka: ProbeResult
-    controls: Mapping[str, Mapping[str, ProbeResult]]
     blocks: ProbeResult | None = None
     patching: ProbeResult | None = None
     without_top_pc: ProbeResult | None = None
-    n_dims: ProbeResult | None = None
-    clusters: ClustersOfTasks = ClustersOfTasks()
     families: tuple[str, ...] = ()
     notes: Sequence[str] = ()
     why_no_blocks: str = ""
@@ -147,13 +141,6 @@ class Measurements:
     def common(self) -> tuple[Bool[np.ndarray, "layer"], Bool[np.ndarray, "task"]]:
         """Return the layers over which tasks are compared, and these tasks, see ``common_layers``."""
         return common_layers(self.residual_verdict.known[:, 1:])
-
-    @cached_property
-    def groups(self) -> ControlGroups | None:
-        """Return the layer groups that the controls show, or ``None`` without controls."""
-        if not self.controls:
-            return None
-        return control_groups(control_table(self.controls), self.n_dims, self.clusters, ALL, self.config.seed)
 
     def first_layer(self, mask: Bool[np.ndarray, "layer"]) -> int | None:
         """Return the first layer, by depth, for which the mask is true, or ``None`` if it never is."""

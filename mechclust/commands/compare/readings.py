@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.compare.by_layer import ALL
-from mechclust.commands.compare.control_curves import REST
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.evidence.intervals import value_with_interval
@@ -79,9 +78,6 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),
         *_what_is_unknown(result, tables["compare"]),
-        *_clusters(result, tables),
-        *_controls(result, tables),
-        *_layer_groups(result),
         *_second_opinion(result, tables["compare"]),
     ]
 
@@ -207,50 +203,6 @@ def _without_cka_or_interval(table: pd.DataFrame, unknown: str, block: str = "")
             )
 
 
-def _clusters(result: Measurements, tables: Tables) -> Iterator[Reading]:
-    if "clusters" not in tables:
-        return
-    verdict = "Mean 1 - CKA: median and range over its tasks."
-    for row in tables["clusters"].dropna(subset=["change"]).itertuples():
-        value = f"{row.change:z.2f} ({row.change_least:z.2f} to {row.change_most:z.2f}, n = {row.change_tasks})"
-        yield Reading(f"Cluster {shortened(row.cluster)}", value, layers_text(row.layers), verdict=verdict)
-    left_out = [task for task in result.tasks if task not in result.clusters.seen_tasks]
-    if left_out:
-        held_out = f"Held out: {first_few(result.clusters.held_out)}." if result.clusters.held_out else ""
-        yield Reading("Tasks in no cluster's numbers", first_few(left_out), verdict=held_out)
-
-
-def _controls(result: Measurements, tables: Tables) -> Iterator[Reading]:
-    if not result.controls:
-        return
-    gain = tables["controls"].groupby("layer")["gain"].median().dropna()
-    for what, place in (("Highest", "idxmax"), ("Lowest", "idxmin")):
-        if len(gain):
-            layer = getattr(gain, place)()
-            yield Reading(
-                f"{what} median gain: CKA with a task's control, tuned - base",
-                f"{gain[layer]:z.2f} (n = {len(result.controls)})",
-                f"layer {layer}",
-                verdict="Above 0, tuned is more similar than the base to models of one task; below 0, less.",
-            )
-
-
-def _layer_groups(result: Measurements) -> Iterator[Reading]:
-    groups = result.groups
-    if groups is None:
-        return
-    if groups.interval is None:
-        yield Reading("Layer groups", "not named", verdict=f"Reason: {groups.why_none}.")
-        return
-    yield Reading(
-        f"Layer groups, from the controls of {len(groups.curves.seen.tasks)} tasks",
-        groups.interval.in_words(groups.curves.layers, REST),
-        verdict="From the transition on, tuned is more similar to the controls than the base is. This does not show "
-        "that these layers hold tasks: compare knows neither whether the controls learnt their tasks nor how similar "
-        "tuned is to controls of other tasks (mechclust mossa measures both).",
-    )
-
-
 def _second_opinion(result: Measurements, table: pd.DataFrame) -> Iterator[Reading]:
     """Yield where CKA without the largest principal component differs most from debiased CKA."""
     if result.without_top_pc is None:
@@ -320,10 +272,10 @@ def _judged_change(result: Measurements) -> str:
     return "1 - debiased CKA between what its block adds in both models, given the base's hidden states,"
 
 
-def naming_rules(result: Measurements) -> Iterator[str]:
-    """Yield how layers and tasks, and layer groups, are named."""
+def naming_rule(result: Measurements) -> str:
+    """Return how it is decided which layers changed and which tasks stand out."""
     common = layers_text(result.ranges_of(result.common[0]))
-    yield (
+    return (
         f"The rule: a layer changed for a task if the 95% interval of {_judged_change(result)} lies above "
         f"{result.config.tolerance:g}; without an interval this is left open. Tasks stand out at a layer if the "
         "changes of those with an interval fall into two groups (Jenks' natural break of log change) such that no "
@@ -332,18 +284,4 @@ def naming_rules(result: Measurements) -> Iterator[str]:
         f"of interval ends, over the layers at which every compared task has an interval ({common}), since layers "
         "change by different amounts. The rule compares these tasks with each other: if tuning on some tasks changed "
         "all of them equally, none stands out."
-    )
-    groups = result.groups
-    if groups is None or groups.interval is None:
-        return
-    dimensions = "the first layer with 95% of the tuned model's maximum dimensions, over the prompts of every task"
-    spread = "the last layer before the spread leaves .02 of its minimum"
-    yield (
-        "Layer groups are read from medians over tasks of debiased CKA with each task's control. Shared: before the "
-        "layer from which the tuned model's is above the base's by more than .02 (one exception allowed). Transition: "
-        f"from there to {dimensions if 'tuned' in groups.curves.dims else spread}; there is none if the tuned model's "
-        "interquartile range over tasks never falls to .10. Inherited: the layers above, which are computed from the "
-        "changed ones; nothing in these curves says that tuning altered them. The rule is ours; on the curves of Zhao, "
-        "Ziser & Cohen (2024, arXiv 2410.20008) it gives their groups. Intervals cover neither other seeds of tuning "
-        f"nor the similarity of tasks in a cluster; {'; '.join(groups.interval.notes)}."
     )

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mechclust.commands.compare import readings, tables
-from mechclust.commands.compare.control_curves import control_table
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.result import MeasuredResult, ReportRecord
 from mechclust.report.analysis import Analysis
@@ -16,7 +15,6 @@ from mechclust.report.panel import Panel
 from mechclust.report.reading import Reading
 from mechclust.report.text import model_name_text
 from probes import ProbeResult
-from probes.store.file_names import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,14 +32,11 @@ class CompareResult(Measurements, MeasuredResult):
         config: the settings.
         tasks: names.
         cka: ``CKA`` between tuned and base, with axes (site, label), the labels being ``"(all)"`` and the tasks.
-        controls: by task, ``CKA`` of its control with the ``tuned`` and with the ``base`` model on its prompts.
         blocks: CKA between the additions of each block of both models to the base's residual stream, or ``None``. It
             decides which layers changed, except the embedding.
         patching: how much of the difference between the models' outputs patching restores, see ``patching_result``, or
             ``None``. It shows which layers matter to the output.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
-        n_dims: with controls, ``NDims``, sites being named ``tuned/hook_embed`` and so on, or ``None``.
-        clusters: clusters of the tasks.
         notes: notes on the input for readers.
         why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
         why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
@@ -85,10 +80,7 @@ class CompareResult(Measurements, MeasuredResult):
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
         """Every table by the name of its file, computed once."""
-        computed = {"compare": self.to_dataframe(), "tasks": self.summary(), "layers": self.by_layer()}
-        if self.controls:
-            computed["controls"] = self.control_table()
-        return {**computed, **dict(tables.derived_tables(self, computed))}
+        return {"compare": self.to_dataframe(), "tasks": self.summary(), "layers": self.by_layer()}
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return one row per layer and task, and for all prompts together (``"(all)"``).
@@ -132,15 +124,6 @@ class CompareResult(Measurements, MeasuredResult):
         """
         return tables.layer_table(self)
 
-    def control_table(self) -> pd.DataFrame:
-        """Return one row per layer of each control.
-
-        The columns are ``task, layer, site, n``, and debiased CKA of the control over the task's prompts with the tuned
-        (``control_tuned``) and with the base model (``control_base``). Each has ``_low`` and ``_high``, and ``gain`` is
-        the first minus the second.
-        """
-        return control_table(self.controls)
-
     @property
     def shown_table(self) -> pd.DataFrame:
         """The table of tasks, for a terminal."""
@@ -157,11 +140,7 @@ class CompareResult(Measurements, MeasuredResult):
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
         others = {"without_top_pc": self.without_top_pc, "blocks": self.blocks, "patching": self.patching}
-        others["n_dims"] = self.n_dims
-        measured = {"cka": self.cka, **{name: x for name, x in others.items() if x is not None}}
-        for task, models in self.controls.items():
-            measured |= {f"control-{file_name(task)}-{model}": result for model, result in models.items()}
-        return measured
+        return {"cka": self.cka, **{name: x for name, x in others.items() if x is not None}}
 
     def _record(self) -> ReportRecord:
         return ReportRecord(
@@ -180,4 +159,4 @@ class CompareResult(Measurements, MeasuredResult):
         return {title: self.tables[name].drop(columns=_ONLY_IN_CSV, errors="ignore") for title, name in titles.items()}
 
     def _analysis(self) -> Analysis:
-        return replace(super()._analysis(), notes=[*readings.naming_rules(self), *self.caveats])
+        return replace(super()._analysis(), notes=[readings.naming_rule(self), *self.caveats])

@@ -1,8 +1,8 @@
-"""Tables of a comparison: by layer and task, task, layer, control and cluster."""
+"""Tables of a comparison: by layer and task, by task and by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 TITLES = {  # in the report's order
     "tasks": "Tasks, the most changed first",
-    "clusters": "Clusters of tasks, the most changed first (median, least and most over their tasks)",
     "layers": "Layers, by depth",
-    "layer_groups": "Layer groups, from the controls",
-    "controls": "Controls",
-    "clusters_by_layer": "Clusters of tasks by layer",
     "compare": "Every layer and task",
 }
 _MEASURES = {  # by column of the table
@@ -155,72 +151,3 @@ def layer_table(result: Measurements) -> pd.DataFrame:
             "no_interval": (~result.known[measured]).sum(axis=1),
         }
     ).sort_values("layer", kind="stable", ignore_index=True)
-
-
-def cluster_table(result: Measurements, tasks: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per cluster, the most changed first.
-
-    The columns are ``cluster, tasks``, and the median, least and most over its tasks of their mean ``change``
-    (``change``, ``change_least``, ``change_most``). ``change_tasks`` is how many tasks have one, and ``layers`` are the
-    layers of the mean.
-
-    Args:
-        result: the measurements.
-        tasks: by task, see ``task_table``.
-    """
-    table = _over_clusters(result, tasks, [], ["change"])
-    n_tasks = table["cluster"].map(list(result.clusters.seen_tasks.values()).count)
-    table.insert(1, "tasks", n_tasks)
-    table = table.assign(layers=tasks["layers"].iloc[0])
-    return table.sort_values("change", ascending=False, kind="stable", ignore_index=True)
-
-
-def cluster_layer_table(result: Measurements, by_task: pd.DataFrame, controls: pd.DataFrame | None) -> pd.DataFrame:
-    """Return one row per cluster and layer.
-
-    The columns are ``cluster, layer, site``, and of ``change`` the median over the cluster's tasks, ``_least``,
-    ``_most`` and ``_tasks``, how many have one there. With controls, ``control_base``, ``control_tuned`` and ``gain``
-    have these columns too.
-
-    Args:
-        result: the measurements.
-        by_task: by layer and task, see ``layer_task_table``.
-        controls: see ``control_table``.
-    """
-    columns = ["change"]
-    if controls is not None:
-        columns += ["control_base", "control_tuned", "gain"]
-        by_task = by_task.merge(controls[["task", "site", *columns[1:]]], how="left", on=["task", "site"])
-    return _over_clusters(result, by_task, ["layer", "site"], columns)
-
-
-def _over_clusters(
-    result: Measurements, table: pd.DataFrame, places: Sequence[str], columns: Sequence[str]
-) -> pd.DataFrame:
-    """Return median, minimum, maximum and number of the values of each cluster's tasks, at each place."""
-    import pandas as pd
-
-    table = table.assign(cluster=table["task"].map(result.clusters.seen_tasks))
-    groups = table.groupby(["cluster", *places], sort=False)
-    spread = {}
-    for column in columns:
-        spread[column] = groups[column].median()
-        spread[f"{column}_least"] = groups[column].min()
-        spread[f"{column}_most"] = groups[column].max()
-        spread[f"{column}_tasks"] = groups[column].count()
-    return pd.DataFrame(spread).reset_index()
-
-
-def derived_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the existing tables of layer groups and clusters, by the name of their file.
-
-    Args:
-        result: the measurements.
-        tables: ``compare``, ``tasks``, and ``controls`` if there are any.
-    """
-    groups = None if result.groups is None else result.groups.table()
-    if groups is not None:
-        yield "layer_groups", groups
-    if result.clusters.seen_tasks:
-        yield "clusters", cluster_table(result, tables["tasks"])
-        yield "clusters_by_layer", cluster_layer_table(result, tables["compare"], tables.get("controls"))

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
 from mechclust.commands.history.curves import Curve
 from probes.functional.halves import interval_from_halves
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Ends = tuple[float, float]
 
@@ -44,36 +40,3 @@ def measured_ends(curve: Curve, right: Sequence[int]) -> tuple[int, int] | None:
     """Return the first and the last checkpoint at which any layer is measured, or ``None`` for fewer than two."""
     measured = [i for i in right if np.isfinite(curve.value[i]).any()]
     return (measured[0], measured[-1]) if len(measured) > 1 else None
-
-
-def change_table(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.DataFrame:
-    """Return the change of each layer from the first to the last checkpoint without findings, a row each.
-
-    The columns are ``measure, layer, site, first, last`` (the checkpoints), and
-    ``value_first, value_last, change, change_low, change_high`` (95% interval, missing if there is none). For the best
-    head, the interval is wide enough for the best of its block's heads.
-    """
-    import pandas as pd
-
-    ends = measured_ends(curve, right)
-    if ends is None:
-        return pd.DataFrame()
-    first, last = ends
-    change = curve.value[last] - curve.value[first]
-    low = high = np.full(len(change), np.nan)
-    if curve.halves is not None:
-        halves = curve.halves[last] - curve.halves[first]
-        low, high = interval_from_halves(change, halves, curve.n_units, n_compared=curve.n_compared)
-    columns = {
-        "measure": curve.name,
-        "layer": curve.layers,
-        "site": curve.sites,
-        "first": names[first],
-        "last": names[last],
-        "value_first": curve.value[first],
-        "value_last": curve.value[last],
-        "change": change,
-        "change_low": low,
-        "change_high": high,
-    }
-    return pd.DataFrame(columns)

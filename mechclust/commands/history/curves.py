@@ -60,7 +60,6 @@ class Curve:
         value_high: upper end.
         halves: the measure in random halves of the units, common to all checkpoints and layers. ``None`` for none.
         n_units: number of these prompts, units or documents.
-        n_compared: number of heads among which the measure's head is the best.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Curve:
     value_high: _Table
     halves: _Halves | None = None
     n_units: int = 0
-    n_compared: int = 1
 
     def without(self, checkpoints: Iterable[int]) -> Curve:
         """Return the curve as if not measured at these checkpoints."""
@@ -117,7 +115,6 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
         curve,
         halves=_halves(name, curve, results),
         n_units=int(n_units["all"] if isinstance(n_units, Mapping) else n_units),
-        n_compared=len(last.coords["head"]) if name == "topics" else 1,
     )
 
 

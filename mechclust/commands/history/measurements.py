@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from jaxtyping import UInt8
 from torch import Tensor
 
-from mechclust.commands.history.changes import change_table
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.curves import TESTED, TITLES, Curve, crossings
 from mechclust.commands.history.integrity import Defect, flagged_checkpoints
@@ -80,14 +79,6 @@ class Measurements:
         import pandas as pd
 
         tables = [crossings(curve, self.names, self.right) for curve in self.tested.values()]
-        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-
-    @cached_property
-    def changes(self) -> pd.DataFrame:
-        """The change of each tested measure from the first to the last checkpoint, see ``changes.change_table``."""
-        import pandas as pd
-
-        tables = [change_table(curve, self.names, self.right) for curve in self.tested.values()]
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def crossings_of(self, curve: Curve) -> pd.DataFrame:

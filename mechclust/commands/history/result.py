@@ -141,8 +141,6 @@ class HistoryResult(Measurements, MeasuredResult):
         tables = {"history": self.to_dataframe()}
         if len(self.crossings):
             tables["crossings"] = self.crossings
-        if len(self.changes):
-            tables["changes"] = self.changes
         return ReportRecord(
             "history",
             source=f"{len(names)} checkpoints, {names[0]} to {names[-1]}. Prompts: {self.config.prompts}",
@@ -163,6 +161,4 @@ class HistoryResult(Measurements, MeasuredResult):
         }
         if len(self.crossings):
             folded["When each layer crosses chance"] = self.crossings
-        if len(self.changes):
-            folded["Change of each layer from the first to the last checkpoint"] = self.changes
         return folded

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from mechclust.commands.controls import check_first_control, task_and_model
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import Model, format_of, models_of
@@ -228,9 +228,26 @@ def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, s
     names = [task.name for task in collection]
     for task, source in (task_and_model(control, names) for control in config.controls):
         collection[task]  # refuses a name that is not there
-        check_first_control(task, source, controls)
+        if task in controls:
+            raise InputError(f"{controls[task]!r} and {source!r} are both controls of {task!r}; give one per task")
         controls[task] = source
     return controls
+
+
+def task_and_model(control: str, tasks: Collection[str]) -> tuple[str, str]:
+    """Return task and model of a control: ``TASK=MODEL``, or a folder called as its task.
+
+    Both may hold a ``=``. If several tasks fit, the longest is taken.
+
+    Example:
+        >>> task_and_model("copa=models/a", ["copa"]), task_and_model("runs/lr=1e-3/copa", ["copa"])
+        (('copa', 'models/a'), ('copa', 'runs/lr=1e-3/copa'))
+    """
+    places = [i for i, character in enumerate(control) if character == "=" and control[:i] in tasks]
+    if not places:
+        return Path(control).name, control
+    last = places[-1]
+    return control[:last], control[last + 1 :]
 
 
 def rows_bytes(inputs: Inputs, config: MossaConfig) -> int:

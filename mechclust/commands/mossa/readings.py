@@ -117,7 +117,7 @@ def _learnt_by_tuned(result: Measurements) -> Iterator[Reading]:
 def _layer_groups(result: Measurements) -> Iterator[Reading]:
     seen = result.curves().seen
     if result.named_groups:
-        yield Reading(f"Layer groups of {len(seen.tasks)} seen tasks", result.groups.in_words())
+        yield Reading(f"Layer groups of {len(seen.tasks)} seen tasks", str(result.groups))
     elif len(seen.tasks) < LEAST_FOR_GROUPS:
         verdict = f"Medians over tasks and their spread need at least {LEAST_FOR_GROUPS} seen tasks."
         yield Reading("Layer groups", f"not named, {len(seen.tasks)} seen tasks", verdict=verdict)

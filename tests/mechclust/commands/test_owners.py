@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -17,7 +16,7 @@ import mechclust.commands.parts
 from mechclust.cli import main
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.commands.compare import CompareConfig, compare_models
-from mechclust.commands.folder import default_folder, own_folder, until_reported
+from mechclust.commands.folder import default_folder
 from mechclust.commands.topics import TopicsConfig, measure_topics
 from mechclust.report.table_text import table_as_csv
 from probes import load_result, run_stores
@@ -136,29 +135,6 @@ class TestOwners:
         assert main(["topics", *argv["topics"], "--out", str(out)]) == 0
         assert not left.exists()
         assert (out / "report.html").exists()
-
-    def test_one_lock_from_measurement_to_report(self, tmp_path):
-        with until_reported():
-            with own_folder(tmp_path, "compare"):
-                pass
-            with own_folder(tmp_path, "compare"):  # the report's
-                pass
-            check = "from probes.store.locks import locked_folder\nimport sys\nwith locked_folder(sys.argv[1]): pass"
-            ended = subprocess.run([sys.executable, "-c", check, str(tmp_path)], capture_output=True, text=True)
-            assert "is in use by another process" in ended.stderr
-        with own_folder(tmp_path, "compare"):
-            pass
-
-
-def test_a_folder_is_owned_from_measurement_to_report(tmp_path):
-    with until_reported():
-        for _ in ("measurement", "report"):
-            with own_folder(tmp_path, "compare"):
-                pass
-        with pytest.raises(InputError, match="is in use by another process"), locked_folder(tmp_path):
-            pass
-    with locked_folder(tmp_path):
-        pass
 
 
 class TestNames:

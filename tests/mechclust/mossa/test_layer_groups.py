@@ -183,35 +183,31 @@ class TestInterval:
     ],
 )
 def test_in_words(found, said):
-    assert found.in_words() == str(found) == said
+    assert str(found) == said
 
 
-def test_layers_are_called_by_their_labels():
+def test_rows():
     groups = LayerGroups(range(1, 3), range(3, 3), range(3, 4))
     found = LayerGroupsInterval(groups, (0, 2), (3, 3), 0.9, 100)
-    assert found.in_words(("2", "4", "6")) == (
-        "shared 2-4 (95% over tasks: end at 0 to 4), no transition (there is one in 10% of draws), refinement 6"
-    )
-    assert found.rows(("2", "4", "6")) == [
-        {"group": "shared", "first_layer": "2", "last_layer": "4", "end_low": "0", "end_high": "4", "tuned_alone": ""},
+    assert found.rows() == [
+        {"group": "shared", "first_layer": 1, "last_layer": 2, "end_low": 0, "end_high": 2, "tuned_alone": ""},
         {
             "group": "transition",
             "first_layer": None,
             "last_layer": None,
-            "end_low": "6",
-            "end_high": "6",
+            "end_low": 3,
+            "end_high": 3,
             "tuned_alone": "",
         },
         {
             "group": "refinement",
-            "first_layer": "6",
-            "last_layer": "6",
+            "first_layer": 3,
+            "last_layer": 3,
             "end_low": None,
             "end_high": None,
             "tuned_alone": "",
         },
     ]
-    assert [row["last_layer"] for row in found.rows()] == [2, None, 3]
 
 
 def planted_below(n=8, noise=0.0, seed=0):
@@ -231,13 +227,13 @@ class TestTunedAlone:
         assert found.groups.shared == range(1, 9)
         assert found.tuned_alone == (2, 3, 4)
         assert found.farther == (2, 3, 4, 5, 6, 7, 8)
-        assert "tuned alone changed at 2-4" in found.in_words()
-        assert [row["tuned_alone"] for row in found.rows(tuple("23456789"))] == ["3-5", "", ""]
+        assert "tuned alone changed at 2-4" in str(found)
+        assert [row["tuned_alone"] for row in found.rows()] == ["2-4", "", ""]
 
     def test_a_difference_within_the_interval_is_not_one(self):
         found = layer_groups_interval(planted_below(6, noise=3.0))
         assert not found.tuned_alone
-        assert "alone" not in found.in_words()
+        assert "alone" not in str(found)
 
     def test_nothing_changed(self):
         curves = planted_below()

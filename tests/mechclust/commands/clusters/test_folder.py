@@ -170,8 +170,7 @@ class TestInterrupted:
         (out / "rows").mkdir(parents=True)
         assert main(argv) == 130
         assert capsys.readouterr().err == (
-            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; run the same command again "
-            "to resume\n"
+            f"\nmechclust: interrupted; what was measured so far is in {out}; run the same command again to resume\n"
         )
 
 
@@ -216,7 +215,7 @@ class TestInTheCommandsWords:
         [
             ({"pca": 0}, "pca is 0; expected at least 1"),
             ({"drop_outliers": 1.0}, "drop_outliers is 1.0; expected above 1"),
-            ({"n_clusters": (1,)}, "n_clusters[0] is 1; expected at least 2"),
+            ({"n_clusters": 1}, "n_clusters is 1; expected at least 2"),
             ({"map_prompts": 1}, "map_prompts is 1; expected 0 for no map, or at least 2"),
         ],
     )

@@ -99,9 +99,12 @@ def of_labels_not_shown() -> dict[str, Any]:
 
 
 def of_one_model() -> dict[str, Any]:
-    """Clusters alone, in two numbers, without random weights; candidates are alike, and layer 2 is undefined."""
+    """Clusters alone, without random weights; candidates are alike, and layer 2 is undefined."""
     found = result(20, shown=True, copies=0, followed=followed(alike=0.95))
-    raw = measured(20, shown=True, n_clusters=("3", "5")).raw
+    raw = measured(20, shown=True, n_clusters=("3", "5")).raw  # the record was made with two numbers of clusters
+    values = {name: raw.sel(name, n_clusters="3") for name in raw.axes}
+    axes = dict.fromkeys(raw.axes, ("site", "label"))
+    raw = replace(raw, values=values, axes=axes, metadata={**raw.metadata, "n_clusters": {"task": 3, "form": 3}})
     for name in ("ari", "p_value"):
         raw.values[name][2] = torch.nan
     return with_features(replace(found, trained=ModelCurves(raw)))

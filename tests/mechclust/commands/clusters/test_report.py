@@ -87,7 +87,7 @@ class TestReport:
         by_task = next(reading for reading in result.readings if reading.what == "Clusters by task")
         judged = result.judged["task"].clusters
         assert by_task.value.endswith(f"({judged.interval[0]:.3f} to {judged.interval[1]:.3f})")
-        ends = result.first_clustering("task")[["ari_low", "ari_high"]].to_numpy()
+        ends = result.of_label("task")[["ari_low", "ari_high"]].to_numpy()
         bars = curves_figure(result).axes[0].collections
         segments = [bar.get_segments() for bar in bars if isinstance(bar, LineCollection)]
         assert any(np.allclose(np.array(drawn)[:, :, 1], ends) for drawn in segments)

@@ -31,7 +31,7 @@ def shake(model):
         weight += 0.5 * torch.randn(weight.shape, generator=draw)
 
 
-def found(change, low, high, *, tasks=None, together=None, n=None, controls=None):
+def found(change, low, high, *, tasks=None, together=None, n=None):
     """A result with these changes ``[layer task]`` and ends of intervals, NaN where there are none.
 
     ``together``: ``[layer]`` change, low and high of all prompts together, none by default.
@@ -56,7 +56,4 @@ def found(change, low, high, *, tasks=None, together=None, n=None, controls=None
         {site: i for i, site in enumerate(sites)},
         {"d": {f"{model}/{site}": 16 for model in ("tuned", "base") for site in sites}},
     )
-    return CompareResult(
-        base="base", tuned="tuned", config=CompareConfig(Path("prompts.jsonl")), tasks=tasks, cka=cka,
-        controls=controls or {},
-    )  # fmt: skip
+    return CompareResult(base="base", tuned="tuned", config=CompareConfig(Path("prompts.jsonl")), tasks=tasks, cka=cka)

@@ -139,7 +139,7 @@ class TestCommand:
             main(["compare", "--help"])
         assert end.value.code in (0, None)
         said = capsys.readouterr().out
-        options = ("--prompts", "--controls", "--tolerance", "--tuned-dtype", "--no-top-pc")
+        options = ("--prompts", "--tolerance", "--tuned-dtype", "--no-top-pc")
         assert all(option in said for option in options)
 
     def test_bad_input_is_one_sentence(self, tmp_path, capsys):

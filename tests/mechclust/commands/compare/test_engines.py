@@ -18,16 +18,15 @@ from tasks import InputError
 
 @pytest.fixture(scope="module")
 def here(gpt2, shaken, measured, tmp_path_factory):
-    """In this process, with a control: settings, folder, result; read only."""
+    """In this process: settings, folder, result; read only."""
     out = tmp_path_factory.mktemp("here") / "out"
-    config = replace(measured.config, controls=(f"a={shaken}",))
-    return config, out, compare_models(str(gpt2), str(shaken), config, out)
+    return measured.config, out, compare_models(str(gpt2), str(shaken), measured.config, out)
 
 
 def assert_same(here, out, result):
     """To the bit: rows, and what is computed from them in parts that do not depend on the workers."""
     _, known, expected = here
-    for model in ("base", "tuned", "control-a", "blocks-base", "blocks-tuned"):
+    for model in ("base", "tuned", "blocks-base", "blocks-tuned"):
         one, other = (RowStore(folder / "rows" / model) for folder in (known, out))
         names = [*(f"rows/{site}" for site in one.sites), "labels/task"]
         two = [store.take(one.index, names) for store in (one, other)]
@@ -67,7 +66,7 @@ def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
     )
     shutil.copytree(here[1], tmp_path, dirs_exist_ok=True)
     with pytest.raises(InputError) as refused:
-        compare_models(str(gpt2), str(gpt2), replace(here[0], workers=2, controls=()), tmp_path)
+        compare_models(str(gpt2), str(gpt2), replace(here[0], workers=2), tmp_path)
     assert str(refused.value) == (
         f"job 'tuned': tuned {str(gpt2)!r}: {str(tmp_path / 'rows' / 'tuned')!r} holds rows of another model; give "
         "another folder with --out, or delete this one"

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from mechclust.commands.compare import CompareConfig, CompareResult
-from mechclust.commands.compare.task_clusters import ClustersOfTasks
 from probes import ProbeResult
 from tests.frozen import check_frozen, made_probe, said_by
 
@@ -21,9 +20,6 @@ LAYERS = {site: i for i, site in enumerate(SITES)}
 MODELS = ("tuned", "base")
 WIDTHS = {f"{model}/{site}": 16 + i + 10 * (model == "base") for model in MODELS for i, site in enumerate(SITES)}
 TOKENIZATION = {"tokenizer": "GPT2Tokenizer", "bos": "model", "chat": True, "adds": "none"}
-CLUSTERS = ClustersOfTasks(
-    {"add": "sums", "sum": "sums", "copy": "moves", "sort": "moves", "swap": "moves", "yes": "words"}, ("swap", "zip")
-)
 
 
 def cka(draw: np.random.Generator, sites: list[str], tasks: list[str], scale: float) -> ProbeResult:
@@ -53,14 +49,6 @@ def without_top(draw: np.random.Generator) -> ProbeResult:
     return made
 
 
-def dims_of_models(draw: np.random.Generator) -> ProbeResult:
-    """Dimensions of both models at every layer."""
-    sites = [f"{model}/{site}" for model in MODELS for site in SITES]
-    layers = {f"{model}/{site}": layer for model in MODELS for site, layer in LAYERS.items()}
-    axes = {"n_dims": ("site", "label"), "n": ("label",)}
-    return made_probe("NDims", {"site": sites, "label": [ALL, *TASKS]}, draw, axes, layers)
-
-
 def patching(draw: np.random.Generator, tasks: list[str]) -> ProbeResult:
     names = [f"{name}{end}" for name in ("restored", "rise") for end in ("", "_low", "_high")]
     axes = {**dict.fromkeys([*names, "chance"], ("site", "label")), "divergence": ("label",), "n": ("label",)}
@@ -75,7 +63,7 @@ def patching(draw: np.random.Generator, tasks: list[str]) -> ProbeResult:
 
 def compared(seed: int, scale: float = 0.02, **fields: Any) -> CompareResult:
     draw = np.random.default_rng(seed)
-    given = {"config": CompareConfig(Path("prompts.jsonl")), "tasks": TASKS, "controls": {}}
+    given = {"config": CompareConfig(Path("prompts.jsonl")), "tasks": TASKS}
     given |= {"cka": cka(draw, SITES, TASKS, scale), "tokenization": TOKENIZATION}
     return CompareResult("base", "tuned", **{**given, **fields})
 
@@ -85,22 +73,12 @@ def of_everything() -> dict[str, Any]:
     blocks = cka(draw, SITES[1:], TASKS, 0.015)
     patched = patching(draw, TASKS)
     draw.random((len(SITES) + 1) * len(TASKS))  # the record was made with one more measure here
-    controls = {
-        task: {
-            model: cka(np.random.default_rng([i, k]), SITES, [], 0.03 * (k + 1) + 0.004 * i)
-            for k, model in enumerate(MODELS)
-        }
-        for i, task in enumerate(TASKS[:-1])
-    }
     return said_by(
         compared(
             0,
             blocks=blocks,
             patching=patched,
             without_top_pc=without_top(draw),
-            n_dims=dims_of_models(draw),
-            controls=controls,
-            clusters=CLUSTERS,
             notes=("3 prompts were left out",),
         )
     )

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import mechclust.commands.compare.by_layer
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
-from mechclust.commands.layers import layers_bytes
 from probes import CKA, RowStore, mean
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import TASKS, records, write_prompts
@@ -141,19 +139,6 @@ class TestMeasure:
         result = compare_models(str(gpt2), str(shaken), replace(config, position="mean"), out)
         expected = together(CKA(readout=mean(), label="task"))["debiased_cka"]
         torch.testing.assert_close(result.cka["debiased_cka"], expected, rtol=0, atol=1e-5)  # other kernels
-
-    def test_layers_in_groups(self, gpt2, shaken, measured, config, out, monkeypatch):
-        """As many layers at a time as fit change nothing; nor do batches."""
-        monkeypatch.setattr(mechclust.commands.compare.by_layer, "MIN_LAYER_GROUPS", 1)
-        n, d = 36, 16
-        tight = replace(config, max_memory=layers_bytes(2 * [d], 2 * [d], n) / 2**30, tokens_per_batch=40)
-        found = compare_models(str(gpt2), str(shaken), tight, out)
-        for name, measure in (("cka", "debiased_cka_low"), ("without_top_pc", "debiased_cka")):
-            expected = getattr(measured, name)
-            assert getattr(found, name).coords["label"] == expected.coords["label"]
-            places = [getattr(found, name).coords["site"].index(site) for site in expected.coords["site"]]
-            values = getattr(found, name)[measure][places]
-            torch.testing.assert_close(values, expected[measure], rtol=0, atol=1e-4, equal_nan=True)
 
     def test_at_most_so_many_of_a_task(self, gpt2, shaken, apart, out):
         """Which are drawn does not depend on the other tasks, and the index is the place in the file."""

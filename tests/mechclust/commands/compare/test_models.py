@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -96,14 +98,6 @@ class TestNothingVaries:
         write_prompts(config.prompts, [{"prompt": "w1 w2", "task": task} for task in "ab" for _ in range(12)])
         found = compare_models(str(gpt2), str(shaken), config, out)
         assert "undefined at every layer" in found.sentences[0]
-
-    def test_no_layer_groups_from_such_controls(self, gpt2, config, out):
-        tasks = "abcd"
-        write_prompts(config.prompts, [{"prompt": "w1 w2", "task": task} for task in tasks for _ in range(12)])
-        controls = tuple(f"{task}={gpt2}" for task in tasks)
-        found = compare_models(str(gpt2), str(gpt2), replace(config, controls=controls), out)
-        (groups,) = (reading for reading in found.readings if reading.what == "Layer groups")
-        assert groups.verdict == "Reason: CKA with the controls is undefined at layers 1-2."
 
 
 class TestInMemory:
@@ -207,14 +201,6 @@ class TestAdapters:
         assert found.to_dataframe().equals(by_name.to_dataframe())
         assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
-    def test_as_a_control(self, gpt2, adapters, config, out, loads):
-        config = replace(config, controls=(f"a={adapters / 'one'}", f"b={adapters / 'two'}"))
-        table = compare_models(str(gpt2), str(adapters / "one"), config, out).control_table()
-        assert loads == 3 * [str(gpt2)]
-        at = table.set_index(["task", "layer"])
-        assert at.loc[("a", 2), "control_tuned"] == pytest.approx(1)
-        assert at.loc[("b", 2), "control_tuned"] < 0.999
-
     def test_two_adapters_each_with_its_base(self, gpt2, adapters, config, apart, out, tmp_path):
         found = compare_models(str(adapters / "one"), str(adapters / "two"), config, out)
         merged = [str(adapters / f"{name} merged") for name in ("one", "two")]
@@ -263,6 +249,33 @@ class TestAdapters:
         with pytest.raises(InputError) as refused:
             compare_models(str(wide), str(adapters / "one"), config, out)
         assert str(refused.value).startswith(f"tuned {str(wide)!r} with the adapter {str(adapters / 'one')!r}: ")
+        assert not list((out / "rows").glob("*/*.safetensors"))  # no prompt was read
+
+    def test_one_that_names_another_base_is_told(self, gpt2, adapters, tmp_path, config, out):
+        renamed = shutil.copytree(adapters / "one", tmp_path / "renamed")
+        named = json.loads((renamed / "adapter_config.json").read_text())
+        (renamed / "adapter_config.json").write_text(json.dumps({**named, "base_model_name_or_path": "meta/other"}))
+        notes = read_inputs(str(gpt2), str(renamed), config, out).notes
+        assert [note for note in notes if "trained for" in note] == [
+            f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on "
+            f"{str(gpt2)!r}: the weights fit, but only you can know whether the base is the same."
+        ]
+
+
+def test_one_model_is_in_memory_at_a_time(gpt2, shaken, config, out, monkeypatch):
+    """But for what blocks add, the base stays when the tuned model is loaded."""
+    load_pretrained(gpt2, attention="sdpa")  # what is imported now may log an error, which holds who imported it
+    alive: list[weakref.ref] = []
+
+    def loading(path, **options):
+        assert len([model for model in alive if model() is not None]) == (len(alive) == 3)
+        model = load_pretrained(path, **options)
+        alive.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr("mechclust.commands.settings.load_pretrained", loading)
+    compare_models(str(gpt2), str(shaken), config, out)
+    assert len(alive) == 2 + 2
 
 
 class TestTokenization:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from mechclust.commands.compare.readings import naming_rules
+from mechclust.commands.compare.readings import naming_rule
 from tests.mechclust.commands.compare.cases import found
 
 nan = np.nan
@@ -168,7 +168,7 @@ class TestLayers:
 
 def test_what_rounds_to_zero_has_no_sign():
     result = found(*around([[-1e-5, -4e-5], [-2e-5, 0.5], [-3e-5, 0.5]], spread=3e-5))
-    said = " ".join([*result.sentences, *naming_rules(result), *result.caveats, result._repr_html_()])
+    said = " ".join([*result.sentences, naming_rule(result), *result.caveats, result._repr_html_()])
     assert not re.search(r"-0\.0+\b", said)
     assert rows(result, "Least mean 1 - CKA over tasks") == [("layer 0", "0.00")]
 
@@ -179,5 +179,5 @@ def test_why_there_is_no_cka():
 
 
 def test_the_rule_says_over_which_layers(only_sentence):
-    (rule,) = naming_rules(only_sentence)
+    rule = naming_rule(only_sentence)
     assert "over the layers at which every compared task has an interval (layers 1-2)" in rule

@@ -72,26 +72,6 @@ class TestRefusals:
     def test_settings(self, refused, change, said):
         assert refused(**change) == said
 
-    def test_controls(self, refused, gpt2, tmp_path):
-        empty = tmp_path / "b"
-        empty.mkdir()
-        ways = "give TASK=MODEL, or a directory named after the task"
-        for control in (str(gpt2), f"d={gpt2}"):
-            assert refused(controls=(control,)) == (
-                f"no task of the prompts for the control {control!r} (they have a, b, c); {ways}"
-            )
-        assert refused(controls=(str(empty),)) == (
-            f"{str(empty)!r} has no config.json; give a directory written by save_pretrained, with model and tokenizer"
-        )
-        shutil.copy(gpt2 / "config.json", empty)
-        assert refused(controls=(str(empty),)) == (
-            f"{str(empty)!r} has a config.json but no weights (model.safetensors); "
-            "save the model there with save_pretrained"
-        )
-        assert refused(controls=(f"b={gpt2}", str(empty))) == (
-            f"{str(gpt2)!r} and {str(empty)!r} are both controls of 'b'; give one per task"
-        )
-
     def test_a_task_called_as_all_prompts_are(self, refused, tmp_path):
         write_prompts(tmp_path / "all.jsonl", [{**record, "task": "(all)"} for record in records()[:1]] + records())
         assert "has a task '(all)', as all prompts together are called; rename it" in refused(
@@ -103,10 +83,6 @@ class TestRefusals:
         assert refused(tuned=deep) == (
             f"tuned {str(deep)!r} has 3 layers, but base {str(gpt2)!r} 2; give a model tuned from this base. From "
             "Python, the probe CKA(pairs='all') compares every layer with every other"
-        )
-        assert refused(controls=(f"a={deep}",)) == (
-            f"control {str(deep)!r} has 3 layers, but base {str(gpt2)!r} 2; give controls tuned from the same base, "
-            "or leave them out"
         )
 
     def test_no_such_model(self, refused, tmp_path):

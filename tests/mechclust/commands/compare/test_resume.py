@@ -57,8 +57,7 @@ class TestResume:
         (out / "rows").mkdir(parents=True)
         assert main(["compare", "x", "y", "--prompts", "p.jsonl", "--out", str(out)]) == 130
         assert capsys.readouterr().err == (
-            f"\nmechclust: interrupted; hidden states so far are in {out / 'rows'}; run the same command again "
-            "to resume\n"
+            f"\nmechclust: interrupted; what was measured so far is in {out}; run the same command again to resume\n"
         )
 
     @pytest.mark.parametrize("change", ["prompt", "label", "fewer"])

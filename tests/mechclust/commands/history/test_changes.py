@@ -29,22 +29,9 @@ def test_the_change_is_read_with_its_interval(change, verdict):
     assert (reading.where, reading.verdict) == ("mean over layers", verdict)
 
 
-def test_the_table_of_changes_has_a_row_for_each_layer():
-    table = made_result([curve_with_halves(0.3)]).changes
-    assert table["layer"].tolist() == [0, 1]
-    assert (table["first"].unique(), table["last"].unique()) == (["step0"], ["step2"])
-    assert table["change"].tolist() == pytest.approx([0.3, 0.3])
-    assert ((table["change_low"] > 0.2) & (table["change_high"] < 0.4)).all()
-
-
 def test_flagged_checkpoints_have_no_part_in_a_change():
-    table = made_result([curve_with_halves(0.3)], flagged=[2]).changes
-    assert table["last"].unique() == ["step1"]
-
-
-def test_the_best_of_several_heads_has_a_wider_change():
-    one, many = (made_result([curve_with_halves(0.3, n_compared=n)]).changes for n in (1, 12))
-    assert (many["change_low"] < one["change_low"]).all()
+    ((_, change),) = rows(made_result([curve_with_halves(0.3)], flagged=[2]), CHANGES)
+    assert change.endswith(" from 'step0' to 'step1'")
 
 
 def test_halves_that_are_the_same_in_all_layers_do_not_average_out():
@@ -60,7 +47,6 @@ def test_halves_that_are_the_same_in_all_layers_do_not_average_out():
 def test_without_halves_there_is_a_change_without_an_interval():
     result = made_result([curve_with_halves(0.3, halves=None)])
     assert rows(result, CHANGES) == [("mean over layers", "0.30 from 'step0' to 'step2'")]
-    assert result.changes["change_low"].isna().all()
 
 
 def test_brackets_are_explained_only_where_there_are_intervals():

@@ -17,7 +17,7 @@ N = 6
 LOW = 0.001
 
 
-def drawn_curve(name: str, seed: int, width: int = 4, **fields: Any) -> Curve:
+def drawn_curve(name: str, seed: int, width: int = 4) -> Curve:
     """A curve of values in no order, with intervals, of which the upper layers cross chance at some checkpoint."""
     draw = np.random.default_rng(seed)
     value = draw.random((N, width))
@@ -25,7 +25,7 @@ def drawn_curve(name: str, seed: int, width: int = 4, **fields: Any) -> Curve:
     p[:, 0] = 0.4
     ends = {"value_low": value - 0.1, "value_high": value + 0.05}
     halves = value[..., None] + draw.normal(0, 0.02, (N, width, 8))
-    return made_curve(p, name, value=value, halves=halves, n_units=30, n=list(range(20, 20 + N)), **ends, **fields)
+    return made_curve(p, name, value=value, halves=halves, n_units=30, n=list(range(20, 20 + N)), **ends)
 
 
 def of_all_measures() -> dict[str, Any]:
@@ -34,7 +34,7 @@ def of_all_measures() -> dict[str, Any]:
         drawn_curve("cka_last", 1),
         drawn_curve("cka_first", 2),
         drawn_curve("cka_previous", 3),
-        drawn_curve("heads", 4, 3, n_compared=4),
+        drawn_curve("heads", 4, 3),
         drawn_curve("topics", 5, 2),
         drawn_curve("LinearDecodability_accuracy", 6),
     ]

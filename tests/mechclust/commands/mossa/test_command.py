@@ -50,8 +50,8 @@ def test_an_interruption_says_how_to_go_on(command, tmp_path, monkeypatch, capsy
     monkeypatch.setattr("mechclust.cli_commands.mossa.run_mossa", stop)
     assert main(command) == 130
     assert capsys.readouterr().err == (
-        f"\nmechclust: interrupted; adapters and measurements so far are in {tmp_path / 'run'}; run the same command "
-        "again to resume\n"
+        f"\nmechclust: interrupted; what was measured so far is in {tmp_path / 'run'}; run the same command again to "
+        "resume\n"
     )
 
 

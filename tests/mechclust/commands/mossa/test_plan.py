@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mechclust.commands.mossa.estimate import Plan
-from mechclust.commands.mossa.inputs import chosen_examples, read_inputs
+from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, task_and_model
 from mechclust.commands.mossa.jobs import other_tasks
 from mechclust.commands.mossa.models import models_of
 from mechclust.commands.mossa.states import comparison_device
@@ -155,6 +155,10 @@ class TestRoom:
             "--chat-template is given with --chat no; leave out one of them",
         ),
         ({"cutoff": 1024}, "--cutoff is 1024, but the model takes 64 tokens; give --cutoff 64"),
+        (
+            {"experimental": "x", "controls": ("copy=a", "copy=b")},
+            "'a' and 'b' are both controls of 'copy'; give one per task",
+        ),
         ({"n_shown": 1}, "n_shown is 1; expected at least 2"),
         ({"max_memory": 0.0}, "max_memory is 0.0; expected above 0"),
     ],
@@ -163,6 +167,21 @@ def test_what_is_refused_at_once(base, tasks, changed, message):
     with pytest.raises(InputError) as caught:
         read_inputs(str(base), tiny.settings(tasks, **changed))
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("control", "task", "model"),
+    [
+        ("a=b=m", "a=b", "m"),
+        ("a=m", "a", "m"),
+        ("a=m=n", "a", "m=n"),
+        ("../x = y=runs/lr=0.1", "../x = y", "runs/lr=0.1"),
+        ("runs/lr=0.1/b", "b", "runs/lr=0.1/b"),
+        ("=1+2=m", "=1+2", "m"),
+    ],
+)
+def test_a_task_or_a_control_with_an_equals_sign(control, task, model):
+    assert task_and_model(control, ["a", "a=b", "b", "../x = y", "=1+2"]) == (task, model)
 
 
 def test_examples_of_an_ordered_file_are_drawn(base, tasks):

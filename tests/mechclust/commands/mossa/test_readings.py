@@ -93,7 +93,7 @@ class TestLearnt:
 class TestLayers:
     def test_groups_have_intervals(self, result):
         groups = reading(result, "Layer groups of 9 seen tasks")
-        assert groups.value == result.groups.in_words()
+        assert groups.value == str(result.groups)
         assert groups.value.count("end at") == 2
 
     def test_no_groups_of_few_tasks(self, few):
