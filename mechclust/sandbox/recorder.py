@@ -28,6 +28,7 @@ from tasks import Batch, InputError
 Frame = dict[str, Shaped[np.ndarray, "..."]]
 Checkpoints = Iterable[tuple[int, HookedModel]]
 PlaneChoice = PlaneName | Mapping[str, PlaneName | ArrayLike]
+_FOLLOWED = "sequences followed"
 
 
 class SandboxRecorder:
@@ -180,7 +181,8 @@ class SandboxRecorder:
             values["probabilities"] = raw["probabilities"]
             panels["probabilities"] = probability_panel(self.examples)
             if curves is None:
-                curves = Curves(shown, followed_loss=raw["loss"], followed_accuracy=raw["accuracy"])
+                measured = {"loss": {_FOLLOWED: raw["loss"]}, "accuracy": {_FOLLOWED: raw["accuracy"]}}
+                curves = Curves(shown, measured)
         curves = Curves(shown) if curves is None else curves
         panels |= sandbox_curve_panels(curves)
         return SandboxRun(

@@ -93,7 +93,7 @@ def sandbox_run(
     values["simplex"] = _in_triangle(values["probabilities"])
     values |= _class_map(answers_over(model, weights, class_map_grid(half_height, _GRID), after=False))
     if curves is None:
-        curves = Curves(kept, **measure_frames(model, weights, task))  # type: ignore[arg-type]
+        curves = Curves(kept, measure_frames(model, weights, task))
     return SandboxRun(
         title=f"seed {config.seed}" if title is None else title,
         epochs=kept,
