@@ -75,8 +75,8 @@ class Study:
         load: ``(config, out)``: the measurements, from ``results/`` alone, since a record keeps no other artefacts.
         findings: ``(config, results)``: the findings, from the results of ``load``. One that has no control says why in
             its note. If ``config`` has a field ``test_findings`` that is false, no finding is tested.
-        report: ``(config, results)``: the figures, folded tables, views, notes and headline of the report. It takes its
-            findings from ``findings``.
+        report: ``(config, results)``: the figures, folded tables, views, notes and headline of the report. Its findings
+            are replaced by those of ``findings``.
         unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses. A
             record leaves them out.
 
