@@ -164,8 +164,7 @@ class LinearDecodability(LabelledRows):
         given = self.classes.get(self.given)[1] if self.given else None
         classes = torch.from_numpy(label.classes)
         folds = torch.from_numpy(label.folds)
-        (predicted,) = ridge_predictions(rows, [classes], folds, given, device=self.device or "cpu")
-        return predicted.numpy()
+        return ridge_predictions(rows, classes, folds, given, device=self.device or "cpu").numpy()
 
     def _measured(self, label: _Labelings, is_right: Bool[np.ndarray, "labeling row"]) -> dict[str, float]:
         """Return every measure of a label."""

@@ -14,7 +14,7 @@ from probes.engine.sites import Sites, embedding
 from probes.engine.state import Sum
 from probes.engine.topic_probe import TopicProbe
 from probes.functional.topic_embedding import SIMILARITIES, TopicSimilarityGroups
-from probes.functional.topic_pairs import BUCKETS, TopicPairs
+from probes.functional.topic_pairs import BUCKETS
 from tasks import Batch, InputError
 
 
@@ -71,16 +71,15 @@ class TopicEmbedding(TopicProbe):
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
         """Add each word's vectors at every site."""
-        table = TopicPairs.from_words(batch.words(self.words), self._known)
-        word = table.word[table.real]
-        place = table.place
+        row = self._known.rows_of(batch.words(self.words))
+        has_topic = row >= 0
+        word = row[has_topic]
         n_rows = len(self._known.group)
         self.seen.add("words", torch.bincount(word, minlength=n_rows))
-        example = torch.arange(len(place), device=place.device)[:, None]
         for site, x in activations.items():
             if x.ndim < 3 or x.shape[:2] != batch.tokens.shape:
                 raise InputError(f"{site!r} has shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
-            self.vectors.add_rows(site, word, x[example, place][table.real].flatten(1), n_rows)
+            self.vectors.add_rows(site, word, x[has_topic].flatten(1), n_rows)
 
     def compute(self) -> ProbeResult:
         """Return the similarities of the mean vectors of all words seen so far, with their chance."""

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from mechclust.report.folder import check_writable
 from mechclust.report.pictures import png_bytes
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.drawn_planes import PlaneName
-from mechclust.sandbox.frames import choose_frames, frame_change_shares
+from mechclust.sandbox.frames import choose_frames
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
 from mechclust.studies.clustering_heads.sandbox import sandbox_run
@@ -122,9 +121,7 @@ def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | N
         return sandbox_run(snapshots, member, max_frames=max_frames)
     view = view or View()
     weights = snapshots.of(member)
-    moves = [values.diff(dim=0).flatten(1).norm(dim=1).numpy() for values in weights.values()]
-    change = np.mean([frame_change_shares(of_weight) for of_weight in moves], axis=0)
-    rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, change, max_frames)}
+    rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, max_frames)}
     model = build_model(config)
     checkpoints = ((step, _with_weights(model, weights, row)) for step, row in rows.items())
     shown = record_sandbox(checkpoints, title=f"seed {config.seed}", **_shown(task, view), **_places(view))
@@ -183,7 +180,7 @@ def _holder(folder: Path) -> Path:
 
 def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, view: View) -> SandboxRun:
     every_step = list(by_step)
-    steps = [every_step[i] for i in choose_frames(every_step, [0.0] * (len(every_step) - 1), max_frames)]
+    steps = [every_step[i] for i in choose_frames(every_step, max_frames)]
     if all(path.suffix for path in by_step.values()):
         task = _task_of(folder)
         checkpoints = ((step, load_model(by_step[step])) for step in steps)

@@ -20,7 +20,6 @@ from mechclust.sandbox.colors import (
     sequence_colors,
     token_colors,
 )
-from mechclust.sandbox.curves import shown_curves
 from mechclust.sandbox.labels import place_labels
 from mechclust.sandbox.panels import SandboxPanel
 from mechclust.sandbox.run import SandboxRun
@@ -184,7 +183,7 @@ def _shades() -> Any:
 
 
 def _curves(axis: Axes, panel: SandboxPanel, run: SandboxRun, frame: int) -> None:
-    curves = shown_curves(run.curves, panel.curves)
+    curves = run.curves.panels.get(panel.name)
     if not curves:
         axis.text(0.5, 0.5, "not measured", ha="center", va="center", color=MUTED, fontsize=9, transform=axis.transAxes)
         axis.set(xticks=[], yticks=[])

@@ -12,7 +12,6 @@ from jaxtyping import Float, Shaped
 
 from mechclust.report.html import html_template
 from mechclust.sandbox.colors import cluster_colors, run_colors, sandbox_line_color, token_colors
-from mechclust.sandbox.curves import shown_curves
 from mechclust.sandbox.legend import legend_of
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.web.scripts import script_content_policy, script_numbers, script_text, scripts_with_kit
@@ -138,9 +137,9 @@ def _curves(run: SandboxRun) -> dict[str, Any]:
     panels: dict[str, list[dict[str, Any]]] = {}
     for panel in run.panels.values():
         if panel.kind == "curves":
-            curves = enumerate(shown_curves(run.curves, panel.curves).items())
+            curves = enumerate(run.curves.panels.get(panel.name, {}).items())
             panels[panel.name] = [
-                {"name": name, "color": sandbox_line_color(i), "values": _finite(series)}
+                {"name": name, "color": sandbox_line_color(i), "values": _finite(np.asarray(series).tolist())}
                 for i, (name, series) in curves
             ]
     return {

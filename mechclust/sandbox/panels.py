@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from mechclust.sandbox.curves import SERIES, Curves
+from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.places import Place
 from tasks import InputError
@@ -24,15 +24,11 @@ _WHAT = {
 }
 _PLANE = " The plane is the same at every step; its corner says how much of the points' variance lies in it."
 _CURVES = {
-    "loss": ("Loss", "Mean cross-entropy in nats, logarithmic.", ("train_loss", "test_loss", "followed_loss")),
-    "accuracy": (
-        "Accuracy",
-        "Share of sequences answered correctly.",
-        ("train_accuracy", "test_accuracy", "followed_accuracy"),
-    ),
-    "gradient_norms": ("Gradient norms", "Norm of the loss's gradient by group of parameters, logarithmic.", ()),
-    "within_ratio": ("Within-ratio", "Variance within clusters over the total variance.", ()),
-    "spikes": ("Spike diagnosis", "Smallest norm, and smallest distance to the boundary.", ("smallest_norm", "margin")),
+    "loss": ("Loss", "Mean cross-entropy in nats, logarithmic."),
+    "accuracy": ("Accuracy", "Share of sequences answered correctly."),
+    "gradient_norms": ("Gradient norms", "Norm of the loss's gradient by group of parameters, logarithmic."),
+    "within_ratio": ("Within-ratio", "Variance within clusters over the total variance."),
+    "spikes": ("Spike diagnosis", "Smallest norm, and smallest distance to the boundary."),
 }
 
 
@@ -44,13 +40,13 @@ class SandboxPanel:
         name: short name, to choose it by.
         title: of the drawn panel.
         explanation: one sentence.
-        kind: ``"plane"`` draws points, ``"heat"`` a row of numbers for each sequence, ``"curves"`` numbers by epoch.
+        kind: ``"plane"`` draws points, ``"heat"`` a row of numbers for each sequence, ``"curves"`` numbers by epoch,
+            those of ``Curves.panels`` under the panel's name.
         points: name of the points or numbers in ``SandboxRun.values``, by default the panel's name.
         of: the kind of its points.
         background: drawn behind the points: ``"circle"`` (all normalised vectors lie on it), ``"cloud"`` (other
             sequences), ``"map"`` (classes over the plane), ``"lines"`` (equal probabilities), ``"triangle"``.
         arrow: whether the query is drawn.
-        curves: fields of ``Curves``, by default the panel's name.
         log: whether the vertical axis is logarithmic.
         columns: names of a heat map's columns, by default positions.
         labels: names of tokens, by default their numbers.
@@ -65,7 +61,6 @@ class SandboxPanel:
     of: Of = "sequence"
     background: Literal["", "circle", "cloud", "map", "lines", "triangle"] = ""
     arrow: bool = False
-    curves: tuple[str, ...] = ()
     log: bool = False
     columns: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
@@ -74,8 +69,6 @@ class SandboxPanel:
     def __post_init__(self) -> None:
         if self.kind != "curves" and not self.points:
             object.__setattr__(self, "points", self.name)
-        if self.kind == "curves" and not self.curves:
-            object.__setattr__(self, "curves", (self.name,))
 
 
 def sandbox_panel_grid(
@@ -138,12 +131,19 @@ def probability_panel(examples: Examples) -> SandboxPanel:
 
 
 def sandbox_curve_panels(curves: Curves) -> dict[str, SandboxPanel]:
-    """Return the panels of the measured curves, by name."""
-    measured = {name for name in SERIES if getattr(curves, name) is not None}
-    measured |= {"gradient_norms"} if curves.gradient_norms else set()
+    """Return the panels of the measured curves, by name.
+
+    Raises:
+        InputError: for curves of an unknown panel.
+    """
+    for name in curves.panels:
+        if name not in _CURVES:
+            raise InputError(
+                f"no panel of curves {name!r} (there are {', '.join(_CURVES)}){did_you_mean(name, _CURVES)}"
+            )
     panels = {}
-    for name, (title, text, series) in _CURVES.items():
-        if measured & set(series or (name,)):
+    for name, (title, text) in _CURVES.items():
+        if curves.panels.get(name):
             log = name in ("loss", "gradient_norms", "spikes")
-            panels[name] = SandboxPanel(name, title, text, kind="curves", curves=series, log=log, group="curves")
+            panels[name] = SandboxPanel(name, title, text, kind="curves", log=log, group="curves")
     return panels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.drawn_planes import DrawnPlane, PlaneName, fit_drawn_plane
 from mechclust.sandbox.examples import Examples
-from mechclust.sandbox.frames import choose_frames, frame_change_shares
+from mechclust.sandbox.frames import choose_frames
 from mechclust.sandbox.panels import SandboxPanel, probability_panel, sandbox_curve_panels, sandbox_panel_of_place
 from mechclust.sandbox.places import Place, find_places
 from mechclust.sandbox.run import SandboxRun
@@ -28,6 +27,7 @@ from tasks import Batch, InputError
 Frame = dict[str, Shaped[np.ndarray, "..."]]
 Checkpoints = Iterable[tuple[int, HookedModel]]
 PlaneChoice = PlaneName | Mapping[str, PlaneName | ArrayLike]
+_FOLLOWED = "sequences followed"
 
 
 class SandboxRecorder:
@@ -150,7 +150,8 @@ class SandboxRecorder:
                 (``"pca"``), of the last frame (``"last"``), or of the cluster means in the last frame (``"classes"``).
                 A mapping by panel name may also give two directions ``[2 d]``. Panels that it does not name use
                 ``"pca"``. The plane of a panel is fixed over all frames.
-            max_frames: maximum number of frames to keep: the first, the last, and those with the largest changes.
+            max_frames: maximum number of frames to keep: the first, the last, those around spikes of ``curves``, and
+                others evenly spaced.
             curves: numbers measured during training. ``None``: loss and accuracy on the sequences followed.
             title: the title. ``None``: the model's size.
             unit: unit of the steps, ``"step"`` or ``"epoch"``.
@@ -160,8 +161,7 @@ class SandboxRecorder:
         """
         steps = sorted(self._frames)
         events = [] if curves is None else [step for step, _ in curves.spikes]
-        change = self._change(steps) if len(steps) > 1 else np.zeros(0)
-        shown = [steps[i] for i in choose_frames(steps, change, max_frames, around=events)]
+        shown = [steps[i] for i in choose_frames(steps, max_frames, around=events)]
         raw = {name: np.stack([self._frames[step][name] for step in shown]) for name in self._frames[shown[0]]}
         drawn = [place for place in self.places if place.kind == "plane"]
         fitted = _fit([place.name for place in drawn], raw, planes, self.examples)
@@ -180,7 +180,8 @@ class SandboxRecorder:
             values["probabilities"] = raw["probabilities"]
             panels["probabilities"] = probability_panel(self.examples)
             if curves is None:
-                curves = Curves(shown, followed_loss=raw["loss"], followed_accuracy=raw["accuracy"])
+                measured = {"loss": {_FOLLOWED: raw["loss"]}, "accuracy": {_FOLLOWED: raw["accuracy"]}}
+                curves = Curves(shown, measured)
         curves = Curves(shown) if curves is None else curves
         panels |= sandbox_curve_panels(curves)
         return SandboxRun(
@@ -196,15 +197,6 @@ class SandboxRecorder:
             unit=unit,
             variance=variance,
         )
-
-    def _change(self, steps: Sequence[int]) -> Float[np.ndarray, "step"]:
-        """Return the size of the change from each frame to the next, over all panels."""
-        pairs = list(pairwise(steps))
-        parts = [
-            frame_change_shares([np.linalg.norm(self._frames[b][name] - self._frames[a][name]) for a, b in pairs])
-            for name in self._frames[steps[0]]
-        ]
-        return np.mean(parts, axis=0)
 
 
 def record_sandbox(

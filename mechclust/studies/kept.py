@@ -1,15 +1,14 @@
-"""Train models and compute results once, and again if they are missing, damaged, or of another model."""
+"""Train models and compute results once, and again if they are missing or damaged."""
 
 from __future__ import annotations
 
 import shutil
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.models import build_model, model_for, read_saved_model_metadata, save_model
+from mechclust.models import build_model, model_for, save_model
 from mechclust.training import train
 from mechclust.training.results_by_step import result_path
 from probes import HookedModel, ProbeResult, load_result
@@ -17,13 +16,8 @@ from probes.store.safetensors_files import is_whole_file
 from tasks import InputError, SkillSuite
 
 
-def measure_once(path: Path, measure: Callable[[], ProbeResult], fingerprints: str | Mapping[str, str]) -> ProbeResult:
-    """Return the result saved at ``path``, or measure and save it if it is missing, damaged, or of another model.
-
-    Args:
-        path: file of the result.
-        measure: computes the result.
-        fingerprints: ``fingerprint`` of the measured model, or several by name. Saved in the metadata as ``"model"``.
+def measure_once(path: Path, measure: Callable[[], ProbeResult]) -> ProbeResult:
+    """Return the result saved at ``path``, or measure and save it if it is missing or damaged.
 
     Example:
         >>> import tempfile, torch
@@ -33,55 +27,32 @@ def measure_once(path: Path, measure: Callable[[], ProbeResult], fingerprints: s
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "ari.safetensors"
         ...     for _ in range(2):
-        ...         print(float(measure_once(path, measure, "3fa")["ari"]))
+        ...         print(float(measure_once(path, measure)["ari"]))
         measuring
         0.5
         0.5
     """
-    earlier = load_if_current(path, fingerprints)
-    if earlier is not None:
-        return earlier
-    measured = measure()
-    result = replace(measured, metadata={**measured.metadata, "model": fingerprints})
+    if is_whole_file(path):
+        return load_result(path)
+    result = measure()
     result.save(path)
     return result
 
 
-def load_if_current(path: Path, fingerprints: str | Mapping[str, str]) -> ProbeResult | None:
-    """Load the result at ``path``. Return ``None`` if it is missing, damaged, or of another model (with a warning)."""
-    if not is_whole_file(path):
-        return None
-    result = load_result(path)
-    if result.metadata.get("model") == fingerprints:
-        return result
-    warnings.warn(
-        f"{str(path)!r} was measured on another model than the present one; it is measured again", stacklevel=2
-    )
-    return None
-
-
-def train_once(path: Path, train_model: Callable[[Path], tuple[HookedModel, int]], base: str | None = None) -> None:
-    """Train a model and save it at ``path``, unless a whole file is there whose model was tuned from the same base.
+def train_once(path: Path, train_model: Callable[[Path], tuple[HookedModel, int]]) -> None:
+    """Train a model and save it at ``path``, unless a whole file is there.
 
     Args:
         path: file of the model.
         train_model: given a folder, trains a model, resuming from the state that it saves in this folder. Returns the
             model and its number of steps. The folder is deleted once the model is saved.
-        base: ``fingerprint`` of the base model, or ``None`` for a model that is trained from scratch.
     """
     state = path.with_suffix("")
-    if is_whole_file(path):
-        if read_saved_model_metadata(path)["metadata"].get("base") == base:
-            # a run may have been killed after saving the model, before deleting its state
-            shutil.rmtree(state, ignore_errors=True)
-            return
-        warnings.warn(
-            f"{str(path)!r} was tuned from another base than the present one; it is trained again", stacklevel=2
-        )
-    model, steps = train_model(state)
-    metadata = {} if base is None else {"base": base}
-    save_model(model, path, steps=steps, **metadata)
-    shutil.rmtree(state)
+    if not is_whole_file(path):
+        model, steps = train_model(state)
+        save_model(model, path, steps=steps)
+    # also if a run was killed after saving the model, before deleting its state
+    shutil.rmtree(state, ignore_errors=True)
 
 
 def on_device(model: HookedModel, device: str) -> HookedModel:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.evidence.findings import untested_findings
@@ -16,11 +16,9 @@ from mechclust.jobs import Engine, map_jobs
 from mechclust.models.hugging_face_checkpoint import find_checkpoint
 from mechclust.report.analysis import Analysis
 from mechclust.report.folder import check_folder, check_writable, claim_folder, open_folder
-from mechclust.report.html import table_html
 from mechclust.report.manifest import read_manifest
 from mechclust.report.measured_files import check_measured_files, forget_measured_files, list_measured_files
 from mechclust.report.page import write_report_page
-from mechclust.report.panel import Panel
 from mechclust.report.run_record import read_run_record
 from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
 from mechclust.studies.extra_probes import (
@@ -39,9 +37,6 @@ from tasks.errors import error_suggestion
 from tasks.settings import check_different_settings, check_settings, settings_to_json
 from tasks.text.visible import quoted
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def check_machine(config: Any) -> None:
     """Refuse a configuration whose ``device``, if it has one, is not on this machine."""
@@ -57,30 +52,7 @@ def check_checkpoint(config: Any) -> None:
         find_checkpoint(config.model)
 
 
-def no_notes(config: Any, results: object) -> Sequence[str]:
-    """Return no notes."""
-    return ()
-
-
-def no_tables(config: Any, results: object) -> Mapping[str, pd.DataFrame]:
-    """Return no tables."""
-    return {}
-
-
-def no_headline(config: Any, results: object) -> str:
-    """Return no headline, so that the findings are the conclusion."""
-    return ""
-
-
-def no_views(config: Any, results: object) -> Mapping[str, str]:
-    """Return no views."""
-    return {}
-
-
-_FUNCTIONS = (
-    "jobs", "run_job", "trained_models", "load", "findings", "panels", "tables", "views", "notes", "headline", "check",
-    "trainings",
-)  # fmt: skip
+_FUNCTIONS = ("jobs", "run_job", "trained_models", "load", "findings", "report", "check", "trainings")
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,11 +75,8 @@ class Study:
         load: ``(config, out)``: the measurements, from ``results/`` alone, since a record keeps no other artefacts.
         findings: ``(config, results)``: the findings, from the results of ``load``. One that has no control says why in
             its note. If ``config`` has a field ``test_findings`` that is false, no finding is tested.
-        panels: ``(config, results)``: the figures.
-        tables: ``(config, results)``: long tables by title, which a report shows folded.
-        views: ``(config, results)``: HTML fragments by title, such as links to pages that it writes into the run.
-        notes: ``(config, results)``: the notes for readers.
-        headline: ``(config, results)``: the conclusion. By default, it says how many findings hold.
+        report: ``(config, results)``: the figures, folded tables, views, notes and headline of the report. Its findings
+            are replaced by those of ``findings``.
         unrecorded: names of files in ``results/`` that neither findings nor figures need, such as training losses. A
             record leaves them out.
 
@@ -128,11 +97,7 @@ class Study:
     trained_models: Callable[[Any, Path], Iterable[TrainedModel]]
     load: Callable[[Any, Path], Any]
     findings: Callable[[Any, Any], Sequence[Finding]]
-    panels: Callable[[Any, Any], Sequence[Panel]]
-    tables: Callable[[Any, Any], Mapping[str, pd.DataFrame]] = no_tables
-    views: Callable[[Any, Any], Mapping[str, str]] = no_views
-    notes: Callable[[Any, Any], Sequence[str]] = no_notes
-    headline: Callable[[Any, Any], str] = no_headline
+    report: Callable[[Any, Any], Analysis]
     check: Callable[[Any], None] = check_machine
     trainings: Callable[[Any], Sequence[Any]] = no_trainings
     unrecorded: Sequence[str] = ()
@@ -363,17 +328,9 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     results = study.load(config, out)
     findings = judge_results(study, config, results)
     check_findings(findings)
-    panels = study.panels(config, results)
-    check_different_settings(figures=[panel.name for panel in panels])
-    tables = study.tables(config, results)
-    return Analysis(
-        headline=study.headline(config, results),
-        findings=findings,
-        panels=panels,
-        views=study.views(config, results),
-        folded={title: table_html(table) for title, table in tables.items()},
-        notes=study.notes(config, results),
-    )
+    analysis = study.report(config, results)
+    check_different_settings(figures=[panel.name for panel in analysis.panels])
+    return replace(analysis, findings=findings)
 
 
 def check_findings(findings: Sequence[Finding]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from probes.engine.devices import device_of
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, forward
 from probes.store.locks import locked_folder
+from probes.store.safetensors_files import is_whole_file
 from probes.store.temporary_files import remove_leftovers
 from probes.store.versions import package_versions
 from tasks import Batch, InputError, Task
@@ -74,8 +75,8 @@ def train(
     Raises:
         DivergedError: naming the step at which training diverged.
         InputError: for a task with more tokens than the model, or longer examples. Also when ``out`` holds a run with
-            other settings or from other weights, or a damaged state, or another process trains there. Also when
-            callbacks hold files of other settings, or have lost a file of an earlier step than the saved state's.
+            other settings, probes or weights, or a damaged state, or another process trains there. Also when a
+            callback has lost a file of an earlier step than the saved state's.
 
     Example:
         >>> from mechclust import TrainConfig, build_model, model_for, train
@@ -107,6 +108,8 @@ class _Training:
         stop_if_diverged: bool,
     ) -> None:
         check_model_config_fits_task(task, config_of(model))
+        for callback in callbacks:
+            _check_steps(callback, config.checkpoint_steps)
         self.model = model
         self.task = task
         self.config = config
@@ -120,29 +123,29 @@ class _Training:
         self.record = {} if out is None else self._record()
 
     def __call__(self, progress: bool, name: str) -> Float[Tensor, "step"]:
-        lacking = self._lacking()
         self.model.train()
-        start = self._resume(lacking)
+        start = self._resume()
         config = self.config
         checkpoints = set(config.checkpoint_steps)
         steps = progress_bar(
             range(start, config.steps), disable=not progress, desc=name, unit="step", initial=start, total=config.steps
         )
         for step in steps:
-            # Also before callbacks write, so that after a kill the resumed weights are the measured ones to the bit.
-            if step != start and (step % config.save_every == 0 or lacking.get(step)):
+            if step != start and step % config.save_every == 0:
                 self._save(step)
             if step in checkpoints:
                 self._check_weights(step)
-                self._call(step)
+                self._call(step, self.callbacks)
             loss = self._loss(step)
             self.losses[step] = loss.detach()
             self._check_loss(step)
             self._update(step, loss)
-        if start < config.steps:
-            self._save(config.steps)
         self._check_weights(config.steps)
-        self._call(config.steps)
+        if start < config.steps:
+            self._call(config.steps, self.callbacks)
+            self._save(config.steps)
+        else:
+            self._call(config.steps, [callback for callback in self.callbacks if not _is_complete(callback, start)])
         return self.losses
 
     def _check_loss(self, step: int) -> None:
@@ -160,10 +163,15 @@ class _Training:
         # The optimiser's state follows the order of the parameters, which the TransformerLens major decides.
         major = package_versions()["transformer-lens"].split(".")[0]
         began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
+        callbacks: dict[str, str] = {}
+        for callback in self.callbacks:
+            if isinstance(callback, ProbeCallback):
+                callbacks |= callback.settings()
         return {
             "task": self.task.to_config(),
             "training": settings_to_json(self.config),
             "model": {**model_config_to_json(config_of(self.model)), **began},
+            "callbacks": callbacks,
         }
 
     def _loss(self, step: int) -> Float[Tensor, ""]:
@@ -181,30 +189,18 @@ class _Training:
             torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
         self.optimizer.step()
 
-    def _lacking(self) -> dict[int, list[Path]]:
-        """Return the files that callbacks lack at each checkpoint. Refuse files of other settings, before any work."""
-        checkpoints = self.config.checkpoint_steps
-        for callback in self.callbacks:
-            _check_steps(callback, checkpoints)
-        keeping = [callback for callback in self.callbacks if isinstance(callback, FileCallback)]
-        lacking: dict[int, list[Path]] = {}
-        for step in checkpoints:
-            lacking[step] = []
-            for callback in keeping:
-                lacking[step] += callback.lacks(step, self.model)
-        return lacking
-
-    def _resume(self, lacking: Mapping[int, Sequence[Path]]) -> int:
+    def _resume(self) -> int:
         """Put the saved state in place, if there is one, and return the next step.
 
         Raises:
-            InputError: if callbacks lack files of earlier steps.
+            InputError: if files of callbacks of earlier steps are lost.
         """
         if self.path is None or not self.path.exists():
             return 0
         saved = load_training_state(self.path, self.optimizer, self.record, get_weights(self.model))
-        lost = chain.from_iterable(paths for step, paths in lacking.items() if step < saved.step)
-        check_state_files(self.path, saved.step, list(lost))
+        past = [step for step in self.config.checkpoint_steps if step < saved.step]
+        lost = [path for step in past for callback in self.callbacks for path in _lost_files(callback, step)]
+        check_state_files(self.path, saved.step, lost)
         set_weights(self.model, saved.weights)
         self.losses[: saved.step] = saved.losses
         self.record = saved.run  # with the weights that it began from
@@ -215,8 +211,8 @@ class _Training:
             self._check_weights(step)
             save_training_state(self.path, get_weights(self.model), self.optimizer, step, self.losses, self.record)
 
-    def _call(self, step: int) -> None:
-        for callback in self.callbacks:
+    def _call(self, step: int, callbacks: Sequence[Callback]) -> None:
+        for callback in callbacks:
             try:
                 callback(step, self.model)
             except InputError as error:
@@ -225,6 +221,18 @@ class _Training:
                     raise
                 why = f"training diverged: {where} before step {step}, with lr {self.config.lr:g}"
                 raise DivergedError(f"{why}; {_WAY_OUT}") from error
+
+
+def _lost_files(callback: Callback, step: int) -> list[Path]:
+    """Return the files of a checkpoint that are missing or damaged."""
+    if not isinstance(callback, FileCallback):
+        return []
+    return [path for path in callback.paths(step) if not is_whole_file(path)]
+
+
+def _is_complete(callback: Callback, step: int) -> bool:
+    """Return whether all that a callback does at a checkpoint is to write files, and these exist."""
+    return isinstance(callback, FileCallback) and not _lost_files(callback, step)
 
 
 def _check_steps(callback: Callback, checkpoints: Sequence[int]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
-from transformers.integrations import TensorBoardCallback
 
 from mechclust.training.probe_hook import ProbeHook
 from probes.engine.batches import Batches
 from probes.engine.probe import Probe
-from tasks import LabelledPrompts
+from tasks import InputError, LabelledPrompts
 from tasks.text.bos_token import Bos
 
 __all__ = ["MechclustCallback"]
@@ -23,9 +21,7 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
     """Runs probes every few optimiser steps, and logs their numbers with the Trainer's losses.
 
     ``MechclustCallback(probes, batches, every=100).add_to(trainer)`` uses the Trainer's loggers: its log history, and
-    TensorBoard, Weights & Biases or whatever else ``report_to`` names. There are too many numbers to print. On
-    TensorBoard each probe has a separate section. Passed as ``Trainer(callbacks=[...])``, the callback cannot reach
-    those loggers and writes only to the log history (``trainer.state.log_history``, ``trainer_state.json``). Training
+    TensorBoard, Weights & Biases or whatever else ``report_to`` names. There are too many numbers to print. Training
     remains bit-identical.
 
     With several processes, the first one measures. A model whose weights are sharded over processes (FSDP, DeepSpeed
@@ -70,13 +66,9 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Warn if the numbers cannot reach the Trainer's loggers."""
-        if self._trainer is None and args.report_to:
-            warnings.warn(
-                f"MechclustCallback was given as callbacks=[...], so that its numbers go to the Trainer's log history "
-                f"and not to {', '.join(args.report_to)}; call callback.add_to(trainer) instead",
-                stacklevel=2,
-            )
+        """Refuse a Trainer that was given the callback as ``callbacks=[...]``, because its loggers are out of reach."""
+        if self._trainer is None:
+            raise InputError("MechclustCallback cannot be one of callbacks=[...]; call callback.add_to(trainer)")
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure before training, when every logger has started."""
@@ -92,28 +84,15 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         if self.hook.tokenizer is None:
             self.hook.tokenizer = processing_class
         numbers = self.hook(model, state.global_step)
-        if not numbers:
-            return
-        if self._trainer is None:
-            state.log_history.append({**numbers, "step": state.global_step})
-        else:
-            self._log(numbers, state.global_step)
+        if numbers:
+            self._log(numbers)
 
-    def _log(self, numbers: dict[str, float], step: int) -> None:
-        """Log to the Trainer's loggers, except the terminal.
-
-        TensorBoard gets the names as they are: the Trainer would prefix ``train/``, and so put all probes into the
-        section of the losses.
-        """
+    def _log(self, numbers: dict[str, float]) -> None:
+        """Log to the Trainer's loggers, except the terminal."""
         handler = self._trainer.callback_handler
         callbacks = handler.callbacks
-        for board in callbacks:
-            if isinstance(board, TensorBoardCallback):
-                for name, value in numbers.items():
-                    board.tb_writer.add_scalar(name, value, step)
-                board.tb_writer.flush()
-        left_out = (TensorBoardCallback, PrinterCallback, ProgressCallback)
-        handler.callbacks = [callback for callback in callbacks if not isinstance(callback, left_out)]
+        terminal = (PrinterCallback, ProgressCallback)
+        handler.callbacks = [callback for callback in callbacks if not isinstance(callback, terminal)]
         try:
             self._trainer.log(numbers)
         finally:

@@ -52,18 +52,16 @@ def sums_device(rows: Shaped[Tensor, "..."], device: str | torch.device | None) 
     return torch.device("cpu") if home.type == "mps" else home
 
 
-def device_memory_error(what: str, batch: Batch, size: int) -> InputError:
-    """Return the error that even parts of so many examples of a batch do not fit on its device."""
+def device_memory_error(what: str, batch: Batch) -> InputError:
+    """Return the error that a batch does not fit on its device."""
     n, length = batch.tokens.shape
     examples = "1 example" if n == 1 else f"{n} examples"
-    parts = f", nor for parts of {size}" if size < n else ""
-    fewer = size // 2
     way = "shorter texts"
-    if fewer:
-        way = f"batches of at most {fewer} (tokens_per_batch={fewer * length} for texts and rows)"
+    if n > 1:
+        way = f"batches of at most {n // 2} (tokens_per_batch={n // 2 * length} for texts and rows)"
     return InputError(
-        f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} "
-        f"tokens{parts}; give {way}, or a device with more"
+        f"device {str(batch.tokens.device)!r} has too little memory for {what} of {examples} of {length} tokens; give "
+        f"{way}, or a device with more"
     )
 
 

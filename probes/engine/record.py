@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -110,7 +109,6 @@ class _Recorder:
         self._readouts = _readouts_by_hook(probes, name)
         self._seen: set[str] = set()
         self._stop_early = False
-        self._max_tokens = sys.maxsize  # tokens that fit in memory at once, padding included
         self._places: dict[tuple[Readout, torch.device], tuple[Tensor, Tensor]] = {}
 
     # ---- hooks ----
@@ -166,38 +164,18 @@ class _Recorder:
     def measure(self, batch: Batch) -> Kept:
         """Return the activations kept from one forward pass. Later passes stop after the deepest site.
 
-        If the device runs out of memory, the batch is tried once more, in halves.
+        Raises:
+            InputError: if the device runs out of memory.
         """
         moved = batch.to(device_of(self.model))
-        length = max(1, moved.tokens.shape[1])
-        size = max(1, min(self._max_tokens // length, len(moved)))
-        half = (size + 1) // 2
-        for examples in (size, half) if half < size else (size,):
-            kept = self._measure_in_parts(moved, examples)
-            if kept is not None:
-                return kept
-            self._max_tokens = half * length
-            torch.cuda.empty_cache()  # no effect without CUDA
-        raise device_memory_error(f"the forward pass{self._of_model}", moved, half)
-
-    def _measure_in_parts(self, batch: Batch, size: int) -> Kept | None:
-        """Return the activations kept from a batch run ``size`` examples at a time, or ``None`` if memory runs out."""
-        parts = [batch] if size >= len(batch) else batch.split(size)
+        self.start(moved)
         try:
-            kept_of_parts = [self._measure_part(part) for part in parts]
+            with suppress(_StopForward):
+                forward(self.model, moved)
+            self._stop_early = True
+            return self.finish()
         except torch.OutOfMemoryError:
-            self.forget()
-            return None
-        if len(kept_of_parts) == 1:
-            return kept_of_parts[0]
-        return {key: torch.cat([kept[key] for kept in kept_of_parts]) for key in kept_of_parts[0]}
-
-    def _measure_part(self, batch: Batch) -> Kept:
-        self.start(batch)
-        with suppress(_StopForward):
-            forward(self.model, batch)
-        self._stop_early = True
-        return self.finish()
+            raise device_memory_error(f"the forward pass{self._of_model}", moved) from None
 
     def start(self, batch: Batch) -> None:
         """Record the forward pass that comes next, of this batch."""

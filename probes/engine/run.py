@@ -65,7 +65,7 @@ def run(
     Forward passes run in inference mode, with dropout off. The model's train/eval mode, other hooks and the global
     random state are unchanged afterwards. A pass stops after the deepest site needed (the first one at the
     language-model head, which never runs unless a site lies behind it). Memory does not grow with the number of batches
-    beyond the probes' declared state. If a device runs out of memory, a batch is tried again in halves, once.
+    beyond the probes' declared state.
 
     Several models, ``{"tuned": a, "base": b}``, are run on common batches for probes that compare them, with one
     forward pass of each per batch. They may be on different devices, and one model may have two names. One model may
@@ -203,8 +203,8 @@ class RunStep:
                 kept |= recorder.measure(batch)
             try:
                 update_probes(self._probes, kept, batch.to(home))
-            except torch.OutOfMemoryError:  # no second try: some states may hold the batch by now
-                raise device_memory_error("what the probes keep", batch.to(home), len(batch)) from None
+            except torch.OutOfMemoryError:
+                raise device_memory_error("what the probes keep", batch.to(home)) from None
         self.examples.add(batch)
         self._positions += batch.tokens.numel()
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())

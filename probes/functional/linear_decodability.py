@@ -24,12 +24,12 @@ _TARGET_COPIES = 5  # float64 copies: targets, fits, errors, outputs, and interm
 @computed_in_torch()
 def ridge_predictions(
     rows: Float[Array, "row dim"],
-    labels: Sequence[Int[Array, "_ row"]],
+    labels: Int[Array, "labeling row"],
     folds: Labels,
     given: Labels | None = None,
     alphas: Sequence[float] = ALPHAS,
     device: str | torch.device = "cpu",
-) -> list[Int[Array, "_ row"]]:
+) -> Int[Array, "labeling row"]:
     """Return the class of each example, predicted by a ridge classifier fitted on the other folds.
 
     Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
@@ -37,16 +37,16 @@ def ridge_predictions(
     Least squares on one-hot classes, with an intercept and squared weights times a strength, on features centred and
     scaled to standard deviation 1 on the training folds. The class with the largest output is predicted. The strength
     has the least squared leave-one-out error within the training folds, chosen separately for each labeling. Equal to
-    scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves all labels, labelings
-    and strengths.
+    scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves all labelings and
+    strengths.
 
-    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or one
-    class's targets, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
+    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or 40 bytes
+    per row and class, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
     multiplications per class, labeling and strength.
 
     Args:
         rows: states, computed in float64.
-        labels: for each label, the classes 0, 1, ... of each example in several labelings: observed, shuffled, ...
+        labels: classes 0, 1, ... of each example in several labelings: observed, shuffled, ...
         folds: fold of each example, 0, 1, ...
         given: class of each example in another label, whose means in the training folds are removed from the rows. A
             class that is only in the test fold gets the mean of all.
@@ -57,31 +57,28 @@ def ridge_predictions(
 
     Example:
         >>> rows = torch.tensor([[0.0], [1.0], [0.1], [0.9], [0.2], [1.1]])
-        >>> ridge_predictions(rows, [torch.tensor([[0, 1, 0, 1, 0, 1]])], torch.tensor([0, 0, 1, 1, 2, 2]))
-        [tensor([[0, 1, 0, 1, 0, 1]])]
+        >>> ridge_predictions(rows, torch.tensor([[0, 1, 0, 1, 0, 1]]), torch.tensor([0, 0, 1, 1, 2, 2]))
+        tensor([[0, 1, 0, 1, 0, 1]])
     """
     check_class_array(folds, "folds", _MAX_CLASSES)
     if bool((folds == folds[0]).all()):
         raise InputError("folds has one fold; expected at least 2")
-    for i, labelings in enumerate(labels):
-        check_class_array(labelings, f"labels[{i}]", _MAX_CLASSES)
+    check_class_array(labels, "labels", _MAX_CLASSES)
     x = rows.detach().to(device).double()
     fold = folds.to(device)
+    labelings = labels.to(device)
     strengths = torch.tensor(list(alphas), dtype=torch.float64, device=x.device)
-    columns_at_once = max(1, MAX_TARGET_BYTES // (8 * _TARGET_COPIES * len(x)))  # classes of labelings
-    placed = [labelings.to(device) for labelings in labels]
-    predictions = [torch.full_like(labelings, -1) for labelings in placed]
+    n_classes = int(labelings.max()) + 1
+    at_once = max(1, MAX_TARGET_BYTES // (8 * _TARGET_COPIES * len(x) * n_classes))  # labelings
+    predictions = torch.full_like(labelings, -1)
     for k in torch.unique(fold):
         training = (fold != k).nonzero()[:, 0]
         test = (fold == k).nonzero()[:, 0]
-        fitted = _Ridge(*_features(x, training, test, given), strengths)
-        for labelings, predicted in zip(placed, predictions, strict=True):
-            n_classes = int(labelings.max()) + 1
-            step = max(1, columns_at_once // n_classes)
-            for start in range(0, len(labelings), step):
-                part = slice(start, start + step)
-                predicted[part, test] = fitted.predict(labelings[part][:, training], n_classes, columns_at_once)
-    return [predicted.cpu() for predicted in predictions]
+        ridge = _Ridge(*_features(x, training, test, given), strengths)
+        for start in range(0, len(labelings), at_once):
+            part = slice(start, start + at_once)
+            predictions[part, test] = ridge.predict(labelings[part][:, training], n_classes)
+    return predictions.cpu()
 
 
 def _features(
@@ -140,71 +137,38 @@ class _Ridge:
         self._left = left
         self._free = 1 - 1 / n - self._fit @ left.square().T  # [strength training]: 1 - leverage, of the intercept too
 
-    def predict(
-        self, labelings: Int[Tensor, "labeling training"], n_classes: int, columns_at_once: int
-    ) -> Int[Tensor, "labeling test"]:
-        """Return the class with the largest output for each row outside, at each labeling's best strength.
+    def predict(self, labelings: Int[Tensor, "labeling training"], n_classes: int) -> Int[Tensor, "labeling test"]:
+        """Return the class with the largest output for each row outside, at each labeling's best strength."""
+        targets, mean = _targets(labelings, n_classes)
+        inner = self._left.T @ targets
+        best = self._errors(targets, inner).view(len(self._fit), *mean.shape).sum(2).argmin(0)
+        scaled = inner.view(-1, *mean.shape).mul_(self._score[best].T[:, :, None])
+        outputs = (self._right @ scaled.flatten(1)).view(-1, *mean.shape).add_(mean)
+        return outputs.round_(decimals=9).max(-1).indices.T  # the first of tied classes, whatever the rounding
+
+    def _errors(
+        self, targets: Float[Tensor, "training column"], inner: Float[Tensor, "direction column"]
+    ) -> Float[Tensor, "strength column"]:
+        """Return the squared leave-one-out errors of the targets, summed over examples.
 
         Args:
-            labelings: classes of the rows inside.
-            n_classes: number of classes.
-            columns_at_once: classes of labelings whose targets are in memory at once, at least one of each labeling.
+            targets: the targets.
+            inner: their products with the directions.
         """
-        step = max(1, columns_at_once // len(labelings))
-        classes = torch.arange(n_classes, device=labelings.device)
-        parts = torch.split(classes, step)
-        errors = torch.zeros(len(self._free), len(labelings), dtype=torch.float64, device=labelings.device)
-        for part in parts:
-            targets, mean, inner = self._products(labelings, part)
-            self._add_errors(errors, targets, inner)
-        del targets
-        score = self._score[errors.argmin(0)].T[:, :, None]
-        if len(parts) > 1:
-            _, mean, inner = self._products(labelings, parts[0])
-        best, predicted = self._best_class(inner, mean, score)
-        for part in parts[1:]:  # the first of tied classes, whatever the rounding
-            _, mean, inner = self._products(labelings, part)
-            highest, place = self._best_class(inner, mean, score)
-            predicted = torch.where(highest > best, place + part[0], predicted)
-            best = torch.maximum(best, highest)
-        return predicted.T
-
-    def _products(
-        self, labelings: Int[Tensor, "labeling training"], classes: Int[Tensor, "class"]
-    ) -> tuple[Float[Tensor, "training column"], Float[Tensor, "labeling class"], Float[Tensor, "direction column"]]:
-        """Return the targets of these classes, their means, and the targets' products with the directions."""
-        targets, mean = _targets(labelings, classes)
-        return targets, mean, self._left.T @ targets
-
-    def _add_errors(
-        self,
-        errors: Float[Tensor, "strength labeling"],
-        targets: Float[Tensor, "training column"],
-        inner: Float[Tensor, "direction column"],
-    ) -> None:
-        """Add the squared leave-one-out errors of the targets, summed over examples and classes."""
+        errors = []
         fits = torch.empty_like(inner)
         residuals = torch.empty_like(targets)
-        for error, fit, weight in zip(errors, self._fit, self._free.square().reciprocal(), strict=True):
+        for fit, weight in zip(self._fit, self._free.square().reciprocal(), strict=True):
             torch.addmm(targets, self._left, torch.mul(fit[:, None], inner, out=fits), alpha=-1, out=residuals)
-            error += (weight @ residuals.square_()).view(len(error), -1).sum(1)
-
-    def _best_class(
-        self,
-        inner: Float[Tensor, "direction column"],
-        mean: Float[Tensor, "labeling class"],
-        score: Float[Tensor, "direction labeling 1"],
-    ) -> tuple[Float[Tensor, "test labeling"], Int[Tensor, "test labeling"]]:
-        """Return the largest output for each row outside, and the place of its class among these classes."""
-        scaled = inner.view(-1, *mean.shape).mul_(score)
-        outputs = self._right @ scaled.flatten(1)
-        return outputs.view(-1, *mean.shape).add_(mean).round_(decimals=9).max(-1)
+            errors.append(weight @ residuals.square_())
+        return torch.stack(errors)
 
 
 def _targets(
-    labelings: Int[Tensor, "labeling row"], classes: Int[Tensor, "class"]
+    labelings: Int[Tensor, "labeling row"], n_classes: int
 ) -> tuple[Float[Tensor, "row column"], Float[Tensor, "labeling class"]]:
     """Return one-hot classes minus their means, with a column for each class of each labeling, and the means."""
+    classes = torch.arange(n_classes, device=labelings.device)
     one_hot = (labelings.T[:, :, None] == classes).double()
     mean = one_hot.mean(0)
     return one_hot.sub_(mean).flatten(1), mean

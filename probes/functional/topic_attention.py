@@ -1,15 +1,22 @@
-"""Attention between words of one topic and of different topics, in one vectorised pass.
+"""Attention between words of one topic and of different topics.
 
 The measurement of Li, Li & Risteski, "How Do Transformers Learn Topic Structure" (ICML 2023).
 """
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
+import torch
+from einops import einsum
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.functional.arrays import Array, computed_in_torch
-from probes.functional.topic_pairs import PairSums, TopicPairs
+from probes.functional.arrays import Array, computed_in_torch, exact_dtype
+from probes.functional.topic_pairs import (
+    BUCKETS,
+    PairSums,
+    topic_pair_document_weights,
+    topic_pair_sums_within_documents,
+)
 from probes.functional.word_topics import WordTopics
 from tasks import InputError
 
@@ -52,7 +59,38 @@ def topic_attention(
         [0.25, 0.225]
     """
     _check_weights(pattern)
-    return TopicPairs.from_words(words, WordTopics.from_topics(topics)).sums(pattern)
+    groups = WordTopics.from_topics(topics)
+    rows = groups.rows_of(words)
+    _check_positions(pattern, words.shape[1])
+    exact = exact_dtype(pattern.device)
+    sums = pattern.new_zeros(len(pattern), pattern.shape[1], len(BUCKETS), dtype=exact)
+    pairs = rows.new_zeros(len(rows), len(BUCKETS))
+    for example, row in enumerate(rows):
+        has_topic = row >= 0
+        buckets = _buckets(row[has_topic], groups)
+        attention = pattern[example][:, has_topic][:, :, has_topic].to(exact)
+        sums[example] = einsum(attention, buckets.to(exact), "head query key, bucket query key -> head bucket")
+        pairs[example] = buckets.sum(dim=(1, 2))
+    weight, documents = topic_pair_document_weights(pairs)
+    within = topic_pair_sums_within_documents(sums, pairs)
+    return PairSums(sums.sum(dim=0), pairs.sum(dim=0), within, weight.sum(dim=0), documents)
+
+
+def _buckets(row: Int[Tensor, "word"], topics: WordTopics) -> Bool[Tensor, "3 word word"]:
+    """Return which pairs of an example's words are in each of ``BUCKETS``."""
+    group = topics.group.to(row.device)[row]
+    same_word = row[:, None] == row
+    same_topic = topics.meet(group[:, None], group) & ~same_word
+    return torch.stack([same_word, same_topic, ~(same_word | same_topic)])
+
+
+def _check_positions(pattern: Float[Tensor, "batch head query key"], n_pos: int) -> None:
+    """Refuse anything but attention between the positions of the words."""
+    if pattern.shape[2:] != (n_pos, n_pos):
+        raise InputError(
+            f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
+            "[batch head query key]: measure at attention_pattern()"
+        )
 
 
 def _check_weights(pattern: Float[Tensor, "batch head query key"]) -> None:

@@ -1,20 +1,17 @@
-"""Pairs of words of one topic and of different topics: their buckets, and attention summed over them."""
+"""Attention summed over pairs of words of one topic and of different topics, and compared within documents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from einops import einsum, rearrange
-from jaxtyping import Bool, Float, Int, Shaped
+from einops import einsum
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, exact_dtype
-from probes.functional.word_topics import WordTopics
-from tasks import InputError
 
 BUCKETS = ("same_word", "same_topic", "different_topic")
-_MAX_NUMBERS_AT_ONCE = 2**22  # in the buckets of the examples that are taken at once
 
 
 @dataclass(frozen=True)
@@ -58,103 +55,6 @@ def topic_pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*
     """
     exact = exact_dtype(n_same.device)
     return n_same.to(exact) * n_different.to(exact) / (n_same + n_different).clamp(min=1)
-
-
-@dataclass(frozen=True)
-class TopicPairs:
-    """Words of one batch, whose pairs are sorted into ``BUCKETS``.
-
-    Attributes:
-        place: positions whose word has a topic, in order. Rows are padded to the largest number of any example.
-        real: false for the padding.
-        word: the word at each position, as an index into ``topics.group``. Any word in padding.
-        topics: the words' groups.
-        n_pos: length of the sequences.
-    """
-
-    place: Int[Tensor, "batch counting"]
-    real: Bool[Tensor, "batch counting"]
-    word: Int[Tensor, "batch counting"]
-    topics: WordTopics
-    n_pos: int
-
-    @classmethod
-    def from_words(cls, words: Int[Tensor, "batch pos"], topics: WordTopics) -> TopicPairs:
-        """Return the pairs of a batch of words.
-
-        Raises:
-            InputError: for a word that is not among the topics.
-        """
-        row = topics.rows_of(words)
-        real = row >= 0
-        n_counting = int(real.sum(dim=1).max()) if len(real) else 0
-        place = torch.arange(n_counting, device=words.device).expand(len(words), n_counting)
-        if n_counting < words.shape[1]:
-            place = torch.argsort((~real).to(torch.uint8), dim=1, stable=True)[:, :n_counting]
-        return cls(
-            place=place,
-            real=real.gather(1, place),
-            word=row.gather(1, place).clamp(min=0),
-            topics=topics,
-            n_pos=words.shape[1],
-        )
-
-    def sums(self, pattern: Float[Tensor, "batch head query key"]) -> PairSums:
-        """Sum the attention of a layer by bucket.
-
-        Raises:
-            InputError: for anything but attention patterns of this batch.
-        """
-        self._check_pattern(pattern)
-        device = self.place.device
-        exact = exact_dtype(device)
-        n_examples, n_counting = self.place.shape
-        n_heads = pattern.shape[1]
-        total = torch.zeros(n_heads, 3, dtype=exact, device=device)
-        within = torch.zeros(n_heads, 2, 1, dtype=exact, device=device)
-        pairs = torch.zeros(n_examples, 3, dtype=torch.int64, device=device)
-        at_once = max(1, _MAX_NUMBERS_AT_ONCE // max(1, max(n_counting**2, n_heads) * 3))
-        for start in range(0, n_examples if n_counting else 0, at_once):
-            part = slice(start, start + at_once)
-            buckets = rearrange(self._buckets(part), "column example query key -> example (query key) column")
-            attention = self._counting(pattern[part], part).flatten(2).to(exact)
-            sums = attention @ buckets.to(exact)  # [example head column]
-            pairs[part] = buckets.sum(dim=1)
-            total += sums.sum(dim=0)
-            within += topic_pair_sums_within_documents(sums, pairs[part])
-        weight, documents = topic_pair_document_weights(pairs)
-        return PairSums(total, pairs.sum(dim=0), within, weight.sum(dim=0), documents)
-
-    def _check_pattern(self, pattern: Shaped[Tensor, "..."]) -> None:
-        if pattern.ndim != 4 or (pattern.shape[0], *pattern.shape[2:]) != (len(self.place), self.n_pos, self.n_pos):
-            raise InputError(
-                f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
-                "[batch head query key]: measure at attention_pattern()"
-            )
-
-    def _counting(
-        self, pattern: Float[Tensor, "example head query key"], part: slice
-    ) -> Float[Tensor, "example head counting counting"]:
-        """Return the attention between the positions that count, and 0 elsewhere, where a model may give NaN."""
-        place = self.place[part]
-        real = self.real[part]
-        if place.shape[1] < self.n_pos:
-            pattern = torch.take_along_dim(pattern, place[:, None, :, None], dim=2)
-            pattern = torch.take_along_dim(pattern, place[:, None, None, :], dim=3)
-        if not bool(real.all()):
-            pattern = torch.where(real[:, None, :, None] & real[:, None, None, :], pattern, 0)
-        return pattern
-
-    def _buckets(self, part: slice) -> Bool[Tensor, "3 example counting counting"]:
-        """Return which pairs are in each bucket."""
-        word = self.word[part]
-        real = self.real[part]
-        group = self.topics.group.to(word.device)[word]
-        pair = real[:, :, None] & real[:, None, :]
-        same_word = word[:, :, None] == word[:, None, :]
-        other_word = pair & ~same_word
-        same_topic = other_word & self.topics.meet(group[:, :, None], group[:, None, :])
-        return torch.stack([pair & same_word, same_topic, other_word & ~same_topic])
 
 
 def _kinds(

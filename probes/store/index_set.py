@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -12,17 +11,16 @@ from torch import Tensor
 
 from tasks import InputError
 
-_Ranges: TypeAlias = Int64[np.ndarray, "range 2"]
-"""First and last index of each range, ascending, with a gap between any two."""
-
 _GIVE_ONCE = "give every example an index of its own and every batch once (after reset() a probe may measure it again)"
-_MIN_RECENT = 4096  # examples
 
 
 class IndexSet:
-    """Example indices, kept as ranges. An index that it already has is refused.
+    """Example indices. An index that it already has is refused.
 
-    Cost: 16 bytes per range, so a handful for all examples of a data set, and at most 25 per example.
+    Cost: about 90 bytes per example. In files it takes 16 bytes per range of consecutive indices.
+
+    Attributes:
+        end: one more than the largest index, at least 0.
 
     Example:
         >>> held = IndexSet()
@@ -36,8 +34,8 @@ batch once (after reset() a probe may measure it again)
     """
 
     def __init__(self) -> None:
-        self._ranges: _Ranges = np.empty((0, 2), dtype=np.int64)
-        self._recent: set[int] = set()  # not yet in a range: joining ranges after every batch would be slow
+        self._indices: set[int] = set()
+        self.end = 0
 
     def __repr__(self) -> str:
         return f"IndexSet({len(self)} examples)"
@@ -54,14 +52,13 @@ batch once (after reset() a probe may measure it again)
         """
         numbers = index.tolist()
         new = set(numbers)
-        twice = (new & self._recent) | self._in_ranges(new)
+        twice = new & self._indices
         if len(new) < len(numbers):
             twice |= {number for number, count in Counter(numbers).items() if count > 1}
         if twice:
             raise InputError(f"example index {min(twice)} was given twice; {way}")
-        self._recent |= new
-        if len(self._recent) >= max(_MIN_RECENT, len(self._ranges) // 8):
-            self._settle()
+        self._indices |= new
+        self.end = max(self.end, max(new, default=-1) + 1)
 
     def update(self, other: IndexSet) -> None:
         """Add the examples of another set.
@@ -69,20 +66,22 @@ batch once (after reset() a probe may measure it again)
         Raises:
             InputError: if the sets share an index. None is added then.
         """
-        self._settle()
-        other._settle()
-        shared = _intersection(self._ranges, other._ranges)
-        if len(shared):
+        shared = self._indices & other._indices
+        if shared:
             raise InputError(
-                f"example index {shared[0, 0]} ({_count(shared)} such) is in both states; merge each state once, and "
+                f"example index {min(shared)} ({len(shared)} such) is in both states; merge each state once, and "
                 "give every example an index of its own"
             )
-        self._ranges = _union(self._ranges, other._ranges)
+        self._indices |= other._indices
+        self.end = max(self.end, other.end)
 
     def tensor(self) -> Int64[Tensor, "range 2"]:
-        """Return the first and last index of each range, ascending."""
-        self._settle()
-        return torch.from_numpy(self._ranges.copy())
+        """Return the first and last index of each range of consecutive indices, ascending."""
+        numbers = np.sort(np.fromiter(self._indices, np.int64, len(self)))
+        ends = np.flatnonzero(numbers[1:] - 1 != numbers[:-1])
+        first = np.append(numbers[:1], numbers[ends + 1])
+        last = np.append(numbers[ends], numbers[-1:])
+        return torch.from_numpy(np.stack([first, last], axis=1))
 
     @classmethod
     def from_tensor(cls, ranges: Int64[Tensor, "range 2"]) -> IndexSet:
@@ -93,76 +92,20 @@ batch once (after reset() a probe may measure it again)
         """
         if ranges.ndim != 2 or ranges.shape[1] != 2 or ranges.dtype != torch.int64:
             raise InputError(f"ranges of example indices are {ranges.dtype} {list(ranges.shape)}; expected int64 [k 2]")
-        array = ranges.cpu().numpy().copy()
-        if (array[:, 0] > array[:, 1]).any() or (array[1:, 0] <= array[:-1, 1]).any():
+        if bool((ranges[:, 0] > ranges[:, 1]).any() or (ranges[1:, 0] <= ranges[:-1, 1]).any()):
             raise InputError("ranges of example indices overlap or run backwards; give what tensor() returned")
         examples = cls()
-        examples._ranges = array
+        for first, last in ranges.tolist():
+            examples._indices.update(range(first, last + 1))
+            examples.end = max(examples.end, last + 1)
         return examples
 
-    @property
-    def end(self) -> int:
-        """One more than the largest index, or 0 for an empty set."""
-        self._settle()
-        return int(self._ranges[-1, 1]) + 1 if len(self._ranges) else 0
-
     def __len__(self) -> int:
-        return _count(self._ranges) + len(self._recent)
+        return len(self._indices)
 
     def __contains__(self, index: int) -> bool:
-        return index in self._recent or bool(self._in_ranges({index}))
+        return index in self._indices
 
     def holds(self, index: Integer[Tensor, "example"]) -> Bool[Tensor, "example"]:
         """Return for each index whether it is in the set."""
-        self._settle()
-        return torch.from_numpy(_are_in(self._ranges, index.cpu().numpy()))
-
-    def _in_ranges(self, numbers: set[int]) -> set[int]:
-        """Return which of the numbers are in one of the ranges."""
-        ranges = self._ranges
-        if not numbers or not len(ranges) or max(numbers) < ranges[0, 0] or ranges[-1, 1] < min(numbers):
-            return set()
-        array = np.fromiter(numbers, np.int64, len(numbers))
-        return set(array[_are_in(ranges, array)].tolist())
-
-    def _settle(self) -> None:
-        """Move the recent examples into the ranges."""
-        if self._recent:
-            numbers = np.sort(np.fromiter(self._recent, np.int64, len(self._recent)))
-            self._ranges = _union(self._ranges, np.stack([numbers, numbers], axis=1))
-            self._recent = set()
-
-
-def _count(ranges: _Ranges) -> int:
-    return int((ranges[:, 1] - ranges[:, 0] + 1).sum())
-
-
-def _are_in(ranges: _Ranges, numbers: Integer[np.ndarray, "number"]) -> Bool[np.ndarray, "number"]:
-    """Return for each number whether it is in one of the ranges."""
-    if not len(ranges):
-        return np.zeros(len(numbers), dtype=bool)
-    place = np.minimum(np.searchsorted(ranges[:, 1], numbers), len(ranges) - 1)
-    return (ranges[place, 0] <= numbers) & (numbers <= ranges[place, 1])
-
-
-def _by_first_index(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> Int64[np.ndarray, "range 2"]:
-    ranges = np.concatenate([one, other])
-    return ranges[np.argsort(ranges[:, 0], kind="stable")]  # stable: fast for two sorted halves
-
-
-def _union(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> _Ranges:
-    """Return the ranges of two sets that share no index, joining ranges without a gap between them."""
-    ranges = _by_first_index(one, other)
-    gaps = np.flatnonzero(ranges[1:, 0] - 1 != ranges[:-1, 1])
-    first = np.append(ranges[:1, 0], ranges[gaps + 1, 0])
-    last = np.append(ranges[gaps, 1], ranges[-1:, 1])
-    return np.stack([first, last], axis=1)
-
-
-def _intersection(one: Int64[np.ndarray, "a 2"], other: Int64[np.ndarray, "b 2"]) -> Int64[np.ndarray, "range 2"]:
-    """Return the common ranges. Sorted, a range overlaps with at most one before it, which reaches furthest."""
-    ranges = _by_first_index(one, other)
-    first = ranges[1:, 0]
-    last = np.minimum(ranges[1:, 1], np.maximum.accumulate(ranges[:-1, 1]))
-    overlap = first <= last
-    return np.stack([first[overlap], last[overlap]], axis=1)
+        return torch.tensor([number in self._indices for number in index.tolist()], dtype=torch.bool)

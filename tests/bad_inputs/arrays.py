@@ -58,7 +58,7 @@ ROLES = {
     "folds": Role(bad_arrays.bad_folds, ("too large", "huge")),
     "counts": Role(bad_arrays.bad_counts, ("all 0", "fractions", "more hits than examples")),
     "topics": Role(bad_arrays.bad_topics, ("one more",)),  # a word that does not occur
-    "labelings": Role(bad_arrays.bad_labelings, ("empty list", "one more", "too large")),
+    "labelings": Role(bad_arrays.bad_labelings, ("one more", "too large")),
     "support": Role(bad_arrays.bad_support),
     "number": Role(bad_arrays.bad_number),
 }

@@ -213,20 +213,15 @@ def bad_pattern(good: np.ndarray) -> dict[str, Bad]:
     }
 
 
-def bad_labelings(good: list[np.ndarray]) -> dict[str, Bad]:
-    """Return bad lists of labelings: [labeling row] of each label."""
-    kinds = {}
-    for kind, bad in bad_integers(good[0]).items():
-        kinds[kind] = Bad([bad.value], REFUSED if bad.same is REFUSED else [bad.same])
-    kinds["array"] = Bad(good[0])
-    kinds["3-d array"] = Bad(good[0][None], good)
-    kinds["empty list"] = Bad([])
-    kinds["a row less"] = Bad([good[0][:, :-1]])
-    kinds["a row more"] = Bad([np.append(good[0], 0)[None]])
-    kinds["all negative"] = Bad([good[0] - 5])
-    kinds["one class"] = Bad([np.zeros_like(good[0])], [np.zeros_like(good[0])])
-    kinds["str"] = Bad([np.array([["a", "b", "c"] * (N // 3)])])
-    return kinds
+def bad_labelings(good: np.ndarray) -> dict[str, Bad]:
+    """Return bad labelings [labeling row]."""
+    return bad_integers(good) | {
+        "a row less": Bad(good[:, :-1]),
+        "a row more": Bad(np.append(good, 0)[None]),
+        "all negative": Bad(good - 5),
+        "one class": Bad(np.zeros_like(good), np.zeros_like(good)),
+        "str": Bad(np.array([["a", "b", "c"] * (N // 3)])),
+    }
 
 
 def bad_folds(good: np.ndarray) -> dict[str, Bad]:

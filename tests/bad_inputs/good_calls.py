@@ -133,7 +133,7 @@ def calls_with_tokens(rng: np.random.Generator) -> list[Call]:
 def calls_with_folds(rng: np.random.Generator) -> list[Call]:
     """Return calls of functions of cross-validation."""
     rows = Good(rng.normal(size=(N, 4)), "matrix")
-    labelings = Good([LABELS[None]], "labelings")
+    labelings = Good(LABELS[None], "labelings")
     folds = Good(FOLDS, "folds")
     hits = Good(np.array([5, 4, 6, 5]), "counts")
     sizes = Good(np.array([6, 6, 6, 6]), "counts")

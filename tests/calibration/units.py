@@ -97,7 +97,7 @@ def classes_read(design: Design, seed: int, use_units: bool) -> bool:
     relabelling = Relabelling.from_classes(classes, units if use_units else None, folds)
     rng = np.random.default_rng(seed)
     labelings = np.stack([classes, *(relabelling.draw(rng) for _ in range(SHUFFLES))])
-    (predicted,) = ridge_predictions(rows, [torch.from_numpy(labelings)], torch.from_numpy(folds))
+    predicted = ridge_predictions(rows, torch.from_numpy(labelings), torch.from_numpy(folds))
     hits = (predicted.numpy() == labelings).sum(axis=1)
     return _called(hits[1:], hits[0])
 

@@ -26,7 +26,6 @@ from mechclust.studies.study import Job
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from probes import HookedModel, ProbeResult
-from probes.engine.fingerprint import fingerprint
 from tasks import Batch, InstructionFollowing
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
@@ -56,7 +55,7 @@ def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:
     ]
     model = build_network(config, job)
     train(model, task, training_of(config, job.arm), models, callbacks, progress=True, name=job.name)
-    measure_once(results / "swap.safetensors", partial(_swapped, model, task, job.seed), fingerprint(model))
+    measure_once(results / "swap.safetensors", partial(_swapped, model, task, job.seed))
 
 
 def build_network(config: ClusterFactorsConfig, job: Job) -> HookedModel:

@@ -6,8 +6,8 @@ tasks share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from mechclust.report.analysis import Analysis
+from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.cluster_factors.config import (
@@ -26,9 +26,6 @@ from mechclust.studies.cluster_factors.run import run_job, trained_models, train
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CAPTIONS = {
     "phases": "What hidden states cluster by, as a function of the share of output tokens that tasks have in common, "
@@ -53,7 +50,14 @@ _CAPTIONS = {
 }
 
 
-def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
+def report(config: ClusterFactorsConfig, results: Results) -> Analysis:
+    """Return the figures, the index of the last layer as a table, and the notes."""
+    title = "Adjusted Rand index of the last layer at the end of training, by position and label"
+    folded = {title: table_html(table_of(results))}
+    return Analysis(panels=_panels(config, results), folded=folded, notes=_notes(config))
+
+
+def _panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.cluster_factors import figures  # loads matplotlib
 
@@ -71,13 +75,7 @@ def panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
     return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
 
 
-def tables(config: ClusterFactorsConfig, results: Results) -> dict[str, pd.DataFrame]:
-    """Return the index of the last layer."""
-    title = "Adjusted Rand index of the last layer at the end of training, by position and label"
-    return {title: table_of(results)}
-
-
-def notes(config: ClusterFactorsConfig, results: Results) -> list[str]:
+def _notes(config: ClusterFactorsConfig) -> list[str]:
     """Return the notes for readers of the report."""
     return [
         "Overlap: the share of its output tokens that a task has in common with every other task. The functions of a "
@@ -121,7 +119,5 @@ STUDY = Study(
     trainings=trainings,
     load=load,
     findings=findings_of,
-    panels=panels,
-    tables=tables,
-    notes=notes,
+    report=report,
 )

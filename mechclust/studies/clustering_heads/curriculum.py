@@ -28,7 +28,6 @@ from mechclust.studies.clustering_heads.interpolation import loss_between, neuro
 from mechclust.studies.kept import measure_once
 from mechclust.training import Member, Snapshots, accuracy, train_ensemble
 from probes import HookedModel, ProbeResult
-from probes.engine.fingerprint import fingerprint
 from tasks import SparseModularAddition
 
 _ARMS = (SCRATCH, CURRICULUM)
@@ -48,8 +47,7 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
     curriculum = _trained(config, job, onwards, CURRICULUM, c.steps - c.first_steps, c.lr, out)
     ends = {SCRATCH: scratch, CURRICULUM: curriculum}
     for i, seed in enumerate(job.seeds):
-        models = {part: fingerprint(snapshots.model(i)) for part, snapshots in {"first": first, **ends}.items()}
-        measure_once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i), models)
+        measure_once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i))
 
 
 def _trained(

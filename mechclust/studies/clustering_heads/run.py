@@ -38,11 +38,11 @@ from mechclust.studies.clustering_heads.replay import replay_spikes
 from mechclust.studies.clustering_heads.saddle import measure_curvature, worth_measuring
 from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
-from mechclust.studies.kept import load_if_current, measure_once
+from mechclust.studies.kept import measure_once
 from mechclust.studies.trainings import Training
 from mechclust.training import Snapshots, accuracy, train_ensemble
-from probes import ClusteringHead, HookedModel, ProbeResult, run
-from probes.engine.fingerprint import fingerprint
+from probes import ClusteringHead, HookedModel, ProbeResult, load_result, run
+from probes.store.safetensors_files import is_whole_file
 from tasks import Batch, SparseModularAddition
 
 _Networks = list[tuple[Arm, int]]  # arm and seed
@@ -75,11 +75,11 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     snapshots = _trained(config, networks, out / "models" / job.name, job.name)
     for member, (arm, seed) in enumerate(networks):
         _measure(config, snapshots, member, arm, out / "results" / arm.name / f"seed{seed}")
-    models = _fingerprints(networks, snapshots)
-    final = load_if_current(job.result(out), models) or _final(networks, snapshots)
+    result = job.result(out)
+    final = load_result(result) if is_whole_file(result) else _final(networks, snapshots)
     if job.arms[0] == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
-    measure_once(job.result(out), partial(_same, final), models)  # written last, since it marks the job as done
+    measure_once(result, partial(_same, final))  # written last, since it marks the job as done
 
 
 def _same(result: ProbeResult) -> ProbeResult:
@@ -113,16 +113,12 @@ def _measure(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, a
     elif arm.measure == "head":
         _measure_head(snapshots, member, path)
     elif arm.measure in ("losses", "gradients", "curvature"):
-        network = fingerprint(snapshots.model(member))
         measure = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
-        result = measure_once(path.with_suffix(".dynamics.safetensors"), measure, network)
+        result = measure_once(path.with_suffix(".dynamics.safetensors"), measure)
         if arm.measure == "curvature":
             places = worth_measuring(result["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
-            measure_once(
-                path.with_suffix(".curvature.safetensors"),
-                partial(measure_curvature, snapshots, member, places),
-                network,
-            )
+            curvature = partial(measure_curvature, snapshots, member, places)
+            measure_once(path.with_suffix(".curvature.safetensors"), curvature)
 
 
 def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
@@ -130,7 +126,7 @@ def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
     task = task_of(snapshots, member)
     model = snapshots.model(member)
     measure = partial(run, model, measured_rows(task).batch, _head_probe(task))
-    measure_once(path.with_suffix(".head.safetensors"), measure, fingerprint(model))
+    measure_once(path.with_suffix(".head.safetensors"), measure)
 
 
 def _head_probe(task: SparseModularAddition) -> ClusteringHead:
@@ -147,22 +143,19 @@ def _measure_base(snapshots: Snapshots, member: int, path: Path) -> None:
     model = snapshots.model(member)
     untrained = snapshots.model(member, 0)
     paths = {name: path.with_suffix(f".{name}.safetensors") for name in PARTS}
-    models = {**dict.fromkeys(PARTS, fingerprint(model)), "untrained": fingerprint(untrained)}
-    if all(load_if_current(paths[name], models[name]) is not None for name in PARTS):
+    if all(map(is_whole_file, paths.values())):
         return
     batch = measured_rows(task).batch
     probe = _head_probe(task)
-    measure_once(paths["untrained"], partial(run, untrained, batch, probe), models["untrained"])
+    measure_once(paths["untrained"], partial(run, untrained, batch, probe))
     measured = run(model, batch, probe)  # also gives the partition, which the probe keeps
-    head = measure_once(paths["head"], partial(_same, measured), models["head"])
+    head = measure_once(paths["head"], partial(_same, measured))
     clusters = head_classes(probe, head)
-    training = measure_once(
-        paths["dynamics"], partial(measure_dynamics, snapshots, member, clusters), models["dynamics"]
-    )
-    measure_once(paths["stitching"], partial(stitching, snapshots, member), models["stitching"])
-    measure_once(paths["replay"], partial(replay_spikes, snapshots, member, training), models["replay"])
+    training = measure_once(paths["dynamics"], partial(measure_dynamics, snapshots, member, clusters))
+    measure_once(paths["stitching"], partial(stitching, snapshots, member))
+    measure_once(paths["replay"], partial(replay_spikes, snapshots, member, training))
     classes = {"head": clusters, "sum": batch.label("sum")}
-    measure_once(paths["donors"], partial(donors_by, model, batch, classes, seed=task.seed), models["donors"])
+    measure_once(paths["donors"], partial(donors_by, model, batch, classes, seed=task.seed))
 
 
 def head_classes(probe: ClusteringHead, head: ProbeResult) -> Int[Tensor, "row"]:
@@ -176,11 +169,6 @@ def head_classes(probe: ClusteringHead, head: ProbeResult) -> Int[Tensor, "row"]
     if bool(head["integer_deviation"].isnan()):
         return probe.classes.get("multiset")[1]
     return probe.partition(HEAD, 0)[1]
-
-
-def _fingerprints(networks: _Networks, snapshots: Snapshots) -> dict[str, str]:
-    """Return the fingerprint of every network of a job at the end of training, by its name in the result."""
-    return {name: fingerprint(snapshots.model(member)) for member, name in enumerate(_names(networks))}
 
 
 def _names(networks: _Networks) -> list[str]:
@@ -217,7 +205,7 @@ def _transfer(
     networks = [(arm, seed) for seed in weights]
     trained = _trained(config, networks, out / "models" / name, name, weights)
     path = out / "results" / "final" / f"{name}.safetensors"
-    measure_once(path, partial(_final, networks, trained), _fingerprints(networks, trained))
+    measure_once(path, partial(_final, networks, trained))
 
 
 def trained_models(config: ClusteringHeadsConfig, out: Path) -> list[TrainedModel]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from markupsafe import escape
 
 from mechclust.sandbox import Curves, SandboxRun, sandbox_page
-from mechclust.sandbox.curves import FOLLOWED, SERIES
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, jobs
 from mechclust.studies.clustering_heads.detector import NEITHER
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
@@ -45,12 +44,18 @@ def sandbox_of(
     diagnoses = {
         spike.epoch: " and ".join(causes) or "neither norm nor margin small" for spike, causes in network.diagnoses()
     }
+    groups = network.dynamics.coords["group"]
     curves = Curves(
         epochs=snapshots.epochs,
-        gradient_norms=dict(zip(network.dynamics.coords["group"], network.curve("gradient_norm").T, strict=True)),
+        panels={
+            "loss": {"train": network.curve("train_loss"), "test": network.curve("test_loss")},
+            "accuracy": {"train": network.curve("train_accuracy"), "test": network.curve("test_accuracy")},
+            "gradient_norms": dict(zip(groups, network.curve("gradient_norm").T, strict=True)),
+            "within_ratio": {"within / total": network.curve("within_ratio")},
+            "spikes": {"min |ξ|": network.curve("smallest_norm"), "margin": network.curve("margin")},
+        },
         spikes=[(spike.epoch, diagnoses.get(spike.epoch, "not diagnosed: before solving")) for spike in network.spikes],
         small_spikes=[(spike.epoch, f"to a loss of {spike.loss:.1e}") for spike in network.small_spikes],
-        **{name: network.curve(name) for name in SERIES if name not in FOLLOWED},
     )
     return sandbox_run(snapshots, member, max_frames=max_frames, curves=curves)
 

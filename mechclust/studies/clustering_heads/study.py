@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mechclust.report.analysis import Analysis
 from mechclust.report.panel import Panel
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
@@ -34,23 +35,17 @@ _NOTES = (
 )
 
 
-def panels(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Panel]:
-    """Draw the figures, with their captions."""
+def report(config: ClusteringHeadsConfig, results: HeadsResults) -> Analysis:
+    """Draw the figures, and write the sandbox pages."""
     from mechclust.studies.clustering_heads import figures  # loads matplotlib
     from mechclust.studies.clustering_heads.captions import CAPTIONS
-    from mechclust.studies.clustering_heads.shown import shown_networks
+    from mechclust.studies.clustering_heads.shown import sandbox_pages, shown_networks
 
     shown = f"seed {shown_networks(config, results)[0].seed}"
     drawn = figures.draw_figures(config, results)
-    return [Panel(name, figure, CAPTIONS[name].format(shown=shown)) for name, figure in drawn.items()]
-
-
-def views(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, str]:
-    """Write the sandbox pages, and return links to them."""
-    from mechclust.studies.clustering_heads.shown import sandbox_pages  # loads matplotlib
-
+    panels = [Panel(name, figure, CAPTIONS[name].format(shown=shown)) for name, figure in drawn.items()]
     links = sandbox_pages(config, results)
-    return {"Sandbox": links} if links else {}
+    return Analysis(panels=panels, views={"Sandbox": links} if links else {}, notes=notes(config, results))
 
 
 def notes(config: ClusteringHeadsConfig, results: HeadsResults) -> list[str]:
@@ -109,7 +104,5 @@ STUDY = Study(
     trainings=trainings,
     load=load_results,
     findings=findings_of,
-    panels=panels,
-    views=views,
-    notes=notes,
+    report=report,
 )

@@ -50,7 +50,6 @@ from mechclust.studies.trainings import Training
 from mechclust.training import CheckpointCallback, train
 from probes import HookedModel, ProbeResult, Readout, TaskClusterARI, last_token, residual, run, token_at
 from probes.checks.bench import Correct
-from probes.engine.fingerprint import fingerprint
 from tasks import Batch, InputError, SparseModularAddition
 from tasks.instructions import VALIDATION_SUBSET
 
@@ -165,7 +164,7 @@ def _measure_trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
         if job.arm == INSTRUCTIONS:
             ari = TaskClusterARI(also=("output",), readout=token_at("input"), at=residual(), n_permutations=0)
             path = result_path(out, job, f"{subject}.clusters")
-            measure_once(path, partial(run, model, batches, ari), fingerprint(model))
+            measure_once(path, partial(run, model, batches, ari))
 
 
 def build_network(config: HeadsInModelsConfig, job: Job) -> HookedModel:
@@ -233,10 +232,9 @@ def _interchange_together(
     out: Path,
 ) -> None:
     """Interchange several heads at once: heads that follow the thing asked, and heads with the largest effect."""
-    identity = fingerprint(model)
     n_blocks, n_heads = heads.values["effect"].shape
     exchange = partial(exchange_together, model, batch, following, (n_blocks, n_heads), seed=job.seed)
-    measure_once(result_path(out, job, f"{subject}.together"), exchange, identity)
+    measure_once(result_path(out, job, f"{subject}.together"), exchange)
     discover = partial(
         discover_together,
         model,
@@ -247,7 +245,7 @@ def _interchange_together(
         tolerance=config.tolerance,
         seed=job.seed,
     )
-    measure_once(result_path(out, job, f"{subject}.discovery"), discover, identity)
+    measure_once(result_path(out, job, f"{subject}.discovery"), discover)
 
 
 def _prompt_batch(config: HeadsInModelsConfig, seed: int, tokenizer: Any, order: Order) -> Batch:
@@ -287,4 +285,4 @@ def _measure(
         query=query,
         seed=job.seed,
     )
-    return measure_once(result_path(out, job, f"{subject}.heads"), measure, fingerprint(model))
+    return measure_once(result_path(out, job, f"{subject}.heads"), measure)

@@ -8,11 +8,12 @@ model, and the task-cluster network of Wu & Varshney (arXiv 2402.12151).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis
+from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.heads_in_models.config import (
@@ -31,9 +32,6 @@ from mechclust.studies.heads_in_models.run import check, run_job, trained_models
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing, SparseModularAddition
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CALLED = "Filled: called a clustering head; open: not."
 _CAPTIONS = {
@@ -59,7 +57,13 @@ def findings(config: HeadsInModelsConfig, results: Results) -> list[Finding]:
     return findings_of(config, data_of(config, results))
 
 
-def panels(config: HeadsInModelsConfig, results: Results) -> list[Panel]:
+def report(config: HeadsInModelsConfig, results: Results) -> Analysis:
+    """Return the figures, the numbers of heads called as a table, and the notes."""
+    folded = {"Heads called, by block": table_html(called_table(config, results))}
+    return Analysis(panels=_panels(config, results), folded=folded, notes=_notes(config, results))
+
+
+def _panels(config: HeadsInModelsConfig, results: Results) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.heads_in_models import figures  # loads matplotlib
 
@@ -75,12 +79,7 @@ def panels(config: HeadsInModelsConfig, results: Results) -> list[Panel]:
     return [Panel(name, figure, _CAPTIONS[name].format(seeds=seeds, draws=draws)) for name, figure in drawn.items()]
 
 
-def tables(config: HeadsInModelsConfig, results: Results) -> dict[str, pd.DataFrame]:
-    """Return the numbers of heads called, by title."""
-    return {"Heads called, by block": called_table(config, results)}
-
-
-def notes(config: HeadsInModelsConfig, results: Results) -> list[str]:
+def _notes(config: HeadsInModelsConfig, results: Results) -> list[str]:
     """Return the notes for readers of the report."""
     texts = [
         f"A head is called if its within-ratio is at most {config.share:g} of chance, interchanges within a class "
@@ -141,7 +140,5 @@ STUDY = Study(
     trainings=trainings,
     load=load,
     findings=findings,
-    panels=panels,
-    tables=tables,
-    notes=notes,
+    report=report,
 )

@@ -20,7 +20,6 @@ from mechclust.training import Callback, CheckpointCallback, ProbeCallback, trai
 from mechclust.training.results_by_step import loss_result_by_step
 from probes import HeadRoles, HookedModel, ProbeResult
 from probes.engine.devices import device_of
-from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import evaluation_mode, forward
 from probes.engine.record import record
 from tasks import Batch, RepeatedTokens
@@ -58,9 +57,8 @@ def run_job(config: InductionHeadsConfig, job: Job, out: Path) -> None:
         ProbeCallback(results, batches, {"roles": HeadRoles(n_permutations=0)}),
     ]
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
-    trained = fingerprint(model)
-    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses), trained)
-    measure_once(results / "ablations.safetensors", partial(measure_ablations, model, task), trained)
+    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses))
+    measure_once(results / "ablations.safetensors", partial(measure_ablations, model, task))
 
 
 def measure_ablations(model: HookedModel, task: RepeatedTokens) -> ProbeResult:

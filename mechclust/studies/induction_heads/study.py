@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mechclust.report.analysis import Analysis
 from mechclust.report.panel import Panel
 from mechclust.studies.induction_heads.config import InductionHeadsConfig, jobs
 from mechclust.studies.induction_heads.findings import INDUCTION_SCORE, findings_of
@@ -38,8 +39,8 @@ def load(config: InductionHeadsConfig, out: Path) -> dict[Job, RunResults]:
     return {job: load_results(config, out, job) for job in jobs(config)}
 
 
-def panels(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> list[Panel]:
-    """Draw the figures."""
+def report(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> Analysis:
+    """Draw the figures, and say when induction heads form."""
     from mechclust.studies.induction_heads import figures  # loads matplotlib
 
     two, one = by_arm(runs)
@@ -47,12 +48,12 @@ def panels(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> list
         "over_training": figures.over_training_figure(two, one, _formed_at(two)),
         "ablations": figures.ablations_figure(two),
     }
-    return [Panel(name, figure, _CAPTIONS[name]) for name, figure in drawn.items()]
+    panels = [Panel(name, figure, _CAPTIONS[name]) for name, figure in drawn.items()]
+    return Analysis(panels=panels, notes=_NOTES, headline=_headline(two, one))
 
 
-def headline(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> str:
+def _headline(two: Sequence[RunResults], one: Sequence[RunResults]) -> str:
     """Say how strong induction heads are, when they form, and what the loss is with them and without."""
-    two, one = by_arm(runs)
     score = np.mean([run.top_induction[-1] for run in two])
     loss = np.mean([run.loss[-1] for run in two])
     loss_of_one = np.mean([run.loss[-1] for run in one])
@@ -68,11 +69,6 @@ def _formed_at(runs: Sequence[RunResults]) -> float | None:
     if not INDUCTION_SCORE.met(float(np.mean([run.top_induction[-1] for run in runs]))):
         return None
     return float(np.mean([half_step(run.steps, run.top_induction) for run in runs]))
-
-
-def notes(config: InductionHeadsConfig, runs: Mapping[Job, RunResults]) -> list[str]:
-    """Return the notes for readers."""
-    return _NOTES
 
 
 STUDY = Study(
@@ -97,9 +93,7 @@ STUDY = Study(
     run_job=run_job,
     load=load,
     findings=findings_of,
-    panels=panels,
-    notes=notes,
-    headline=headline,
+    report=report,
     trained_models=trained_models,
     trainings=trainings,
 )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.evidence import Finding
+from mechclust.report.analysis import Analysis
+from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.kept import load_required
@@ -73,7 +75,18 @@ def findings(config: MossaConfig, results: Results) -> list[Finding]:
     return findings_of(config, results.runs)
 
 
-def panels(config: MossaConfig, results: Results) -> list[Panel]:
+def report(config: MossaConfig, results: Results) -> Analysis:
+    """Return the figures, the layer groups and medians as tables, the notes and the headline."""
+    runs = results.runs
+    return Analysis(
+        panels=_panels(config, results),
+        folded={title: table_html(table) for title, table in tables_of(config, runs).items()},
+        notes=_notes(config, runs),
+        headline=headline(runs),
+    )
+
+
+def _panels(config: MossaConfig, results: Results) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.mossa import figures  # loads matplotlib
 
@@ -101,22 +114,22 @@ def panels(config: MossaConfig, results: Results) -> list[Panel]:
     return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 
 
-def tables(config: MossaConfig, results: Results) -> dict[str, pd.DataFrame]:
+def tables_of(config: MossaConfig, runs: Sequence[SeedResults]) -> dict[str, pd.DataFrame]:
     """Return the layer groups of each seed, and the medians behind them."""
     return {
-        "Layer groups by the fixed rule": groups_table(config.seeds, results.runs),
-        "Median debiased CKA over tasks by layer, mean over seeds": medians_table(results.runs).round(2),
+        "Layer groups by the fixed rule": groups_table(config.seeds, runs),
+        "Median debiased CKA over tasks by layer, mean over seeds": medians_table(runs).round(2),
     }
 
 
-def headline(config: MossaConfig, results: Results) -> str:
+def headline(runs: Sequence[SeedResults]) -> str:
     """Say how similar the last layer is to single-task models, before tuning and after."""
-    base = np.mean([run.median("base")[-1] for run in results.runs])
-    tuned = np.mean([run.median("tuned")[-1] for run in results.runs])
+    base = np.mean([run.median("base")[-1] for run in runs])
+    tuned = np.mean([run.median("tuned")[-1] for run in runs])
     return f"Last layer: median CKA with single-task models {base:z.2f} before tuning, {tuned:z.2f} after."
 
 
-def notes(config: MossaConfig, results: Results) -> list[str]:
+def _notes(config: MossaConfig, runs: Sequence[SeedResults]) -> list[str]:
     """Return the notes for readers of the report, with the reasons for undefined values."""
     tuning = config.tuning
     n_seen = len(config.suite.seen)
@@ -125,7 +138,7 @@ def notes(config: MossaConfig, results: Results) -> list[str]:
         f"{tuning.steps / n_seen:.3g} per skill on average, each control for {config.control_steps} on its own.",
         "The controls of a seed see the same prompts apart from the skill's words and answers, so tasks are not "
         "independent draws; intervals are over seeds.",
-        f"Layer groups of the seen tasks: {boundary_note([run.curves.seen for run in results.runs])}.",
+        f"Layer groups of the seen tasks: {boundary_note([run.curves.seen for run in runs])}.",
     ]
     if config.rank:
         texts.append(
@@ -137,7 +150,7 @@ def notes(config: MossaConfig, results: Results) -> list[str]:
             f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below and "
             "does not change the embeddings: the lower layers agree with the controls partly by construction."
         )
-    ceilings = [np.median(run.ceiling, axis=0).min() for run in results.runs if run.ceiling is not None]
+    ceilings = [np.median(run.ceiling, axis=0).min() for run in runs if run.ceiling is not None]
     if ceilings:
         lowest = min(ceilings)
         texts.append(f"Ceiling: two controls of a seen task have a median CKA of at least {lowest:.3f} at every layer.")
@@ -145,6 +158,6 @@ def notes(config: MossaConfig, results: Results) -> list[str]:
         "CKA does not change if a layer is rotated or scaled, and a few examples can change it a lot (Davari et al. "
         "2022), so neighbour purity and dimensions are shown as well."
     )
-    for run in results.runs:
+    for run in runs:
         texts += run.notes
     return texts

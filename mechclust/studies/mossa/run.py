@@ -40,7 +40,6 @@ from probes import (
     run,
     token_at,
 )
-from probes.engine.fingerprint import fingerprint
 from probes.functional import linear_cka
 from probes.store.versions import package_versions
 from tasks import Batch, SkillSuite
@@ -95,7 +94,7 @@ def _train(config: MossaConfig, job: ModelJob, out: Path) -> None:
         train_once(job.model_path(out), partial(pretrain, config, suite_of(config, job.seed), job.seed, job.name))
     else:
         base = _load(config, out, ModelJob("base", job.seed))
-        train_once(job.model_path(out), partial(_tune, config, job, base), fingerprint(base))
+        train_once(job.model_path(out), partial(_tune, config, job, base))
 
 
 def _tune(config: MossaConfig, job: ModelJob, base: HookedModel, state: Path) -> tuple[HookedModel, int]:
@@ -137,19 +136,16 @@ def _measure(config: MossaConfig, seed: int, out: Path) -> None:
     suite = suite_of(config, seed)
     probe = CKA(at=block_sites(config), readout=prompt_end_readout())
     models = _load_both(config, out, seed)
-    prints = {kind: fingerprint(model) for kind, model in models.items()}
     for skill in controlled_skills(config, suite):
         control = _load(config, out, ModelJob("control", seed, skill))
         compared = dict(models)
         if has_ceiling(config, suite, skill):
             compared["again"] = _load(config, out, ModelJob("control", seed, skill, again=True))
-        control_print = fingerprint(control)
         for kind, model in compared.items():
             measure = partial(run, {kind: model, "control": control}, suite.batches("test", tasks=[skill]), probe)
-            pair_prints = {kind: prints.get(kind) or fingerprint(model), "control": control_print}
-            measure_once(result_path(out, seed, f"{skill}.{kind}"), measure, pair_prints)
+            measure_once(result_path(out, seed, f"{skill}.{kind}"), measure)
         answers = partial(_accuracy, {"control": control}, suite, [skill])
-        measure_once(result_path(out, seed, f"{skill}.accuracy"), answers, {"control": control_print})
+        measure_once(result_path(out, seed, f"{skill}.accuracy"), answers)
 
 
 def _describe(config: MossaConfig, seed: int, out: Path) -> None:
@@ -157,7 +153,6 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
     suite = suite_of(config, seed)
     at = block_sites(config)
     models = _load_both(config, out, seed)
-    prints = {kind: fingerprint(model) for kind, model in models.items()}
     few = replace(suite, n_eval=min(config.n_purity, suite.n_eval))
     measures: dict[str, tuple[Probe, SkillSuite]] = {
         "dims": (NDims(at=at, readout=prompt_end_readout()), suite),
@@ -170,9 +165,9 @@ def _describe(config: MossaConfig, seed: int, out: Path) -> None:
     for kind, model in models.items():
         for name, (probe, examples) in measures.items():
             batches = examples.batches("test", tasks=suite.seen)
-            measure_once(result_path(out, seed, f"{kind}.{name}"), partial(run, model, batches, probe), prints[kind])
-    measure_once(result_path(out, seed, "identity"), partial(_identity, models["base"], few, at, seed), prints["base"])
-    measure_once(result_path(out, seed, "accuracy"), partial(_accuracy, models, suite, suite.task_names), prints)
+            measure_once(result_path(out, seed, f"{kind}.{name}"), partial(run, model, batches, probe))
+    measure_once(result_path(out, seed, "identity"), partial(_identity, models["base"], few, at, seed))
+    measure_once(result_path(out, seed, "accuracy"), partial(_accuracy, models, suite, suite.task_names))
 
 
 def _accuracy(models: Mapping[str, HookedModel], suite: SkillSuite, skills: Sequence[str]) -> ProbeResult:

@@ -99,8 +99,5 @@ STUDY = Study(
     trainings=trainings,
     load=report.load,
     findings=report.findings,
-    panels=report.panels,
-    tables=report.tables,
-    notes=report.notes,
-    headline=report.headline,
+    report=report.report,
 )

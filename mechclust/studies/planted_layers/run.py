@@ -37,7 +37,6 @@ from mechclust.studies.planted_layers.trios import (
 from mechclust.studies.planted_layers.tunings import ModelJob, tunings
 from mechclust.training import train
 from probes import HookedModel, Readout, last_token, token_at
-from probes.engine.fingerprint import fingerprint
 from tasks import Batch, SkillSuite
 from tasks.text.prompts import LabelledPrompts
 
@@ -82,7 +81,7 @@ def _train(config: PlantedConfig, job: ModelJob, out: Path) -> None:
         train_once(path, partial(pretrain, config, suite_of(config, job.seed), job.seed, job.name))
     else:
         base = _load(config, job.seed, out, "base")
-        train_once(path, partial(_tune, config, job, base), fingerprint(base))
+        train_once(path, partial(_tune, config, job, base))
 
 
 def _tune(config: PlantedConfig, job: ModelJob, base: HookedModel, state: Path) -> tuple[HookedModel, int]:
@@ -212,14 +211,13 @@ def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
     models = _ChangedModels(source, seed)
     for pair in pairs_of(config, n_layers_of(models.copy("base", 0))):
         with models.changed(pair.base, 0) as base, models.changed(pair.tuned, 1) as tuned:
-            prints = {"base": fingerprint(base), "tuned": fingerprint(tuned)}
             change = partial(
                 measure_planted, base, tuned, source.batches(pair.split), source.readout, n_few=config.n_few
             )
-            measure_once(result_path(out, seed, f"{pair.name}.change"), change, prints)
+            measure_once(result_path(out, seed, f"{pair.name}.change"), change)
             if pair.truth is not None:
                 patch = partial(patch_layers, base, tuned, source.few_batches(pair.split), source.loss)
-                measure_once(result_path(out, seed, f"{pair.name}.patched"), patch, prints)
+                measure_once(result_path(out, seed, f"{pair.name}.patched"), patch)
 
 
 def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
@@ -228,25 +226,21 @@ def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
     skills = skills_of(config)
     load = partial(_load, config, seed, out)
     base = load("base")
-    prints = {"base": fingerprint(base)}
     trios = trios_of(config)
     for controls in control_sets(config):
         single = {skill: load(control_name(controls, skill)) for skill in skills}
-        single_prints = {skill: fingerprint(model) for skill, model in single.items()}
         compared = {base_name(controls): "base"}
         compared |= {trio.name: trio.tuned for trio in trios if trio.controls == controls}
         for name, tuned in compared.items():
             model = base if tuned == "base" else load(tuned)
-            prints.setdefault(tuned, fingerprint(model))
             prompts = partial(_prompts_of, suite)
             measure = partial(measure_alike, model, single, base, prompts, token_at("answer"), n_few=config.n_few)
-            of = {"base": prints["base"], tuned: prints[tuned], **single_prints}
-            measure_once(result_path(out, seed, name), measure, of)
+            measure_once(result_path(out, seed, name), measure)
         alone = {skill: (model, [skill]) for skill, model in single.items()}
-        measure_once(result_path(out, seed, f"learnt-{controls}"), partial(share_learnt, alone, suite), single_prints)
+        measure_once(result_path(out, seed, f"learnt-{controls}"), partial(share_learnt, alone, suite))
     for tuned in dict.fromkeys(["base", *(trio.tuned for trio in trios)]):
         answers = partial(share_learnt, {tuned: (load(tuned), skills)}, suite)
-        measure_once(result_path(out, seed, f"learnt-{tuned}"), answers, {tuned: prints[tuned]})
+        measure_once(result_path(out, seed, f"learnt-{tuned}"), answers)
 
 
 def _prompts_of(suite: SkillSuite, skill: str) -> Iterable[Batch]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mechclust.evidence import Finding
 from mechclust.models import model_for
+from mechclust.report.analysis import Analysis
+from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.planted_layers.config import FROZEN, PlantedConfig
@@ -97,7 +99,13 @@ def findings(config: PlantedConfig, results: Results) -> list[Finding]:
     return findings_of(config, results.changes) + control_findings_of(config, results.readings)
 
 
-def panels(config: PlantedConfig, results: Results) -> list[Panel]:
+def report(config: PlantedConfig, results: Results) -> Analysis:
+    """Return the figures, every score as a table, and the notes."""
+    folded = {title: table_html(table) for title, table in tables_of(config, results).items()}
+    return Analysis(panels=_panels(config, results), folded=folded, notes=_notes(config, results))
+
+
+def _panels(config: PlantedConfig, results: Results) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.planted_layers import control_figures, figures  # loads matplotlib
 
@@ -120,7 +128,7 @@ def panels(config: PlantedConfig, results: Results) -> list[Panel]:
     return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
 
 
-def tables(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
+def tables_of(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
     """Return every score by title."""
     titled = {"Every measure, in numbers": summary_table(config, results.changes)}
     if results.readings:
@@ -130,7 +138,7 @@ def tables(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
     return titled
 
 
-def notes(config: PlantedConfig, results: Results) -> list[str]:
+def _notes(config: PlantedConfig, results: Results) -> list[str]:
     """Return the notes for readers of the report, with the reasons for undefined values."""
     noise = (
         f"{config.n_null} models with noise of {config.null_noise:g} of their norm in all layers, about that of "
@@ -217,7 +225,5 @@ STUDY = Study(
     trainings=trainings,
     load=load,
     findings=findings,
-    panels=panels,
-    tables=tables,
-    notes=notes,
+    report=report,
 )

@@ -15,7 +15,6 @@ from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.results_by_step import loss_result_by_step
 from probes import Projection, TaskClusterARI, residual, token_at
-from probes.engine.fingerprint import fingerprint
 from tasks import Batch
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
@@ -63,7 +62,7 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
         picture = Projection(at=residual(), readout=token_at("input"), method="tsne" if config.tsne else "pca")
         callbacks.append(ProbeCallback(results, validation, {"projection": picture}, at=pictured_steps(config)))
     losses = train(model, task, config.training, models, callbacks, progress=True, name=job.name)
-    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses), fingerprint(model))
+    measure_once(results / "loss.safetensors", partial(loss_result_by_step, losses))
 
 
 def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mechclust.report.analysis import Analysis
 from mechclust.report.panel import Panel
 from mechclust.studies.study import Job, Study
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs
@@ -36,8 +37,8 @@ _NOTES = [
 ]
 
 
-def panels(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Panel]:
-    """Draw the figures."""
+def report(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> Analysis:
+    """Draw the figures, and say how well states cluster by task."""
     from mechclust.studies.task_clusters import figures  # loads matplotlib
 
     arms = by_arm(config, runs)
@@ -48,12 +49,8 @@ def panels(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[P
         "projection": figures.projections_figure(runs[first].projections),
         "accuracy_and_loss": figures.accuracy_and_loss_figure(runs),
     }
-    return [Panel(name, figure, _CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
-
-
-def notes(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[str]:
-    """Return the notes for readers."""
-    return _NOTES
+    panels = [Panel(name, figure, _CAPTIONS[name].format(run=first.name)) for name, figure in drawn.items()]
+    return Analysis(panels=panels, notes=_NOTES, headline=headline(config, runs))
 
 
 STUDY = Study(
@@ -88,9 +85,7 @@ STUDY = Study(
     run_job=run_job,
     load=load,
     findings=findings_of,
-    panels=panels,
-    notes=notes,
-    headline=headline,
+    report=report,
     trained_models=trained_models,
     trainings=trainings,
 )

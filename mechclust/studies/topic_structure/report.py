@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mechclust.report.analysis import Analysis
+from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.topic_structure.attention_table import (
@@ -40,7 +42,7 @@ _CAPTIONS = {
     "mixing": "g against the number of topics a document mixes; dashed: the population optimum with ten topics; "
     "dotted: theorem 3's bounds with constants 1; grey, dashed: uniform attention. One point for each of {seeds}.",
 }
-NOTES = [
+_NOTES = [
     "Documents of E1, E2 and E4a theory follow the theory (an equal mix of a few topics, no START and END); those of "
     "E1b, E3 and E4 follow the paper's experiments (Dirichlet).",
     "E4 trains the network as released: a one-hot input with a trained vector added and a LayerNorm, and W_K, W_Q and "
@@ -53,9 +55,15 @@ NOTES = [
 ]
 
 
-def published_panels(
+def published_report(
     config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult], out: Path
-) -> list[Panel]:
+) -> Analysis:
+    """Return the figures, tables and notes."""
+    folded = {title: table_html(table) for title, table in published_tables(config, runs).items()}
+    return Analysis(panels=_panels(config, runs, minimisers, out), folded=folded, notes=_NOTES)
+
+
+def _panels(config: TopicStructureConfig, runs: ArmRuns, minimisers: Sequence[ProbeResult], out: Path) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.topic_structure import figures  # loads matplotlib
     from mechclust.studies.topic_structure.attention_figures import attention_figure

@@ -50,8 +50,7 @@ from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.studies.trainings import Training
 from mechclust.training import Callback, ProbeCallback, train
 from mechclust.training.results_by_step import loss_result_by_step
-from probes import HookedModel, ProbeResult, TopicAttention, load_result
-from probes.engine.fingerprint import fingerprint
+from probes import ProbeResult, TopicAttention
 from probes.store.safetensors_files import is_whole_file
 from probes.store.versions import package_versions
 from tasks import Batch, TopicDocuments
@@ -75,19 +74,16 @@ def run_job(config: TopicStructureConfig, job: Job, out: Path) -> None:
     """Train one network and measure what its experiment needs; existing results are not recomputed."""
     if job.arm == MINIMISER:
         (path,) = results_of(config, job, out)
-        measure_once(path, partial(_minimiser_result, config, job.seed), "none: solved for")
+        measure_once(path, partial(_minimiser_result, config, job.seed))
     elif not _is_complete(config, job, out):
         _train(config, job, out)
 
 
 def _is_complete(config: TopicStructureConfig, job: Job, out: Path) -> bool:
-    """Return whether all results are there, and of the model that is kept, if one is."""
+    """Return whether all results are there, and the model if it is kept."""
     loss = out / "results" / job.name / LOSS
     models = [model_path(out, job)] if keeps_model(config, job) else []
-    if not all(map(is_whole_file, [*results_of(config, job, out), loss, *models])):
-        return False
-    measured = load_result(loss).metadata.get("model")
-    return all(fingerprint(load_model(path)) == measured for path in models)
+    return all(map(is_whole_file, [*results_of(config, job, out), loss, *models]))
 
 
 def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
@@ -98,7 +94,7 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
     model = _initial_model(model_config, task)
     measure_blocks = partial(block_result, model, task)
     if arm.experiment != "E5":
-        measure_once(folder / "blocks-start.safetensors", measure_blocks, fingerprint(model))
+        measure_once(folder / "blocks-start.safetensors", measure_blocks)
     followers = _followers(config, arm, task)
     callbacks: list[Callback] = [*followers.values()]
     if steps := attention_steps(config, arm):
@@ -106,14 +102,13 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
         probes = {"attention": TopicAttention(task.token_membership, n_permutations=0)}
         callbacks.append(ProbeCallback(out=folder, batches=batches, probes=probes, at=steps))
     losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
-    trained = fingerprint(model)
     if arm.experiment != "E5":
-        measure_once(folder / "blocks.safetensors", measure_blocks, trained)
+        measure_once(folder / "blocks.safetensors", measure_blocks)
     for name, follower in followers.items():
-        measure_once(folder / f"{name}.safetensors", follower.compute, trained)
+        measure_once(folder / f"{name}.safetensors", follower.compute)
     if keeps_model(config, job):
-        _save_if_other(model, model_path(out, job), arm)
-    measure_once(folder / LOSS, partial(loss_result_by_step, losses), trained)
+        save_model(model, model_path(out, job), arm=arm.name)
+    measure_once(folder / LOSS, partial(loss_result_by_step, losses))
 
 
 def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
@@ -122,11 +117,6 @@ def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
     if config.value == "fixed":
         model.blocks[0].attn.W_V.copy_(stage_one_value(task).T)
     return model
-
-
-def _save_if_other(model: HookedModel, path: Path, arm: Arm) -> None:
-    if not is_whole_file(path) or fingerprint(load_model(path)) != fingerprint(model):
-        save_model(model, path, arm=arm.name)
 
 
 def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> dict[str, Follower]:

@@ -8,25 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mechclust.evidence import Finding
-from mechclust.report.panel import Panel
+from mechclust.report.analysis import Analysis
 from mechclust.studies.study import Study
-from mechclust.studies.topic_structure import report
 from mechclust.studies.topic_structure.arms import jobs
-from mechclust.studies.topic_structure.beyond import report as beyond_report
 from mechclust.studies.topic_structure.beyond.findings import beyond_findings
+from mechclust.studies.topic_structure.beyond.report import beyond_report
 from mechclust.studies.topic_structure.beyond.results import load_beyond
 from mechclust.studies.topic_structure.config import Beyond, TopicStructureConfig
 from mechclust.studies.topic_structure.findings import findings_of
+from mechclust.studies.topic_structure.report import published_report
 from mechclust.studies.topic_structure.results import load_minimisers, load_runs
 from mechclust.studies.topic_structure.run import LOSS, run_job, trained_models, trainings
 from probes import ProbeResult
 from tasks import TopicDocuments
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Results(NamedTuple):
@@ -61,23 +58,11 @@ def findings(config: TopicStructureConfig, results: Results) -> list[Finding]:
     return findings_of(config, results.runs, results.minimisers)
 
 
-def panels(config: TopicStructureConfig, results: Results) -> list[Panel]:
-    """Draw the figures of the experiment, with their captions."""
+def report(config: TopicStructureConfig, results: Results) -> Analysis:
+    """Return the figures, tables and notes of the experiment."""
     if config.experiment == "beyond":
-        return beyond_report.beyond_panels(config, results.runs)
-    return report.published_panels(config, results.runs, results.minimisers, results.out)
-
-
-def tables(config: TopicStructureConfig, results: Results) -> dict[str, pd.DataFrame]:
-    """Return the long tables of the experiment, by title."""
-    if config.experiment == "beyond":
-        return beyond_report.beyond_tables(results.runs)
-    return report.published_tables(config, results.runs)
-
-
-def notes(config: TopicStructureConfig, results: Results) -> list[str]:
-    """Return what a reader of the report must know."""
-    return beyond_report.NOTES if config.experiment == "beyond" else report.NOTES
+        return beyond_report(config, results.runs)
+    return published_report(config, results.runs, results.minimisers, results.out)
 
 
 STUDY = Study(
@@ -137,8 +122,6 @@ STUDY = Study(
     trainings=trainings,
     load=load,
     findings=findings,
-    panels=panels,
-    tables=tables,
-    notes=notes,
+    report=report,
     unrecorded=(LOSS,),
 )

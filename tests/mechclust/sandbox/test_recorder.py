@@ -118,9 +118,11 @@ def test_attention_embeddings_and_answers_are_those_of_the_model(run, checkpoint
     np.testing.assert_allclose(run.values["probabilities"][frame][:, 2], p[:, 2], atol=1e-5)
     answers = tokens[:, :2].sum(1) % 2
     np.testing.assert_array_equal(run.sequences.answers, answers)
-    assert run.curves.followed_accuracy[frame] == pytest.approx((p.argmax(-1) == answers.numpy()).mean())
+    assert run.curves.panels["accuracy"]["sequences followed"][frame] == pytest.approx(
+        (p.argmax(-1) == answers.numpy()).mean()
+    )
     losses = -np.log(p[np.arange(len(p)), answers])
-    assert run.curves.followed_loss[frame] == pytest.approx(losses.mean(), rel=1e-4)
+    assert run.curves.panels["loss"]["sequences followed"][frame] == pytest.approx(losses.mean(), rel=1e-4)
     assert run.values["token_embeddings"].shape == (7, 2, 2)  # the third token stands in no sequence
     apart = np.linalg.norm(np.diff(run.values["token_embeddings"][frame], axis=0))
     expected = float((model.W_E[0] - model.W_E[1]).norm().detach())
@@ -169,10 +171,15 @@ def test_the_recorder_is_a_callback_and_leaves_the_model_alone(batch):
         assert all(not module._forward_hooks for module in model.modules())
         weights.append(get_weights(model))
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    curves = Curves(epochs=[0, 1, 2, 3], train_loss=[3, 2, 1, 0.5], spikes=[(2, "why")], small_spikes=[(3, "small")])
+    loss = {"loss": {"train": [3, 2, 1, 0.5]}}
+    curves = Curves([0, 1, 2, 3], loss, spikes=[(2, "why")], small_spikes=[(3, "small")])
     run = recorder.run(curves=curves, max_frames=3)
     assert (run.epochs[0], run.epochs[-1], len(run.epochs)) == (0, 3, 3)
     assert "accuracy" not in run.panels
+    with pytest.raises(
+        InputError, match=r"^no panel of curves 'los' \(there are loss, accuracy, .*did you mean 'loss'"
+    ):
+        recorder.run(curves=Curves([0, 1], {"los": {"train": [3, 2]}}))
     assert [key.text for key in legend_of(run, list(run.panels.values()))] == [
         "answer 0", "answer 1", "loss spike", "rise of the loss below the floor of spikes",
     ]  # fmt: skip

@@ -28,7 +28,10 @@ def run():
     settings = TrainConfig(steps=FRAMES - 1, batch_size=16, lr=0.01, checkpoint_every=1)
     losses = train(model, task, settings, callbacks=[recorder])
     curves = Curves(
-        range(FRAMES), train_loss=[*losses.tolist(), losses[-1]], spikes=[(9, "one")], small_spikes=[(20, "low")]
+        range(FRAMES),
+        {"loss": {"train": [*losses.tolist(), losses[-1]]}},
+        spikes=[(9, "one")],
+        small_spikes=[(20, "low")],
     )
     return recorder.run(curves=curves, title=HOSTILE)
 

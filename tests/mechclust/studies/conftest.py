@@ -44,10 +44,10 @@ def findings(config, values):
     parts = (mean_part("", values, Bound("<", 1)),)
     return [Finding(id="Q1", statement="values are small", source="ours", parts=parts, note="nothing to compare with")]
 
-def panels(config, values):
+def report(config, values):
     figure = Figure(figsize=(2, 1))
     figure.subplots().plot(values)
-    return [Panel("values", figure, "all values"), Panel("again", figure, "all values again")]
+    return Analysis(panels=[Panel("values", figure, "all values"), Panel("again", figure, "all values again")])
 
 STUDY = Study(
     name="toy",
@@ -58,7 +58,7 @@ STUDY = Study(
     run_job=run_job,
     load=load,
     findings=findings,
-    panels=panels,
+    report=report,
     trained_models=lambda config, out: [],
 )
 NUMBER = 3

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from mechclust.evidence import Bound, Finding, load_findings, mean_part
+from mechclust.report import Analysis
 from mechclust.studies import Study, open_run, record_run, run_study
 from mechclust.studies.record import judge_again
 from probes.store.files import read_json
@@ -52,10 +53,6 @@ def findings(config, results):
     ]
 
 
-def no_figures(config, results):
-    return []
-
-
 STUDY = Study(
     name="grows",
     title="Title",
@@ -66,7 +63,7 @@ STUDY = Study(
     trained_models=lambda config, out: (),
     load=load,
     findings=findings,
-    panels=no_figures,
+    report=lambda config, results: Analysis(),
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mechclust.models import ModelConfig, build_model
+from mechclust.report import Analysis
 from mechclust.studies import Study, get_study, report_run, run_study
 from mechclust.studies.extra_probes import TrainedModel
 from probes import NDims, Probe, RegisteredProbe, Sum, last_token, load_result, residual, run
@@ -71,8 +72,7 @@ def study():
         run_job=lambda config, job, out: None,
         load=lambda config, out: None,
         findings=lambda config, results: [],
-        panels=lambda config, results: [],
-        notes=lambda config, results: ["its own"],
+        report=lambda config, results: Analysis(notes=["its own"]),
         trained_models=trained_models,
     )
 

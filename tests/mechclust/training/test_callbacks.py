@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
-
 import pytest
 import torch
 
 from mechclust import TrainConfig, train
 from mechclust.models import load_model, read_saved_model_metadata
-from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, callbacks
+from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy
 from mechclust.training.results_by_step import load_results_by_step, result_path
 from probes import NDims, ProbeResult, TaskClusterARI, load_result, run
-from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import forward
 from tasks import Batch, InputError
 from tests.damage import WAYS
@@ -44,20 +40,6 @@ def three(task, out):
     ]
 
 
-def never(*args, **kwargs):
-    raise AssertionError("made again")
-
-
-def test_what_is_there_is_not_made_again(task, model, tmp_path, monkeypatch):
-    for callback in three(task, tmp_path):
-        callback(1, model)
-    for name in ("run", "accuracy", "save_model"):
-        monkeypatch.setattr(callbacks, name, never)
-    for callback in three(task, tmp_path):
-        assert callback.lacks(1, model) == []
-        callback(1, model)
-
-
 @pytest.mark.parametrize("damage", WAYS)
 @pytest.mark.parametrize("kind", [0, 1, 2])
 def test_what_is_lost_or_damaged_is_made_again(task, model, tmp_path, kind, damage):
@@ -66,93 +48,32 @@ def test_what_is_lost_or_damaged_is_made_again(task, model, tmp_path, kind, dama
     whole = path.read_bytes()
     damage(path)
     callback = three(task, tmp_path)[kind]
-    assert callback.lacks(1, model) == [path]
+    assert callback.paths(1) == [path]
     callback(1, model)
     assert path.read_bytes() == whole
 
 
-class TestAFolderKnowsItsSettings:
-    """And refuses others, before anything is measured."""
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_what_another_model_left_is_replaced(task, model, tiny_model, tmp_path, kind):
+    three(task, tmp_path / "fresh")[kind](1, model)
+    three(task, tmp_path / "used")[kind](1, tiny_model(seed=6))
+    three(task, tmp_path / "used")[kind](1, model)
+    (fresh,) = (tmp_path / "fresh").iterdir()
+    (used,) = (tmp_path / "used").iterdir()
+    assert used.read_bytes() == fresh.read_bytes()
 
-    def dims(self, out, batches, **settings):
-        return ProbeCallback(out, {"all": batches}, {"dims": NDims(**settings)})
 
-    @pytest.fixture
-    def batches(self, task):
-        return list(task.batches("validation_subset"))
+def test_settings_are_of_the_probes_and_the_examples(task, tmp_path):
+    (batch,) = task.batches("validation_subset")
 
-    @pytest.fixture
-    def held(self, batches, model, tmp_path):
-        """A folder with one result at step 0."""
-        self.dims(tmp_path, batches, variance=0.5)(0, model)
-        return tmp_path / "step-000000.all.dims.safetensors"
+    def settings(examples, **parameters):
+        return ProbeCallback(tmp_path, {"all": examples}, {"dims": NDims(**parameters)}).settings()["all.dims"]
 
-    def refusal(self, callback, step, model):
-        with pytest.raises(InputError) as refused:
-            callback(step, model)
-        return str(refused.value)
-
-    @pytest.mark.parametrize("step", [0, 1])
-    def test_of_the_probe(self, held, batches, model, monkeypatch, step):
-        """Also at a step that the folder does not hold: it is the folder that is mixed."""
-        monkeypatch.setattr(callbacks, "run", never)
-        assert self.refusal(self.dims(held.parent, batches, variance=0.99), step, model) == (
-            f"{str(held)!r} was made with variance = 0.5, not 0.99; give another folder, or the same settings "
-            "to continue"
-        )
-        other = ProbeCallback(held.parent, {"all": batches}, {"dims": TaskClusterARI(**PROBE)})
-        assert "was made with probe = NDims, not TaskClusterARI; " in self.refusal(other, step, model)
-        assert [path.name for path in held.parent.iterdir()] == [held.name]
-
-    def test_of_the_examples(self, held, batches, model):
-        few = [next(batches[0].split(7))]
-        message = self.refusal(self.dims(held.parent, few, variance=0.5), 1, model)
-        assert re.search(r"was made with examples = 12-[0-9a-f]{16}, not 7-[0-9a-f]{16}; give another folder", message)
-
-    def test_however_they_are_batched(self, held, batches, model):
-        again = [part for batch in batches for part in batch.split(7)]
-        self.dims(held.parent, again[::-1], variance=0.5)(0, model)
-
-    def test_of_the_model(self, held, batches, tiny_model, model):
-        before = held.read_bytes()
-        message = self.refusal(self.dims(held.parent, batches, variance=0.5), 0, tiny_model(seed=6))
-        assert message == (
-            f"{str(held)!r} was measured on another model ({fingerprint(model)[:12]}, not "
-            f"{fingerprint(tiny_model(seed=6))[:12]}); give another folder, or delete {str(held.parent)!r} and run "
-            "the same command again to measure it again"
-        )
-        assert held.read_bytes() == before
-
-    def test_of_the_task_whose_accuracy_it_is(self, task, model, tmp_path):
-        AccuracyCallback(tmp_path, task)(0, model)
-        message = self.refusal(AccuracyCallback(tmp_path, replace(task, seed=3)), 1, model)
-        assert "accuracy.safetensors' was made with seed = 0, not 3; give another folder" in message
-        assert len(list(tmp_path.iterdir())) == 1
-
-    def test_of_the_model_whose_accuracy_it_is(self, task, model, tiny_model, tmp_path):
-        AccuracyCallback(tmp_path, task)(0, model)
-        assert "measured on another model" in self.refusal(AccuracyCallback(tmp_path, task), 0, tiny_model(seed=6))
-
-    def test_of_a_checkpoint(self, model, tiny_model, tmp_path):
-        save = CheckpointCallback(tmp_path, at=[0])
-        save(0, model)
-        assert "step-000000.safetensors' was made with d_model = 8, not 16; " in self.refusal(
-            save, 0, tiny_model(d_model=16)
-        )
-        other = tiny_model()
-        with torch.no_grad():
-            next(other.parameters()).add_(1)
-        message = self.refusal(save, 0, other)
-        assert "holds a model whose weights are not this run's at step 0 (" in message
-        assert message.endswith("; give another folder, or delete it and run the same command again")
-
-    def test_versions_of_packages_are_not_compared(self, held, batches, model):
-        """A run goes on after an upgrade."""
-        result = load_result(held)
-        old = {**result.metadata, "versions": {"torch": "1.0"}}
-        replace(result, metadata=old).save(held)
-        self.dims(held.parent, batches, variance=0.5)(0, model)
-        assert load_result(held).metadata["versions"] == {"torch": "1.0"}
+    whole = settings([batch], variance=0.5)
+    assert settings(list(batch.split(7))[::-1], variance=0.5) == whole  # however they are batched
+    assert settings([batch], variance=0.99) == whole.replace("0.5", "0.99") != whole
+    assert settings([next(batch.split(7))], variance=0.5).startswith(whole.partition(" on examples 12-")[0])
+    assert settings([next(batch.split(7))], variance=0.5) != whole
 
 
 def test_steps_of_seven_digits(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,29 +81,24 @@ def test_scalars_leave_out_heads_and_nan():
 
 @pytest.fixture(scope="module")
 def runs(untrained_gpt2, history_prompts, tmp_path_factory):
-    """The same training with a callback that was added, with one that was given, and with none."""
+    """The same training with a callback and without."""
     from mechclust.training.trainer_callback import MechclustCallback
     from tests.mechclust.trained import train
 
     prompts, found = LabelledPrompts.from_file(history_prompts), {}
-    for name in ("added", "given", "none"):
+    for name in ("added", "none"):
         model, tokenizer = untrained_gpt2()
         probe = TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1)
         callback = MechclustCallback(probe, prompts, every=24)
         folder = tmp_path_factory.mktemp(name)
         with torch.random.fork_rng(devices=[]):
-            how = {
-                "added": {"add_to": [callback], "report_to": ["tensorboard"]},
-                "given": {"callbacks": [callback]},
-                "none": {},
-            }[name]
+            how = {"add_to": [callback], "report_to": ["tensorboard"]} if name == "added" else {}
             found[name] = train(model, tokenizer, folder, **how), callback, folder
     return found
 
 
-@pytest.mark.parametrize("name", ["added", "given"])
-def test_the_trainers_log_has_the_numbers(runs, name):
-    trainer, callback, folder = runs[name]
+def test_the_trainers_log_has_the_numbers(runs):
+    trainer, callback, folder = runs["added"]
     key = "TaskClusterARI/ari/blocks.1.hook_resid_post"
     logged = {entry["step"]: entry[key] for entry in trainer.state.log_history if key in entry}
     assert sorted(logged) == [0, 24, 48]
@@ -142,19 +136,19 @@ def in_the_results(callback):
         for measure, values in result.values.items():
             for site, row in zip(result.coords["site"], values.tolist(), strict=True):
                 for label, value in zip(labels, row, strict=True):
-                    name = f"{result.probe}/{measure}/{site}" + (f"/{label}" if len(labels) > 1 else "")
+                    name = f"train/{result.probe}/{measure}/{site}" + (f"/{label}" if len(labels) > 1 else "")
                     if math.isfinite(value):
                         found[name, step] = float(np.float32(value))
     return found
 
 
-def test_tensorboard_has_the_numbers_in_a_section_per_probe(runs):
+def test_tensorboard_has_the_numbers(runs):
     trainer, callback, folder = runs["added"]
     board = on_the_board(folder)
-    probes = {key: value for key, value in board.items() if not key[0].startswith("train/")}
+    probes = {key: value for key, value in board.items() if key[0].startswith("train/TaskClusterARI/")}
     assert probes == in_the_results(callback)
     assert {step for _, step in probes} == {0, 24, 48}
-    assert ("TaskClusterARI/p_value/blocks.1.hook_resid_post", 24) in probes
+    assert ("train/TaskClusterARI/p_value/blocks.1.hook_resid_post", 24) in probes
     losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
     assert {step: value for (name, step), value in board.items() if name == "train/loss"} == pytest.approx(losses)
 
@@ -185,15 +179,10 @@ def test_other_callbacks_see_what_was_added_and_the_terminal_does_not(
     assert "NDims" not in printed
 
 
-def test_tensorboard_keeps_names_with_signs_and_may_be_added_later(
-    untrained_gpt2, history_prompts, tmp_path, monkeypatch
-):
-    from transformers.integrations import TensorBoardCallback
-
+def test_tensorboard_keeps_names_with_signs(untrained_gpt2, history_prompts, tmp_path):
     from mechclust.training.trainer_callback import MechclustCallback
     from tests.mechclust.trained import train
 
-    monkeypatch.chdir(tmp_path)
     odd = "/first and/or second [of 2], größer: 50 %"
     model, tokenizer = untrained_gpt2()
     batches = [
@@ -203,13 +192,12 @@ def test_tensorboard_keeps_names_with_signs_and_may_be_added_later(
     callback = MechclustCallback(
         TaskClusterARI(readout=last_token(), also=(odd,), n_permutations=19, n_init=1), batches, every=48
     )
-    later = SimpleNamespace(add_to=lambda trainer: trainer.add_callback(TensorBoardCallback()))
     with torch.random.fork_rng(devices=[]):
-        train(model, tokenizer, tmp_path / "run", add_to=[callback, later])
-    probes = {key: value for key, value in on_the_board(tmp_path / "run").items() if not key[0].startswith("train/")}
+        train(model, tokenizer, tmp_path / "run", add_to=[callback], report_to=["tensorboard"])
+    board = on_the_board(tmp_path / "run")
+    probes = {key: value for key, value in board.items() if key[0].startswith("train/TaskClusterARI/")}
     assert probes == in_the_results(callback)
-    assert (f"TaskClusterARI/ari/blocks.1.hook_resid_post/{odd}", 48) in probes
-    assert not (tmp_path / "runs").exists()
+    assert (f"train/TaskClusterARI/ari/blocks.1.hook_resid_post/{odd}", 48) in probes
 
 
 def test_training_goes_on_to_the_same_bits(runs):
@@ -218,24 +206,20 @@ def test_training_goes_on_to_the_same_bits(runs):
         assert weight.equal(weights[1][name]), name
 
 
-def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2):
+def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2, tmp_path):
     from mechclust.training.trainer_callback import MechclustCallback
+    from tests.mechclust.trained import train
 
-    model, tokenizer = untrained_gpt2()
-    callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"], every=5)
-    state = SimpleNamespace(is_world_process_zero=True, global_step=5, log_history=[])
-    callback.on_step_end(None, state, None, model=model, processing_class=tokenizer)
-    assert sorted(callback.hook.results) == [5]
-    assert state.log_history[0]["step"] == 5
+    callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"], every=24)
+    with torch.random.fork_rng(devices=[]):
+        train(*untrained_gpt2(), tmp_path, add_to=[callback])
+    assert sorted(callback.hook.results) == [0, 24, 48]
 
 
-def test_what_cannot_be_told_to_tensorboard_is_said(untrained_gpt2):
+def test_a_callback_that_cannot_reach_the_loggers_is_refused(untrained_gpt2, tmp_path):
     from mechclust.training.trainer_callback import MechclustCallback
+    from tests.mechclust.trained import train
 
-    model, tokenizer = untrained_gpt2()
     callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"])
-    state = SimpleNamespace(is_world_process_zero=True, global_step=0, log_history=[])
-    with pytest.warns(UserWarning, match=r"and not to tensorboard; call callback.add_to\(trainer\) instead"):
-        callback.on_train_begin(
-            SimpleNamespace(report_to=["tensorboard"]), state, None, model=model, processing_class=tokenizer
-        )
+    with pytest.raises(InputError, match=r"^MechclustCallback cannot be one of callbacks=.*; call callback.add_to\("):
+        train(*untrained_gpt2(), tmp_path, [callback])

@@ -49,7 +49,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "rbf_cka": ((X, Y), {}),
     "relabelling_p_values": ((X[:, None], LABEL, 20), {"strata": np.arange(N) // 20, "units": UNIT}),
     "response_classes": ((DIGITS.T,), {"tolerance": 0.4}),
-    "ridge_predictions": ((X, [LABEL[None], CLUSTER[None]], np.arange(N) % 4), {"given": UNIT % 5}),
+    "ridge_predictions": ((X, np.stack([LABEL, CLUSTER]), np.arange(N) % 4), {"given": UNIT % 5}),
     "stratified_folds": ((LABEL, 4), {"units": UNIT}),
     "svcca": ((X, Y), {}),
     "topic_attention": ((PATTERN, np.array([[0, 1, 2, 3]] * 2), np.array([0, 0, 1, 1])), {}),

@@ -92,6 +92,6 @@ def test_folds_and_classes_are_counted_from_0() -> None:
     labels = torch.tensor([[0, 1, 0, 1, 0, 1]])
     for folds, message in (([0, 0, 0, 1, 1, -1], "folds has -1"), ([0] * 6, "folds has one fold")):
         with pytest.raises(InputError, match=message):
-            ridge_predictions(rows, [labels], folds)
+            ridge_predictions(rows, labels, folds)
     with pytest.raises(InputError, match="has -1; expected classes 0 to"):
-        ridge_predictions(rows, [labels - 1], [0, 0, 0, 1, 1, 1])
+        ridge_predictions(rows, labels - 1, [0, 0, 0, 1, 1, 1])

@@ -45,32 +45,26 @@ def test_predictions_are_scikit_learns(n: int, d: int, classes: int, signal: flo
     rows, label = example(n, d, classes, seed=n + d, signal=signal)
     folds = stratified_folds(label, 5)
     shuffled = np.random.default_rng(1).permutation(label)
-    predicted = ridge_predictions(rows, [torch.from_numpy(np.stack([label, shuffled]))], torch.from_numpy(folds))[0]
+    predicted = ridge_predictions(rows, torch.from_numpy(np.stack([label, shuffled])), torch.from_numpy(folds))
     for mine, expected in zip(predicted.numpy(), (label, shuffled), strict=True):
         assert mine.tolist() == reference(rows.numpy(), expected, folds).tolist()
 
 
-def test_every_label_and_labeling_is_predicted_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_labeling_is_predicted_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, label = example(80, 30, 4)
-    other = np.random.default_rng(2).integers(7, size=80)
     folds = torch.from_numpy(stratified_folds(label, 4))
-    shuffles = [np.stack([np.random.default_rng(i).permutation(x) for i in range(9)]) for x in (label, other)]
-    together = ridge_predictions(rows, [torch.from_numpy(x) for x in shuffles], folds)
-    for part, predicted in zip(shuffles, together, strict=True):
-        alone = [ridge_predictions(rows, [torch.from_numpy(x[None])], folds)[0][0] for x in part]
-        assert torch.equal(predicted, torch.stack(alone))
-    for held in (1, 3 * 8 * 5 * 80, 10 * 8 * 5 * 80):  # of one labeling 1 class and 3 classes; 2 labelings
-        monkeypatch.setattr("probes.functional.linear_decodability.MAX_TARGET_BYTES", held)
-        apart = ridge_predictions(rows, [torch.from_numpy(x) for x in shuffles], folds)
-        assert all(torch.equal(x, y) for x, y in zip(apart, together, strict=True))
+    shuffles = torch.from_numpy(np.stack([np.random.default_rng(i).permutation(label) for i in range(9)]))
+    together = ridge_predictions(rows, shuffles, folds)
+    alone = [ridge_predictions(rows, shuffle[None], folds)[0] for shuffle in shuffles]
+    assert torch.equal(together, torch.stack(alone))
+    monkeypatch.setattr("probes.functional.linear_decodability.MAX_TARGET_BYTES", 8 * 8 * 5 * 80)  # of 2 labelings
+    assert torch.equal(ridge_predictions(rows, shuffles, folds), together)
 
 
-def test_of_classes_that_tie_the_first_is_predicted_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_classes_that_tie_the_first_is_predicted() -> None:
     label = torch.arange(40) % 4
-    for held in (MAX_TARGET_BYTES, 1):
-        monkeypatch.setattr("probes.functional.linear_decodability.MAX_TARGET_BYTES", held)
-        predicted = ridge_predictions(torch.ones(40, 3), [label[None]], torch.arange(40) // 4 % 5)[0][0]
-        assert set(predicted.tolist()) == {0}
+    predicted = ridge_predictions(torch.ones(40, 3), label[None], torch.arange(40) // 4 % 5)
+    assert set(predicted[0].tolist()) == {0}
 
 
 def test_targets_take_the_memory_that_is_told() -> None:
@@ -89,7 +83,7 @@ def test_targets_take_the_memory_that_is_told() -> None:
     rows, label = example(3000, 20, 20)
     shuffles = torch.from_numpy(np.stack([np.random.default_rng(i).permutation(label) for i in range(60)]))
     with Largest():  # type: ignore[no-untyped-call]
-        ridge_predictions(rows, [shuffles], torch.arange(3000) % 2)
+        ridge_predictions(rows, shuffles, torch.arange(3000) % 2)
     assert MAX_TARGET_BYTES == 2**26
     assert Largest.bytes <= MAX_TARGET_BYTES / 5
 
@@ -99,9 +93,7 @@ def test_class_means_of_another_label_are_those_of_the_training_folds() -> None:
     given = np.random.default_rng(3).integers(4, size=90)
     given[:2] = [8, 9]  # classes of one example: unseen when they are tested
     folds = stratified_folds(label, 5)
-    predicted = ridge_predictions(
-        rows, [torch.from_numpy(label)[None]], torch.from_numpy(folds), torch.from_numpy(given)
-    )
+    predicted = ridge_predictions(rows, torch.from_numpy(label)[None], torch.from_numpy(folds), torch.from_numpy(given))
     expected = np.empty(90, dtype=int)
     for k in range(5):
         training = folds != k
@@ -112,7 +104,7 @@ def test_class_means_of_another_label_are_those_of_the_training_folds() -> None:
         x -= np.stack([means.get(g, overall) for g in given])
         model = make_pipeline(StandardScaler(), RidgeClassifierCV(ALPHAS)).fit(x[training], label[training])
         expected[test] = model.predict(x[test])
-    assert predicted[0][0].tolist() == expected.tolist()
+    assert predicted[0].tolist() == expected.tolist()
     assert (expected == label).mean() > 0.6
 
 
@@ -122,7 +114,7 @@ def test_where_nothing_is_left_of_the_states_the_commonest_class_is_predicted() 
     label = torch.tensor([0] * 24 + [1] * 16)
     folds = torch.arange(40) % 5
     for x in (rows, torch.zeros(40, 6) + 0.1):
-        assert set(ridge_predictions(x, [label[None]], folds, given)[0][0].tolist()) == {0}
+        assert set(ridge_predictions(x, label[None], folds, given)[0].tolist()) == {0}
 
 
 def test_a_class_that_the_training_folds_lack_is_never_predicted() -> None:
@@ -130,7 +122,7 @@ def test_a_class_that_the_training_folds_lack_is_never_predicted() -> None:
     label[:3] = 3
     folds = np.arange(60) % 5
     folds[:3] = 0
-    predicted = ridge_predictions(rows, [torch.from_numpy(label)[None]], torch.from_numpy(folds))[0][0].numpy()
+    predicted = ridge_predictions(rows, torch.from_numpy(label)[None], torch.from_numpy(folds))[0].numpy()
     assert 3 not in predicted[folds == 0]
     assert predicted.tolist() == reference(rows.numpy(), label, folds).tolist()
 
@@ -210,8 +202,8 @@ def test_accuracy_interval_covers_the_true_accuracy() -> None:
         rows = rng.normal(size=(300, 60))
         rows[:, :10] += 2 * np.eye(10)[label]
         folds = stratified_folds(label, 5, seed=seed)
-        predicted = ridge_predictions(torch.from_numpy(rows), [torch.from_numpy(label)[None]], torch.from_numpy(folds))
-        right = predicted[0][0].numpy() == label
+        predicted = ridge_predictions(torch.from_numpy(rows), torch.from_numpy(label)[None], torch.from_numpy(folds))
+        right = predicted[0].numpy() == label
         accuracies.append(right.mean())
         folded.append(accuracy_interval(np.bincount(folds[right], minlength=5).tolist(), np.bincount(folds).tolist()))
         pooled.append(wilson_interval(int(right.sum()), 300))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -123,20 +122,6 @@ def test_an_empty_bucket_has_no_pairs() -> None:
         assert sums.sum.tolist() == [[float(n) for n in pairs]] * 2
     none = topic_attention(torch.ones(0, 2, 3, 3), torch.zeros(0, 3, dtype=torch.int64), topics)
     assert none.pairs.tolist() == [0, 0, 0]
-
-
-def test_large_batches_are_cut_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    topics = [0, 0, 1, -1, 2]
-    words = torch.randint(-1, 5, (7, 6), generator=torch.Generator().manual_seed(0))
-    pattern = patterns(7, 2, 6, 1)
-    monkeypatch.setattr(
-        sys.modules["probes.functional.topic_pairs"], "_MAX_NUMBERS_AT_ONCE", 2 * 36 * 3
-    )  # two examples at a time
-    sums = topic_attention(pattern, words, topics)
-    (total, pairs) = triple_loop(pattern, words, topics)
-    assert sums.pairs.tolist() == pairs.tolist()
-    np.testing.assert_allclose(sums.sum, total, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(sums.within[..., 0], within_loop(pattern, words, topics), rtol=1e-12, atol=1e-12)
 
 
 def test_sums_are_taken_in_float64() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from mechclust.models import build_model
 from mechclust.sandbox.class_map import class_map_grid
 from mechclust.sandbox.curves import Curves
 from mechclust.sandbox.drawn_planes import drawn_plane_reach
-from mechclust.sandbox.frames import choose_frames, frame_change_shares
+from mechclust.sandbox.frames import choose_frames
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.dynamics import places_of
@@ -32,7 +31,6 @@ from tasks import InputError, SparseModularAddition
 _CLOUD_SEQUENCES = 400  # test sequences drawn as small dots behind the followed ones
 _GRID = (96, 60)  # cells of a class map, across and up
 _LEVELS = (0.5, 0.75, 0.95)
-_QUIET_LOSS = 1e-4  # nats, below which the loss's logarithm is mostly noise
 
 
 def sandbox_run(
@@ -45,10 +43,10 @@ def sandbox_run(
     title: str | None = None,
     epochs: Sequence[int] | None = None,
 ) -> SandboxRun:
-    """Record one network of an ensemble at the epochs worth seeing.
+    """Record one network of an ensemble.
 
-    Keeps the first and the last epoch, some around every spike of ``curves``, and otherwise the ones at which weights
-    and loss change most. Takes about 10 ms per epoch.
+    Keeps the first and the last epoch, some around every spike of ``curves``, and others evenly spaced. Takes about
+    10 ms per epoch.
 
     Args:
         snapshots: the snapshots kept during training.
@@ -58,7 +56,7 @@ def sandbox_run(
             kept, and the other curves are not shown.
         equivalence: the task's label that defines which sequences are equivalent.
         title: title of the sandbox, or ``None`` for ``"seed 3"``.
-        epochs: which epochs to keep, or ``None`` for the ones worth seeing.
+        epochs: which epochs to keep, instead of these.
 
     Returns:
         The run that ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
@@ -78,11 +76,11 @@ def sandbox_run(
     """
     config, task = _drawable(snapshots, member)
     weights = snapshots.of(member)
-    places = (
-        _places(snapshots, member, weights, max_frames, curves)
-        if epochs is None
-        else places_of(snapshots, sorted(set(epochs)))
-    )
+    if epochs is None:
+        spikes = [epoch for epoch, _ in curves.spikes] if curves else []
+        places = choose_frames(snapshots.epochs, max_frames, around=spikes)
+    else:
+        places = places_of(snapshots, sorted(set(epochs)))
     kept = [snapshots.epochs[place] for place in places]
     weights = {name: values[places] for name, values in weights.items()}
     model = build_model(config)
@@ -93,7 +91,7 @@ def sandbox_run(
     values["simplex"] = _in_triangle(values["probabilities"])
     values |= _class_map(answers_over(model, weights, class_map_grid(half_height, _GRID), after=False))
     if curves is None:
-        curves = Curves(kept, **measure_frames(model, weights, task))  # type: ignore[arg-type]
+        curves = Curves(kept, measure_frames(model, weights, task))
     return SandboxRun(
         title=f"seed {config.seed}" if title is None else title,
         epochs=kept,
@@ -140,14 +138,6 @@ def _drawable(snapshots: Snapshots, member: int) -> tuple[PoolingTransformerConf
     return config, task
 
 
-def _places(
-    snapshots: Snapshots, member: int, weights: WeightsByFrame, max_frames: int, curves: Curves | None
-) -> list[int]:
-    """Return the indices of the snapshots worth seeing."""
-    spikes = [epoch for epoch, _ in curves.spikes] if curves else []
-    return choose_frames(snapshots.epochs, _change(snapshots, member, weights), max_frames, around=spikes)
-
-
 def _class_map(answers: Float[np.ndarray, "frame cell answer"]) -> dict[str, Shaped[np.ndarray, "frame up across"]]:
     """Return the likeliest answer in each cell of the grid, and its probability."""
     across, up = _GRID
@@ -159,15 +149,6 @@ def _in_triangle(p: Float[np.ndarray, "frame sequence answer"]) -> Float[np.ndar
     """Return probabilities as points of a triangle whose corners are answers."""
     rest = p[..., 2:].sum(axis=-1)
     return np.stack([p[..., 1] + rest / 2, rest * np.sqrt(3) / 2], axis=-1)
-
-
-def _change(snapshots: Snapshots, member: int, weights: WeightsByFrame) -> Float[np.ndarray, "change"]:
-    """Return how much changes from each snapshot to the next: in the log loss, and in each weight."""
-    parts = [frame_change_shares(values.diff(dim=0).flatten(1).norm(dim=1).numpy()) for values in weights.values()]
-    losses = snapshots.losses()[:, member].double()
-    means = [losses[start:end].mean().item() for start, end in pairwise(snapshots.steps)]
-    level = np.log(np.maximum(means, _QUIET_LOSS))
-    return frame_change_shares(np.diff(level, prepend=level[:1])) + np.mean(parts, axis=0)
 
 
 def _level_lines(model: HookedModel, weights: WeightsByFrame, half_height: float) -> Lines:

@@ -95,7 +95,6 @@ _EVERY = (
         "Loss",
         "Mean cross-entropy in nats, logarithmic.",
         kind="curves",
-        curves=("train_loss", "test_loss"),
         log=True,
     ),
     SandboxPanel(
@@ -103,7 +102,6 @@ _EVERY = (
         "Accuracy",
         "Share of sequences answered correctly.",
         kind="curves",
-        curves=("train_accuracy", "test_accuracy"),
     ),
     SandboxPanel(
         "gradient_norms",
@@ -124,7 +122,6 @@ _EVERY = (
         "The smallest norm of ξ, where normalisation is steep, and the smallest distance of a cluster to the "
         "decision boundary; triangles are loss spikes.",
         kind="curves",
-        curves=("smallest_norm", "margin"),
         log=True,
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -116,13 +115,16 @@ def answers_over(
 
 
 @torch.no_grad()
-def measure_frames(model: HookedModel, weights: WeightsByFrame, task: SparseModularAddition) -> dict[str, list[float]]:
-    """Return loss and accuracy of both splits at each frame, by name."""
+def measure_frames(
+    model: HookedModel, weights: WeightsByFrame, task: SparseModularAddition
+) -> dict[str, dict[str, list[float]]]:
+    """Return loss and accuracy at each frame, by split."""
     batches = {split: next(task.batches(split, n)) for split, n in (("train", task.n_train), ("test", task.n_test))}
-    curves: dict[str, list[float]] = defaultdict(list)
+    loss: dict[str, list[float]] = {split: [] for split in batches}
+    accuracy: dict[str, list[float]] = {split: [] for split in batches}
     for _ in _frames_of(model, weights):
         for split, batch in batches.items():
             logits = model(batch.tokens)
-            curves[f"{split}_loss"].append(task.loss(logits, batch).item())
-            curves[f"{split}_accuracy"].append(task.accuracy(logits, batch).mean().item())
-    return dict(curves)
+            loss[split].append(task.loss(logits, batch).item())
+            accuracy[split].append(task.accuracy(logits, batch).mean().item())
+    return {"loss": loss, "accuracy": accuracy}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mechclust.report.analysis import Analysis
+from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, BeyondRuns, label_of
@@ -20,7 +22,7 @@ _CAPTIONS = {
     "documents": "How topical attention is with documents more like those of text; mean over {seeds}, band: minimum to "
     "maximum. Topics that share words count as one topic for these words. Dashed: uniform attention.",
 }
-NOTES = [
+_NOTES = [
     "Two words that share a topic count as same-topic. If topics overlap, they may occur in a document because of "
     "different topics, which by itself may bring the ratio closer to 1.",
     "Effective rank: the participation ratio of the squared singular values, after each query's mean score is "
@@ -30,7 +32,13 @@ NOTES = [
 ]
 
 
-def beyond_panels(config: TopicStructureConfig, runs: BeyondRuns) -> list[Panel]:
+def beyond_report(config: TopicStructureConfig, runs: BeyondRuns) -> Analysis:
+    """Return the figures, tables and notes."""
+    folded = {title: table_html(table) for title, table in beyond_tables(runs).items()}
+    return Analysis(panels=_panels(config, runs), folded=folded, notes=_NOTES)
+
+
+def _panels(config: TopicStructureConfig, runs: BeyondRuns) -> list[Panel]:
     """Draw the figures, with their captions."""
     from mechclust.studies.topic_structure.beyond import figures  # loads matplotlib
 

@@ -10,25 +10,26 @@ import pytest
 
 from mechclust.studies import get_study
 from mechclust.studies.cluster_factors.config import PRIVATE, SHARED, TWO, ClusterFactorsConfig, overlap_arm
-from mechclust.studies.cluster_factors.results import ArmResults, Results
+from mechclust.studies.cluster_factors.results import ArmResults, Results, table_of
 from mechclust.studies.cluster_factors.run import trainings
 from tests.frozen import check_frozen
 from tests.mechclust.studies.cluster_factors.test_findings import CONFIG, ideal_run, random_run, results_of, runs
 
 STUDY = get_study("cluster-factors")
 DRAWN = (PRIVATE, overlap_arm(0.4), SHARED, TWO)
+TABLE = "Adjusted Rand index of the last layer at the end of training, by position and label"
 ONE_SEED = replace(CONFIG, seeds=CONFIG.seeds[:1])
 
 
 def concluded(config: ClusterFactorsConfig, results: Results) -> dict[str, Any]:
-    panels = STUDY.panels(config, {arm: results[arm] for arm in DRAWN})
+    analysis = STUDY.report(config, {arm: results[arm] for arm in DRAWN})
     return {
         "trainings": [f"{training.times} networks" for training in trainings(config)],
-        "notes": list(STUDY.notes(config, results)),
+        "notes": list(analysis.notes),
         **{finding.id: finding for finding in STUDY.findings(config, results)},
-        **STUDY.tables(config, results),
-        "captions": [panel.caption for panel in panels],
-        **{panel.name: panel.figure for panel in panels},
+        TABLE: table_of(results),
+        "captions": [panel.caption for panel in analysis.panels],
+        **{panel.name: panel.figure for panel in analysis.panels},
     }
 
 
@@ -55,7 +56,7 @@ def of_ideal_runs() -> dict[str, Any]:
 
 def of_one_seed() -> dict[str, Any]:
     results = {arm: first_seed(of) for arm, of in results_of(runs(random_run)).items()}
-    return {finding.id: finding for finding in STUDY.findings(ONE_SEED, results)} | STUDY.tables(ONE_SEED, results)
+    return {finding.id: finding for finding in STUDY.findings(ONE_SEED, results)} | {TABLE: table_of(results)}
 
 
 CASES = {

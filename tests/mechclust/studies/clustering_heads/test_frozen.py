@@ -20,6 +20,7 @@ from mechclust.studies.clustering_heads.config import (
 )
 from mechclust.studies.clustering_heads.figures import draw_figures
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
+from mechclust.studies.clustering_heads.study import notes
 from mechclust.studies.study import judge_results
 from tests.frozen import check_frozen
 from tests.mechclust.studies.clustering_heads import made_runs as made
@@ -104,7 +105,7 @@ def every_arm() -> HeadsResults:
 
 def concluded(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Any]:
     return {
-        "notes": list(STUDY.notes(config, results)),
+        "notes": notes(config, results),
         **{finding.id: finding for finding in judge_results(STUDY, config, results)},
         **draw_figures(config, results),
     }

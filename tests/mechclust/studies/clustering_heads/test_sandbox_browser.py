@@ -29,12 +29,12 @@ def run(tmp_path_factory):
     falling = np.geomspace(0.7, 1e-4, 31)
     curves = Curves(
         epochs=range(31),
-        train_loss=falling,
-        test_loss=falling * 1.1,
-        train_accuracy=1 - falling,
-        test_accuracy=1 - falling,
-        gradient_norms={"embeddings": falling, "attention": falling, HOSTILE: falling},
-        within_ratio=falling,
+        panels={
+            "loss": {"train": falling, "test": falling * 1.1},
+            "accuracy": {"train": 1 - falling, "test": 1 - falling},
+            "gradient_norms": {"embeddings": falling, "attention": falling, HOSTILE: falling},
+            "within_ratio": {"within / total": falling},
+        },
         spikes=[(12, HOSTILE)],
     )
     return sandbox_run(snapshots, 0, max_frames=24, curves=curves, title=HOSTILE)

@@ -92,8 +92,8 @@ class TestRun:
         run, head = open_sandbox(out, 201, max_frames=5), load_results(SMOKE, out).networks[201]
         assert run.title == "seed 201"
         assert len(run.epochs) == 5
-        assert np.array_equal(run.curves.margin, head.curve("margin"))
-        assert set(run.curves.gradient_norms) == {"embeddings", "attention", "feed-forward", "all"}
+        assert np.array_equal(run.curves.panels["spikes"]["margin"], head.curve("margin"))
+        assert set(run.curves.panels["gradient_norms"]) == {"embeddings", "attention", "feed-forward", "all"}
         with pytest.raises(InputError, match=r"has no network of seed 7 \(it has 200, 201\)"):
             open_sandbox(out, 7)
 

@@ -11,7 +11,7 @@ import pytest
 from mechclust.studies import get_study
 from mechclust.studies.heads_in_models.config import PLANTED, HeadsInModelsConfig
 from mechclust.studies.heads_in_models.heads import Heads
-from mechclust.studies.heads_in_models.results import Results, data_of
+from mechclust.studies.heads_in_models.results import Results, called_table, data_of
 from tests.frozen import check_frozen
 from tests.mechclust.studies.heads_in_models.made import CONFIG, made_models
 
@@ -19,15 +19,15 @@ STUDY = get_study("heads-in-models")
 
 
 def concluded(config: HeadsInModelsConfig, results: Results) -> dict[str, Any]:
-    panels = STUDY.panels(config, results)
+    analysis = STUDY.report(config, results)
     data = data_of(config, results)
     return {
         **{name: [f"{value:.6g}" for value in np.ravel(values)] for name, values in data.items()},
-        "notes": list(STUDY.notes(config, results)),
+        "notes": list(analysis.notes),
         **{finding.id: finding for finding in STUDY.findings(config, results)},
-        **STUDY.tables(config, results),
-        "captions": [panel.caption for panel in panels],
-        **{panel.name: panel.figure for panel in panels},
+        "Heads called, by block": called_table(config, results),
+        "captions": [panel.caption for panel in analysis.panels],
+        **{panel.name: panel.figure for panel in analysis.panels},
     }
 
 

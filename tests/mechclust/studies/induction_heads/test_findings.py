@@ -13,7 +13,7 @@ from mechclust.studies.induction_heads import InductionHeadsConfig
 from mechclust.studies.induction_heads.config import LAYERS_OF_ARM, jobs
 from mechclust.studies.induction_heads.findings import findings_of
 from mechclust.studies.induction_heads.results import RunResults, half_step
-from mechclust.studies.induction_heads.study import headline
+from mechclust.studies.induction_heads.study import report
 from mechclust.studies.study import Job, check_findings
 from tests.drawn import drawn
 
@@ -95,9 +95,8 @@ def test_half_way_of_a_curve_that_falls_and_of_a_flat_one() -> None:
 
 
 def test_figures_draw_every_network() -> None:
-    from mechclust.studies.induction_heads.study import panels
-
-    over_training, ablations = (panel.figure for panel in panels(CONFIG, {job: ideal_run(job) for job in jobs(CONFIG)}))
+    analysis = report(CONFIG, {job: ideal_run(job) for job in jobs(CONFIG)})
+    over_training, ablations = (panel.figure for panel in analysis.panels)
     assert len(over_training.axes) == 2
     assert [len(axis.lines) for axis in ablations.axes] == [3, 3]  # two heads, and both at once
     assert drawn(over_training)
@@ -105,6 +104,6 @@ def test_figures_draw_every_network() -> None:
 
 def test_the_headline_gives_the_step_only_of_heads_that_form() -> None:
     runs = {job: ideal_run(job) for job in jobs(CONFIG)}
-    assert "half of it by step 60. " in headline(CONFIG, runs)
+    assert "half of it by step 60. " in report(CONFIG, runs).headline
     none = {job: replace(run, induction=run.induction / 2) for job, run in runs.items()}
-    assert "step" not in headline(CONFIG, none)
+    assert "step" not in report(CONFIG, none).headline

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.studies import get_study
-from mechclust.studies.mossa.report import Results
+from mechclust.studies.mossa.report import Results, tables_of
 from mechclust.studies.mossa.results import SeedResults
 from probes import ProbeResult
 from tests.frozen import check_frozen
@@ -32,13 +32,13 @@ def projection(seed: int) -> ProbeResult:
 
 
 def concluded(config: Any, results: Any) -> dict[str, Any]:
-    panels = STUDY.panels(config, results)
+    analysis = STUDY.report(config, results)
     return {
-        "notes": list(STUDY.notes(config, results)),
+        "notes": list(analysis.notes),
         **{finding.id: finding for finding in STUDY.findings(config, results)},
-        **STUDY.tables(config, results),
-        "captions": [panel.caption for panel in panels],
-        **{panel.name: panel.figure for panel in panels},
+        **tables_of(config, results.runs),
+        "captions": [panel.caption for panel in analysis.panels],
+        **{panel.name: panel.figure for panel in analysis.panels},
     }
 
 
@@ -74,8 +74,8 @@ def of_one_seed() -> dict[str, Any]:
     all_seen = np.ones(24, dtype=bool)
     run = replace(measured(2), seen=all_seen, ceiling=None, encoded=~all_seen)
     config = replace(STUDY.preset("layer-decay"), seeds=(9,))
-    panels = STUDY.panels(config, Results([run], {"base": projection(0)}))
-    return {"notes": list(STUDY.notes(config, Results([run], {})))} | {panel.name: panel.figure for panel in panels}
+    analysis = STUDY.report(config, Results([run], {"base": projection(0)}))
+    return {"notes": list(analysis.notes)} | {panel.name: panel.figure for panel in analysis.panels}
 
 
 CASES = {

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mechclust.studies.mossa.config import MossaConfig
-from mechclust.studies.mossa.report import Results, headline
+from mechclust.studies.mossa.report import headline
 from tests.mechclust.mossa.layer_groups_of_curves import layer_groups
 from tests.mechclust.studies.mossa.made import SEEN, measured
 
@@ -32,5 +31,5 @@ def test_no_task_is_no_number():
 
 
 def test_the_headline_has_the_last_layer_before_and_after_tuning_also_of_one_seed():
-    conclusion = headline(MossaConfig(seeds=(0,)), Results([measured()], {}))
+    conclusion = headline([measured()])
     assert conclusion == "Last layer: median CKA with single-task models 0.50 before tuning, 0.90 after."

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.models import load_model, read_saved_model_metadata
+from mechclust.models import load_model
 from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
@@ -18,7 +18,6 @@ from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig
 from mechclust.training.task_accuracy import accuracy
 from probes import CKA, load_result, run
-from probes.engine.fingerprint import fingerprint
 from probes.functional import linear_cka
 from tasks import InputError, SkillSuite
 from tests.mechclust.studies.damaged import check_made_whole
@@ -159,31 +158,6 @@ class TestRun:
             (models / name / ".state.safetensors.7.tmp").write_bytes(b"half")
         run_study(STUDY, SMOKE, copy, workers=1)
         assert [p for p in models.iterdir() if p.is_dir()] == []
-
-    def test_a_model_that_is_another_is_measured_anew(self, smoke, tmp_path):
-        copy = shutil.copytree(smoke[1], tmp_path / "run")
-        models = copy / "models" / "seed0"
-        shutil.copy(models / "control-type-1.safetensors", models / "control-type-0.safetensors")
-        kept = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors") if "type-0" not in p.name}
-        with pytest.warns(UserWarning, match="was measured on another model") as warned:
-            STUDY.run_job(SMOKE, ModelJob("measure", 0), copy)
-        assert "type-0.base.safetensors" in str(warned[0].message)
-        control = fingerprint(load_model(models / "control-type-1.safetensors"))
-        for kind in ("base", "tuned", "accuracy"):
-            assert load_result(result_path(copy, 0, f"type-0.{kind}")).metadata["model"]["control"] == control
-        assert {p: p.stat().st_mtime_ns for p in kept} == kept
-
-    def test_a_model_tuned_from_another_base_is_trained_anew(self, smoke, tmp_path):
-        copy = shutil.copytree(smoke[1], tmp_path / "run")
-        models, job = copy / "models" / "seed0", ModelJob("control", 0, "type-0")
-        shutil.copy(models / "tuned.safetensors", models / "base.safetensors")
-        with pytest.warns(UserWarning, match=r"control-type-0\.safetensors' was tuned from another base"):
-            STUDY.run_job(SMOKE, job, copy)
-        base = fingerprint(load_model(models / "tuned.safetensors"))
-        assert read_saved_model_metadata(job.model_path(copy))["metadata"]["base"] == base
-        times = job.model_path(copy).stat().st_mtime_ns
-        STUDY.run_job(SMOKE, job, copy)  # and no second time
-        assert job.model_path(copy).stat().st_mtime_ns == times
 
     def test_dimensions_and_purity_are_of_the_seen_skills(self, smoke):
         _, out = smoke

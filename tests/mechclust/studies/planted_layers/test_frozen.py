@@ -12,7 +12,7 @@ from mechclust.studies import get_study
 from mechclust.studies.planted_layers.config import NULLS, PlantedConfig
 from mechclust.studies.planted_layers.reading import SeedReadings
 from mechclust.studies.planted_layers.results import SeedResults
-from mechclust.studies.planted_layers.study import Results
+from mechclust.studies.planted_layers.study import Results, tables_of
 from tests.frozen import check_frozen
 from tests.mechclust.studies.planted_layers import test_control_findings as trios
 from tests.mechclust.studies.planted_layers import test_findings as pairs
@@ -50,13 +50,13 @@ def shaken_trios(seed: int) -> SeedReadings:
 
 
 def concluded(config: PlantedConfig, results: Results) -> dict[str, Any]:
-    panels = STUDY.panels(config, results)
+    analysis = STUDY.report(config, results)
     return {
-        "notes": list(STUDY.notes(config, results)),
+        "notes": list(analysis.notes),
         **{finding.id: finding for finding in STUDY.findings(config, results)},
-        **STUDY.tables(config, results),
-        "captions": [panel.caption for panel in panels],
-        **{panel.name: panel.figure for panel in panels},
+        **tables_of(config, results),
+        "captions": [panel.caption for panel in analysis.panels],
+        **{panel.name: panel.figure for panel in analysis.panels},
     }
 
 

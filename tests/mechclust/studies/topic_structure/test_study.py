@@ -140,15 +140,6 @@ class TestRun:
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert repr(again.findings) == repr(analysis.findings)  # the same bits (NaN is not equal to itself)
 
-    def test_a_network_that_is_another_is_trained_anew(self, smoke, tmp_path):
-        _, out, config = smoke
-        copy, job = shutil.copytree(out, tmp_path / "run"), Job("E2", 0)
-        path = copy / "models" / f"{job.name}.safetensors"
-        whole = path.read_bytes()
-        shutil.copy(copy / "models" / f"{Job('E2 weight decay', 0).name}.safetensors", path)
-        get_study("topic-structure").run_job(config, job, copy)
-        assert path.read_bytes() == whole
-
     def test_a_missing_run_is_named(self, smoke, tmp_path):
         _, out, config = smoke
         copy = tmp_path / "run"
