@@ -72,14 +72,14 @@ class TopicEmbedding(TopicProbe):
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
         """Add each word's vectors at every site."""
         row = self._known.rows_of(batch.words(self.words))
-        has_topic = row >= 0
-        word = row[has_topic]
+        example, place = (row >= 0).nonzero(as_tuple=True)
+        word = row[example, place]
         n_rows = len(self._known.group)
         self.seen.add("words", torch.bincount(word, minlength=n_rows))
         for site, x in activations.items():
             if x.ndim < 3 or x.shape[:2] != batch.tokens.shape:
                 raise InputError(f"{site!r} has shape {tuple(x.shape)}; expected a vector per token [batch pos ...]")
-            self.vectors.add_rows(site, word, x[has_topic].flatten(1), n_rows)
+            self.vectors.add_rows(site, word, x[example, place].flatten(1), n_rows)
 
     def compute(self) -> ProbeResult:
         """Return the similarities of the mean vectors of all words seen so far, with their chance."""
