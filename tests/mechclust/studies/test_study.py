@@ -99,7 +99,7 @@ class TestGoingOn:
         assert [p.name for p in before if "step-" in p.name and after[p] != before[p]] == []
         assert (copy / "findings.json").read_bytes() == (smoke_run[1] / "findings.json").read_bytes()
 
-    def test_report_is_written_anew(self, copy, smoke_run):
+    def test_report_is_written_anew(self, copy, smoke_run, undrawn):
         for name in ("findings.json", "report.html"):
             (copy / name).unlink()
         shutil.rmtree(copy / "figures")
