@@ -22,7 +22,7 @@ from jaxtyping import AbstractArray
 
 _beartype = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float
 _jaxtyped = jaxtyping.jaxtyped
-CHECKED_CALLS = 5  # of each function and test: a check takes 40 microseconds, and some functions run 10^5 times
+CHECKED_CALLS = 2  # of each function and test: a check takes 40 microseconds, and some functions run 10^5 times
 calls: Counter[str] = Counter()
 
 

@@ -164,10 +164,11 @@ def test_a_file_can_be_read_in_one_sitting() -> None:
     assert {name: n for name, n in lines.items() if n > MOST_LINES} == {}, "split them by idea"
 
 
-def test_importing_probes_and_listing_studies_is_light() -> None:
+def test_importing_packages_and_listing_studies_is_light_and_leaves_garbage_collection_on() -> None:
     heavy = ["transformer_lens", "transformers", "pandas", "matplotlib", "datasets", "pyarrow", "sklearn", "wandb"]
-    use = "import sys, json, probes, mechclust.studies; mechclust.studies.registered_studies()"
-    code = f"{use}; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
+    on = "import gc, probes; assert gc.isenabled() and not gc.get_freeze_count()"
+    use = "import sys, json, tasks.text.instructions, mechclust.studies; mechclust.studies.registered_studies()"
+    code = f"{on}; {use}; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
 

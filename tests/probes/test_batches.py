@@ -33,16 +33,26 @@ class Letters:
         return {"input_ids": [[self.first, *(ord(c) - ord("a") for c in text)] for text in texts]}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model(tiny_model: Any) -> Any:
+    """Read only."""
     return tiny_model(d_vocab=10, n_ctx=6)
 
 
-@pytest.fixture
+def one_at_a_time() -> list[Batch]:
+    return [Batch(torch.tensor([ids]), index=torch.tensor([i])) for i, ids in enumerate(IDS)]
+
+
+@pytest.fixture(scope="module")
 def expected(model: Any) -> torch.Tensor:
     """The last layer's rows of ``IDS``, one example at a time."""
-    one = [Batch(torch.tensor([ids]), index=torch.tensor([i])) for i, ids in enumerate(IDS)]
-    return collect_rows(model, one)["blocks.1.hook_resid_post"]
+    return collect_rows(model, one_at_a_time())["blocks.1.hook_resid_post"]
+
+
+@pytest.fixture(scope="module")
+def digest(model: Any) -> str:
+    """What a result says of these examples."""
+    return run(model, one_at_a_time(), NDims()).metadata["examples"]
 
 
 def padded_ids(left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,12 +102,12 @@ GIVEN: dict[str, Any] = {
 
 @pytest.mark.parametrize("budget", [4, 7, 4096])
 @pytest.mark.parametrize("what", GIVEN)
-def test_all_of_these_are_the_same_examples(what: str, model: Any, expected: torch.Tensor, budget: int) -> None:
+def test_all_of_these_are_the_same_examples(
+    what: str, model: Any, expected: torch.Tensor, digest: str, budget: int
+) -> None:
     rows = collect_rows(model, GIVEN[what], tokens_per_batch=budget)["blocks.1.hook_resid_post"]
     torch.testing.assert_close(rows, expected, rtol=1e-4, atol=1e-5)
-    found = run(model, GIVEN[what], NDims(), tokens_per_batch=budget)
-    texts = [Batch(torch.tensor([ids]), index=torch.tensor([i])) for i, ids in enumerate(IDS)]
-    assert found.metadata["examples"] == run(model, texts, NDims()).metadata["examples"]
+    assert run(model, GIVEN[what], NDims(), tokens_per_batch=budget).metadata["examples"] == digest
 
 
 def test_a_tensor_is_cut_into_batches(model: Any) -> None:

@@ -81,7 +81,7 @@ def test_sound_probes_pass(model: Any, batch: Batch, probe: Probe) -> None:
     assert probe._empty  # it was only cloned
 
 
-def test_two_processes_agree_with_one(model: Any, batch: Batch) -> None:
+def test_two_processes_agree_with_one(forked: None, model: Any, batch: Batch) -> None:
     check_probe(TaskClusterARI(n_init=1, n_permutations=10), model, batch, processes=True)
 
 
@@ -388,12 +388,13 @@ WRONG: list[tuple[Probe, str, str]] = [
 
 @pytest.mark.parametrize(("probe", "clause", "message"), WRONG, ids=[type(p).__name__ for p, *_ in WRONG])
 def test_a_wrong_probe_fails_at_its_clause(
-    tiny_model: Any, batch: Batch, probe: Probe, clause: str, message: str
+    tiny_model: Any, model: Any, batch: Batch, probe: Probe, clause: str, message: str
 ) -> None:
+    """Those that change a model have one of their own."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with pytest.raises(AssertionError, match=re.escape(message)) as error:
-            check_probe(probe, tiny_model(), batch)
+            check_probe(probe, tiny_model() if clause == "surroundings" else model, batch)
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)

@@ -26,6 +26,7 @@ def test_every_probe_is_here():
     assert {probe.name for probe in list_probes() if probe.package.startswith("mechclust ")} == PROBES.keys()
 
 
+@pytest.mark.parametrize("device", ["simulated cuda", "cuda"], indirect=True)
 @pytest.mark.parametrize("name", PROBES)
 def test_values_are_those_of_the_cpu(name, device, request):
     expected = run(model_on("cpu"), padded().split(7), PROBES[name]())

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from probes.store.files import DamagedError, read_json, sync_folder, write_atomi
 from probes.store.safetensors_files import is_whole_file, read_safetensors, write_safetensors
 from probes.store.temporary_files import LOCK, _host_part, is_temporary, remove_leftovers, temporary_file_of
 from tasks import InputError
+from tests.faults.process import python, run, sentence
 
 HEADER = {"format": "mechclust-demo-1", "text": 'ü "checksum":"' + "0" * 32}
 TENSORS = {
@@ -233,17 +235,14 @@ class TestWriting:
 
     def test_a_real_limit(self, tmp_path):
         """The kernel refuses the write itself, in the middle of the data."""
-        program = (
-            "import resource, signal, sys, torch; from probes.store.safetensors_files import write_safetensors; "
-            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); "
-            "write_safetensors(sys.argv[1], {'x': torch.zeros(9999)}, {'format': 'mechclust-demo-1'})"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path / "x")], capture_output=True, text=True, check=False
-        )
-        assert done.stderr.splitlines()[-1] == (
-            f"tasks.errors.InputError: cannot write {str(tmp_path / 'x')!r} (File too large); give another folder, or "
-            "make this one writable"
+
+        def work() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+            write_safetensors(tmp_path / "x", {"x": torch.zeros(9999)}, {"format": "mechclust-demo-1"})
+
+        assert sentence(run(python(work), tmp_path)) == (
+            f"cannot write {str(tmp_path / 'x')!r} (File too large); give another folder, or make this one writable"
         )
         assert list(tmp_path.iterdir()) == []
 
@@ -331,14 +330,14 @@ class TestLeftovers:
         assert not is_temporary(tmp_path / "x.json")
         assert not is_temporary(tmp_path / ".x.tmp")
 
-    def test_killed_while_writing(self, tmp_path):
+    def test_killed_while_writing(self, tmp_path, monkeypatch):
         """A process that is killed in the middle leaves a file, which the next start removes."""
-        program = (
-            "import os, signal, sys; from probes.store.files import write_atomic; "
-            "os.fsync = lambda place: os.kill(os.getpid(), signal.SIGKILL); write_atomic(sys.argv[1], b'half')"
-        )
-        done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "x")], check=False)
-        assert done.returncode == -signal.SIGKILL
+
+        def work() -> None:
+            monkeypatch.setattr("os.fsync", lambda place: os.kill(os.getpid(), signal.SIGKILL))  # in this process alone
+            write_atomic(tmp_path / "x", b"half")
+
+        assert run(python(work), tmp_path).code == -signal.SIGKILL
         assert [is_temporary(path) for path in tmp_path.iterdir()] == [True]
         remove_leftovers(tmp_path)
         assert list(tmp_path.iterdir()) == []

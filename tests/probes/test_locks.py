@@ -2,25 +2,22 @@
 
 import errno
 import os
-import signal
-import subprocess
-import sys
+import time
 import warnings
+from functools import partial
 
 import pytest
 
 from probes.store.locks import locked_folder, wait_for_locks
 from probes.store.temporary_files import LOCK, is_temporary
 from tasks import InputError
+from tests.faults.process import Process, python
 
-_OWNER = """
-import sys, time
-from probes.store.locks import locked_folder
 
-with locked_folder(sys.argv[1]):
-    print("mine", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
+def own(folder, seconds, said):
+    with locked_folder(folder):
+        os.write(said, b"mine")
+        time.sleep(seconds)
 
 
 @pytest.fixture
@@ -29,16 +26,16 @@ def owner(tmp_path):
     started = []
 
     def start(seconds=60.0):
-        command = [sys.executable, "-c", _OWNER, str(tmp_path / "x"), str(seconds)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        started.append(process)
-        assert process.stdout.readline() == "mine\n"
-        return process
+        heard, said = os.pipe()
+        started.append(Process(python(partial(own, tmp_path / "x", seconds, said)), tmp_path))
+        os.close(said)
+        with open(heard, "rb") as told:
+            assert told.read(4) == b"mine"
+        return started[-1]
 
     yield start
     for process in started:
-        process.kill()
-        process.wait()
+        process.kill(group=True)
 
 
 def test_a_second_owner_is_refused_until_the_first_is_killed(tmp_path, owner):
@@ -50,8 +47,7 @@ def test_a_second_owner_is_refused_until_the_first_is_killed(tmp_path, owner):
     ):
         pytest.fail("there are two owners")
     assert repr(str(tmp_path / "x")) in str(refused.value)
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
+    first.kill(group=False)
     with locked_folder(tmp_path / "x"):
         pass
 

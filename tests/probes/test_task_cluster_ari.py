@@ -211,15 +211,15 @@ def test_a_label_under_a_larger_one_is_found_once_that_is_given(fake_model: Any)
 def test_chance_is_chance_where_states_follow_only_what_is_given(fake_model: Any) -> None:
     """Also where the label goes with it: the free null says that the states cluster by the label, rightly."""
     found: dict[str, list[float]] = {"free": [], "given": [], "within": []}
-    for seed in range(60):
+    for seed in range(40):
         states, batch = under_another(60, 0.0, seed, correlated=0.5, other=1.5)
         for way, values in found.items():
             options = {**QUICK, "n_init": 1, "n_permutations": 59, "seed": seed, "at": "hook_embed"}
             options |= {} if way == "free" else {way: "ending"}
             values.append(float(run(fake_model(states), batch, TaskClusterARI(**options))["p_value"]))
     rejected = {way: sum(p <= 0.05 for p in values) for way, values in found.items()}
-    assert rejected["free"] > 20
-    low, high = binom.ppf([0.0005, 0.9995], 60, 0.05)
+    assert rejected["free"] > 13
+    low, high = binom.ppf([0.0005, 0.9995], 40, 0.05)
     assert all(low <= rejected[way] <= high for way in ("given", "within"))
     assert all(0.35 < np.mean(found[way]) < 0.75 for way in ("given", "within"))  # ties count as high
 

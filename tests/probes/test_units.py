@@ -43,10 +43,10 @@ def p_of_clusters(fake_model: Any, seed: int, units: str | None) -> float:
 
 def test_templates_are_no_evidence_of_task_clusters(fake_model: Any) -> None:
     without, with_units = (
-        [p_of_clusters(fake_model, seed, units) <= 0.05 for seed in range(40)] for units in (None, "template")
+        [p_of_clusters(fake_model, seed, units) <= 0.05 for seed in range(24)] for units in (None, "template")
     )
-    assert sum(without) > 20
-    assert sum(with_units) <= 6  # 2 expected; more than 6 in 1% of the cases
+    assert sum(without) > 12
+    assert sum(with_units) <= 4  # 1 expected; more than 4 in 1% of the cases
 
 
 def test_a_task_is_found_between_templates(fake_model: Any) -> None:
@@ -71,15 +71,15 @@ def test_templates_are_no_evidence_of_clustering_heads() -> None:
 def test_repeated_prompts_are_no_evidence_of_similarity() -> None:
     called = {True: 0, False: 0}
     units = torch.arange(80) // 4
-    for seed in range(40):
+    for seed in range(24):
         draw = torch.Generator().manual_seed(seed)
         x, y = (torch.randn(20, 5, generator=draw)[units] for _ in range(2))
         value = float(linear_cka(x, y))
         for given in called:
             null = cka_null(x, y, 39, units=units if given else None, seed=seed)
             called[given] += (1 + int((null >= value).sum())) / 40 <= 0.05
-    assert called[False] > 30
-    assert called[True] <= 6
+    assert called[False] > 18
+    assert called[True] <= 4
 
 
 def brute_force_hsic(k: torch.Tensor, l: torch.Tensor, units: list[int]) -> float:  # noqa: E741

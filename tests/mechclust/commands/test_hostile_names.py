@@ -65,7 +65,7 @@ class TestCompare:
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
         assert all(len(sentence) < 2_000 for sentence in result.sentences)
 
-    def test_on_a_terminal(self, gpt2, other, tmp_path, capsys):
+    def test_on_a_terminal(self, gpt2, other, tmp_path, capsys, undrawn):
         tasks = [HOSTILE[name] for name in ("clears the screen", "bad formula", "carriage return", "eight-bit escape")]
         prompts = write_prompts(tmp_path / "prompts.jsonl", tasks)
         argv = ["compare", str(gpt2), str(other), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
@@ -82,7 +82,8 @@ class TestClusters:
         tasks = [HOSTILE[name] for name in ("boxed formula", "right to left", "image with a handler")]
         prompts = write_prompts(tmp_path / "prompts.jsonl", tasks, *labels)
         argv = ["clusters", str(gpt2), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
-        argv += ["--also", *labels, "--n-init", "1", "--n-permutations", "5", "--untrained", "0", "--n-shuffles", "5"]
+        argv += ["--also", *labels, "--n-init", "1", "--n-permutations", "5", "--n-resamples", "20", "--untrained", "0"]
+        argv += ["--n-shuffles", "5"]
         assert cli.main(argv) == 0, capsys.readouterr().err
         said = capsys.readouterr().out
         assert harmless(said)

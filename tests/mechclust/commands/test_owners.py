@@ -231,7 +231,7 @@ class TestAnother:
         assert (out / "mechclust.json").read_bytes() == whose
 
 
-def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkeypatch):
+def test_a_failing_figure_loses_nothing(gpt2, shaken, compared, tmp_path, monkeypatch, undrawn):
     def fails(result, tables):
         raise ValueError("no picture")
 

@@ -131,9 +131,8 @@ def test_every_command_reads_the_same_tokens(checkpoint, texts, bos, tmp_path, m
 
         monkeypatch.setattr(module, name, spy)
     shared = {"bos": bos, "tokens_per_batch": 300}
-    clusters = measure_clusters(
-        str(folder), ClustersConfig(texts / "prompts.jsonl", n_init=1, n_permutations=9, untrained=0, **shared)
-    )
+    few = {"n_init": 1, "n_permutations": 9, "n_resamples": 20, "n_shuffles": 9, "untrained": 0, "map_prompts": 0}
+    clusters = measure_clusters(str(folder), ClustersConfig(texts / "prompts.jsonl", **few, **shared))
     topics = measure_topics(
         str(folder),
         TopicsConfig(
@@ -186,12 +185,13 @@ MODELS = {
 }
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(scope="module", params=MODELS)
 def model(request, checkpoint):
+    """Read only."""
     return MODELS[request.param](checkpoint[0])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(checkpoint):
     """By ``bos``, the token ids of the texts, and the special tokens that results state."""
     folder, added = checkpoint

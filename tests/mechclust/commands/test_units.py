@@ -125,23 +125,27 @@ def other(gpt2, tmp_path):
     return folder
 
 
+HIDDEN_STATES_ALONE = {"blocks": False, "n_patched": 0, "top_pc": False, "map_prompts": 0}
+
+
 class TestCommands:
     """Each command finds the templates, gives them to its probes, says so, and can be told otherwise."""
 
-    def test_clusters(self, gpt2, shared_templates):
-        config = ClustersConfig(shared_templates, n_permutations=39, n_shuffles=19, untrained=0, map_prompts=0)
-        found = measure_clusters(str(gpt2), config)
+    def test_clusters(self, gpt2, shared_templates, tmp_path):
+        few = {"n_init": 1, "n_permutations": 39, "n_resamples": 20, "n_shuffles": 19, "untrained": 0}
+        config, out = ClustersConfig(shared_templates, map_prompts=0, **few), tmp_path / "out"
+        found = measure_clusters(str(gpt2), config, out)
         assert found.trained.raw.metadata["parameters"]["units"] == TEMPLATE
         assert found.trained.linear.metadata["parameters"]["units"] == TEMPLATE
         assert any("16 templates, which are taken as independent" in note for note in found.caveats)
-        alone = measure_clusters(str(gpt2), replace(config, units="none"))
+        alone = measure_clusters(str(gpt2), replace(config, units="none"), out)
         assert alone.trained.raw.metadata["parameters"]["units"] is None
         assert (alone.trained.raw["ari"] == found.trained.raw["ari"]).all()
-        named = measure_clusters(str(gpt2), replace(config, units="other"))
+        named = measure_clusters(str(gpt2), replace(config, units="other"), out)
         assert named.trained.raw.metadata["parameters"]["units"] == "other"
 
     def test_compare(self, gpt2, other, shared_templates, tmp_path):
-        config = CompareConfig(shared_templates, n_resamples=20, n_permutations=19)
+        config = CompareConfig(shared_templates, n_resamples=20, n_permutations=19, **HIDDEN_STATES_ALONE)
         found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] == TEMPLATE
         assert any("16 templates" in note for note in found.caveats)
@@ -162,7 +166,7 @@ class TestCommands:
             for i in range(8)
         ]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        config = CompareConfig(path, n_resamples=20, n_permutations=n_permutations)
+        config = CompareConfig(path, n_resamples=20, n_permutations=n_permutations, **HIDDEN_STATES_ALONE)
         found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] is None
         assert any("'t1' has 3 of them, and CKA needs 8" in note for note in found.caveats)
@@ -171,9 +175,8 @@ class TestCommands:
         assert not (tmp_path / "refused").exists()
 
     def test_history(self, gpt2, other, shared_templates, tmp_path):
-        config = HistoryConfig(
-            shared_templates, checkpoints=(gpt2, other), n_init=1, n_permutations=39, cka_permutations=19, map_prompts=0
-        )
+        few = {"n_init": 1, "n_permutations": 39, "n_resamples": 20, "cka_permutations": 19, "map_prompts": 0}
+        config = HistoryConfig(shared_templates, checkpoints=(gpt2, other), **few)
         found = measure_history(str(gpt2), config, tmp_path / "out")
         assert any("16 templates" in note for note in found.caveats)
         assert found.config.unit_label == TEMPLATE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import random
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 
+from mechclust.cli import main
 from mechclust.models import load_pretrained, load_tokenizer
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.pretrained import load_pretrained_unhooked
@@ -410,19 +411,16 @@ class TestForeignCode:
         )
         assert not proof.exists()
 
-    def test_nobody_is_asked(self, foreign):
+    def test_nobody_is_asked(self, foreign, monkeypatch, capfd):
         """Hugging Face asks on standard input where nothing is said, and `yes y |` would answer."""
         folder, proof = foreign
-        run = subprocess.run(
-            [sys.executable, "-m", "mechclust", "check", str(folder)],
-            input="y\n" * 20,
-            capture_output=True,
-            text=True,
-        )
-        assert run.returncode == 2
-        assert "it comes with its own code" in run.stderr
-        assert run.stderr.count("\n") == 1
+        monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 20))
+        assert main(["check", str(folder)]) == 2
+        said = capfd.readouterr().err
+        assert "it comes with its own code" in said
+        assert said.count("\n") == 1
         assert not proof.exists()
+        assert len(sys.stdin.read()) == 40
 
     def test_is_run_where_it_is_trusted_and_says_so(self, foreign, capfd):
         folder, proof = foreign

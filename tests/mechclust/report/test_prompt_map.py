@@ -334,8 +334,8 @@ def test_points_glide_between_layers_and_arrive(show):
         }"""
     )
     seen = []
-    for _ in range(30):
-        page.clock.run_for(20)
+    for _ in range(12):
+        page.clock.run_for(50)
         seen.append(blobs(page)[HUES[0]])
     ways = [x for x, _, _ in seen]  # from (1, 1) to (-1, 1)
     assert all(b <= a + 0.01 for a, b in pairwise(ways))

@@ -18,6 +18,8 @@ from probes.store.files import read_json, write_json
 from tasks import InputError
 from tasks.settings import configure, settings_to_json
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def toy(install: Callable[..., None]) -> Study:

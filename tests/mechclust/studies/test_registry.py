@@ -44,7 +44,11 @@ def test_one_of_another_package_is_found_run_and_opened_again(
     assert json.loads((out / "config.json").read_text())["study"] == "toy"
 
 
-def test_figures_for_print_come_on_request(install: Callable[..., None], tmp_path: Path) -> None:
+def test_figures_for_print_come_on_request(
+    install: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which files there are: ``test_pictures`` looks into them."""
+    monkeypatch.setattr("mechclust.report.pictures._drawn", lambda figure, **options: b"drawn")
     install(toy="other_studies:STUDY")
     figures = tmp_path / "out" / "figures"
     run = ["run", "toy", "--preset", "smoke", "--out", str(tmp_path / "out"), "--workers", "1"]

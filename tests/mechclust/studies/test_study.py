@@ -99,7 +99,7 @@ class TestGoingOn:
         assert made_again == ["step-000020.train_subset.ari.safetensors"]
         assert (copy / "findings.json").read_bytes() == (smoke_run[1] / "findings.json").read_bytes()
 
-    def test_report_is_written_anew(self, copy, smoke_run):
+    def test_report_is_written_anew(self, copy, smoke_run, undrawn):
         for name in ("findings.json", "report.html"):
             (copy / name).unlink()
         shutil.rmtree(copy / "figures")

@@ -153,13 +153,13 @@ class TestEqualsTrain:
         [{"clip": 0.02}, {"freeze": ("embed", "blocks.0.attn.W_V")}, {"layer_decay": 0.5}, {"warmup": 9}],
         ids=str,
     )
-    def test_clipping_freezing_decay_by_layer_and_warm_up(self, tmp_path, fields):
+    def test_clipping_freezing_decay_by_layer_and_warm_up(self, by_train, tmp_path, fields):
         config = replace(ADAM, **fields)
-        found = train_ensemble(MEMBERS, config, tmp_path)
-        without = train_ensemble(MEMBERS, ADAM, tmp_path / "without").at(50)
+        found = train_ensemble(MEMBERS, config, tmp_path).at(50)
         for i, one in enumerate(MEMBERS):
-            assert_close(found.at(50), i, alone(one, config)[1][50])
-            assert max(float((found.at(50)[name][i] - without[name][i]).abs().max()) for name in without) > 1e-3
+            assert_close(found, i, alone(one, config)[1][50])
+            without = by_train["adam"][i][1][50]
+            assert max(float((found[name][i] - without[name]).abs().max()) for name in without) > 1e-3
 
     def test_one_member(self, by_train, tmp_path):
         found = train_ensemble(MEMBERS[1:2], ADAM, tmp_path)
@@ -173,22 +173,21 @@ class TestEqualsTrain:
             assert min(float((a - b).abs().max()) for a, b in zip(ends, starts, strict=True)) > 0.03
             assert min(float((a - ends[0]).abs().max()) for a in ends[1:]) > 0.03
 
-    def test_weights_to_begin_with(self, tmp_path):
+    def test_weights_to_begin_with(self, by_train, tmp_path):
         """As in transfer, where a network goes on with another task."""
-        _, weights = alone(MEMBERS[0], ADAM)
+        _, weights = by_train["adam"][0]
         members = [member(3, weights=weights[20]), MEMBERS[1]]
         found = train_ensemble(members, ADAM, tmp_path)
         assert_close(found.at(0), 0, weights[20], atol=0)
-        for i, one in enumerate(members):
-            losses, own = alone(one, ADAM)
+        for i, (losses, own) in enumerate((alone(members[0], ADAM), by_train["adam"][1])):
             assert_close(found.at(50), i, own[50])
             torch.testing.assert_close(found.losses()[:, i].float(), losses, atol=1e-6, rtol=0)
 
-    def test_members_of_different_tasks(self, tmp_path):
+    def test_members_of_different_tasks(self, by_train, tmp_path):
         members = [MEMBERS[0], Member(replace(MODEL, seed=5), replace(TASK, p=3, support=(1, 4), seed=2))]
         found = train_ensemble(members, ADAM, tmp_path)
-        for i, one in enumerate(members):
-            assert_close(found.at(50), i, alone(one, ADAM)[1][50])
+        for i, (_, own) in enumerate((by_train["adam"][0], alone(members[1], ADAM))):
+            assert_close(found.at(50), i, own[50])
 
     def test_a_wider_model_with_several_heads(self, tmp_path):
         task = replace(TASK, p=4, n_embeddings=6)
@@ -265,7 +264,7 @@ class TestIndependence:
         assert_close(both.at(50), 0, by_train["adam"][2][1][50])
         assert_close(both.at(50), 2, by_train["adam"][0][1][50])
 
-    @pytest.mark.parametrize("ahead", [1, 48, 80, 10_000])  # 1, 3, 5 and all steps; the last part is shorter
+    @pytest.mark.parametrize("ahead", [1, 48, 10_000])  # 1, 3 and all steps; the last part is shorter
     def test_of_reading_ahead(self, whole, tmp_path, monkeypatch, ahead):
         monkeypatch.setattr(ensemble, "_READ_AHEAD", ahead)
         train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=7)
@@ -283,7 +282,7 @@ class TestIndependence:
             for step in (5, 20, 23):
                 assert_close(found.at(step), i, weights[step])
 
-    @pytest.mark.parametrize("save_every", [1, 7, 25, 50, 1000])
+    @pytest.mark.parametrize("save_every", [1, 7, 50, 1000])
     def test_of_saving(self, whole, tmp_path, save_every):
         found = train_ensemble(
             MEMBERS, replace(ADAM, save_every=save_every), tmp_path, backend="vmap", snapshot_every=7
@@ -306,7 +305,7 @@ class TestIndependence:
 
 
 class TestResume:
-    @pytest.mark.parametrize("after", [0, 5, 13, 14, 38, 39, 49])  # saves come before steps 13, 26 and 39
+    @pytest.mark.parametrize("after", [5, 13, 14, 39, 49])  # saves come before steps 13, 26 and 39
     def test_ends_with_the_same_bits(self, whole, tmp_path, monkeypatch, after):
         interrupt(tmp_path, ADAM, after, snapshot_every=7)
         saved = (after // 13) * 13
@@ -482,11 +481,17 @@ class TestRefusals:
             train_ensemble(*args, **options)
         return str(refused.value)
 
+    @pytest.fixture(scope="class")
+    def stopped(self, tmp_path_factory):
+        """A folder with a run that was stopped; read only."""
+        out = tmp_path_factory.mktemp("stopped")
+        interrupt(out, ADAM, 20, snapshot_every=7)
+        return out
+
     @pytest.fixture
-    def held(self, tmp_path):
-        """A folder with a run that was stopped."""
-        interrupt(tmp_path, ADAM, 20, snapshot_every=7)
-        return tmp_path
+    def held(self, stopped, tmp_path):
+        """A copy of it."""
+        return shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
 
     @pytest.mark.parametrize(
         ("training", "options", "difference"),
@@ -638,7 +643,7 @@ class TestRefusals:
 
 
 class TestLostFiles:
-    @pytest.mark.parametrize("starts", [(0,), (13,), (39,), (13, 26), (0, 39), (0, 13, 26, 39)], ids=str)
+    @pytest.mark.parametrize("starts", [(0,), (39,), (13, 26), (0, 13, 26, 39)], ids=str)
     def test_of_a_finished_run(self, whole, tmp_path, starts):
         """Nothing is touched; without the state, everything is made again."""
         out = shutil.copytree(whole, tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import namedtuple
 from dataclasses import replace
 
@@ -43,8 +44,8 @@ def counted(monkeypatch):
 
 
 class TestOneCommandPerFolder:
-    def test_another_command_is_refused_before_work(self, gpt2, config, out, monkeypatch, capsys):
-        measure_clusters(str(gpt2), replace(config, untrained=0), out)
+    def test_another_command_is_refused_before_work(self, gpt2, config, begun, monkeypatch, capsys):
+        out = begun
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
         argv = ["compare", str(gpt2), str(gpt2), "--prompts", str(config.prompts), "--out", str(out)]
         assert main([*argv, "--min-per-task", "4"]) == 2
@@ -63,11 +64,13 @@ class TestOneCommandPerFolder:
         claim_folder(out, "clusters")
         check_folder(out, "clusters")
 
-    def test_an_earlier_reports_files_are_removed_and_no_others(self, gpt2, config, out):
+    def test_an_earlier_reports_files_are_removed_and_no_others(self, gpt2, config, measured, tmp_path, undrawn):
+        out = shutil.copytree(measured[1], tmp_path / "out")
         first = measure_clusters(str(gpt2), replace(config, given="first word"), out)
         first.write(out)
         (out / "results" / "mine.txt").write_text("mine")
         assert (out / "results/trained/given.safetensors").exists()
+        assert (out / "results/untrained-seed0").exists()
         second = measure_clusters(str(gpt2), replace(config, given="none", untrained=0), out)
         second.write(out)
         assert not (out / "results/trained/given.safetensors").exists()
@@ -86,13 +89,14 @@ class TestRoom:
         assert said.startswith("the hidden states of 3 models take ")
         assert f"but {str(out)!r} has 1 MiB free; give fewer prompts (--max-rows), --dtype bfloat16, or another" in said
 
-    def test_a_report_that_cannot_be_written_loses_nothing(self, gpt2, config, out, monkeypatch, capsys):
+    def test_a_report_that_cannot_be_written_loses_nothing(self, gpt2, config, out, monkeypatch, capsys, undrawn):
         def full(*args):
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("mechclust.report.page.replace_folder_files", full)
         argv = ["clusters", str(gpt2), "--prompts", str(config.prompts), "--out", str(out), "--untrained", "0"]
-        assert main([*argv, "--n-permutations", "49", "--n-shuffles", "19", "--n-init", "2"]) == 2
+        argv += ["--n-permutations", "49", "--n-resamples", "20", "--n-shuffles", "19", "--n-init", "2"]
+        assert main(argv) == 2
         found = capsys.readouterr()
         assert re.search(r"layer +site label +ari", found.out)
         assert found.out.startswith("The clusters ")
@@ -118,12 +122,10 @@ class TestInterrupted:
         assert resumed.to_dataframe().equals(expected.to_dataframe())
         assert (resumed.shown.clusters == expected.shown.clusters).all()
 
-    def test_other_settings_and_labels_are_measured_and_replace_them(self, gpt2, config, out, counted):
+    def test_other_settings_and_labels_are_measured_and_replace_them(self, gpt2, config, begun, counted):
         ran, _ = counted
-        config = replace(config, given="none", untrained=0)
-        measure_clusters(str(gpt2), config, out)
+        out, config = begun, replace(config, given="none", untrained=0)
         kept = set((out / "rows/trained/measured").iterdir())
-        ran.clear()
         measure_clusters(str(gpt2), replace(config, n_shuffles=20), out)
         assert ran == 3 * ["LinearDecodability"]
         assert len(kept - set((out / "rows/trained/measured").iterdir())) == 3
@@ -132,14 +134,12 @@ class TestInterrupted:
         measure_clusters(str(gpt2), replace(config, n_shuffles=20), out)
         assert len(ran) == 6
 
-    def test_a_damaged_part_is_measured_again(self, gpt2, config, out, counted):
+    def test_a_damaged_part_is_measured_again(self, gpt2, trained, alone, begun, counted):
         ran, _ = counted
-        config = replace(config, given="none", untrained=0)
-        first = measure_clusters(str(gpt2), config, out)
+        first, out = alone[0], begun
         part = next((out / "rows/trained/measured").glob("raw-*"))
         part.write_bytes(b"x")
-        ran.clear()
-        assert measure_clusters(str(gpt2), config, out).to_dataframe().equals(first.to_dataframe())
+        assert measure_clusters(str(gpt2), trained, out).to_dataframe().equals(first.to_dataframe())
         assert ran == ["TaskClusterARI"]
         assert load_result(part)
 
@@ -151,6 +151,7 @@ class TestInterrupted:
             return save_rows(*args, **options)
 
         monkeypatch.setattr("mechclust.commands.saved_rows.save_rows", saved)
+        monkeypatch.setattr("mechclust.commands.clusters.measure._measure", lambda *args, **options: None)
         measure_clusters(str(gpt2), replace(config, untrained=0))
         monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 1)
         monkeypatch.setattr("mechclust.commands.parts.MAX_SHARDS", 9)
@@ -175,9 +176,8 @@ class TestInterrupted:
 
 
 class TestInTheCommandsWords:
-    def test_other_prompts(self, gpt2, config, out, monkeypatch):
-        measure_clusters(str(gpt2), replace(config, untrained=0), out)
-        records = last_word_tells_the_task()
+    def test_other_prompts(self, gpt2, config, begun, monkeypatch):
+        out, records = begun, last_word_tells_the_task()
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
         for changed in ([{**records[0], "prompt": "w1 w2"}, *records[1:]], records[:-1]):
             write_prompts(config.prompts, changed)
@@ -188,9 +188,8 @@ class TestInTheCommandsWords:
                 "--out"
             )
 
-    def test_damaged_rows(self, gpt2, config, out):
-        config = replace(config, untrained=0)
-        measure_clusters(str(gpt2), config, out)
+    def test_damaged_rows(self, gpt2, trained, begun):
+        out = begun
         for part in (out / "rows/trained/measured").iterdir():
             part.unlink()
         shard = next((out / "rows/trained").glob("shard-*"))
@@ -198,7 +197,7 @@ class TestInTheCommandsWords:
         data = rows.read_bytes()
         rows.write_bytes(data[:-4] + bytes(x ^ 1 for x in data[-4:]))
         with pytest.raises(InputError) as refused:
-            measure_clusters(str(gpt2), config, out)
+            measure_clusters(str(gpt2), trained, out)
         assert "save_rows" not in str(refused.value)
         assert f"delete the folder {str(shard)!r} and run the same command again" in str(refused.value)
 
@@ -242,14 +241,14 @@ class TestWithin:
             read_inputs(resolve_model(gpt2), replace(config, within="same"))
 
 
-def test_no_map(gpt2, config, tmp_path):
-    result = measure_clusters(str(gpt2), replace(config, untrained=0, map_prompts=0))
+def test_no_map(gpt2, trained, begun, tmp_path, undrawn):
+    result = measure_clusters(str(gpt2), replace(trained, map_prompts=0), begun)
     assert result.shown is None
-    assert "mechclust-map" not in result.write(tmp_path / "out").read_text()
+    assert "mechclust-map" not in result.write(tmp_path / "report").read_text()
 
 
-def test_the_map_opens_above_layer_0(gpt2, config, tmp_path, monkeypatch):
-    result = measure_clusters(str(gpt2), replace(config, untrained=0))
+def test_the_map_opens_above_layer_0(alone, tmp_path, monkeypatch, undrawn):
+    result = alone[0]
     table = result.followed.table.copy()
     table.loc[table["layer"] == 0, "ami"] = 2.0
     seen = []

@@ -50,7 +50,14 @@ def words_of_one_task_alike(model):
 @pytest.fixture
 def config(tmp_path):
     path = write_prompts(tmp_path / "prompts.jsonl", templated())
-    return ClustersConfig(path, n_init=2, n_permutations=199, n_shuffles=19, untrained=1, map_prompts=0)
+    few = {"n_init": 2, "n_permutations": 199, "n_resamples": 20, "n_shuffles": 19, "untrained": 1, "map_prompts": 0}
+    return ClustersConfig(path, **few)
+
+
+@pytest.fixture
+def trained(config):
+    """Of the trained model alone, for tests that look at no chance level."""
+    return replace(config, untrained=0, n_permutations=19)
 
 
 class TestPlanted:
@@ -75,10 +82,10 @@ class TestPlanted:
 
 
 class TestTemplates:
-    def test_a_task_with_one_template_leaves_nothing(self, gpt2, config):
+    def test_a_task_with_one_template_leaves_nothing(self, gpt2, trained):
         """It is said of which task, and nothing is measured."""
-        write_prompts(config.prompts, [*templated(), {"prompt": "w1 w15", "task": "d", "input": "w1"}])
-        result = measure_clusters(str(gpt2), config)
+        write_prompts(trained.prompts, [*templated(), {"prompt": "w1 w15", "task": "d", "input": "w1"}])
+        result = measure_clusters(str(gpt2), trained)
         assert "held_out" not in result.to_dataframe()
         (reading,) = (each for each in result.readings if each.value == "undefined")
         assert reading.what == "Nearest neighbour of another template"
@@ -95,20 +102,20 @@ class TestTemplates:
     def test_too_few_for_a_p_value(self, gpt2, config):
         """The share is measured, and its verdict is open."""
         write_prompts(config.prompts, templated(n_templates=2, tasks=TASKS[:2]))
-        result = measure_clusters(str(gpt2), config)
+        result = measure_clusters(str(gpt2), replace(config, untrained=0))
         assert result.config.units == "none"
         assert result.to_dataframe()["held_out"].between(0, 1).all()
         assert result.to_dataframe()["held_out_p"].isna().all()
         assert result.verdicts["task"]["held_out"] == LabelVerdict.TOO_FEW
 
-    def test_without_templates_nothing_is_held_out(self, gpt2, config):
+    def test_without_templates_nothing_is_held_out(self, gpt2, trained):
         for units in ("none", "auto"):
-            write_prompts(config.prompts, [{**row, "input": str(i)} for i, row in enumerate(templated())])
-            result = measure_clusters(str(gpt2), replace(config, units=units, untrained=0))
+            write_prompts(trained.prompts, [{**row, "input": str(i)} for i, row in enumerate(templated())])
+            result = measure_clusters(str(gpt2), replace(trained, units=units))
             assert not any("Nearest" in reading.what for reading in result.readings)
 
-    def test_a_label_is_held_out_in_their_place(self, gpt2, config):
-        result = measure_clusters(str(gpt2), replace(config, units="input", also=("input",)))
+    def test_a_label_is_held_out_in_their_place(self, gpt2, trained):
+        result = measure_clusters(str(gpt2), replace(trained, units="input", also=("input",)))
         (reading,) = (each for each in result.readings if each.what == "Nearest neighbour of another 'input'")
         table = result.to_dataframe()
         assert table[table["label"] == "input"]["held_out"].isna().all()

@@ -48,43 +48,39 @@ class TestMeasure:
             model.transformer.wte.weight[12:15] = model.transformer.wte.weight[12]
 
         path = write_checkpoint(tmp_path / "m", change=blind)
-        table = measure_clusters(str(path), config).to_dataframe()
+        table = measure_clusters(str(path), replace(config, untrained=1)).to_dataframe()
         assert table["ari"][0] == 0.0
         assert table["untrained"][0] == 1.0
 
-    def test_untrained_models_are_as_many_as_asked_for_and_averaged(self, gpt2, config):
-        result = measure_clusters(str(gpt2), replace(config, untrained=2))
+    def test_untrained_models_are_as_many_as_asked_for_and_averaged(self, measured, alone):
+        result = measured[0]
         assert len(result.untrained) == 2
         first, second = (curves.raw["ari"][2, 0] for curves in result.untrained)
         assert result.to_dataframe()["untrained"][2] == pytest.approx(float(first + second) / 2)
         assert result.to_dataframe()["untrained_high"][2] == float(max(first, second))
-        assert "untrained" not in measure_clusters(str(gpt2), replace(config, untrained=0)).to_dataframe().columns
+        assert "untrained" not in alone[0].to_dataframe().columns
 
-    def test_equals_the_probe_run_by_hand(self, gpt2, config, prompts):
+    def test_equals_the_probe_run_by_hand(self, gpt2, alone, prompts):
         model = load_pretrained(gpt2)
         batches = LabelledPrompts.from_file(prompts).batches(lambda texts: model.tokenizer(texts)["input_ids"])
         probe = TaskClusterARI(at=residual(), readout=last_token(), n_init=2, n_permutations=49)
         expected = run(model, batches, probe)
-        found = measure_clusters(str(gpt2), replace(config, untrained=0)).trained.raw
+        found = alone[0].trained.raw
         assert torch.equal(found["ari"], expected["ari"])
         assert torch.equal(found["null_high"], expected["null_high"])
 
-    def test_does_not_depend_on_the_token_budget(self, gpt2, config):
-        few, many = (
-            measure_clusters(str(gpt2), replace(config, tokens_per_batch=n, untrained=0)).to_dataframe()
-            for n in (32, 999)
-        )
-        assert few.equals(many)
+    def test_does_not_depend_on_the_token_budget(self, gpt2, alone, trained):
+        many = measure_clusters(str(gpt2), replace(trained, tokens_per_batch=999)).to_dataframe()
+        assert many.equals(alone[0].to_dataframe())
 
-    def test_is_reproducible_and_leaves_the_random_state_alone(self, gpt2, config):
-        first = measure_clusters(str(gpt2), config).to_dataframe()
+    def test_is_reproducible_and_leaves_the_random_state_alone(self, gpt2, config, measured):
         before = torch.get_rng_state()
-        assert measure_clusters(str(gpt2), config).to_dataframe().equals(first)
+        assert measure_clusters(str(gpt2), config).to_dataframe().equals(measured[0].to_dataframe())
         assert torch.equal(before, torch.get_rng_state())
 
     @pytest.mark.parametrize("family", ["llama", "bert"])
-    def test_other_families(self, write_checkpoint, tmp_path, config, family):
-        table = measure_clusters(str(write_checkpoint(tmp_path / family, family)), config).to_dataframe()
+    def test_other_families(self, write_checkpoint, tmp_path, trained, family):
+        table = measure_clusters(str(write_checkpoint(tmp_path / family, family)), trained).to_dataframe()
         assert table["layer"].tolist() == [0, 1, 2]
         assert table["ari"][0] == 1.0
         assert not any(math.isnan(x) for x in table["ari"])
@@ -140,6 +136,7 @@ class TestModelsInMemory:
         from transformers import AutoModel
 
         tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+        config = replace(config, untrained=1)
         by_name = measure_clusters(str(checkpoint), config)
         hooked = load_pretrained(checkpoint, attention="sdpa")
         for model, options in ((hooked, {}), (AutoModel.from_pretrained(checkpoint), {"tokenizer": tokenizer})):
@@ -151,33 +148,34 @@ class TestModelsInMemory:
             assert result.sentences == by_name.sentences
             assert all(torch.equal(x, before[name]) for name, x in model.named_parameters())
 
-    def test_without_a_name_are_called_by_their_class(self, gpt2, config):
+    def test_without_a_name_are_called_by_their_class(self, gpt2, trained):
         from transformers import BertConfig, BertModel
 
         shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 8}
         model = BertModel(BertConfig(vocab_size=30, max_position_embeddings=16, **shape)).eval()
         with pytest.raises(InputError, match=r"'BertModel' has no tokenizer to read prompts; .* or tokenizer="):
-            measure_clusters(model, config)
-        assert measure_clusters(model, config, tokenizer=AutoTokenizer.from_pretrained(gpt2)).model == "BertModel"
+            measure_clusters(model, trained)
+        assert measure_clusters(model, trained, tokenizer=AutoTokenizer.from_pretrained(gpt2)).model == "BertModel"
 
 
 class TestAdapters:
-    def test_is_named_and_taken_out_of_a_model_in_memory(self, gpt2, tmp_path, config):
+    def test_is_named_and_taken_out_of_a_model_in_memory(self, gpt2, tmp_path, config, alone):
         """The weights are the caller's: left in, a second call would add it again."""
         peft = pytest.importorskip("peft")
         lora = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
         peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), lora).save_pretrained(tmp_path / "lora")
         model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
         before = {name: x.clone() for name, x in model.named_parameters()}
-        tuned = replace(config, adapter=tmp_path / "lora")
+        tuned = replace(config, adapter=tmp_path / "lora", untrained=1)
         one, again = (measure_clusters(model, tuned, tokenizer=tokenizer) for _ in range(2))
-        by_name, base = measure_clusters(str(gpt2), tuned), measure_clusters(str(gpt2), config)
+        by_name, base = measure_clusters(str(gpt2), tuned), alone[0]
         assert all(torch.equal(x, before[name]) for name, x in model.named_parameters())
         assert one.trained.raw.metadata["model"] == again.trained.raw.metadata["model"]
         assert one.trained.raw.metadata["model"] != base.trained.raw.metadata["model"]
         assert one.to_dataframe().equals(again.to_dataframe())
         assert one.to_dataframe().equals(by_name.to_dataframe())
         assert by_name.model == f"{gpt2} with {tmp_path / 'lora'}"
+        assert not any("says that it was trained for" in note for note in by_name.caveats)
 
     def test_an_adapter_of_another_base_is_noted(self, gpt2, tmp_path, config):
         """Its weights fit, so that nothing else would tell."""
@@ -185,14 +183,12 @@ class TestAdapters:
         lora = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
         peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), lora).save_pretrained(tmp_path / "lora")
         settings = tmp_path / "lora" / "adapter_config.json"
-        notes = {}
-        for base in (str(gpt2), "somewhere/another-gpt2"):
-            settings.write_text(json.dumps(json.loads(settings.read_text()) | {"base_model_name_or_path": base}))
-            notes[base] = measure_clusters(str(gpt2), replace(config, adapter=tmp_path / "lora", untrained=0)).caveats
-        told = [note for note in notes["somewhere/another-gpt2"] if "'somewhere/another-gpt2'" in note]
-        assert len(told) == 1
-        assert f"measured on {str(gpt2)!r}" in told[0]
-        assert not any("says that it was trained for" in note for note in notes[str(gpt2)])
+        other = {"base_model_name_or_path": "somewhere/another-gpt2"}
+        settings.write_text(json.dumps(json.loads(settings.read_text()) | other))
+        notes = measure_clusters(str(gpt2), replace(config, adapter=tmp_path / "lora", untrained=0)).caveats
+        (told,) = (note for note in notes if "'somewhere/another-gpt2'" in note)
+        assert "says that it was trained for" in told
+        assert f"measured on {str(gpt2)!r}" in told
 
     def test_a_tokenizer_for_a_model_that_has_hooks(self, gpt2, trained):
         model = load_pretrained(AutoModelForCausalLM.from_pretrained(gpt2))
@@ -207,22 +203,28 @@ class TestAdapters:
 
 class TestWhatIsFollowed:
     @pytest.fixture
-    def hidden(self, config):
-        write_prompts(config.prompts, endings_hide_the_task())
-        return replace(config, untrained=0)
+    def hidden(self, trained):
+        write_prompts(trained.prompts, endings_hide_the_task())
+        return trained
 
-    @pytest.fixture
-    def blind(self, write_checkpoint, tmp_path):
+    @pytest.fixture(scope="class")
+    def blind(self, write_checkpoint, tmp_path_factory):
         """A model in which the last word is large and the task's word, one before, small."""
 
         def change(model):
             weight = model.transformer.wte.weight
             weight[14:17] *= 30
 
-        return write_checkpoint(tmp_path / "m", change=change)
+        return write_checkpoint(tmp_path_factory.mktemp("blind"), change=change)
 
-    def test_endings_are_found_and_taken_out(self, blind, hidden):
-        result = measure_clusters(str(blind), hidden)
+    @pytest.fixture(scope="class")
+    def found(self, blind, alone, tmp_path_factory):
+        """Result; read only."""
+        prompts = write_prompts(tmp_path_factory.mktemp("hidden") / "prompts.jsonl", endings_hide_the_task())
+        return measure_clusters(str(blind), replace(alone[0].config, prompts=prompts, units="auto"))
+
+    def test_endings_are_found_and_taken_out(self, found):
+        result = found
         assert result.followed.best(["task"]) == "ending"
         assert result.followed.same_as("ending") == ["last word", "last token"]
         assert result.given == "ending"
@@ -240,29 +242,26 @@ class TestWhatIsFollowed:
             "p_value", "p_corrected",
         ]  # fmt: skip
 
-    def test_given_equals_the_probe_run_by_hand(self, blind, hidden):
+    def test_given_equals_the_probe_run_by_hand(self, blind, hidden, found):
         model = load_pretrained(blind)
         batches = list(LabelledPrompts.from_file(hidden.prompts).batches(lambda x: model.tokenizer(x)["input_ids"]))
         probe = TaskClusterARI(at=residual(), readout=last_token(), given="ending", n_init=2, n_permutations=49)
         linear = LinearDecodability(at=residual(), readout=last_token(), n_shuffles=19)
         expected, classes = run(model, batches, [probe, linear])
-        found = measure_clusters(str(blind), hidden).trained
+        found = found.trained
         assert torch.equal(found.given["ari"], expected["ari"])
         assert torch.equal(found.given["p_value"], expected["p_value"])
         assert torch.equal(found.linear["accuracy"], classes["accuracy"])
         assert torch.equal(found.linear["p_value"], classes["p_value"])
 
-    def test_what_is_given_may_be_named_or_left_out(self, blind, hidden):
+    def test_what_is_given_may_be_named(self, blind, hidden):
         named = measure_clusters(str(blind), replace(hidden, given="first word"))
         assert named.given == "first word"
         assert "Given the prompts' first word: the mean state of each of its 6 values" in " ".join(named.caveats)
-        none = measure_clusters(str(blind), replace(hidden, given="none"))
-        assert none.given is none.trained.given is None
-        assert "given_ari" not in none.to_dataframe()
 
-    def test_what_tells_the_task_is_not_taken_out(self, gpt2, config):
+    def test_what_tells_the_task_is_not_taken_out(self, measured):
         """The last word tells it: clusters are the tasks, and the last word as much."""
-        result = measure_clusters(str(gpt2), config)
+        result = measured[0]
         assert result.given is None
         assert result.followed.best(["task"]) == "task"
         assert "Nearly the same in these prompts: the prompts' last word and the prompts' last token." in " ".join(
@@ -284,10 +283,12 @@ class TestWhatIsFollowed:
         table = measure_clusters(str(blind), replace(hidden, n_clusters=6)).to_dataframe()
         assert table["n_clusters"].tolist() == 3 * [6]
 
-    def test_within_and_preparation_reach_the_probe(self, blind, hidden):
+    def test_within_and_preparation_reach_the_probe_and_nothing_is_given(self, blind, hidden):
         options = {"within": "ending", "standardise": True, "pca": 4, "cosine": True, "drop_outliers": 50.0}
-        found = measure_clusters(str(blind), replace(hidden, **options, given="none")).trained.raw
-        parameters = found.metadata["parameters"]
+        none = measure_clusters(str(blind), replace(hidden, **options, given="none"))
+        assert none.given is none.trained.given is None
+        assert "given_ari" not in none.to_dataframe()
+        parameters = none.trained.raw.metadata["parameters"]
         assert "ending" in str(parameters["within"])
         assert "standardise=True" in str(parameters["preprocess"])
         assert "drop_outliers=50.0" in str(parameters["preprocess"])
@@ -315,9 +316,8 @@ class TestWhatIsFollowed:
 
 
 class TestFolder:
-    def test_rows_are_kept_and_not_measured_again(self, gpt2, config, tmp_path, monkeypatch):
-        out = tmp_path / "out"
-        first = measure_clusters(str(gpt2), config, out)
+    def test_rows_are_kept_and_not_measured_again(self, gpt2, config, measured, tmp_path):
+        first, out = measured[0], shutil.copytree(measured[1], tmp_path / "out")
         assert sorted(path.name for path in (out / "rows").iterdir()) == [
             "trained", "untrained-seed0", "untrained-seed1",
         ]  # fmt: skip
@@ -327,28 +327,24 @@ class TestFolder:
         assert again.to_dataframe().equals(first.to_dataframe())
         assert {path: path.stat().st_mtime_ns for path in (out / "rows").rglob("*.safetensors")} == before
 
-    def test_labels_may_change_and_rows_stay(self, gpt2, trained, tmp_path):
-        out = tmp_path / "out"
-        measure_clusters(str(gpt2), trained, out)
+    def test_labels_may_change_and_rows_stay(self, gpt2, trained, begun):
         records = [{**record, "new": i % 2} for i, record in enumerate(last_word_tells_the_task())]
         write_prompts(trained.prompts, records)
-        found = measure_clusters(str(gpt2), replace(trained, also=("new",)), out).to_dataframe()
+        found = measure_clusters(str(gpt2), replace(trained, also=("new",)), begun).to_dataframe()
         fresh = measure_clusters(str(gpt2), replace(trained, also=("new",))).to_dataframe()
         assert found.equals(fresh)
 
-    def test_of_other_prompts_or_another_model_is_refused(self, gpt2, trained, tmp_path, write_checkpoint):
-        out = tmp_path / "out"
-        measure_clusters(str(gpt2), trained, out)
+    def test_of_other_prompts_or_another_model_is_refused(self, gpt2, trained, tmp_path, write_checkpoint, begun):
         other = write_checkpoint(tmp_path / "other", change=lambda model: model.transformer.wte.weight.mul_(2))
         with pytest.raises(InputError, match="another model"):
-            measure_clusters(str(other), trained, out)
+            measure_clusters(str(other), trained, begun)
         write_prompts(trained.prompts, [{**r, "prompt": r["prompt"] + " w1"} for r in last_word_tells_the_task()])
         with pytest.raises(InputError, match="hidden states of other prompts or tokens"):
-            measure_clusters(str(gpt2), trained, out)
+            measure_clusters(str(gpt2), trained, begun)
 
-    def test_none_leaves_nothing_behind(self, gpt2, config, tmp_path, monkeypatch):
+    def test_none_leaves_nothing_behind(self, gpt2, trained, tmp_path, monkeypatch):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        measure_clusters(str(gpt2), config)
+        measure_clusters(str(gpt2), trained)
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith("mechclust-")] == []
 
     def test_prompts_are_tokenized_once(self, gpt2, config, monkeypatch):
@@ -357,24 +353,25 @@ class TestFolder:
 
         batches = Prompts.batches
         monkeypatch.setattr(Prompts, "batches", lambda *args, **kw: calls.append(1) or batches(*args, **kw))
-        measure_clusters(str(gpt2), replace(config, untrained=2))
+        monkeypatch.setattr("mechclust.commands.clusters.measure._measure", lambda *args, **kw: None)
+        measure_clusters(str(gpt2), config)
         assert len(calls) == 1
 
 
 class TestShown:
-    def test_map_of_all_or_some(self, gpt2, trained):
-        result = measure_clusters(str(gpt2), trained)
+    def test_map_of_all_or_some(self, gpt2, trained, alone, begun):
+        result = alone[0]
         assert result.shown.planes.shape == (3, 27, 2)
         assert result.shown.clusters.shape == (3, 27)
-        some = measure_clusters(str(gpt2), replace(trained, map_prompts=10)).shown
+        some = measure_clusters(str(gpt2), replace(trained, map_prompts=10), begun).shown
         assert len(some.places) == len(some.texts) == some.planes.shape[1] == some.clusters.shape[1] == 10
         assert some.texts == [result.shown.texts[i] for i in some.places]
         assert (some.clusters == result.shown.clusters[:, some.places]).all()
 
-    def test_clusters_are_those_of_the_index(self, gpt2, trained):
+    def test_clusters_are_those_of_the_index(self, alone):
         from sklearn.metrics import adjusted_rand_score
 
-        result = measure_clusters(str(gpt2), trained)
+        result = alone[0]
         index = [adjusted_rand_score(result.values["task"], clusters) for clusters in result.shown.clusters]
         assert result.to_dataframe()["ari"].tolist() == pytest.approx(index, abs=1e-12)
 
@@ -385,20 +382,20 @@ def slow(*_):
 
 
 class TestEstimate:
-    def test_more_than_a_day_is_asked_for(self, gpt2, config, monkeypatch):
+    def test_more_than_a_day_is_asked_for(self, gpt2, trained, begun, monkeypatch):
         monkeypatch.setattr("mechclust.commands.clusters.measure.device_speeds", slow)
         with pytest.raises(InputError, match=r"takes about .* h, more than a day; give fewer prompts .* or --yes"):
-            measure_clusters(str(gpt2), config, progress=True)
-        assert measure_clusters(str(gpt2), replace(config, yes=True), progress=True).headline
+            measure_clusters(str(gpt2), trained, begun, progress=True)
+        assert measure_clusters(str(gpt2), replace(trained, yes=True), begun, progress=True).headline
 
-    def test_says_what_it_will_take(self, gpt2, config, capsys):
-        measure_clusters(str(gpt2), config, progress=True)
+    def test_says_what_it_will_take(self, gpt2, config, measured, tmp_path, capsys):
+        measure_clusters(str(gpt2), config, shutil.copytree(measured[1], tmp_path / "out"), progress=True)
         said = capsys.readouterr().err.splitlines()[0]
         assert said.startswith("27 prompts of 81 tokens (0% padding); 3 models; hidden states: ")
         assert "of memory per layer; forward passes: at least " in said
         assert "; measuring: about " in said
 
-    def test_numbers(self, gpt2, config):
+    def test_numbers(self, gpt2, config, measured):
         inputs = read_inputs(resolve_model(gpt2), config)
         config = replace(config, untrained=1, given="none")
         found = Estimate.from_inputs(inputs, config)
@@ -414,8 +411,11 @@ class TestEstimate:
         assert found.measuring == 2 * 3 * (2 * 12 * 20 * 27 * d * 3 + 5 * ridge)
         assert found.text(None, found.measuring / 180).endswith("measuring: about 3 min")
         assert found.operations == 2 * 2 * 81 * 2 * (4 * d * d + 2 * d * 4 * d)
-        rows = measure_clusters(str(gpt2), config)
-        assert rows.trained.raw.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
+        assert measured[0].trained.raw.coords["site"] == [
+            "hook_embed",
+            "blocks.0.hook_resid_post",
+            "blocks.1.hook_resid_post",
+        ]
         assert "at least 2.0 h" in found.text(found.operations / 7201)
         assert "at least 3 min" in found.text(found.operations / 180)
 

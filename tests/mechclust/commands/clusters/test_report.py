@@ -191,13 +191,13 @@ class TestReport:
         assert names == list(result.followed.means)
         assert len({line.get_color() for line in axis.lines if "(" in line.get_label()}) == len(names)
 
-    def test_a_label_called_as_the_map_calls_clusters(self, gpt2, config, tmp_path):
+    def test_a_label_called_as_the_map_calls_clusters(self, gpt2, config, tmp_path, undrawn):
         records = [{**record, "cluster": record["first"]} for record in last_word_tells_the_task()]
         write_prompts(config.prompts, records)
         result = measure_clusters(str(gpt2), replace(config, untrained=0))
         assert "cluster (label)" in result.write(tmp_path / "out").read_text()
 
-    def test_hostile_labels_are_escaped(self, gpt2, config, tmp_path):
+    def test_hostile_labels_are_escaped(self, gpt2, config, tmp_path, undrawn):
         hostile = "<img src=x onerror=alert(1)>"
         records = [
             {"prompt": f"w1 w{10 + k}", "task": t, hostile: k // 2} for k, t in enumerate((hostile, "b", "c", "b"))

@@ -30,6 +30,18 @@ def apart(config):
 
 
 @pytest.fixture
+def plain(config):
+    """The same, without the second opinion and the map."""
+    return replace(config, top_pc=False, map_prompts=0)
+
+
+@pytest.fixture
+def least(plain):
+    """Hidden states alone: neither blocks nor patching, second opinion or map."""
+    return replace(plain, blocks=False, n_patched=0)
+
+
+@pytest.fixture
 def out(tmp_path):
     return tmp_path / "out"
 

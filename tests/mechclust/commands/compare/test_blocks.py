@@ -44,7 +44,7 @@ def planted(write_checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings(measured):
-    off = {"top_pc": False, "n_patched": 0}
+    off = {"top_pc": False, "n_patched": 0, "map_prompts": 0}
     return replace(measured.config, n_permutations=9, **off)
 
 
@@ -82,7 +82,7 @@ class TestPlanted:
         assert np.array_equal(compared[0].change, without.change, equal_nan=True)
         assert compared[0].stands_out.tolist() == without.stands_out.tolist()
 
-    def test_readings(self, compared, tmp_path):
+    def test_readings(self, compared, tmp_path, undrawn):
         readings = {reading.what: reading for reading in compared[0].readings}
         changed = readings["Layers whose blocks changed for at least one task"]
         assert changed.value == "4"
@@ -260,10 +260,9 @@ class TestModels:
         assert torch.equal(result.blocks["debiased_cka"], by_name.blocks["debiased_cka"])
         assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
-    def test_another_pair_is_not_mixed_in(self, gpt2, shaken, write_checkpoint, settings, tmp_path):
+    def test_another_pair_is_not_mixed_in(self, shaken, write_checkpoint, settings, measured, tmp_path):
         """Rows of blocks belong to both models."""
-        compare_models(str(gpt2), str(shaken), settings, tmp_path / "out")
-        first = RowStore(tmp_path / "out" / "rows" / "blocks-tuned").model
+        first = RowStore(measured.config.prompts.parent / "out" / "rows" / "blocks-tuned").model
         other = write_checkpoint(tmp_path / "other", seed=8)
         compare_models(str(other), str(shaken), settings, tmp_path / "other out")
         assert RowStore(tmp_path / "other out" / "rows" / "blocks-tuned").model != first

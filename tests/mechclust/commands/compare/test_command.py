@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import csv
 import json
-import os
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -75,15 +74,12 @@ def tuned_on_two_of_four(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def command(tuned_on_two_of_four):
-    """The command as a user gives it: what it printed, and its folder."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    argv = [sys.executable, "-m", "mechclust", "compare", "base", "tuned", "--prompts", "prompts.jsonl"]
-    done = subprocess.run(
-        [*argv, "--n-resamples", "40", "--n-permutations", "5"],
-        capture_output=True, text=True, env=environment, cwd=tuned_on_two_of_four,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done, tuned_on_two_of_four / "runs" / "compare-base-tuned-prompts"
+    """The command as a user gives it, in this process: what it printed, on both streams, and its folder."""
+    argv = ["compare", "base", "tuned", "--prompts", "prompts.jsonl", "--n-resamples", "40", "--n-permutations", "5"]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        patch.chdir(tuned_on_two_of_four)
+        assert main(argv) == 0
+    return (out.getvalue(), err.getvalue()), tuned_on_two_of_four / "runs" / "compare-base-tuned-prompts"
 
 
 class TestCommand:
@@ -97,7 +93,8 @@ class TestCommand:
         assert max(float(found[task]["change"]) for task in ("third", "fourth")) < 0.15
 
     def test_what_it_prints(self, command):
-        headline, _, *lines = command[0].stdout.splitlines()
+        printed = command[0][0]
+        headline, _, *lines = printed.splitlines()
         assert headline.startswith("Layers whose blocks changed: ")
         assert lines[0].split()[:7] == ["task", "n", "change", "low", "high", "stands", "out"]
         assert {line.split()[0] for line in lines[1:3]} == {"first", "second"}
@@ -105,17 +102,17 @@ class TestCommand:
             "first", "second",
         }  # fmt: skip
         assert lines[-1] == f"report: {Path('runs/compare-base-tuned-prompts/report.html')}"
-        assert "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post." in command[0].stdout
+        assert "Layer 0 is hook_embed, and layer l is blocks.{l - 1}.hook_resid_post." in printed
 
     def test_it_prints_what_to_know(self, command):
-        printed = command[0].stdout
+        printed = command[0][0]
         assert "- n = 240 prompts of 4 tasks" in printed
         assert "no special tokens are added" in printed
         assert "- CKA compares geometry among the prompts" in printed
 
     def test_bars(self, command):
         bars = ("base: hidden states", "tuned: hidden states", "comparing layers")
-        assert all(bar in command[0].stderr for bar in bars)
+        assert all(bar in command[0][1] for bar in bars)
 
     def test_values_are_those_of_the_states(self, command, tuned_on_two_of_four):
         """Against Hugging Face's own hidden states."""

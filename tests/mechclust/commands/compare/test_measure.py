@@ -62,7 +62,7 @@ class TestMeasure:
         together = measured.to_dataframe().set_index(["task", "layer"]).loc["(all)", "changed"]
         assert together.tolist() == [False, False, True]
 
-    def test_only_one_task_was_altered(self, write_checkpoint, tmp_path, config, out):
+    def test_only_one_task_was_altered(self, write_checkpoint, tmp_path, plain, out):
         """Its words have other embeddings. At layer 0 there are the three that end its prompts, two of them rare: a
         half-sample that misses these has no CKA, and so there is no interval there."""
         rows = []
@@ -71,7 +71,7 @@ class TestMeasure:
                 last = 10 + max(0, (i - 12) // 5) if task == "sentence" else 13 + i % 3
                 context = f"w{first + i % 4} w{first + 3 + i // 4 % 2} w{first + i // 8}"
                 rows.append({"prompt": f"{context} w{last}", "task": task})
-        write_prompts(config.prompts, rows)
+        write_prompts(plain.prompts, rows)
 
         def attentive(model):
             for name, weight in model.named_parameters():
@@ -85,7 +85,7 @@ class TestMeasure:
 
         base = write_checkpoint(tmp_path / "base", change=attentive)
         tuned = write_checkpoint(tmp_path / "tuned", change=alter)
-        result = compare_models(str(base), str(tuned), config, out)
+        result = compare_models(str(base), str(tuned), plain, out)
         table = result.summary().set_index("task")
         assert result.change[0, result.tasks.index("sentence")] > 0.01
         assert table["no_interval_layers"].to_dict() == {"sentence": "0", "word": "", "sum": "", "list": ""}
@@ -94,8 +94,8 @@ class TestMeasure:
         assert re.search(r"Stands out, layers 1-2: sentence [\d.]+ \(", said)
         assert re.search(r"No interval, layer 0: sentence .* 24 prompts: too few, or too alike", said)
 
-    def test_identical_checkpoints(self, gpt2, config, out):
-        result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out.parent / "copy")), config, out)
+    def test_identical_checkpoints(self, gpt2, plain, out):
+        result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out.parent / "copy")), plain, out)
         assert not result.changed.any()
         assert not result.stands_out.any()
         assert np.nanmax(np.abs(result.change)) < 1e-12
@@ -106,17 +106,17 @@ class TestMeasure:
         assert any(reading.what == "No CKA" and reading.where == "layer 0" for reading in result.readings)
         assert not any(reading.what == "Change begins" for reading in result.readings)
 
-    def test_bfloat16_against_float32(self, gpt2, config, out):
-        config = replace(config, tuned_dtype="bfloat16", tuned_device="cpu")
+    def test_bfloat16_against_float32(self, gpt2, least, out):
+        config = replace(least, tuned_dtype="bfloat16", tuned_device="cpu")
         result = compare_models(str(gpt2), str(gpt2), config, out)
         assert not result.changed.any()
         assert 0 < np.nanmax(np.abs(result.change)) < 0.01
         rows = RowStore(out / "rows" / "tuned").take(torch.arange(3), ["rows/hook_embed"])
         assert rows["rows/hook_embed"].dtype == torch.bfloat16
 
-    def test_another_width(self, gpt2, write_checkpoint, tmp_path, config, out):
+    def test_another_width(self, gpt2, write_checkpoint, tmp_path, plain, out):
         wide = write_checkpoint(tmp_path / "wide", n_embd=24)
-        result = compare_models(str(gpt2), str(wide), config, out)
+        result = compare_models(str(gpt2), str(wide), plain, out)
         assert set(zip(result.to_dataframe()["d_tuned"], result.to_dataframe()["d_base"], strict=True)) == {(24, 16)}
         assert "d = 24 (tuned) and 16 (base)" in result.caveats[0]
 

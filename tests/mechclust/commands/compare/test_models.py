@@ -63,9 +63,9 @@ def loads(monkeypatch):
 
 
 class TestNotTheSameKind:
-    def test_another_family_was_not_tuned(self, gpt2, write_checkpoint, config, out, tmp_path):
+    def test_another_family_was_not_tuned(self, gpt2, write_checkpoint, plain, out, tmp_path):
         llama = write_checkpoint(tmp_path / "llama", "llama")
-        found = compare_models(str(gpt2), str(llama), config, out)
+        found = compare_models(str(gpt2), str(llama), plain, out)
         assert found.headline.startswith("The models are of different families (gpt2 and llama), so neither was tuned")
         assert found.title.startswith("How ")
         assert found.why_no_blocks == "the models are of different families"
@@ -87,16 +87,16 @@ class TestNotTheSameKind:
 class TestNothingVaries:
     """CKA is undefined at every layer, in the model that has the same states for all prompts or in both."""
 
-    def test_weights_of_zero(self, gpt2, write_checkpoint, config, out, tmp_path):
+    def test_weights_of_zero(self, gpt2, write_checkpoint, plain, out, tmp_path):
         zeroed = write_checkpoint(tmp_path / "zeroed", change=lambda model: [w.zero_() for w in model.parameters()])
-        found = compare_models(str(gpt2), str(zeroed), config, out)
+        found = compare_models(str(gpt2), str(zeroed), plain, out)
         assert np.isnan(found.change).all()
         assert "undefined at every layer" in found.sentences[0]
         assert "No layer changed" not in " ".join(found.sentences)
 
-    def test_prompts_that_are_all_alike(self, gpt2, shaken, config, out):
-        write_prompts(config.prompts, [{"prompt": "w1 w2", "task": task} for task in "ab" for _ in range(12)])
-        found = compare_models(str(gpt2), str(shaken), config, out)
+    def test_prompts_that_are_all_alike(self, gpt2, shaken, plain, out):
+        write_prompts(plain.prompts, [{"prompt": "w1 w2", "task": task} for task in "ab" for _ in range(12)])
+        found = compare_models(str(gpt2), str(shaken), plain, out)
         assert "undefined at every layer" in found.sentences[0]
 
 
@@ -105,39 +105,39 @@ class TestInMemory:
     def models(self, gpt2, shaken):
         return [AutoModelForCausalLM.from_pretrained(path) for path in (gpt2, shaken)]
 
-    def test_the_same_as_by_name(self, models, gpt2, shaken, config, out, tmp_path):
+    def test_the_same_as_by_name(self, models, gpt2, shaken, plain, out, tmp_path, undrawn):
         tokenizer = AutoTokenizer.from_pretrained(gpt2)
         before = {name: weight.clone() for name, weight in models[0].state_dict().items()}
-        found = compare_models(*models, config, out, tokenizer=tokenizer)
-        by_name = compare_models(gpt2, str(shaken), config, tmp_path / "by name")
+        found = compare_models(*models, plain, out, tokenizer=tokenizer)
+        by_name = compare_models(gpt2, str(shaken), plain, tmp_path / "by name")
         assert found.to_dataframe().equals(by_name.to_dataframe())
         assert all(torch.equal(weight, before[name]) for name, weight in models[0].state_dict().items())
         assert not any(module._forward_hooks for module in models[0].modules())
         assert found.base == str(gpt2)
         assert "What tuning changed" in found.write(out).read_text()
 
-    def test_with_hooks_already(self, gpt2, shaken, config, out, measured):
+    def test_with_hooks_already(self, gpt2, shaken, least, out, measured):
         models = [load_pretrained(path) for path in (gpt2, shaken)]
-        found = compare_models(*models, config, out)
+        found = compare_models(*models, least, out)
         torch.testing.assert_close(
             found.cka["debiased_cka"], measured.cka["debiased_cka"], rtol=0, atol=1e-5, equal_nan=True
         )
 
-    def test_beside_one_by_name(self, gpt2, config, out):
+    def test_beside_one_by_name(self, gpt2, least, out):
         """Layer 0 is GPT-2's embedding without positions in both kinds of model."""
         rows = [{"prompt": f"{'w1 ' * (1 + i % 5)}w{i % 7}", "task": task} for task in "ab" for i in range(24)]
-        write_prompts(config.prompts, rows)
-        found = compare_models(load_pretrained(gpt2), str(gpt2), config, out)
+        write_prompts(least.prompts, rows)
+        found = compare_models(load_pretrained(gpt2), str(gpt2), least, out)
         assert np.nanmax(np.abs(found.change)) < 1e-6
 
-    def test_with_an_adapter_in_it(self, gpt2, adapters, config, out):
+    def test_with_an_adapter_in_it(self, gpt2, adapters, least, out):
         model = load_pretrained(gpt2, adapter=adapters / "one")
         with pytest.raises(InputError) as refused:
-            compare_models(str(gpt2), model, replace(config, adapter=adapters / "two"), out)
+            compare_models(str(gpt2), model, replace(least, adapter=adapters / "two"), out)
         assert str(refused.value).endswith(
             f"the adapter {str(adapters / 'one')!r} is in the model already; take it out with set_adapter(model, None)"
         )
-        assert compare_models(str(gpt2), model, config, out).changed.any()  # it is measured as it is
+        assert compare_models(str(gpt2), model, least, out).changed.any()  # it is measured as it is
 
     def test_with_the_same_adapter_in_the_base(self, gpt2, adapters, config, out):
         """It would be there twice in one of them, and no change would be seen."""
@@ -145,8 +145,8 @@ class TestInMemory:
         with pytest.raises(InputError, match="is in the model already; take it out with set_adapter"):
             compare_models(model, str(adapters / "one"), config, out)
 
-    def test_that_are_one(self, gpt2, config, out):
-        found = compare_models(str(gpt2), str(gpt2), config, out)
+    def test_that_are_one(self, gpt2, plain, out):
+        found = compare_models(str(gpt2), str(gpt2), plain, out)
         assert "Base and tuned model are the same: their weights and configurations are identical." in found.notes
 
     def test_without_a_tokenizer(self, models, gpt2, config, out):
@@ -166,11 +166,11 @@ class TestInMemory:
 
 
 class TestAdapters:
-    def test_as_the_tuned_model(self, gpt2, adapters, config, out, tmp_path, loads):
+    def test_as_the_tuned_model(self, gpt2, adapters, plain, out, tmp_path, loads):
         """The base is loaded once, and twice for what blocks add; the adapter counts as the merged model does."""
-        found = compare_models(str(gpt2), str(adapters / "one"), config, out)
+        found = compare_models(str(gpt2), str(adapters / "one"), plain, out)
         assert loads == 3 * [str(gpt2)]
-        merged = compare_models(str(gpt2), str(adapters / "one merged"), config, tmp_path / "merged")
+        merged = compare_models(str(gpt2), str(adapters / "one merged"), plain, tmp_path / "merged")
         assert loads[3:] == 2 * [str(gpt2), str(adapters / "one merged")]
         assert found.changed.any()
         torch.testing.assert_close(
@@ -182,33 +182,33 @@ class TestAdapters:
         assert torch.equal(states(found, out, "base"), states(merged, tmp_path / "merged", "base"))
         assert found.tuned == f"{gpt2} with {adapters / 'one'}"
 
-    def test_as_an_option(self, gpt2, adapters, config, out, tmp_path, loads):
-        found = compare_models(str(gpt2), str(gpt2), replace(config, adapter=adapters / "one"), out)
+    def test_as_an_option(self, gpt2, adapters, plain, out, tmp_path, loads):
+        found = compare_models(str(gpt2), str(gpt2), replace(plain, adapter=adapters / "one"), out)
         assert loads == 3 * [str(gpt2)]
-        other = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "other")
+        other = compare_models(str(gpt2), str(adapters / "one"), plain, tmp_path / "other")
         assert found.to_dataframe().equals(other.to_dataframe())
 
-    def test_on_another_device_dtype_the_base_is_loaded_again(self, gpt2, adapters, config, out, loads):
-        compare_models(str(gpt2), str(adapters / "one"), replace(config, tuned_dtype="bfloat16"), out)
+    def test_on_another_device_dtype_the_base_is_loaded_again(self, gpt2, adapters, plain, out, loads):
+        compare_models(str(gpt2), str(adapters / "one"), replace(plain, tuned_dtype="bfloat16"), out)
         assert loads == [str(gpt2), str(gpt2)]
 
-    def test_in_memory_the_base_is_as_it_was(self, gpt2, adapters, config, apart, out, tmp_path):
+    def test_in_memory_the_base_is_as_it_was(self, gpt2, adapters, plain, least, out, tmp_path):
         model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
-        found = compare_models(model, str(adapters / "one"), config, out, tokenizer=tokenizer)
+        found = compare_models(model, str(adapters / "one"), plain, out, tokenizer=tokenizer)
         # one model in memory cannot have and lack an adapter at once
-        by_name = compare_models(str(gpt2), str(adapters / "one"), apart, tmp_path / "by name")
+        by_name = compare_models(str(gpt2), str(adapters / "one"), least, tmp_path / "by name")
         assert found.to_dataframe().equals(by_name.to_dataframe())
         assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
-    def test_two_adapters_each_with_its_base(self, gpt2, adapters, config, apart, out, tmp_path):
-        found = compare_models(str(adapters / "one"), str(adapters / "two"), config, out)
+    def test_two_adapters_each_with_its_base(self, gpt2, adapters, plain, least, out, tmp_path):
+        found = compare_models(str(adapters / "one"), str(adapters / "two"), plain, out)
         merged = [str(adapters / f"{name} merged") for name in ("one", "two")]
-        expected = compare_models(*merged, apart, tmp_path / "merged").cka["debiased_cka"]
+        expected = compare_models(*merged, least, tmp_path / "merged").cka["debiased_cka"]
         torch.testing.assert_close(found.cka["debiased_cka"], expected, rtol=0, atol=1e-6, equal_nan=True)
 
-    def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, config, apart, out):
-        compare_models(str(gpt2), str(adapters / "one"), apart, out)
+    def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, config, least, out):
+        compare_models(str(gpt2), str(adapters / "one"), least, out)
         for tuned in (adapters / "two", gpt2):
             with pytest.raises(InputError, match=r"^tuned .*rows/tuned' holds rows of another model; give another f"):
                 compare_models(str(gpt2), str(tuned), config, out)
@@ -284,7 +284,7 @@ class TestTokenization:
             assert result.metadata["tokenization"]["adds"] == "none"
         assert any("; no special tokens are added." in note for note in measured.caveats)
 
-    def test_bos(self, gpt2, shaken, config, tmp_path, out):
+    def test_bos(self, gpt2, shaken, least, tmp_path, out):
         """Put before each prompt where it is asked for, in both models, and then said."""
         paths = []
         for name, path in (("base", gpt2), ("tuned", shaken)):
@@ -292,11 +292,11 @@ class TestTokenization:
             tokenizer = AutoTokenizer.from_pretrained(path)
             tokenizer.add_special_tokens({"bos_token": "w19"})
             tokenizer.save_pretrained(paths[-1])
-        as_it_is = read_inputs(*paths, config, tmp_path / "as it is")
-        begun = read_inputs(*paths, replace(config, bos="yes"), tmp_path / "begun")
+        as_it_is = read_inputs(*paths, least, tmp_path / "as it is")
+        begun = read_inputs(*paths, replace(least, bos="yes"), tmp_path / "begun")
         assert as_it_is.batches[0].tokens[0].tolist() == [2, 6, 12]
         assert begun.batches[0].tokens[0].tolist() == [21, 2, 6, 12]
-        found = compare_models(*paths, replace(config, bos="yes"), out)
+        found = compare_models(*paths, replace(least, bos="yes"), out)
         assert any("special tokens: w19 before" in note for note in found.caveats)
         with pytest.raises(InputError, match="holds hidden states of other prompts, tasks or tokens"):
-            compare_models(*paths, config, out)
+            compare_models(*paths, least, out)

@@ -24,7 +24,7 @@ def test_without_the_largest_component(gpt2, shaken, apart, out, together):
     assert any("without the largest principal component" in reading.verdict for reading in result.readings)
 
 
-def test_all_off(gpt2, shaken, config, out):
+def test_all_off(gpt2, shaken, config, out, undrawn):
     off = replace(config, blocks=False, n_patched=0, top_pc=False)
     result = compare_models(str(gpt2), str(shaken), off, out)
     assert result.without_top_pc is None

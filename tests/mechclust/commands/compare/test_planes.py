@@ -94,7 +94,7 @@ class TestPlanes:
 
 
 @pytest.mark.browser
-def test_in_the_report_base_and_tuned_stand_side_by_side(measured, tmp_path, open_page):
+def test_in_the_report_base_and_tuned_stand_side_by_side(measured, tmp_path, open_page, undrawn):
     page = open_page(measured.write(tmp_path))
     assert page.locator("h2", has_text="Base and tuned").count() == 1
     assert page.locator(".mechclust-map .model").all_inner_texts() == ["base", "tuned"]

@@ -59,7 +59,7 @@ class TestReport:
         for reading in result.readings:
             assert reading.value in page
 
-    def test_every_table_is_computed_once(self, measured, tmp_path, monkeypatch):
+    def test_every_table_is_computed_once(self, measured, tmp_path, monkeypatch, undrawn):
         computed = []
         for name in ("to_dataframe", "summary", "by_layer"):
             method = getattr(CompareResult, name)

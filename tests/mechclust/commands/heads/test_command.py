@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mechclust.cli import main
-from mechclust.commands.heads import measure_heads
+from mechclust.commands.heads import HeadsResult, measure_heads
 from tasks import InputError
 from tests.mechclust.commands.heads.planted import PLANTED_CONFIG, SMALL, planted
 from tests.mechclust.commands.hook_columns import faults, tables_of
@@ -70,7 +70,9 @@ def test_brief_prints_the_headline_and_one_table(
     assert not (tmp_path / "out" / "report.html").exists()
 
 
-def test_figures_for_print_come_on_request(gpt2: Path, tmp_path: Path) -> None:
+def test_figures_for_print_come_on_request(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which files there are: ``test_pictures`` looks into them."""
+    monkeypatch.setattr("mechclust.report.pictures._drawn", lambda figure, **options: b"drawn")
     command = ["heads", str(gpt2), *OPTIONS, "--out", str(tmp_path)]
     assert main([*command, "--print-figures"]) == 0
     names = {path.stem for path in (tmp_path / "figures").glob("*.pdf")}
@@ -79,10 +81,18 @@ def test_figures_for_print_come_on_request(gpt2: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{name}.png" for name in names}
 
 
-def test_the_page(tmp_path: Path) -> None:
-    result = measure_heads(planted(), PLANTED_CONFIG, tmp_path)
-    page = result.write(tmp_path)
-    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[HeadsResult, Path]:
+    """What was planted, measured and reported: result, page; read only."""
+    out = tmp_path_factory.mktemp("reported")
+    result = measure_heads(planted(), PLANTED_CONFIG, out)
+    return result, result.write(out)
+
+
+def test_the_page(reported: tuple[HeadsResult, Path]) -> None:
+    result, page = reported
+    out = page.parent
+    files = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     assert [file for file in files if not file.startswith(("roles/", "."))] == [
         "figures/roles_by_head.png",
         "figures/scores_by_role.png",
@@ -102,9 +112,9 @@ def test_the_page(tmp_path: Path) -> None:
         assert faults(columns, rows) == [], name
 
 
-def test_the_page_in_a_browser(tmp_path: Path, browser: Any) -> None:
+def test_the_page_in_a_browser(reported: tuple[HeadsResult, Path], browser: Any) -> None:
     """Headline, map and table end above the fold, and attention is drawn."""
-    page_path = measure_heads(planted(), PLANTED_CONFIG).write(tmp_path)
+    page_path = reported[1]
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     trouble: list[str] = []
     page.on("pageerror", lambda error: trouble.append(str(error)))

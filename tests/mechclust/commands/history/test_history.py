@@ -164,7 +164,7 @@ POINT_AFTER_PLAY = """() => {
 
 
 @pytest.mark.browser
-def test_the_slider(measured, spoilt_series, config, browser):
+def test_the_slider(measured, spoilt_series, config, browser, undrawn):
     result, out = measured
     path = result.write(out)
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 1000})
@@ -224,7 +224,7 @@ def test_the_slider(measured, spoilt_series, config, browser):
     assert trouble == []
 
 
-def test_the_command(trained_series, history_prompts, tmp_path, capsys):
+def test_the_command(trained_series, history_prompts, tmp_path, capsys, undrawn):
     folders = [str(trained_series / f"checkpoint-{step}") for step in (48, 8)]
     out = tmp_path / "out"
     given = ["--prompts", str(history_prompts), "--checkpoints", *folders, "--n-permutations", "19", "--n-init", "1"]

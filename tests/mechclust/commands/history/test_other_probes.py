@@ -39,7 +39,7 @@ def test_curves_are_those_of_the_probes_with_the_readout_of_the_run(measured):
     assert [name for name in result.curves if name.startswith("Linear")] == ["LinearDecodability_accuracy"]
 
 
-def test_they_are_in_tables_figures_and_results(measured):
+def test_they_are_in_tables_figures_and_results(measured, undrawn):
     result, out, _ = measured
     page = result.write(out).read_text()
     assert "LinearDecodability accuracy" in page

@@ -12,7 +12,7 @@ from mechclust.cli import main
 SETTINGS = [  # those of tiny.run
     *("--tuning.lr", "1e-2", "--tuning.batch-size", "4", "--tuning.accumulation", "1", "--tuning.save-every", "2"),
     *("--tuning.rank", "2", "--steps-per-task", "3", "--cutoff", "32", "--ceilings", "1", "--nulls", "1"),
-    *("--n-answers", "4", "--n-shown", "6", "--svcca", "--keep-rows"),
+    *("--n-answers", "4", "--n-shown", "6", "--n-resamples", "20", "--svcca", "--keep-rows"),
 ]
 
 
@@ -30,7 +30,7 @@ def helped(capsys, *argv):
     return " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
 
 
-def test_groups_sentences_findings_and_the_report(command, tmp_path, capsys):
+def test_groups_sentences_findings_and_the_report(command, tmp_path, capsys, undrawn):
     trained = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "adapters").rglob("*.safetensors")}
     assert main(command) == 0
     printed = capsys.readouterr().out

@@ -33,11 +33,12 @@ def line(axis, color, index=0):
 
 
 def test_every_figure_of_the_paper_and_what_it_lacks(result):
-    assert [panel.name for panel in result.panels()] == [
+    panels = result.panels()
+    assert [panel.name for panel in panels] == [
         "cka_by_layer", "layer_groups", "clusters", "held_out", "answers", "hidden_states", "neighbours", "dimensions",
         "correlations", "second_opinions",
     ]  # fmt: skip
-    captions = " ".join(panel.caption for panel in result.panels())
+    captions = " ".join(panel.caption for panel in panels)
     assert all(f"The paper's figure {number}:" in captions for number in range(2, 8))
 
 

@@ -35,15 +35,18 @@ def loads(monkeypatch):
     return counted
 
 
+LEAST = {"n_resamples": 0, "n_answers": 0, "nulls": 0, "rbf": False, "without_top": False}
+
+
 def adapters(out, names=tuple(tiny.TASKS), **changes):
-    """The adapters of a run as options."""
+    """The adapters of a run as options, and little to measure."""
     folder = out / "adapters"
     known = {
         "experimental": str(folder / "tuned"),
         "without_held_out": str(folder / "without-held-out"),
         "controls": tuple(f"{name}={folder / f'control-{name}'}" for name in names),
     }
-    return {**known, **changes}
+    return {**LEAST, **known, **changes}
 
 
 def test_models_that_were_trained_elsewhere(result, base, tasks, out, tmp_path):
@@ -188,6 +191,8 @@ def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_
     controls = adapters(out, ("count", "first"))["controls"]
     given = adapters(
         out,
+        nulls=1,
+        n_answers=4,
         experimental=str(tmp_path / "tuned"),
         without_held_out=None,
         controls=(f"copy={tmp_path / 'control-copy'}", *controls),
@@ -220,7 +225,7 @@ class TestUnits:
 
     def test_models_that_are_alike_have_the_same_cka(self, result, base, templated, out, tmp_path):
         """Whatever is compared is estimated alike: no role's similarity is that of other pairs of prompts."""
-        copies = {"experimental": str(base)}
+        copies = {"experimental": str(base), "without_top": True}
         run = tiny.run(base, templated, tmp_path / "run", **adapters(out, **copies), units="template")
         for measure in ("cka", "without-top"):
             before, after = (run.of_task["copy"][f"{role}.{measure}"]["debiased_cka"] for role in ("base", "tuned"))

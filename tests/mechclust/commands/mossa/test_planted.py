@@ -37,7 +37,7 @@ def planted(tasks, tmp_path_factory):
     for seed, task in enumerate(SEEN, 1):
         save_adapter(base, folder / task, seed, [4, 5])
     given = {"experimental": str(folder / "tuned"), "controls": tuple(str(folder / task) for task in SEEN)}
-    return tiny.run(base, tasks, folder / "run", n_answers=0, **given)
+    return tiny.run(base, tasks, folder / "run", n_answers=0, nulls=0, rbf=False, without_top=False, **given)
 
 
 def test_what_the_curves_are(planted):

@@ -98,7 +98,7 @@ def test_hostile_names(undrawn, tmp_path, trouble_of):
     assert trouble_of(path) == []
 
 
-def test_a_run_of_a_tiny_model_is_reported(result, tmp_path):
+def test_a_run_of_a_tiny_model_is_reported(result, tmp_path, undrawn):
     page = result.write(tmp_path)
     assert "Held out: last" in page.read_text()
     assert len(list((tmp_path / "figures").glob("*.png"))) == 10

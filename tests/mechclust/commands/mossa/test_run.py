@@ -24,6 +24,8 @@ from tasks import InputError
 from tests.faults.bits import bits, other
 from tests.mechclust.commands.mossa import tiny
 
+LEAST = {"n_resamples": 0, "n_answers": 0, "nulls": 0, "rbf": False, "without_top": False}
+
 
 def test_what_is_trained(result, out):
     """The multi-task model, the one without held-out tasks, a control per task, and controls again."""
@@ -153,7 +155,7 @@ def test_what_is_measured(result):
         assert of["control"].loss.value < of["base"].loss.value  # something was learnt
 
 
-def test_gains_have_intervals_over_prompts(result, tmp_path):
+def test_gains_have_intervals_over_prompts(result, tmp_path, undrawn):
     tasks = result.tables["tasks"]
     assert (tasks["gain_low"] < tasks["gain"]).all()
     assert (tasks["gain"] < tasks["gain_high"]).all()
@@ -225,7 +227,7 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
     """The others go on; what cannot be measured is left out, and said. The same call says so again, trains nothing and
     reads no text anew; another setting trains what was given up."""
     stepped = poison(monkeypatch, "control-swap", "without-held-out")
-    run = tiny.run(base, tasks, tmp_path / "run")
+    run = tiny.run(base, tasks, tmp_path / "run", **LEAST)
     assert run.tasks == ["count", "first", "copy"]
     assert run.unmeasured == ["last"]
     reasons = {
@@ -245,7 +247,7 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
     stepped.clear()
     with monkeypatch.context() as patch:
         patch.setattr("mechclust.commands.mossa.readability.readability", None)
-        again = tiny.run(base, tasks, tmp_path / "run")
+        again = tiny.run(base, tasks, tmp_path / "run", **LEAST)
     assert not stepped
     assert (again.tasks, again.failed, again.readability) == (run.tasks, run.failed, run.readability)
     assert again.notes == run.notes
@@ -296,7 +298,7 @@ class TestRefusals:
         for name in ("copy", "last"):
             path = folder / f"{name}_test.jsonl"
             path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-        run = tiny.run(base, folder, tmp_path / "run", ceilings=0)
+        run = tiny.run(base, folder, tmp_path / "run", ceilings=0, **LEAST)
         assert run.tasks == ["count", "first", "swap"]
         trained = {path.name for path in (tmp_path / "run" / "adapters").iterdir()}
         assert trained == {"tuned", "control-count", "control-first", "control-swap"}
@@ -312,7 +314,7 @@ class TestRefusals:
             tiny.run(other_base, tasks, out)
 
 
-def test_prompts_that_are_all_alike_are_reported(base, tmp_path):
+def test_prompts_that_are_all_alike_are_reported(base, tmp_path, undrawn):
     """No CKA is defined, so that no layer has a median."""
     tasks = tiny.write_tasks(tmp_path / "tasks")
     for path in tasks.glob("*.jsonl"):

@@ -64,7 +64,7 @@ def settings(tasks: Path, **fields: Any) -> MossaConfig:
     """Seconds."""
     tuning = TuneConfig(lr=1e-2, batch_size=4, accumulation=1, save_every=2, rank=2)
     known: dict[str, Any] = {"steps_per_task": 3, "cutoff": 32, "ceilings": 1, "nulls": 1, "n_answers": 4, "n_shown": 6}
-    return MossaConfig(tasks=tasks, **{**known, "tuning": tuning, **fields})
+    return MossaConfig(tasks=tasks, **{**known, "n_resamples": 20, "tuning": tuning, **fields})
 
 
 def run(base: Path, tasks: Path, out: Path, **fields: Any) -> MossaResult:

@@ -97,7 +97,7 @@ class TestRun:
         with pytest.raises(InputError, match=r"has no network of seed 7 \(it has 200, 201\)"):
             open_sandbox(out, 7)
 
-    def test_an_unfinished_run_says_what_is_missing(self, smoke, tmp_path):
+    def test_an_unfinished_run_says_what_is_missing(self, smoke, undrawn, tmp_path):
         analysis, out = smoke
         part = tmp_path / "part"
         shutil.copytree(out, part)
@@ -114,7 +114,7 @@ class TestRun:
             load_results(SMOKE, part)
         assert not any("not finished" in note for note in analysis.notes)
 
-    def test_too_many_sequences_are_sampled_and_that_is_said(self, tmp_path):
+    def test_too_many_sequences_are_sampled_and_that_is_said(self, undrawn, tmp_path):
         config = ClusteringHeadsConfig(
             seeds=(200,), mitigations=0, transfer=False, epochs=2, sandbox=0, test_findings=False,
             full_batch=FullBatch((), ()), starts=Starts(()),

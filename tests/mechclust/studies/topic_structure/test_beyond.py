@@ -197,6 +197,7 @@ class TestRun:
     def test_can_be_judged_again_from_its_record(self, smoke, tmp_path):
         check_judged_again(smoke[1], tmp_path)
 
+    @pytest.mark.slow
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
 

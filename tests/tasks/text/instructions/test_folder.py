@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,14 +112,6 @@ def test_without_pyarrow_its_installation_is_named(put: Put, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     folder = put("copa.parquet", [])
     refused(folder, "reading 'tasks/copa.parquet' needs pyarrow; install it with: pip install 'mechclust[llm]'")
-
-
-def test_importing_it_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, tasks.text.instructions; "
-        "print(sorted({'pyarrow', 'pandas', 'datasets', 'transformers'} & set(sys.modules)))"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
 def test_the_order_is_that_of_names_whatever_the_file_system_says(
