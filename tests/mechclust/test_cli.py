@@ -124,7 +124,7 @@ class TestPlain:
         [
             ("check", "MODEL"),
             ("clusters", "MODEL"),
-            ("topics", "MODEL"),
+            ("topics", "[MODEL]"),
             ("heads", "MODEL"),
             ("compare", "BASE TUNED"),
             ("mossa", "BASE"),
