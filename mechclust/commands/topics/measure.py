@@ -15,7 +15,7 @@ from mechclust.commands.settings import stamps_of
 from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.job import Measured, ModelJob, measure_model
 from mechclust.commands.topics.models import TopicsModel, topics_models
-from mechclust.commands.topics.readers import check_words, forward_cost, none_measured, read_tokenizers
+from mechclust.commands.topics.readers import check_models, forward_cost, none_measured, read_tokenizers
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.texts import TOPIC_SEEDS, Texts, read_texts
 from mechclust.commands.topics.variants import chosen_words, kept_words, keys_of, variants_of
@@ -83,7 +83,7 @@ def measure_topics(
     readers = read_tokenizers(resolved, config, tokenizer)
     with folder_or_temporary(out) as folder, own_folder(out, "topics"):
         _check_models_kept(folder, given)
-        texts = read_texts(config, folder, partial(check_words, readers, config), progress=progress)
+        texts = read_texts(config, folder, partial(check_models, readers, config), progress=progress)
         texts = replace(texts, notes=[*texts.notes, *adapter_fit_notes(resolved.values())])
         if progress:
             n_twins = {model.name: model.twins or 0 for model in given}

@@ -21,8 +21,9 @@ _TOKENS_PER_WORD = 1.5
 
 @dataclass(frozen=True)
 class Reader:
-    """Tokenizer and sizes of a model."""
+    """A model, and what is known of it without its weights."""
 
+    model: ResolvedModel
     tokenizer: Any
     sizes: Sizes
 
@@ -45,7 +46,7 @@ def read_tokenizers(
     for name, model in models.items():
         try:
             own, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
-            reader = Reader(own if tokenizer is None else tokenizer, sizes)
+            reader = Reader(model, own if tokenizer is None else tokenizer, sizes)
             check_has_tokenizer(repr(model.name), reader.tokenizer, "text")
             check_corpus_tokenizer(reader.tokenizer)
             readers[name] = reader
@@ -64,10 +65,12 @@ def none_measured(failed: Mapping[str, str]) -> str:
     return f"no model can be measured: {name}: {why}; nor can the {f'{len(others)} others' if others[1:] else 'other'}"
 
 
-def check_words(
+def check_models(
     readers: Mapping[str, Reader], config: TopicsConfig, words: Sequence[str], documents: Sequence[str]
 ) -> None:
-    """Refuse tokenizers that leave no word whole, before topics are fitted.
+    """Refuse models of which none can be loaded and knows a word, before topics are fitted.
+
+    Models are loaded until one can be, and only if they are measured in this process.
 
     Args:
         readers: by model.
@@ -76,16 +79,21 @@ def check_words(
         documents: the documents to measure.
 
     Raises:
-        InputError: if no model reads a word as one token.
+        InputError: if no model reads a word as one token, or none can be loaded.
     """
     failed = {}
     for name, reader in readers.items():
         try:
             _check_words(reader, config, words, documents)
+            if config.here:
+                with config.loaded(reader.model, "text", tokenizer=reader.tokenizer, measures_attention=True):
+                    pass
+            return
         except InputError as error:
             failed[name] = str(error)
-    if len(failed) == len(readers):
-        raise InputError(none_measured(failed))
+        except (RuntimeError, MemoryError):  # may be too large for now; measuring it tells
+            return
+    raise InputError(none_measured(failed))
 
 
 def _check_words(reader: Reader, config: TopicsConfig, words: Sequence[str], documents: Sequence[str]) -> None:

@@ -60,7 +60,7 @@ class Texts:
 def read_texts(
     config: TopicsConfig,
     out: Path,
-    check_words: Callable[[Sequence[str], Sequence[str]], None],
+    check_models: Callable[[Sequence[str], Sequence[str]], None],
     *,
     progress: bool = False,
 ) -> Texts:
@@ -69,7 +69,7 @@ def read_texts(
     Args:
         config: the settings.
         out: folder of the run.
-        check_words: called with words and documents before topics are fitted; refuses models that know no word.
+        check_models: called with words and documents before topics are fitted and anything is written.
         progress: show progress bars.
 
     Raises:
@@ -83,12 +83,20 @@ def read_texts(
     check_folder_subject(out, {"corpus": corpus})
     if given is not None:
         check_pairs(len(given.words), config.thresholds)
-    documents, n_documents, notes = _sample(stream, corpus, config, out)
+    key = digest_of([corpus, repr((config.max_documents, config.seed))])
+    documents, n_documents, notes = _sample(stream, key, config, out)
+    sample = {"key": key, "documents": documents, "n_documents": n_documents, "notes": notes}
+
+    def check(words: Sequence[str]) -> None:
+        check_models(words, documents)
+        write_json(out / _DOCUMENTS, sample)
+
     fitted = given
     if fitted is None:
-        fitted = _fitted(stream, corpus, config, out, lambda words: check_words(words, documents), progress)
+        fitted = _fitted(stream, corpus, config, out, check, progress)
     check_pairs(len(fitted.words), config.thresholds)
     _check_known(fitted, documents, config)
+    write_json(out / _DOCUMENTS, sample)
     if given is not None and given.corpus != corpus:
         notes = [*notes, f"The topics of {str(config.topic_model)!r} were fitted on another corpus than this one."]
     return Texts(fitted, corpus, documents, n_documents, notes)
@@ -190,9 +198,8 @@ def _bags(stream: CorpusStream, config: TopicsConfig, folder: str, progress: boo
 # ---- documents ----
 
 
-def _sample(stream: CorpusStream, corpus: str, config: TopicsConfig, out: Path) -> tuple[list[str], int, list[str]]:
+def _sample(stream: CorpusStream, key: str, config: TopicsConfig, out: Path) -> tuple[list[str], int, list[str]]:
     """Return documents to measure on, the number of documents in all, and the omitted parts of the corpus."""
-    key = digest_of([corpus, repr((config.max_documents, config.seed))])
     path = out / _DOCUMENTS
     if path.exists():
         with suppress(InputError, KeyError, TypeError):  # a damaged one is drawn again
@@ -206,7 +213,6 @@ def _sample(stream: CorpusStream, corpus: str, config: TopicsConfig, out: Path) 
     if empty:
         files = "1 file holds no word and was" if len(empty) == 1 else f"{len(empty)} files hold no word and were"
         notes.append(f"{files} left out: {empty[0]!r}{' and others' if empty[1:] else ''}.")
-    write_json(path, {"key": key, "documents": documents, "n_documents": n_documents, "notes": notes})
     return documents, n_documents, notes
 
 

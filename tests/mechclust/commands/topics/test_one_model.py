@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -214,7 +215,6 @@ class TestBeforeTopicsAreFitted:
     @pytest.fixture(autouse=True)
     def no_fit(self, monkeypatch):
         monkeypatch.setattr(topic_texts, "fit_topics_to_counts", None)
-        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
 
     def refused(self, model, config) -> str:
         with pytest.raises(InputError) as error:
@@ -233,6 +233,13 @@ class TestBeforeTopicsAreFitted:
         save_model(model, tmp_path / "ours.safetensors")
         said = self.refused(str(tmp_path / "ours.safetensors"), config)
         assert "has no tokenizer to read prompts; give a Hugging Face checkpoint" in said
+
+    def test_damaged_weights(self, bert, config, tmp_path):
+        path = shutil.copytree(bert, tmp_path / "m")
+        os.truncate(path / "model.safetensors", 50)
+        with pytest.raises(InputError, match=r"/m cannot be measured: .* weights are damaged or cut off"):
+            measure_topics(str(path), config, tmp_path / "out")
+        assert [file.name for file in (tmp_path / "out").iterdir() if file.name[0] != "."] == ["mechclust.json"]
 
     def test_one_whole_word_that_a_look_may_miss_is_enough(self, bert, config, tmp_path, monkeypatch):
         """Only the last document has a word that is one token."""
