@@ -135,11 +135,9 @@ def _so_far(out: Path) -> str:
     if (out / "rows").exists():
         return f"; hidden states so far are in {out / 'rows'}; {_RESUME}"
     if (out / "measured").exists():
-        return f"; topics and encoders measured so far are in {out}; {_RESUME}"
+        return f"; topics and models measured so far are in {out}; {_RESUME}"
     if (out / "roles").exists():
         return f"; what was measured so far is in {out / 'roles'}; {_RESUME}"
-    if (out / "shards").exists():
-        return f"; what workers measured so far is in {out / 'shards'}; {_RESUME}"
     if (out / "results").exists():
         return f"; what was measured is in {out / 'results'}"
     return "; nothing was saved yet; the same command starts again from the beginning"
