@@ -70,13 +70,11 @@ def _parser(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
     for name in argv[:1] if argv and argv[0] in COMMANDS else COMMANDS:
         module = import_module(f"mechclust.cli_commands.{name}")
         parser.command(name=name, help=COMMANDS[name])(module.command)
-    if _is_suite(argv):
-        import mechclust.cli_commands.topics_suite  # noqa: F401
     return parser
 
 
 def _run(parser: tyro.extras.SubcommandApp, argv: list[str]) -> int:
-    """Run a command and return its exit code. Three commands parse their arguments themselves."""
+    """Run a command and return its exit code. Two commands parse their arguments themselves."""
     if argv[:1] == ["run"] and len(argv) > 1 and not argv[1].startswith("-"):
         from mechclust.cli_commands.run import run_study_command
 
@@ -85,18 +83,9 @@ def _run(parser: tyro.extras.SubcommandApp, argv: list[str]) -> int:
         from mechclust.cli_commands.mossa import mossa_command
 
         mossa_command(argv[1:])
-    elif _is_suite(argv):
-        from mechclust.cli_commands.topics_suite import suite_command
-
-        suite_command(argv[1:])
     else:
         return int(parser.cli(prog="mechclust", args=argv or ["--help"], description=ABOUT, **_HELP) or 0)
     return 0
-
-
-def _is_suite(argv: Sequence[str]) -> bool:
-    """Return whether a command line is ``mechclust topics --suite``."""
-    return argv[:1] == ["topics"] and any(word.partition("=")[0] == "--suite" for word in argv)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ COMMANDS = {
         "If interrupted, run the same command again to resume."
     ),
     "topics": (
-        "How far a model's attention and embeddings keep words of the same topic of your corpus together.\n\n"
-        "Many encoders with one topic model, beside the published tables: `mechclust topics --suite --help`."
+        "How far models' attention and embeddings keep words of the same topic of your corpus together.\n\n"
+        "Topics are fitted once, and each model is measured beside copies with random weights. If interrupted, run the "
+        "same command again to resume."
     ),
     "heads": (
         "Which role each attention head plays: previous token, first token, duplicate token, induction and others.\n\n"

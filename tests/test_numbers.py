@@ -249,11 +249,6 @@ RUNS: dict[str, Callable[[Path], None]] = {
         *("compare", "{}/gpt2", "{}/tuned", *PROMPTS, "--min-per-task", "8", "--n-resamples", "20"),
         inputs=write_prompts,
     ),
-    "topics": command(
-        *("topics", "{}/bert", "--corpus", "{}/corpus", "--n-topics", "3", "--thresholds", ".2", ".3"),
-        *("--split", "file", "--n-permutations", "19", "--max-length", "16"),
-        inputs=write_corpus,
-    ),
     "heads": command(
         *("heads", "{}/bert", "--corpus", "{}/corpus", "--split", "file", "--max-length", "16", "--length", "16"),
         *("--periods", "4", "6", "--max-offset", "2", "--n-sequences", "6", "--n-permutations", "19"),
@@ -271,7 +266,7 @@ RUNS: dict[str, Callable[[Path], None]] = {
         *("--tuning.batch-size", "4", "--tuning.accumulation", "1", "--svcca"),
         inputs=write_answers,
     ),
-    "topics-suite": command(
+    "topics": command(
         *("topics", "--suite", "{}/suite.toml", "--corpus", "{}/corpus", "--split", "file", "--topic-seeds", "0", "1"),
         *("--n-topics", "3", "--passes", "3", "--no-below", "1", "--no-above", "1", "--weights", "counts"),
         *("--thresholds", ".1", ".2", "--max-length", "16", "--resamples", "20"),

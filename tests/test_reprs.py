@@ -13,7 +13,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsResult
+from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsConfig, TopicsResult
 from mechclust.commands.clusters.measurements import ModelCurves
 from mechclust.evidence import Bound, Finding, Findings, mean_part
 from mechclust.mossa import TaskCurves
@@ -93,8 +93,8 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "MossaResult(tiny, 12 layers, 2000 tasks)": lambda: MossaResult(
         "tiny", None, NAMES, NAMES, [], [], {}, {}, {}, {}, {}, 12, 64, []
     ),
-    "TopicsResult(tiny, 9 topics of 2000 documents, 0 variants)": lambda: TopicsResult(
-        "tiny", None, TOPICS, LONG, 1, ENCODED, [], None, []
+    "TopicsResult(2000 models, 3 thresholds)": lambda: TopicsResult(
+        TopicsConfig((Path("corpus"),)), [], None, dict.fromkeys(NAMES), {}, {}
     ),
     "Analysis(1 findings, 1 panels, 1 notes)": lambda: Analysis([judged()], [Panel("map", Figure(), TEXT)], {}, [TEXT]),
     "Findings(2 findings: 2 'holds'; print() shows them)": lambda: Findings([judged()] * 2),

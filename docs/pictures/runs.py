@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from docs.pictures.models import STEPS, folder, gpt2, tuned
+from docs.pictures.models import STEPS, bert, folder, gpt2, tuned
 from mechclust.cli import main
 
 _ANSWERS = ("--task-field", "answer", "--label-fields", "answer", "--attention-prompts", 2)
@@ -42,6 +42,29 @@ def history() -> Path:
     out = folder() / "history"
     folders = [place / f"checkpoint-{step}" for step in STEPS]
     _made("history", place, "--checkpoints", *folders, "--prompts", prompts, *_ANSWERS, "--out", out)
+    return out
+
+
+@cache
+def topics() -> Path:
+    """``mechclust topics`` of the trained BERT."""
+    model, corpus = bert()
+    out = folder() / "topics"
+    topic_models = ("--n-topics", 5, "--no-above", 1, "--weights", "counts")
+    measures = ("--thresholds", 0.04, 0.1, 0.18, "--max-documents", 200, "--seed", 1, "--untrained", 3)
+    _made(
+        "topics",
+        model,
+        "--corpus",
+        corpus,
+        "--split",
+        "line",
+        *topic_models,
+        *measures,
+        "--print-figures",
+        "--out",
+        out,
+    )
     return out
 
 

@@ -39,7 +39,7 @@ class Cost:
     seconds: float
     memory: float
 
-    def check(self, settings: EngineSettings, fewer: str) -> None:
+    def check(self, settings: EngineSettings, fewer: str, of: str = "") -> None:
         """Print the cost, and refuse more than a day, or more memory than is free, unless that was agreed to.
 
         Processes share the work if their number is known. That of a Ray cluster is not without ``workers``: its time is
@@ -48,6 +48,7 @@ class Cost:
         Args:
             settings: processes that share the work, and whether it was agreed to.
             fewer: what to give for less work, in words.
+            of: what takes the time, if not all of it, such as ``" of forward passes"``.
 
         Raises:
             InputError: with the estimate.
@@ -57,7 +58,7 @@ class Cost:
         parts = []
         if self.seconds:
             where = "one process" if n_processes == 1 else f"{n_processes} processes"
-            parts.append(f"time: about {duration_text(seconds)} in {where}")
+            parts.append(f"time{of}: about {duration_text(seconds)} in {where}")
         if self.memory:
             parts.append(f"memory for permutations and half-samples: {size_text(self.memory)} in each process")
         if parts:

@@ -20,7 +20,7 @@ from probes.store.temporary_files import remove_leftovers
 from tasks import InputError
 
 _MAX_PART_LENGTH = 40  # characters of a part of a folder's name
-_MEASURED_FOLDERS = ("adapters", "checkpoints", "rows", "measured", "roles", "shards", "results")  # of any command
+_MEASURED_FOLDERS = ("adapters", "checkpoints", "rows", "measured", "roles", "results")  # of any command
 
 
 def default_folder(command: str, *parts: Any) -> Path:

@@ -312,15 +312,6 @@ class CorpusSettings:
     min_words: Count = 100
     text_field: str = "text"
 
-    @property
-    def documents(self) -> str:
-        """Description of a text file's documents."""
-        return {
-            "paragraph": f"paragraphs, joined up to {self.min_words} words",
-            "file": "whole files",
-            "line": "lines",
-        }[self.split]
-
 
 def check_resamples(n_resamples: int) -> None:
     """Refuse too few random halves for an interval."""

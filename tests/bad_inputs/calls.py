@@ -142,7 +142,7 @@ def warm_up() -> None:
     from probes import list_probes
 
     torch.set_num_threads(1)
-    for name in (*COMMANDS, "topics_suite"):
+    for name in COMMANDS:
         import_module(f"mechclust.cli_commands.{name}")
     for name in ("peft", "sklearn.cluster", "sklearn.manifold", "matplotlib.pyplot", "pandas"):
         import_module(name)

@@ -21,7 +21,6 @@ from mechclust.commands.history import HistoryConfig
 from mechclust.commands.mossa import MossaConfig
 from mechclust.commands.sandbox import View
 from mechclust.commands.topics import TopicsConfig
-from mechclust.commands.topics.suite import SuiteConfig
 from mechclust.studies import list_studies
 from probes import list_probes
 from tests.bad_inputs.calls import Call, copied, result_of, warm_up
@@ -37,15 +36,15 @@ COMPARE = (
     "--map-prompts 6"
 )
 HISTORY = f"history @in/series {PROMPTS} --out out --n-init 1 --n-permutations 19 --cka-permutations 5 --map-prompts 6"
+_FEW_TOPICS = "--corpus @in/corpus --out out --n-topics 3 --passes 2"
 TOPICS = (
-    "topics @in/bert --corpus @in/corpus --out out --n-topics 3 --passes 2 --min-documents 1 --max-share 1.0 "
-    "--thresholds 0.1 0.2 --n-permutations 9"
+    f"topics @in/bert {_FEW_TOPICS} --no-below 1 --no-above 1.0 --thresholds 0.1 0.2 --resamples 20 --topic-seeds 0 1"
 )
 HEADS = (
     "heads @in/gpt2 --corpus @in/corpus --split file --out out --length 24 --periods 5 9 --max-offset 3 "
     "--n-sequences 4 --max-length 16 --n-permutations 9"
 )
-SUITE = "topics --suite @in/suite.toml --corpus @in/corpus --out out --n-topics 3 --passes 2 --vocabulary 100"
+SUITE = f"topics --suite @in/suite.toml {_FEW_TOPICS} --vocabulary 100"
 MOSSA = (
     "mossa @in/mossa-base --tasks @in/tasks --prompt-field ask --answer-field reply --out out --tuning.lr 1e-2 "
     "--only copy swap first --ceilings 0 --nulls 0 --n-answers 0 --n-prompts 8 --cutoff 64"
@@ -59,7 +58,7 @@ MEASURING = {
 WRITING = {**MEASURING, "run": RUN}
 CONFIGURATIONS = {
     "clusters": ClustersConfig, "compare": CompareConfig, "history": HistoryConfig, "topics": TopicsConfig,
-    "heads": HeadsConfig, "suite": SuiteConfig, "mossa": MossaConfig, "sandbox": View,
+    "heads": HeadsConfig, "mossa": MossaConfig, "sandbox": View,
 }  # fmt: skip
 NAN = float("nan")
 
@@ -148,7 +147,7 @@ def cost_calls() -> Calls:
         ("compare", "--n-resamples 10000000"),
         ("history", "--n-resamples 10000000"),
         ("history", "--cka-permutations 10000000"),
-        ("topics", "--n-permutations 10000000 --thresholds 0.1 0.2 0.3 0.4 0.5 0.6 0.7"),
+        ("topics", "--resamples 10000000 --max-documents 1000000"),
         ("heads", "--n-permutations 10000000 --n-sequences 60000"),
         ("mossa", "--n-resamples 10000000"),
         ("mossa", "--steps-per-task 100000000"),

@@ -124,7 +124,7 @@ def options() -> list[tuple[str, str]]:
     for text in PAGES.values():
         for language, _, code in blocks(text):
             for line in code.replace("\\\n", " ").splitlines() if language == "sh" else ():
-                if match := re.match(r"(?:\w+=\S+ +)*mechclust ((?:run )?[a-z][\w-]*(?: --suite)?)", line):
+                if match := re.match(r"(?:\w+=\S+ +)*mechclust ((?:run )?[a-z][\w-]*)", line):
                     found |= {(match[1], option) for option in re.findall(r" (--[\w.-]+)", line)}
     return sorted(found)
 

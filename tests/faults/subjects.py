@@ -75,8 +75,8 @@ def write_corpus(path: Path, documents: Iterable[str]) -> None:
 COMPARE = ("--n-resamples", "20", "--n-permutations", "2", "--map-prompts", "20")
 CLUSTERS = ("--n-permutations", "5", "--n-shuffles", "3", "--n-init", "2", "--map-prompts", "20")
 TOPICS = (
-    *("--n-topics", "2", "--passes", "2", "--thresholds", "0.2", "--min-documents", "2", "--max-share", "1"),
-    *("--min-words", "10", "--n-permutations", "3", "--max-length", "16"),
+    *("--n-topics", "2", "--passes", "2", "--thresholds", "0.2", "--no-below", "2", "--no-above", "1"),
+    *("--min-words", "10", "--resamples", "20", "--topic-seeds", "0", "1", "--max-length", "16"),
 )
 
 

@@ -125,7 +125,7 @@ class TestPlain:
         [
             ("check", "MODEL"),
             ("clusters", "MODEL"),
-            ("topics", "MODEL"),
+            ("topics", "[MODEL]"),
             ("heads", "MODEL"),
             ("compare", "BASE TUNED"),
             ("mossa", "BASE"),

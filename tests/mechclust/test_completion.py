@@ -35,4 +35,4 @@ def test_every_command(completions):
 def test_options(completions):
     assert "--n-permutations" in completions("clusters", "my-model", "--n")
     assert completions("run", "task-clusters", "--pre") == ["--preset"]
-    assert completions("topics", "my-model", "--max-s") == ["--max-share"]
+    assert completions("topics", "my-model", "--no-a") == ["--no-above"]

@@ -41,7 +41,6 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "compare": ["compare", "no-model", "no-other", "--prompts", str(prompts), *own],
         "history": ["history", "no-model", "--revisions", "step0", "step1", "--prompts", str(prompts), *own],
         "topics": ["topics", "no-model", "--corpus", str(folder / "texts.txt"), *own],
-        "topics --suite": ["topics", "--suite", "no-model", "--corpus", str(folder / "texts.txt"), *own],
         "heads": ["heads", "no-model", *own],
         "mossa": ["mossa", "no-model", "--tasks", str(folder), *own],
         "run": ["run", "task-clusters", "--preset", "smoke", *own],
@@ -50,7 +49,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
     }
 
 
-NAMES = ("clusters", "compare", "history", "topics", "topics --suite", "heads", "mossa", "run", "sandbox", "report")
+NAMES = ("clusters", "compare", "history", "topics", "heads", "mossa", "run", "sandbox", "report")
 
 
 def test_these_are_all_commands_that_write(tmp_path: Path) -> None:

@@ -13,10 +13,23 @@ import torch
 
 from mechclust import load_pretrained
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
+from mechclust.commands.topics.variants import chosen_words, kept_words, variants_of
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.pretrained import AnyModel
-from probes import CKA, Readout, RowStore, TaskClusterARI, first_token, residual, run_stores, save_rows
-from tasks import LabelledPrompts
+from probes import (
+    CKA,
+    Readout,
+    RowStore,
+    TaskClusterARI,
+    TopicAttention,
+    attention,
+    first_token,
+    residual,
+    run,
+    run_stores,
+    save_rows,
+)
+from tasks import CorpusStream, LabelledPrompts, fit_topics
 
 CLS = first_token()
 UNTRAINED = 3  # models with random weights
@@ -74,6 +87,38 @@ def cka(first: RowStore, second: RowStore, readout: Readout, parts: int = 1) -> 
     order = first.index[torch.randperm(len(first), generator=torch.Generator().manual_seed(0))]
     pairs = [{"tuned": second.select(i), "base": first.select(i)} for i in order.chunk(parts)]
     return np.array([run_stores(p, CKA(residual(), readout))["debiased_cka"][:, 0].numpy() for p in pairs])
+
+
+def topic_attention(folder: Path, texts: Path, seed: int, n_documents: int, length: int = 256) -> dict[str, float]:
+    """Return attention within topics over attention between topics, over all heads, for words of one topic.
+
+    Args:
+        folder: a checkpoint.
+        texts: of which ten topics are made; each keeps the hundredth of the words that is likeliest.
+        seed: of the topic model, the documents that are read and the random topics.
+        n_documents: documents that the model reads.
+        length: tokens of a window, at most the model's context.
+
+    Returns:
+        ``attention``, ``chance`` (97.5% of random topics) and ``untrained`` (the mean over random weights).
+    """
+    corpus = CorpusStream(texts).read()
+    topics = fit_topics(corpus, n_topics=10, seed=seed)
+    kept = kept_words([topics], [0.02])
+    words, (variant, _) = chosen_words(topics.words, kept), variants_of(topics, [0.01], kept)
+    ratios, chance = [], float("nan")
+    for copy in (None, *range(2)):
+        options: dict[str, Any] = {} if copy is None else {"untrained": True, "seed": copy}
+        model = load_pretrained(folder, attention="sdpa", **options)
+        n_ctx = length if model.cfg.n_ctx is None else min(length, model.cfg.n_ctx)
+        encoded = corpus.sample(n_documents, seed).encode(model.tokenizer, words, n_ctx)
+        n_permutations = 99 if copy is None else 0
+        probe = TopicAttention(variant.topics, attention(), "word", n_permutations=n_permutations, seed=seed)
+        (found,) = run(model, encoded.batches(2048), [probe])
+        ratios.append(float(found["overall_ratio"]))
+        if copy is None:
+            chance = float(found["overall_ratio_null_high"])
+    return {"attention": ratios[0], "chance": chance, "untrained": float(np.mean(ratios[1:]))}
 
 
 @torch.inference_mode()

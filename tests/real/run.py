@@ -235,7 +235,7 @@ def _minilm(out: Path) -> Found:
     return {
         "checks": {SENTENCES.name: _check(out, SENTENCES)},
         "paraphrases": [float(x) for x in measure.nearest_is_paraphrase(SENTENCES.folder(), data.PARAPHRASES)],
-        "topics": {"MiniLM": _topics(out, SENTENCES, "--max-documents", "40")},
+        "topics": {"MiniLM": _topics(SENTENCES, n_documents=40)},
     }
 
 
@@ -288,7 +288,7 @@ def _gemma3(out: Path) -> Found:
         "checks": {BASE_LM.name: _check(out, BASE_LM)},
         "nats": measure.nats(BASE_LM.folder(), list(data.own_pages().values())),
         "nats_uniform": float(np.log(262144)),
-        "topics": {"Gemma 3": _topics(out, BASE_LM, "--max-documents", "12", "--max-length", "128")},
+        "topics": {"Gemma 3": _topics(BASE_LM, n_documents=12, length=128)},
     }
 
 
@@ -358,21 +358,11 @@ def _seeds(model: RealModel, path: Path, readout: Readout, untrained: int | None
     return measure.ari(store, readout, 1 if untrained is not None else 5)
 
 
-def _topics(out: Path, model: RealModel, *arguments: str) -> Found:
-    """The ratio of attention at the middle threshold, for several topic models."""
+def _topics(model: RealModel, **reading: int) -> Found:
+    """The ratio of attention, for several topic models."""
     folder, source = data.python_reference()
-    rows = []
-    for seed in _TOPIC_SEEDS:
-        options = ("--n-topics", "10", "--thresholds", ".005", ".01", ".02", "--seed", str(seed), *_UNTRAINED)
-        report = _cli(out, model, "topics", "--corpus", str(folder), *options, *arguments, name=f"topics-{seed}")
-        found = pd.read_csv(report / "summary.csv")
-        rows.append(found[(found["threshold"] == 0.01) & ~found["overlap"]].iloc[0])
-    return {
-        "attention": [float(row["attention"]) for row in rows],
-        "untrained": [float(row["attention_untrained"]) for row in rows],
-        "chance": [float(row["attention_null_high"]) for row in rows],
-        "source": source,
-    }
+    rows = [measure.topic_attention(model.folder(), folder, seed, **reading) for seed in _TOPIC_SEEDS]
+    return {name: [row[name] for row in rows] for name in rows[0]} | {"source": source}
 
 
 if __name__ == "__main__":

@@ -2,126 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
-from typing import Any
+from collections.abc import Iterator
+
+import numpy as np
 
 from mechclust.commands.topics.measurements import Measurements
+from mechclust.commands.topics.vectors import PARTS
 from mechclust.models.tokenizers import tokenization_in_words
+from mechclust.report.text import list_text
 from tasks.text.topic_model import least_topic_model_threshold
 
 
 def caveats(result: Measurements) -> list[str]:
-    """Return the scope of the measurements, their omissions, and how to read the numbers."""
+    """Return how the models were measured, and the omissions."""
+    weights = result.texts.fitted.settings.get("weights")
+    source = "" if result.config.topic_model is None else ", as the file says"
     return [
         _measured(result),
-        "Chance: central 95% of the value when topics are reassigned to words at random; p: the share of such "
-        "relabellings that are at least as high. Above chance: p of at most 0.05, corrected for the number of "
-        "comparisons (Benjamini-Hochberg: on average, at most 5% of those named are there by chance).",
-        *_on_intervals(result),
-        *_left_out(result),
-        *result.corpus_notes,
+        "Intervals (95%) cover the documents measured and the topic models, and those of random weights the weights "
+        "too. For attention, documents are resampled whole; for cosine and dot product, each of "
+        f"{PARTS} parts of them is left out (a jackknife), and so is each copy with random weights.",
+        *_unknown(result),
+        *(f"{name} could not be measured: {why}" for name, why in result.failed.items()),
         *_tokenization(result),
-        *_empty_variants(result),
-        "Case is ignored: several token ids can be the same word; its row of the embedding matrix is its most "
-        "frequent token's.",
-        "Cosine and dot product: rows of the token embedding matrix, over all pairs of different words. A ratio "
-        "divides by the mean of different-topic pairs; where that is near 0, as with untrained embeddings, the "
-        "ratio says little and the difference counts.",
+        *_few_words(result),
+        *_undefined(result),
+        *result.texts.notes,
+        "Rows: rows of the token embedding matrix, over all pairs of different words. Self-pairs in: a word paired "
+        "with itself counts as the same topic, as in the published code. hook_embed: what the first block reads, a "
+        "mean over occurrences (in BERT-like encoders, rows plus position and type, normalised). Contextual: the same "
+        "for the last block's output.",
+        "A ratio divides by the mean of different-topic pairs. If that is near 0, as with rows of a random matrix, the "
+        "ratio says little.",
+        "At equal distance: pairs that are equally many tokens apart are compared.",
+        *([f"Topics were fitted on {weights}{source}."] if weights else []),
     ]
 
 
 def _measured(result: Measurements) -> str:
-    topics = result.topics
-    files = "1 file" if result.n_files == 1 else f"{result.n_files} files"
+    texts = result.texts
+    fitted = texts.fitted
+    times = "once" if len(fitted.seeds) == 1 else f"{len(fitted.seeds)} times"
     return (
-        f"{result.n_documents} documents (of text files: {result.config.documents}) of {files}; {topics.n_topics} "
-        f"topics over {len(topics.words)} words; the model was measured on {result.encoded.n_documents} documents."
+        f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {times} (seed "
+        f"{list_text(map(str, fitted.seeds))}) on {texts.n_documents} documents; the models were measured on "
+        f"{len(texts.documents)} of them."
     )
 
 
-def _on_intervals(result: Measurements) -> Iterator[str]:
-    n = result.config.n_resamples
-    if n:
+def _unknown(result: Measurements) -> Iterator[str]:
+    """Yield which variation the intervals do not cover."""
+    fitted = result.texts.fitted
+    if len(fitted.seeds) == 1:
+        yield "With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2."
+    single = [name for name, twins in result.twins.items() if len(twins) == 1]
+    if single:
         yield (
-            f"In brackets after a ratio of attention: its 95% interval over documents, from {n} random halves of them. "
-            "Of several thresholds, the outermost ends; of the highest head, ends wide enough for the best of "
-            "all. It covers the choice of documents, not of words, so it does not replace p."
+            f"With one set of random weights ({list_text(single)}) nothing is known of what its seed adds; give "
+            "--untrained 3 (or twins = 3 in the suite file)."
+        )
+    if fitted.undercount:
+        yield (
+            "The corpus has more different words than were kept in memory, so the number of documents of a word may be "
+            f"too low by up to {fitted.undercount}: in the weights, and where rare words are left out."
         )
 
 
-def _left_out(result: Measurements) -> Iterator[str]:
-    encoded = result.encoded
-    n_words = len(encoded.words)
-    n_never = int((encoded.token_of_word < 0).sum())
-    yield (
-        f"{lost_words(encoded.lost, encoded.occurrences)} do not count: the tokenizer splits or does not know "
-        f"them; {n_never} of {n_words} topic words are never one token."
-    )
-    n_empty = len(result.empty_files)
-    if n_empty == 1:
-        yield f"1 file holds no word and was left out: {result.empty_files[0]!r}."
-    elif n_empty:
-        yield f"{n_empty} files hold no word and were left out: {result.empty_files[0]!r} and others."
-    if encoded.n_cut:
+def _tokenization(result: Measurements) -> Iterator[str]:
+    for name, measured in result.trained.items():
+        about = measured.attention.metadata
+        share = about["lost"] / about["occurrences"] if about["occurrences"] else float("nan")
         yield (
-            f"{encoded.n_cut} documents were longer than a window and cut into several "
-            f"({len(encoded.windows)} windows in all); words in different windows are not compared."
+            f"{name}: {about['lost']} of {about['occurrences']} occurrences of topic words ({share:.0%}) are not "
+            f"counted (split into pieces or unknown); {about['words_seen']} different words were seen whole."
         )
-    topics = result.topics
-    n_weak = 0 if topics.shares is None else int((topics.shares < 0.1 / topics.n_topics).sum())
+        tokenization = about["tokenization"]
+        yield f"{name}: {tokenization_in_words(tokenization)}"
+        if " before" not in tokenization.get("adds", " before"):
+            yield (
+                f"{name}: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
+                "token attend to a word, whatever its topic; compare with --bos yes."
+            )
+        if about.get("cut"):
+            yield (
+                f"{name}: {about['cut']} documents were longer than a window and cut into several; words in different "
+                "windows are not compared."
+            )
+
+
+def _few_words(result: Measurements) -> Iterator[str]:
+    """Yield why thresholds have no values, and that topics have little text."""
+    fitted = result.texts.fitted
+    n_words = len(fitted.words)
+    alone = [f"{threshold:g}" for threshold in result.thresholds if int(n_words * threshold) == 0]
+    if alone:
+        yield (
+            f"Of {n_words} words, threshold {', '.join(alone)} keeps one per topic, which makes no pair; give "
+            f"--thresholds of at least {least_topic_model_threshold(n_words):g}, or more text."
+        )
+    for name, measured in result.trained.items():
+        for note in measured.attention.notes:
+            yield f"{name}: {note}."
+    n_weak = max(0 if m.shares is None else int((m.shares < 0.1 / m.n_topics).sum()) for m in fitted.models)
     if n_weak:
         yield (
-            f"{n_weak} of {topics.n_topics} topics have less than a tenth of an even share of the corpus; their words "
-            "mean little. Ask for fewer topics, or give more text."
+            f"Up to {n_weak} of {fitted.models[0].n_topics} topics have less than a tenth of an even share of the "
+            "corpus; their words mean little. Ask for fewer topics (--n-topics), or give more text."
         )
 
 
-def lost_words(lost: int, occurrences: int) -> str:
-    """Return how many occurrences of topic words were lost.
-
-    Example:
-        >>> lost_words(1, 4)
-        '1 of 4 occurrences of topic words (25%)'
-    """
-    share = lost / occurrences if occurrences else float("nan")
-    return f"{lost} of {occurrences} occurrences of topic words ({share:.0%})"
-
-
-def _tokenization(result: Measurements) -> list[str]:
-    measured = next(embedding for embedding in result.trained.embedding if embedding is not None)
-    tokenization = measured.metadata.get("tokenization")
-    return [] if tokenization is None else tokenization_notes(tokenization)
-
-
-def tokenization_notes(tokenization: Mapping[str, Any]) -> list[str]:
-    """Return how texts became tokens, and the effect on attention if a text's first token is a word of it.
-
-    Args:
-        tokenization: as from ``mechclust.models.tokenizers.tokenization_of``.
-    """
-    notes = [tokenization_in_words(tokenization)]
-    if " before" not in tokenization.get("adds", " before"):
-        notes.append(
-            "The tokenizer puts no special token before a text, so heads that attend mostly to the first token attend "
-            "to a word, whatever its topic; compare with --bos yes."
-        )
-    return notes
-
-
-def _empty_variants(result: Measurements) -> Iterator[str]:
-    """Yield the reasons for NaN values, each once."""
-    measured = list(chain.from_iterable(vars(result.trained).values()))
-    if any(probe is None for probe in measured):
-        yield "At thresholds without a value, fewer than two topics keep a word, so there is nothing to compare."
-    for note in dict.fromkeys(note for probe in measured if probe is not None for note in probe.notes):
-        if "were not seen" not in note:  # said of all variants at once
-            yield f"{note}."
-    n_words = len(result.topics.words)
-    alone = sorted({variant.threshold for variant in result.variants if int(n_words * variant.threshold) == 0})
-    if alone:
-        thresholds = ", ".join(f"{threshold:g}" for threshold in alone)
-        yield (
-            f"Of {n_words} words, threshold {thresholds} keeps one per topic, which makes no pair; give thresholds of "
-            f"at least {least_topic_model_threshold(n_words):g}, or more text."
-        )
+def _undefined(result: Measurements) -> Iterator[str]:
+    """Yield when resampled documents have no pairs of words of one topic, or of different ones."""
+    for name, measured in result.trained.items():
+        measures = [measured.attention[f"overall_{measure}_resampled"].numpy() for measure in ("ratio", "matched")]
+        drawn = np.stack(measures)
+        known = np.isfinite(drawn).any(axis=-1)  # another note is about a threshold without any pairs
+        n_undefined = int(np.isnan(drawn[known]).sum(axis=-1).max(initial=0))
+        if n_undefined:
+            yield (
+                f"{name}: up to {n_undefined} of {drawn.shape[-1]} resamples of the documents leave a ratio undefined. "
+                "They are left out of its interval; where they are more than 5%, there is no interval."
+            )

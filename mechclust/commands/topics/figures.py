@@ -6,144 +6,134 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
+import numpy as np
 from matplotlib.figure import Figure
 
 from mechclust.commands.topics.head_maps import as_map, draw_head_maps
-from mechclust.report.axes import direct_labels, layer_axis, plot_chance_band
+from mechclust.commands.topics.measurements import Measurements
+from mechclust.commands.topics.tables import ATTENTION, first_threshold
+from mechclust.commands.topics.vectors import VECTORS
+from mechclust.report.axes import plain_ticks
 from mechclust.report.panel import Panel
-from mechclust.report.style import BLUE, CHANCE, RED, TEXT, layer_shades, styled
+from mechclust.report.style import BLUE, COLORS, GREEN, GREY, RED, TEXT, styled
 from mechclust.report.subplots import subplots
+from probes.store.file_names import file_name
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
-_OVERLAP_STYLES: dict[bool, dict[str, Any]] = {
-    False: {"color": BLUE, "marker": "o", "label": "words of one topic only"},
-    True: {"color": RED, "marker": "s", "label": "words of several topics too"},
+_VECTOR_STYLES: dict[str, dict[str, Any]] = {  # in the order of VECTORS: without self-pairs, and with them
+    vectors: {"color": color, "marker": marker, "ls": line}
+    for vectors, (color, (marker, line)) in zip(
+        VECTORS, product((BLUE, GREEN, RED), (("o", "-"), ("^", ":"))), strict=True
+    )
 }
-_BAR: dict[str, Any] = {"lw": 1.2, "alpha": 0.7}
-_HOLLOW: dict[bool, dict[str, Any]] = {False: {}, True: {"mfc": "none", "ms": 9}}  # visible if both coincide
-_TITLES = {"cosine": "cosine, token embeddings", "dot": "dot, token embeddings", "attention": "attention"}
-_LAYER_MEASURES = (
-    ("cosine_ratio", "cosine_untrained", 1, "same / different topic"),
-    ("cosine_difference", "cosine_difference_untrained", 0, "same minus different topic"),
-)
 
 
 @styled()
-def topics_panels(tables: Mapping[str, pd.DataFrame], measures: pd.DataFrame) -> list[Panel]:
-    """Draw the figures, in the report's order.
+def topics_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> list[Panel]:
+    """Draw attention by threshold, one map of heads per model, and word vectors.
 
     Args:
+        result: the measurements.
         tables: as ``TopicsResult.tables``.
-        measures: as ``TopicsResult.by_measure``.
     """
-    thresholds = sorted(set(tables["summary"]["threshold"]))
-    dashed = " Dashed: the same architecture, untrained (random weights)." if "untrained" in measures else ""
-    bars = " Bars: 95% intervals over documents." if "ratio_low" in tables["attention"] else ""
+    ratios = tables["ratios"]
+    first = first_threshold(ratios)
     return [
         Panel(
-            "by_threshold",
-            _by_threshold(tables["summary"], measures, thresholds),
-            "Same topic against different topic by ambiguity threshold: ratio (above) and difference (below), in the "
-            f"token embedding matrix and in attention over all layers and heads.{dashed} Hatched: 95% under random "
-            f"relabelling, words of one topic only (for attention, only for the ratio).{bars} Axes fit the model's "
-            "values; summary.csv has those outside them.",
+            "attention",
+            _attention(result, ratios),
+            "Attention between words of one topic over that between words of different topics, within documents, by "
+            "ambiguity threshold: "
+            "as published (above) and at equal distance (below). Bars: 95% over documents and topic models. Crosses: "
+            "published. Dashed grey: the same architectures with random weights.",
         ),
+        *(_heads_panel(name, result.labels[name], tables["heads"], first) for name in result.trained),
         Panel(
-            "attention_by_head",
-            _heads(tables["attention"], thresholds),
-            "Mean attention between different words of one topic over that between words of different topics, compared "
-            "within documents, by block and head, one panel per threshold. White is 1. Dot: within the central 95% "
-            "under random relabelling of the words.",
-        ),
-        Panel(
-            "by_layer",
-            _by_layer(tables["layers"], thresholds),
-            "Cosine of the words' mean hidden states by layer (0: the embedding), words of one topic only: same topic "
-            f"over (left) and minus (right) different topic.{dashed}",
+            "vectors",
+            _vectors(result, ratios),
+            "Cosine within topics over cosine between them, words of one topic, for each way to take a word's vector; "
+            "triangles: a word with itself counts as of one topic; crosses: published; hollow: random weights. "
+            "Left out: negative ratios, and those of random weights whose interval contains 0.",
         ),
     ]
 
 
-def _heads(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
-    parts = [
-        table[(table["threshold"] == threshold) & (table["overlap"] == overlap)]
-        for overlap, threshold in product((False, True), thresholds)
-    ]
-    titles = [
-        f"{threshold:g}, {'with' if overlap else 'without'} overlap"
-        for overlap, threshold in product((False, True), thresholds)
-    ]
-    figure, axes = draw_head_maps(titles, [as_map(part, "ratio") for part in parts], table, len(thresholds))
-    for axis, part in zip(axes, parts, strict=True):
-        by_chance = part[part["ratio"].between(part["null_low"], part["null_high"])]
-        axis.plot(by_chance["head"], by_chance["layer"], "o", color=TEXT, mec="white", mew=0.6, ms=3.6)
-    return figure
-
-
-def _by_threshold(table: pd.DataFrame, measures: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
-    figure, axes = subplots(6, 3, size=(3.7, 2.3), sharex=True)
-    handles: dict[str, Any] = {}
-    for axis, (suffix, name) in zip(axes, product(("", "_difference"), _TITLES), strict=True):
-        _draw_measure(axis, table, measures, name, suffix)
-        axis.set_xticks(range(len(thresholds)), [f"{threshold:g}" for threshold in thresholds])
-        lines, labels = axis.get_legend_handles_labels()
-        handles |= dict(zip(labels, lines, strict=True))
-    for axis, title in zip(axes[:3], _TITLES.values(), strict=True):
-        axis.set_title(title)
-    for axis in axes[3:]:
+def _attention(result: Measurements, table: pd.DataFrame) -> Figure:
+    figure, axes = subplots(4, 2, size=(5.2, 2.3), sharex=True, sharey="row")
+    for axis, (measure, overlap) in zip(axes, product(ATTENTION, (False, True)), strict=True):
+        part = table[(table["measure"] == measure) & (table["overlap"] == overlap)].sort_values("threshold")
+        _draw_models(axis, {name: result.labels[name] for name in result.trained}, part)
+        axis.axhline(1, color=TEXT, lw=0.7)
+        _threshold_ticks(axis, result.thresholds)
+        axis.set_title(f"{measure}, {'may overlap' if overlap else 'no overlap'}", fontsize=10)
+    for axis in axes[2:]:
         axis.set_xlabel("ambiguity threshold")
-    axes[0].set_ylabel("same / different topic")
-    axes[3].set_ylabel("same minus different topic")
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, frameon=False)
+    for axis in axes[::2]:
+        axis.set_ylabel("same / different topic")
+    _shared_legend(figure, axes[0], 5)
     return figure
 
 
-def _draw_measure(axis: Axes, table: pd.DataFrame, measures: pd.DataFrame, name: str, suffix: str) -> None:
-    """Draw a ratio, or with a suffix a difference, with chance and untrained models, on axes that fit the values."""
-    parts = {overlap: table[table["overlap"] == overlap].sort_values("threshold") for overlap in _OVERLAP_STYLES}
-    column = f"{name}{suffix}"
-    places = range(len(parts[False]))
-    for overlap, style in _OVERLAP_STYLES.items():
-        axis.plot(places, parts[overlap][column], **style, **_HOLLOW[overlap])
-        if f"{column}_low" in table:
-            low, high = (parts[overlap][f"{column}_{end}"] for end in ("low", "high"))
-            axis.vlines(places, low, high, color=style["color"], **_BAR)
-    axis.axhline(0 if suffix else 1, color=TEXT, lw=0.7)
-    axis.margins(y=0.25)
-    limits = axis.get_ylim()
-    ends = [parts[False][f"{name}_null_{end}"] for end in ("low", "high")]
-    if suffix:
-        is_measure = ~measures["overlap"] & (measures["measure"] == f"{name}, difference")
-        chance = measures[is_measure].sort_values("threshold")
-        ends = [chance["null_low"], chance["null_high"]]
-    if len(ends[0]):
-        low, high = (end.to_numpy(float) for end in ends)
-        plot_chance_band(axis, list(places), low, high, label=CHANCE)
-    for overlap, style in _OVERLAP_STYLES.items():
-        if f"{column}_untrained" in table:
-            label = f"{style['label']}, untrained"
-            axis.plot(places, parts[overlap][f"{column}_untrained"], ls="--", ms=4, **{**style, "label": label})
-    axis.set_ylim(limits)
+def _draw_models(axis: Axes, labels: Mapping[str, str], table: pd.DataFrame) -> None:
+    """Draw each model's ratio by threshold with its interval, a little to the side of the others'."""
+    for i, (name, label) in enumerate(labels.items()):
+        of_encoder = table[table["model"] == name]
+        color = COLORS[i % len(COLORS)]
+        places = np.arange(len(of_encoder)) + 0.06 * (i - (len(labels) - 1) / 2)
+        value = of_encoder["value"].to_numpy(float)
+        lengths = np.abs(of_encoder[["low", "high"]].to_numpy(float).T - value)
+        axis.errorbar(places, value, yerr=lengths, color=color, marker="o", ms=4, lw=1.4, capsize=2, label=label)
+        axis.plot(places, of_encoder["published"], "x", color=color, ms=6)
+        if "random_value" in of_encoder:
+            axis.plot(places, of_encoder["random_value"], ls="--", color=GREY, lw=0.9)
 
 
-def _by_layer(table: pd.DataFrame, thresholds: Sequence[float]) -> Figure:
-    figure, axes = subplots(2, size=(5, 3.8))
-    colors = layer_shades(len(thresholds))
-    for axis, (measure, untrained, even, title) in zip(axes, _LAYER_MEASURES, strict=True):
-        labels = []
-        for threshold, color in zip(thresholds, colors, strict=True):
-            part = table[(table["threshold"] == threshold) & ~table["overlap"]]
-            if part[measure].isna().all():
-                continue
-            axis.plot(part["layer"], part[measure], color=color, marker="o", ms=4)
-            labels.append((float(part[measure].iloc[-1]), f"threshold {threshold:g}", color))
-            if untrained in part:
-                axis.plot(part["layer"], part[untrained], color=color, ls="--", lw=1)
-        axis.axhline(even, color=TEXT, lw=0.7)
-        axis.set_ylabel(title)
-        layer_axis(axis)
-        direct_labels(axis, labels)
+def _heads_panel(name: str, label: str, heads: pd.DataFrame, threshold: float) -> Panel:
+    table = heads[(heads["model"] == name) & (heads["threshold"] == threshold) & ~heads["overlap"]]
+    maps = [as_map(table, measure) for measure in ("ratio", "matched")]
+    figure, _ = draw_head_maps(("all pairs", "at equal distance"), maps, table, columns=2)
+    return Panel(
+        f"heads-{file_name(name)}",
+        figure,
+        f"{label}: ratio by block and head at threshold {threshold:g}, words of one topic; over all pairs (left) and "
+        "at equal distance. White is 1.",
+    )
+
+
+def _vectors(result: Measurements, table: pd.DataFrame) -> Figure:
+    figure, axes = _grid(len(result.trained))
+    places = np.arange(len(result.thresholds))
+    for axis, name in zip(axes, result.trained, strict=True):
+        of_encoder = table[(table["model"] == name) & ~table["overlap"]].sort_values("threshold")
+        for vectors, style in _VECTOR_STYLES.items():
+            cosine = of_encoder[of_encoder["measure"] == f"cosine, {vectors}"]
+            axis.plot(places, cosine["value"].where(cosine["value"] > 0), ms=4, label=vectors, **style)
+            if "random_value" in cosine:
+                random = cosine["random_value"].where(cosine["random_low"] > 0)
+                axis.plot(places, random, ms=5, mfc="none", **(style | {"ls": ""}))
+        rows = of_encoder[of_encoder["measure"] == "cosine, rows"]
+        axis.plot(places, rows["published"], "x", color=TEXT, ms=7)
+        axis.axhline(1, color=TEXT, lw=0.7)
+        axis.set(title=result.labels[name], yscale="log", xlabel="ambiguity threshold")
+        _threshold_ticks(axis, result.thresholds)
+        plain_ticks(axis)
+    axes[0].set_ylabel("cosine, same / different topic")
+    _shared_legend(figure, axes[0], 3 if len(axes) > 1 else 2)
     return figure
+
+
+def _threshold_ticks(axis: Axes, thresholds: Sequence[float]) -> None:
+    axis.set_xticks(range(len(thresholds)), [f"{threshold:g}" for threshold in thresholds])
+
+
+def _shared_legend(figure: Figure, axis: Axes, columns: int) -> None:
+    """Draw one panel's legend below all of them."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False)
+
+
+def _grid(n: int) -> tuple[Figure, list[Axes]]:
+    return subplots(n, min(n, 3), size=(4.4, 3.0))

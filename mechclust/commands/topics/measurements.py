@@ -1,53 +1,46 @@
-"""Measurements of a model's topic structure: the parts from which tables, readings and figures are made."""
+"""Measurements of models: the parts from which tables, readings and figures are made."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from mechclust.commands.topics.config import TopicsConfig
-from mechclust.commands.topics.variants import Variant
-from probes import ProbeResult
-from tasks import TopicModel
-from tasks.text.encoded_corpus import EncodedCorpus
+from mechclust.commands.topics.findings import findings_of
+from mechclust.commands.topics.job import Measured
+from mechclust.commands.topics.models import TopicsModel
+from mechclust.commands.topics.texts import Texts
+from mechclust.evidence import Findings
+from mechclust.report.text import model_name_text
 
 
-@dataclass(frozen=True)
-class ModelMeasures:
-    """Results of one model under every variant, or ``None`` if a variant leaves fewer than two topics.
-
-    Attributes:
-        attention: of ``TopicAttention``.
-        vectors: of ``TopicEmbedding`` at the residual stream: each word's mean hidden state.
-        embedding: these measures of the rows of the token embedding matrix.
-    """
-
-    attention: Sequence[ProbeResult | None]
-    vectors: Sequence[ProbeResult | None]
-    embedding: Sequence[ProbeResult | None]
-
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False)
 class Measurements:
-    """Measurements of a model and of untrained ones, with the attributes of ``TopicsResult``."""
+    """Measurements of models and their copies with random weights, with the attributes of ``TopicsResult``."""
 
-    model: str
     config: TopicsConfig
-    topics: TopicModel
-    n_documents: int
-    n_files: int
-    encoded: EncodedCorpus
-    variants: Sequence[Variant]
-    trained: ModelMeasures
-    untrained: Sequence[ModelMeasures]
-    empty_files: Sequence[str] = ()
-    corpus_notes: Sequence[str] = ()
+    models: Sequence[TopicsModel]
+    texts: Texts
+    trained: Mapping[str, Measured]
+    twins: Mapping[str, Sequence[Measured]]
+    failed: Mapping[str, str]
 
     @property
-    def highest_ends(self) -> tuple[float, float]:
-        """The 95% interval of the highest ratio of a head of the first variant, wide enough for the best of all."""
-        for attention in self.trained.attention:
-            if attention is not None and "highest_ratio_low" in attention and attention["highest_ratio"].isfinite():
-                return float(attention["highest_ratio_low"]), float(attention["highest_ratio_high"])
-        return math.nan, math.nan
+    def thresholds(self) -> list[float]:
+        """The thresholds, rising."""
+        return sorted(self.config.thresholds)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Short names of the models for readers, or their names if short ones are not all different."""
+        short = {model.name: model_name_text(model.name) for model in self.models}
+        return short if len({*short.values()}) == len(short) else {name: name for name in short}
+
+    @cached_property
+    def findings(self) -> Findings:
+        """P7 of both tables, and two findings on every model."""
+        attention = [measured.attention for measured in self.trained.values()]
+        for twins in self.twins.values():
+            attention += [twin.attention for twin in twins]
+        return findings_of(attention)

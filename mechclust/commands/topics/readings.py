@@ -1,170 +1,150 @@
-"""Conclusions on a model's topic structure: one headline and a table of readings."""
+"""Conclusions on topic structure: one headline and a table of readings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from mechclust.commands.topics.tables import first_measured
-from mechclust.commands.topics.variants import variant_title
-from mechclust.evidence.intervals import value_with_interval
-from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations_for_p_values
+import numpy as np
+
+from mechclust.commands.topics.job import Measured
+from mechclust.commands.topics.measurements import Measurements
+from mechclust.commands.topics.tables import ATTENTION, first_threshold, ratio_text
+from mechclust.commands.topics.vectors import VECTORS
+from mechclust.evidence.finding_tables import findings_in_tables
 from mechclust.report.reading import Reading
 from mechclust.report.text import list_text
-from probes.engine.head_names import head_name
+from probes.functional.topic_embedding import SIMILARITIES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NAMES = {
-    "attention, ratio": "attention",
-    "cosine, difference": "embedding cosine",
-    "dot, difference": "embedding dot product",
-}
-_TITLES = {
-    "attention, ratio": "Attention within documents, same / different topic",
-    "cosine, difference": "Cosine of token embeddings, same - different topic",
-    "dot, difference": "Dot product of token embeddings, same - different topic",
-}
+_MAX_MODELS = 8  # that have readings
+_PUBLISHED_DISTANCE = 0.0008  # of the cosine ratio of random weights from 1
 
 
-def headline(measures: pd.DataFrame, heads: pd.DataFrame, n_permutations: int) -> str:
+def headline(result: Measurements, ratios: pd.DataFrame) -> str:
     """Return the conclusion.
 
     Args:
-        measures: as from ``TopicsResult.by_measure``.
-        heads: as from ``TopicsResult.to_dataframe``.
-        n_permutations: number of relabellings behind the p-values.
+        result: the measurements.
+        ratios: as ``TopicsResult.to_dataframe``.
     """
-    tested = _tested(measures, "value")
-    if not len(tested):
-        return "At no threshold is there anything to compare; the notes say why."
-    if not n_permutations:
-        return "No relabellings were drawn, so nothing separates these numbers from chance; give --n-permutations 99."
-    names = [_NAMES[name] for name in _above(tested)["measure"].unique()]
-    conclusion = (
-        "Neither attention nor token embeddings are shown to bring words of one topic together more than by chance."
+    threshold = first_threshold(ratios)
+    plain = _plain(ratios, threshold)
+    attention = plain.xs("attention", level="measure")["value"].dropna()
+    if not len(attention):
+        return "At no threshold did words of one topic meet in any model, so there is no ratio; the notes say why."
+    if len(result.models) == 1:
+        return _of_one_model(result, plain.loc[(attention.index[0], "attention")], threshold)
+    ends = [f"{attention[name]:.3f} ({result.labels[name]})" for name in (attention.idxmin(), attention.idxmax())]
+    judged = [finding for finding in findings_in_tables(result.findings) if finding.verdict != "not tested"]
+    verdicts = [f"{finding.id} {finding.verdict}" for finding in judged]
+    conclusion = f"Attention, same over different topic at threshold {threshold:g}: {' to '.join(dict.fromkeys(ends))}."
+    return f"{conclusion} {'; '.join(verdicts)}." if verdicts else conclusion
+
+
+def _of_one_model(result: Measurements, attention: pd.Series[Any], threshold: float) -> str:
+    """Return the ratio of the only model and of random weights, and whether it is above these."""
+    (name,) = result.trained
+    conclusion = f"Attention within over between topics, threshold {threshold:g}: {attention['value']:.3f}"
+    if not result.twins[name]:
+        return f"{conclusion} ({result.labels[name]}); without random weights, nothing says what chance would give."
+    verdicts = {finding.id: finding.verdict for finding in result.findings}
+    random = f"{attention['random_value']:.3f} (random weights)"
+    return (
+        f"{conclusion} ({result.labels[name]}), {random}. Above random weights: {verdicts['S1']}; at equal distance: "
+        f"{verdicts['S2']}."
     )
-    if names:
-        conclusion = f"Words of one topic belong together more than by chance in {list_text(names)}."
-    of_heads = _tested(first_measured(heads), "ratio")
-    if not len(of_heads):
-        return conclusion
-    n_above = len(_above(of_heads))
-    if not n_above and list(_too_few(of_heads["p_value"], n_permutations)):
-        return f"{conclusion} Heads: too few relabellings to tell."
-    return f"{conclusion} Heads above chance: {n_above} of {len(of_heads)}."
 
 
-def readings(
-    measures: pd.DataFrame,
-    heads: pd.DataFrame,
-    n_permutations: int,
-    highest_ends: tuple[float, float] = (math.nan, math.nan),
-) -> list[Reading]:
-    """Return comparisons with chance, the most important first. Without relabellings, there are none.
+def readings(result: Measurements, ratios: pd.DataFrame) -> list[Reading]:
+    """Return the readings: attention of each model, verdicts, and which vectors fit the published columns.
 
-    Arguments as ``headline``, and the interval of the highest ratio of a head.
+    Arguments as ``headline``.
     """
-    tested = _tested(measures, "value")
-    if not len(tested) or not n_permutations:
-        return []
-    n_variants = len(measures) // measures["measure"].nunique()
-    first, *others = [
-        _measure(name, table, len(tested), n_variants) for name, table in tested.groupby("measure", sort=False)
-    ]
-    of_heads = _tested(first_measured(heads), "ratio")
-    conclusions = [first, *_heads(of_heads, n_permutations, highest_ends), *others]
-    if not len(_above(tested)):
-        conclusions += _too_few(tested["p_value"], n_permutations)
-        conclusions.append(
-            Reading(
-                "Above chance",
-                "no measure",
-                verdict="That does not mean that the model knows no topics: only words that are one token count, "
-                "attention is averaged over all layers and heads, and topics found by counting words may not be the "
-                "model's.",
+    threshold = first_threshold(ratios)
+    plain = _plain(ratios, threshold)
+    published = any(model.published for model in result.models)
+    conclusions: list[Reading] = []
+    for name in list(result.trained)[:_MAX_MODELS]:
+        conclusions.append(_attention(result.labels[name], plain.loc[name], threshold))
+    for finding in result.findings:
+        if finding.verdict != "not tested":
+            statement = finding.statement[:1].upper() + finding.statement[1:]
+            conclusions.append(Reading(finding.id, finding.verdict, verdict=f"{statement}."))
+    if not published:
+        return [*conclusions, *_embeddings(result, threshold)]
+    return [*conclusions, *_closest_vectors(ratios), *_random_vectors(ratios)]
+
+
+def _plain(ratios: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Return the ratios of words of one topic at a threshold, by model and measure."""
+    return ratios[(ratios["threshold"] == threshold) & ~ratios["overlap"]].set_index(["model", "measure"])
+
+
+def _attention(name: str, measures: pd.DataFrame, threshold: float) -> Reading:
+    what = f"Attention of {name}, same / different topic"
+    where = f"threshold {threshold:g}"
+    attention, matched = [measures.loc[measure] for measure in ATTENTION]
+    if math.isnan(attention["value"]):
+        return Reading(what, "none", where, verdict="No words of one topic met.")
+    random = attention.get("random_value", math.nan)
+    value = f"{ratio_text(attention)}, at equal distance {ratio_text(matched)}"
+    return Reading(what, value, where, random_weights="" if math.isnan(random) else f"{random:.3f}")
+
+
+def _embeddings(result: Measurements, threshold: float) -> Iterator[Reading]:
+    """Yield how much closer words of one topic are in each model's token embeddings. No ratio: its base may be 0."""
+    for name in list(result.trained)[:_MAX_MODELS]:
+        trained, *twins = [_cosine_difference(each, threshold) for each in (result.trained[name], *result.twins[name])]
+        if not math.isnan(trained):
+            yield Reading(
+                f"Cosine of token embeddings of {result.labels[name]}, same - different topic",
+                f"{trained:z.3f}",
+                f"threshold {threshold:g}",
+                random_weights=f"{np.mean(twins):z.3f}" if twins else "",
             )
+
+
+def _cosine_difference(measured: Measured, threshold: float) -> float:
+    """Return the mean over topic models, of words of one topic."""
+    embedding = measured.embedding
+    variants = [(float(each), bool(overlap)) for each, overlap in embedding.metadata["variants"]]
+    place = (slice(None), variants.index((threshold, False)), VECTORS.index("rows"), SIMILARITIES.index("cosine"))
+    return float(embedding["difference"][place].mean())
+
+
+def _closest_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:
+    """Yield which kind of word vector comes closest to the published cosines."""
+    factors = {}
+    for vectors in VECTORS:
+        cosine = ratios[ratios["measure"] == f"cosine, {vectors}"]
+        known = cosine[cosine["published"].notna() & (cosine["value"] > 0)]
+        if len(known):
+            factors[vectors] = float(np.exp(np.abs(np.log(known["value"] / known["published"])).mean()))
+    if factors:
+        best, *others = sorted(factors, key=factors.__getitem__)
+        rest = ", ".join(f"{vectors} {factors[vectors]:.2f}" for vectors in others)
+        yield Reading(
+            "Word vectors closest to the published cosines",
+            f"{best}, a factor of {factors[best]:.2f} away on average",
+            verdict=f"Others: {rest}." if rest else "",
         )
-    return conclusions
 
 
-def _tested(table: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return the rows with a value, with p corrected for their number."""
-    measured = table[table[measure].notna()]
-    return measured.assign(corrected=corrected_p_values(measured["p_value"]))
-
-
-def _above(tested: pd.DataFrame) -> pd.DataFrame:
-    return tested[tested["corrected"] <= CHANCE_LEVEL]
-
-
-def _measure(name: str, table: pd.DataFrame, n_tests: int, n_variants: int) -> Reading:
-    """Read one measure at every threshold, with and without overlap."""
-    above = _above(table)
-    correction = f"corrected for {n_tests} comparisons" if n_tests > 1 else "one comparison"
-    if len(above):
-        titles = [variant_title(row.threshold, row.overlap) for row in above.itertuples()]
-        every = "every threshold, with and without overlap" if table["overlap"].nunique() > 1 else "every threshold"
-        where = every if len(above) == n_variants else list_text(titles)
-        verdict = f"Above chance at {where} (p at most {above['corrected'].max():.2g}, {correction})."
-    else:
-        least = table["corrected"].min()
-        verdict = f"Not shown to be more than chance (smallest p {least:.2g}, {correction})."
-    return Reading(
-        _TITLES[name],
-        _span_with_ends(table),
-        chance=_span(table["null_low"].min(), table["null_high"].max()),
-        random_weights=_span(table["untrained"].min(), table["untrained"].max()) if "untrained" in table else "",
-        verdict=verdict,
-    )
-
-
-def _heads(tested: pd.DataFrame, n_permutations: int, highest_ends: tuple[float, float]) -> Iterator[Reading]:
-    """Yield how many heads of the first variant are above chance, and the highest."""
-    if not len(tested):
+def _random_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:
+    """Yield how far from 1 the ratio of cosines is with random weights."""
+    if "random_value" not in ratios or ratios["random_value"].isna().all():
         return
-    best = tested.loc[tested["ratio"].idxmax()]
-    title = variant_title(best.threshold, best.overlap)
-    above = _above(tested)
-    value = f"{len(above)} of {len(tested)}" if len(above) else f"none of {len(tested)}"
-    verdict = f"Corrected for {len(tested)} heads."
-    if len(above):
-        blocks = sorted(set(above["layer"]))
-        value += f", in {'block' if len(blocks) == 1 else 'blocks'} {list_text(map(str, blocks))}"
-    else:
-        n_outside = int((tested["ratio"] > tested["null_high"]).sum())
-        verdict += f" Above their own 95% interval: {n_outside}; by chance, on average: {0.025 * len(tested):.2g}."
-    yield Reading("Heads with more attention within topics than by chance", value, title, verdict=verdict)
-    chance = _span(best.null_low, best.null_high)
+    distances = []
+    for vectors in VECTORS:
+        values = ratios.loc[ratios["measure"] == f"cosine, {vectors}", "random_value"]
+        distance = float((values - 1).abs().max())
+        distances.append(f"{distance:.4f} ({vectors})" if distance < 0.1 else f"{distance:.2g} ({vectors})")
     yield Reading(
-        "Highest ratio of a head",
-        value_with_interval(best.ratio, highest_ends, ".3g"),
-        f"{head_name(best.layer, best['head'])}, {title}",
-        chance,
+        "Ratio of cosines with random weights, largest distance from 1",
+        list_text(distances),
+        verdict=f"The published one is within {_PUBLISHED_DISTANCE}.",
     )
-    if not len(above):
-        yield from _too_few(tested["p_value"], n_permutations)
-
-
-def _too_few(p: pd.Series[float], n_permutations: int) -> Iterator[Reading]:
-    """Yield that there are too few relabellings for a p that survives the correction, if so."""
-    needed = least_permutations_for_p_values(len(p))
-    least = 1 / (1 + n_permutations)
-    if n_permutations < needed and p.min() <= 1.5 * least:
-        verdict = f"No p can be below {least:.2g}, too large for {len(p)} comparisons; give --n-permutations {needed}."
-        yield Reading("Relabellings", str(n_permutations), verdict=verdict)
-
-
-def _span_with_ends(table: pd.DataFrame) -> str:
-    """Return the values of all variants, with the outermost ends of their intervals in brackets."""
-    span = _span(table["value"].min(), table["value"].max())
-    if "value_low" not in table or table["value_low"].isna().any():
-        return span
-    return f"{span} ({table['value_low'].min():z.3g} to {table['value_high'].max():z.3g})"
-
-
-def _span(low: float, high: float) -> str:
-    ends: Sequence[str] = sorted({f"{low:z.3g}", f"{high:z.3g}"}, key=float)
-    return " to ".join(ends)

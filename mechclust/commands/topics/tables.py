@@ -1,228 +1,228 @@
-"""Tables of a model's topic structure: by head, layer, variant, measure and topic."""
+"""Tables: ratios, heads and topics, and the ones shown next to the published tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechclust.commands.topics.curves import Curve, Measure, curve_of, mean_of
+from mechclust.commands.topics.job import Measured
 from mechclust.commands.topics.measurements import Measurements
-from mechclust.commands.topics.variants import Variant
-from mechclust.evidence.intervals import value_with_interval
-from probes import ProbeResult
+from mechclust.commands.topics.models import TopicsModel
+from mechclust.commands.topics.published import RANDOM, published_ratio
+from mechclust.commands.topics.vectors import PARTS, VECTORS, drawn_of
 from probes.engine.head_names import head_name
 from probes.functional.topic_embedding import SIMILARITIES
-from tasks import TopicModel
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MAX_HEADS = 10  # that are shown
-_RATIO = {"ratio": "ratio", "null_low": "ratio_null_low", "null_high": "ratio_null_high", "p_value": "p_value"}
-_ENDS = {"low": "ratio_low", "high": "ratio_high"}  # of an interval over documents, of attention only
-_TESTED = {"null_low": "_null_low", "null_high": "_null_high"}  # suffix of the probe's measure
+ATTENTION: Mapping[str, Measure] = {"attention": "ratio", "attention at equal distance": "matched"}
+KINDS_OF_TOPICS = {False: "words of one topic", True: "words may have several topics"}
 
 
-class _TestedMeasure(NamedTuple):
-    """A measure that is compared with chance: the results it is from, its name in them, its p, and its place."""
-
-    kind: str
-    measure: str
-    p_value: str
-    place: tuple[int, ...]
-    summary_column: str
-
-
-_MEASURES = {
-    "attention, ratio": _TestedMeasure("attention", "overall_ratio", "overall_p_value", (), "attention"),
-    "cosine, difference": _TestedMeasure("embedding", "difference", "difference_p_value", (0, 0), "cosine_difference"),
-    "dot, difference": _TestedMeasure("embedding", "difference", "difference_p_value", (0, 1), "dot_difference"),
-}
-
-
-def head_table(result: Measurements) -> pd.DataFrame:
-    """Return one row per variant and head, see ``TopicsResult.to_dataframe``."""
+def ratio_table(result: Measurements) -> pd.DataFrame:
+    """Return one row per model, measure, threshold and overlap, see ``TopicsResult.to_dataframe``."""
     import pandas as pd
 
-    measured = next(attention for attention in result.trained.attention if attention is not None)
-    sites = list(enumerate(measured.coords["site"]))
-    heads = list(enumerate(measured.coords["head"]))
-    rows = []
-    for place, variant in enumerate(result.variants):
-        attention = result.trained.attention[place]
-        for (s, site), (h, head) in product(sites, heads):
-            row = {**_key(variant), "layer": measured.layers[site], "site": site, "head": int(head)}
-            row["name"] = head_name(row["layer"], row["head"])
-            for b, bucket in enumerate(measured.coords["bucket"]):
-                within = (f"{bucket}_within", s, h)
-                row[bucket] = _number(attention, *(("mean", s, h, b) if bucket == "same_word" else within))
-                row[f"pairs_{bucket}"] = 0 if attention is None else int(attention["pairs"][b])
-            row["ratio"] = _number(attention, "ratio", s, h)
-            if result.config.n_resamples:
-                row |= {measure: _number(attention, measure, s, h) for measure in _ENDS.values()}
-            row |= {name: _number(attention, measure, s, h) for name, measure in _RATIO.items()}
-            if result.untrained:
-                row["untrained"] = _untrained(result, "attention", place, "ratio", s, h)
-            rows.append(row)
+    rows: list[dict[str, Any]] = []
+    for model in result.models:
+        if model.name in result.trained:
+            for overlap, place in product((False, True), range(len(result.thresholds))):
+                rows += _rows(result, model, overlap, place)
     return pd.DataFrame(rows)
 
 
-def layer_table(result: Measurements) -> pd.DataFrame:
-    """Return one row per variant and layer, see ``TopicsResult.by_layer``."""
-    import pandas as pd
-
-    measured = next(vectors for vectors in result.trained.vectors if vectors is not None)
-    rows = []
-    for place, variant in enumerate(result.variants):
-        for s, site in enumerate(measured.coords["site"]):
-            row = {**_key(variant), "layer": measured.layers[site], "site": site}
-            rows.append(row | _similarity(result, "vectors", place, s))
-    return pd.DataFrame(rows)
-
-
-def variant_table(result: Measurements) -> pd.DataFrame:
-    """Return one row per variant, see ``TopicsResult.summary``."""
-    import pandas as pd
-
-    whole = result.encoded.token_of_word >= 0
-    rows = []
-    for place, variant in enumerate(result.variants):
-        attention = result.trained.attention[place]
-        row = _key(variant)
-        row["topics"] = variant.n_topics
-        row["words"] = int((variant.topics.any(dim=1) & whole).sum())
-        row |= _similarity(result, "embedding", place, 0)
-        measured = {**_RATIO, **_ENDS} if result.config.n_resamples else _RATIO
-        row |= {f"attention_{name}": _number(attention, f"overall_{measure}") for name, measure in measured.items()}
-        row["attention_difference"] = _attention_difference(attention)
-        if result.untrained:
-            row["attention_untrained"] = _untrained(result, "attention", place, "overall_ratio")
-            differences = [_attention_difference(model.attention[place]) for model in result.untrained]
-            row["attention_difference_untrained"] = _mean(differences)
-        rows.append(row)
-    return pd.DataFrame(rows).rename(columns={f"{name}_ratio": name for name in (*SIMILARITIES, "attention")})
-
-
-def measure_table(result: Measurements, summary: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per measure and variant, see ``TopicsResult.by_measure``.
+def first_threshold(ratios: pd.DataFrame) -> float:
+    """Return the least threshold at which the attention of any model has a ratio: others keep too few words.
 
     Args:
-        result: the measurements.
-        summary: as from ``variant_table``.
+        ratios: as from ``ratio_table``.
     """
-    import pandas as pd
-
-    rows = []
-    for name, tested in _MEASURES.items():
-        for place, variant in enumerate(result.variants):
-            of_variant = summary.iloc[place]
-            probe = getattr(result.trained, tested.kind)[place]
-            row = {"measure": name, **_key(variant), "topics": of_variant["topics"], "words": of_variant["words"]}
-            row["value"] = _number(probe, tested.measure, *tested.place)
-            if result.config.n_resamples:
-                row |= {f"value_{end}": of_variant.get(f"{tested.summary_column}_{end}", np.nan) for end in _ENDS}
-            for column, suffix in _TESTED.items():
-                row[column] = _number(probe, f"{tested.measure}{suffix}", *tested.place)
-            row["p_value"] = _number(probe, tested.p_value, *tested.place)
-            if result.untrained:
-                row["untrained"] = of_variant[f"{tested.summary_column}_untrained"]
-            rows.append(row)
-    return pd.DataFrame(rows)
+    plain = ratios[(ratios["measure"] == "attention") & ~ratios["overlap"]]
+    measured = plain[plain["value"].notna()]
+    return float((measured if len(measured) else plain)["threshold"].min())
 
 
-def shown_measures(table: pd.DataFrame, *, with_intervals: bool = False) -> pd.DataFrame:
-    """Return ``TopicsResult.by_measure`` for readers: each value with its chance interval and p.
-
-    Args:
-        table: as ``TopicsResult.by_measure``.
-        with_intervals: also over documents, which a terminal has no room for.
-    """
-    chance = []
-    for row in table.itertuples():
-        known = row.null_low == row.null_low
-        chance.append(f"{row.null_low:z.3g} to {row.null_high:z.3g}" if known else None)
-    table = table.assign(
-        threshold=table["threshold"].map("{:g}".format),
-        overlap=table["overlap"].map({True: "with", False: "without"}),
-        null_low=chance,
-    )
-    if with_intervals and "value_low" in table:
-        in_words = _with_intervals(table, "value", ".3f")
-        values = [
-            text if low == low else value
-            for text, low, value in zip(in_words, table["value_low"], table["value"], strict=True)
-        ]
-        table = table.assign(value=values)
-    table = table.drop(columns=["null_high", "value_low", "value_high"], errors="ignore")
-    return table.rename(columns={"null_low": "chance", "p_value": "p"})
+def _rows(result: Measurements, model: TopicsModel, overlap: bool, place: int) -> Iterator[dict[str, Any]]:
+    """Yield the measures of a model at one threshold."""
+    trained = result.trained[model.name]
+    twins = result.twins[model.name]
+    threshold = result.thresholds[place]
+    for name, measure in ATTENTION.items():
+        numbers = [curve_of(each.attention, measure, overlap).at(place) for each in (trained, *twins)]
+        yield _row(model, overlap, threshold, name, name, numbers, math.inf)
+    for similarity, vectors in product(SIMILARITIES, VECTORS):
+        numbers = [_similarity(each, (threshold, overlap), vectors, similarity) for each in (trained, *twins)]
+        yield _row(model, overlap, threshold, f"{similarity}, {vectors}", similarity, numbers, PARTS - 1)
 
 
-def _with_intervals(table: pd.DataFrame, name: str, number: str) -> list[str | None]:
-    """Return the numbers of a column as texts with their intervals, ``None`` for a missing one."""
-    values = table[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-    return [value_with_interval(value, ends, number) if value == value else None for value, *ends in values]
-
-
-def topic_table(topics: TopicModel) -> pd.DataFrame:
-    """Return one row per topic, the largest first: its share of the corpus and its likeliest words."""
-    import pandas as pd
-
-    words = [", ".join(likeliest) for likeliest in topics.top_words(10)]
-    shares = float("nan") if topics.shares is None else topics.shares.tolist()
-    table = pd.DataFrame({"topic": range(len(words)), "share": shares, "likeliest words": words})
-    return table.sort_values("share", ascending=False, kind="stable")
-
-
-def best_heads(heads: pd.DataFrame) -> pd.DataFrame:
-    """Return the ten heads with the highest ratio, for readers.
-
-    Args:
-        heads: heads of one variant, as from ``head_table``.
-    """
-    hidden = ["threshold", "overlap", "same_word", *(name for name in heads if name.startswith("pairs_"))]
-    names = {"null_low": "chance from", "null_high": "chance to", "p_value": "p", "untrained": "random weights"}
-    best = heads.sort_values("ratio", ascending=False, kind="stable").head(_MAX_HEADS)
-    if "ratio_low" in best:
-        best = best.assign(ratio=_with_intervals(best, "ratio", ".3f")).drop(columns=["ratio_low", "ratio_high"])
-    return best.drop(columns=hidden).rename(columns=names)
-
-
-def first_measured(heads: pd.DataFrame) -> pd.DataFrame:
-    """Return the heads of the first variant that has any ratio: without overlap, if anything is left there."""
-    measured = heads[heads["ratio"].notna()]
-    return measured.merge(measured[["threshold", "overlap"]].head(1))
-
-
-def _similarity(result: Measurements, kind: str, variant: int, site: int) -> dict[str, float]:
-    probe = getattr(result.trained, kind)[variant]
-    row = {}
-    for place, similarity in enumerate(SIMILARITIES):
-        for name, measure in {**_RATIO, "difference": "difference"}.items():
-            row[f"{similarity}_{name}"] = _number(probe, measure, site, place)
-        if result.untrained:
-            row[f"{similarity}_untrained"] = _untrained(result, kind, variant, "ratio", site, place)
-            row[f"{similarity}_difference_untrained"] = _untrained(result, kind, variant, "difference", site, place)
+def _row(
+    model: TopicsModel,
+    overlap: bool,
+    threshold: float,
+    measure: str,
+    published: str,
+    numbers: Sequence[Curve],
+    freedom: float,
+) -> dict[str, Any]:
+    """Return a row of the numbers of the trained model, the first, and of its copies with random weights."""
+    trained, *twins = numbers
+    random_model = RANDOM if model.published == "BERT" else ""
+    row = {"model": model.name, "overlap": overlap, "threshold": threshold, "measure": measure}
+    row |= _cells("", trained, freedom)
+    row["published"] = published_ratio(model.published, published, threshold, overlap)
+    if twins:
+        row |= _cells("random_", mean_of(twins), freedom)
+    row["random_published"] = published_ratio(random_model, published, threshold, overlap)
     return row
 
 
-def _key(variant: Variant) -> dict[str, Any]:
-    return {"threshold": variant.threshold, "overlap": variant.overlap}
+def _cells(prefix: str, number: Curve, freedom: float) -> dict[str, float]:
+    low, high = number.interval(freedom) or (math.nan, math.nan)
+    return {f"{prefix}value": float(number.values.mean()), f"{prefix}low": low, f"{prefix}high": high}
 
 
-def _number(result: ProbeResult | None, measure: str, *place: int) -> float:
-    return float("nan") if result is None else float(result[measure][place])
+def _similarity(measured: Measured, variant: tuple[float, bool], vectors: str, similarity: str) -> Curve:
+    """Return the ratio of one kind of word vectors under one variant."""
+    embedding = measured.embedding
+    variants = [(float(threshold), bool(overlap)) for threshold, overlap in embedding.metadata["variants"]]
+    place = (slice(None), variants.index(variant), VECTORS.index(vectors), SIMILARITIES.index(similarity))
+    ratio = embedding["ratio"][place].numpy()
+    return Curve(ratio, drawn_of(ratio, embedding["ratio_without"][place].numpy()))
 
 
-def _untrained(result: Measurements, kind: str, variant: int, measure: str, *place: int) -> float:
-    """Return the mean over untrained models."""
-    return _mean(_number(getattr(model, kind)[variant], measure, *place) for model in result.untrained)
+def head_table(result: Measurements) -> pd.DataFrame:
+    """Return one row per model, variant and head, see ``TopicsResult.heads``."""
+    import pandas as pd
+
+    frames = []
+    for name, measured in result.trained.items():
+        attention = measured.attention
+        heads = [int(head) for head in attention.coords["head"]]
+        places = [(attention.layers[site], site, head) for site, head in product(attention.coords["site"], heads)]
+        twins = [twin.attention for twin in result.twins[name]]
+        for v, (threshold, overlap) in enumerate(attention.metadata["variants"]):
+            table = pd.DataFrame(places, columns=["layer", "site", "head"])
+            table["name"] = [head_name(layer, head) for layer, _, head in places]
+            table.insert(0, "model", name)
+            table.insert(1, "threshold", threshold)
+            table.insert(2, "overlap", bool(overlap))
+            for measure in ("ratio", "matched"):
+                table[measure] = attention[measure][:, v].mean(dim=0).flatten().numpy()
+            if twins:
+                of_twins = [twin["ratio"][:, v].mean(dim=0).flatten().numpy() for twin in twins]
+                table["random"] = np.mean(of_twins, axis=0)
+            frames.append(table)
+    return pd.concat(frames, ignore_index=True)
 
 
-def _attention_difference(result: ProbeResult | None) -> float:
-    return _number(result, "overall_same_topic_within") - _number(result, "overall_different_topic_within")
+def best_heads(heads: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Return each model's eight heads with the highest ratio at a threshold, words of one topic, for readers.
+
+    Args:
+        heads: as from ``head_table``.
+        threshold: the ambiguity threshold.
+    """
+    plain = heads[(heads["threshold"] == threshold) & ~heads["overlap"]]
+    best = plain.sort_values("ratio", ascending=False, kind="stable").groupby("model", sort=False).head(8)
+    names = {"matched": "at equal distance", "random": "random weights"}
+    return best.drop(columns=["threshold", "overlap"]).rename(columns=names)
 
 
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
+def seed_table(result: Measurements) -> pd.DataFrame:
+    """Return one row per topic of each topic model, the largest first, with its likeliest words."""
+    import pandas as pd
+
+    frames = []
+    for seed, model in zip(result.texts.fitted.seeds, result.texts.fitted.models, strict=True):
+        words = [", ".join(likeliest) for likeliest in model.top_words(10)]
+        shares = math.nan if model.shares is None else model.shares.tolist()
+        table = pd.DataFrame({"seed": seed, "topic": range(len(words)), "share": shares, "likeliest words": words})
+        frames.append(table.sort_values("share", ascending=False, kind="stable"))
+    return pd.concat(frames, ignore_index=True)
+
+
+def attention_table(result: Measurements, ratios: pd.DataFrame, overlap: bool) -> pd.DataFrame:
+    """Return a published table next to ours, see ``TopicsResult.shown``.
+
+    Args:
+        result: the measurements.
+        ratios: as from ``ratio_table``.
+        overlap: whether words may have several topics.
+    """
+    import pandas as pd
+
+    rows = []
+    for model in result.models:
+        if model.name not in result.trained:
+            rows.append({"model": result.labels[model.name], "attention": f"not measured: {result.failed[model.name]}"})
+        rows += _by_threshold(result, ratios, model, overlap, _attention_cells)
+    return _without_unpublished(result, pd.DataFrame(rows).fillna("–"))
+
+
+def vector_table(result: Measurements, ratios: pd.DataFrame, overlap: bool, similarity: str) -> pd.DataFrame:
+    """Return each way to take a word's vector next to the published column.
+
+    Args:
+        result: the measurements.
+        ratios: as from ``ratio_table``.
+        overlap: whether words may have several topics.
+        similarity: ``"cosine"`` or ``"dot"``.
+    """
+    import pandas as pd
+
+    of_similarity = ratios[ratios["measure"].str.startswith(f"{similarity}, ")]
+    of_similarity = of_similarity.assign(measure=of_similarity["measure"].str.removeprefix(f"{similarity}, "))
+    rows: list[dict[str, str]] = []
+    for model in result.models:
+        rows += _by_threshold(result, of_similarity, model, overlap, _vector_cells)
+    return _without_unpublished(result, pd.DataFrame(rows).fillna("–"))
+
+
+def _without_unpublished(result: Measurements, table: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the column of published values if no model has any."""
+    published = any(model.published for model in result.models)
+    return table if published else table.drop(columns="published", errors="ignore")
+
+
+def _by_threshold(
+    result: Measurements,
+    ratios: pd.DataFrame,
+    model: TopicsModel,
+    overlap: bool,
+    cells: Callable[[pd.DataFrame], dict[str, str]],
+) -> Iterator[dict[str, str]]:
+    """Yield a row for each threshold, with the cells of a table of its measures."""
+    of_model = ratios[(ratios["model"] == model.name) & (ratios["overlap"] == overlap)]
+    for threshold, table in of_model.groupby("threshold"):
+        yield {"model": result.labels[model.name], "threshold": f"{threshold:g}", **cells(table.set_index("measure"))}
+
+
+def _attention_cells(measures: pd.DataFrame) -> dict[str, str]:
+    row = {name: ratio_text(measures.loc[name]) for name in ATTENTION}
+    row["published"] = _number(measures.loc["attention", "published"])
+    row["random weights"] = ratio_text(measures.loc["attention"], "random_")
+    row["random, at equal distance"] = ratio_text(measures.loc["attention at equal distance"], "random_")
+    return row
+
+
+def _vector_cells(measures: pd.DataFrame) -> dict[str, str]:
+    row = {vectors: ratio_text(measures.loc[vectors]) for vectors in VECTORS}
+    row["published"] = _number(measures.loc["rows", "published"])
+    row |= {f"random: {vectors}": _number(measures.loc[vectors].get("random_value", math.nan)) for vectors in VECTORS}
+    return row
+
+
+def ratio_text(row: pd.Series[Any], prefix: str = "") -> str:
+    """Return a value with its interval, such as ``1.320 (1.280 to 1.360)``."""
+    value, low, high = [row.get(f"{prefix}{name}", math.nan) for name in ("value", "low", "high")]
+    return _number(value) if math.isnan(low) else f"{_number(value)} ({_number(low)} to {_number(high)})"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""Topic models fitted once, with several seeds, as one file that every model of a suite is measured with."""
+"""Topic models fitted once, with several seeds, as one file that every model of a run is measured with."""
 
 from __future__ import annotations
 

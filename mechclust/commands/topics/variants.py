@@ -78,7 +78,9 @@ def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:
     if int(n_words * max(thresholds)) > 0:
         return
     least = least_topic_model_threshold(n_words)
-    way_out = f"a threshold of at least {least:g}, or more text" if least < 1 else "more text"
+    way_out = "more text, or more words (a lower --no-below, a higher --no-above)"
+    if least < 1:
+        way_out = f"--thresholds of at least {least:g}, {way_out}"
     words = "1 different word" if n_words == 1 else f"{n_words} different words"
     raise InputError(
         f"the topics have {words}, of which the largest threshold, {max(thresholds):g}, keeps one per topic, and "

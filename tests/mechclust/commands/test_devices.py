@@ -16,7 +16,7 @@ import pytest
 from mechclust.cli import main
 from tests.mechclust.commands.compare.cases import records, shake, write_prompts
 from tests.mechclust.commands.mossa import tiny
-from tests.mechclust.commands.test_topics import plant, write_planted_corpus
+from tests.mechclust.commands.topics.cases import plant, write_planted_corpus
 
 MEASURED = "--prompts prompts.jsonl --tokens-per-batch 30"
 TUNED = "--tuning.lr 1e-2 --tuning.batch-size 4 --tuning.accumulation 1 --tuning.rank 2"
@@ -25,8 +25,8 @@ COMMANDS = {
     "clusters": f"clusters gpt2 {MEASURED} --n-init 1 --n-permutations 9 --n-shuffles 9",
     "compare": f"compare gpt2 series/checkpoint-2 {MEASURED} --min-per-task 8 --n-resamples 20 --n-permutations 9",
     "history": f"history series {MEASURED} --n-init 1 --n-permutations 19 --cka-permutations 19",
-    "topics": "topics bert --corpus corpus --n-topics 3 --min-documents 1 --max-share 1 --passes 2 --thresholds 0.2 "
-    "--n-permutations 9",
+    "topics": "topics bert --corpus corpus --n-topics 3 --no-below 1 --no-above 1 --passes 2 --thresholds 0.2 "
+    "--resamples 20",
     "heads": "heads gpt2 --corpus corpus --length 16 --periods 4 6 --max-offset 2 --n-sequences 6 --n-permutations 9",
     "mossa": "mossa llama --tasks tasks --steps-per-task 3 --cutoff 32 --ceilings 1 --nulls 1 --n-answers 4 "
     f"--n-shown 6 {TUNED}",

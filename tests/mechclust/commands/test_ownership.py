@@ -14,7 +14,6 @@ COMMANDS = {
     "history": ["history", "none", "--prompts", "none.jsonl"],
     "mossa": ["mossa", "none", "--tasks", "none", "--preset", "small"],
     "run": ["run", "task-clusters", "--preset", "smoke"],
-    "suite": ["topics", "--suite", "none", "--corpus", "none.txt"],
     "topics": ["topics", "none", "--corpus", "none.txt"],
 }
 
@@ -32,7 +31,7 @@ def test_files_of_others_stay(command, name, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "command",
-    ["heads gpt2 --corpus read", "topics bert --corpus read", "topics --suite bert --corpus read"],
+    ["heads gpt2 --corpus read", "topics bert --corpus read"],
 )
 @pytest.mark.parametrize("out", ["read", "read/deep/out", "link/out"])
 def test_no_results_in_a_folder_that_is_read(command, out, tmp_path, capsys, monkeypatch):

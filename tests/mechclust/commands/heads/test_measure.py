@@ -130,7 +130,7 @@ class TestTexts:
 
 @pytest.fixture
 def encoder_with_special_tokens(write_checkpoint: Any, tmp_path: Path) -> Path:
-    from tests.mechclust.commands.test_topics import wordpiece
+    from tests.mechclust.commands.topics.cases import wordpiece
 
     return wordpiece(write_checkpoint(tmp_path / "bert", "bert"), [f"w{i}" for i in range(18)])
 

@@ -1,4 +1,4 @@
-"""P7, and the findings that a suite tests on any encoder."""
+"""P7, and the findings that are tested on any model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.commands.topics.suite.curves import Curve, Measure, curve_of, mean_of, thresholds_of
-from mechclust.commands.topics.suite.published import PUBLISHED, RANDOM, SOURCE
+from mechclust.commands.topics.curves import Curve, Measure, curve_of, mean_of, thresholds_of
+from mechclust.commands.topics.published import PUBLISHED, RANDOM, SOURCE
 from mechclust.evidence import Bound, Control, Finding, Findings, Part, resampled_part
 from mechclust.report.text import list_text
 from probes import ProbeResult, load_result
@@ -26,35 +26,34 @@ _Numbers = Float[np.ndarray, "seed *resample"]
 
 
 def judge_folder(folder: str | Path) -> Findings:
-    """Return the findings of a suite, from the measurements in its folder.
+    """Return the findings of a run, from the measurements in its folder.
 
     Args:
-        folder: the ``--out`` of a finished ``mechclust topics --suite``.
+        folder: the ``--out`` of a finished ``mechclust topics``.
 
     Raises:
-        InputError: if there are no measurements of a suite, or one is damaged.
+        InputError: if there are no measurements, or one is damaged.
     """
     paths = sorted(Path(folder).glob("results/*/*/attention.safetensors"))
     attention = [load_result(path) for path in paths]
     if not attention or any(result.probe != "TopicsSuiteAttention" for result in attention):
         raise InputError(
-            f"no measurements of a suite in {str(folder)!r}; give the --out folder of a finished "
-            "mechclust topics --suite"
+            f"no measurements of topics in {str(folder)!r}; give the --out folder of a finished mechclust topics"
         )
     return findings_of(sorted(attention, key=_place))
 
 
 def _place(result: ProbeResult) -> tuple[int, int]:
-    """Return a result's place in the suite. The trained encoder comes before its random twins."""
+    """Return a result's place in the run. A model comes before its copies with random weights."""
     twin = result.metadata["twin"]
     return result.metadata["position"], -1 if twin is None else int(twin)
 
 
 def findings_of(attention: Sequence[ProbeResult]) -> Findings:
-    """Return P7 of both tables, and S1 and S2 of all encoders.
+    """Return P7 of both tables, and S1 and S2 of all models.
 
     Args:
-        attention: results of every encoder and random twin, named in their metadata.
+        attention: results of every model and copy with random weights, named in their metadata.
     """
     trained = {result.metadata["name"]: result for result in attention if result.metadata["twin"] is None}
     twins: dict[str, list[ProbeResult]] = {name: [] for name in trained}
@@ -92,7 +91,7 @@ def _published_table(
     not_tested = ""
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
     if lacking:
-        not_tested = f"the suite has no {list_text(lacking)}"
+        not_tested = f"there is no {list_text(lacking)} among the models"
     elif len(thresholds_of(rows["BERT"])) < 2:
         not_tested = "one threshold, so nothing can fall"
     return Finding(
@@ -103,7 +102,7 @@ def _published_table(
         parts=_table_parts(curves),
         control=control,
         unit=_unit(curves.values()),
-        shown="table" if overlap else "page",
+        shown="page" if rows and not overlap else "table",
         not_tested=not_tested,
     )
 
@@ -124,11 +123,11 @@ def _table_parts(curves: Mapping[str, Curve]) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-# ---- any encoder ----
+# ---- any model ----
 
 
 def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str, ProbeResult], twins: Twins) -> Finding:
-    """Judge whether a measure is above the encoder's twins: chance is not 1 if documents differ in length."""
+    """Judge whether a measure is above that of random weights: chance is not 1 if documents differ in length."""
     names = [name for name in trained if twins[name]]
     without_twins = [name for name in trained if not twins[name]]
     pairs = {}
@@ -150,15 +149,15 @@ def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str,
         control=control,
         unit=_unit(chain.from_iterable(pairs.values())),
         shown="page" if measure == "ratio" else "table",
-        not_tested="" if names else "no encoder has an untrained twin",
-        note=f"left out, as without an untrained twin: {list_text(without_twins)}" if names and without_twins else "",
+        not_tested="" if names else "no model has a copy with random weights",
+        note=f"left out, as without random weights: {list_text(without_twins)}" if names and without_twins else "",
     )
 
 
 def _differences(pairs: Mapping[str, tuple[Curve, Curve]]) -> tuple[Part, ...]:
     parts = []
     for name, (curve, baseline) in pairs.items():
-        parts.append(_part(f"{name}, least", curve.minus(baseline).statistic(_least), Bound(">", 0)))
+        parts.append(_part(f"{name}, least", curve.minus(baseline).defined.statistic(_least), Bound(">", 0)))
     return tuple(parts)
 
 

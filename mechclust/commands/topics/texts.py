@@ -1,15 +1,15 @@
-"""Topic models of a suite, fitted once or given, and the documents that its encoders read."""
+"""Topic models, fitted once or given, and the documents that the models read."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.commands.topics.suite.config import SuiteConfig
+from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.topic_file import (
     FittedTopics,
     check_fits,
@@ -20,6 +20,7 @@ from mechclust.commands.topics.topic_file import (
 )
 from mechclust.commands.topics.variants import check_pairs
 from mechclust.jobs import progress_bar
+from mechclust.report.folder import check_folder_subject
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import CorpusStream, InputError
@@ -29,54 +30,82 @@ from tasks.text.vocabulary import Vocabulary
 from tasks.text.word_counts import WordCountsOnDisk
 from tasks.text.words import words_of
 
-TOPICS = "topics.safetensors"  # in the folder of a suite; --topic-model of another
+TOPICS = "topics.safetensors"  # in the folder of a run; --topic-model of another
 _DOCUMENTS = "documents.json"
 TOPIC_SEEDS = (0, 1, 2)
 _IDENTIFYING_BYTES = 2**20  # of each file of a corpus
 
+_CheckWords = Callable[[Sequence[str]], None]
+
 
 @dataclass(frozen=True)
 class Texts:
-    """Topics and documents that every encoder of a suite is measured with.
+    """Topics and documents that every model is measured with.
 
     Attributes:
         fitted: topic models that differ in their seed.
-        documents: the documents that encoders read.
+        corpus: digest of the corpus.
+        documents: the documents that models read.
         n_documents: number of documents in the corpus.
         notes: parts of the corpus that were left out.
     """
 
     fitted: FittedTopics
+    corpus: str
     documents: Sequence[str]
     n_documents: int
     notes: Sequence[str]
 
 
-def read_texts(config: SuiteConfig, out: Path, *, progress: bool = False) -> Texts:
+def read_texts(
+    config: TopicsConfig,
+    out: Path,
+    check_models: Callable[[Sequence[str], Sequence[str]], None],
+    *,
+    progress: bool = False,
+) -> Texts:
     """Return topic models and documents, read from ``out`` if it already holds them.
+
+    Args:
+        config: the settings.
+        out: folder of the run.
+        check_models: called with words and documents before topics are fitted and anything is written.
+        progress: show progress bars.
 
     Raises:
         InputError: for a corpus that cannot be read, or a topic model of other settings, another tokenizer or another
-            vocabulary than the documents'. Also for thresholds that leave each topic one word.
+            vocabulary than the documents'. Also for thresholds that leave each topic one word, and an ``out`` with
+            another corpus.
     """
     given = None if config.topic_model is None else _given(config.topic_model, config)
     stream = CorpusStream(config.corpus, config.split, config.min_words, config.least_words, config.text_field)
     corpus = _digest(stream)
+    check_folder_subject(out, {"corpus": corpus})
     if given is not None:
         check_pairs(len(given.words), config.thresholds)
-    fitted = _fitted(stream, corpus, config, out, progress) if given is None else given
+    key = digest_of([corpus, repr((config.max_documents, config.seed))])
+    documents, n_documents, notes = _sample(stream, key, config, out)
+    sample = {"key": key, "documents": documents, "n_documents": n_documents, "notes": notes}
+
+    def check(words: Sequence[str]) -> None:
+        check_models(words, documents)
+        write_json(out / _DOCUMENTS, sample)
+
+    fitted = given
+    if fitted is None:
+        fitted = _fitted(stream, corpus, config, out, check, progress)
     check_pairs(len(fitted.words), config.thresholds)
-    documents, n_documents, notes = _sample(stream, corpus, config, out)
     _check_known(fitted, documents, config)
+    write_json(out / _DOCUMENTS, sample)
     if given is not None and given.corpus != corpus:
         notes = [*notes, f"The topics of {str(config.topic_model)!r} were fitted on another corpus than this one."]
-    return Texts(fitted, documents, n_documents, notes)
+    return Texts(fitted, corpus, documents, n_documents, notes)
 
 
 # ---- topics ----
 
 
-def _given(path: Path, config: SuiteConfig) -> FittedTopics:
+def _given(path: Path, config: TopicsConfig) -> FittedTopics:
     """Return the topic models of a file, or the ones of the given seeds."""
     fitted = load_topics(path)
     settings = dict(config.given)
@@ -95,19 +124,32 @@ def _given(path: Path, config: SuiteConfig) -> FittedTopics:
     return models_of_seeds(fitted, sorted(config.topic_seeds))
 
 
-def _fitted(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path, progress: bool) -> FittedTopics:
+def _fitted(
+    stream: CorpusStream,
+    corpus: str,
+    config: TopicsConfig,
+    out: Path,
+    check: _CheckWords,
+    progress: bool,
+) -> FittedTopics:
     """Return one topic model per seed, read if an earlier run fitted it. New ones are saved one by one."""
     seeds = sorted(config.topic_seeds or TOPIC_SEEDS)
     settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
     fitted = _kept(out / TOPICS, corpus, settings) or FittedTopics([], [], settings, corpus)
     lacking = [seed for seed in seeds if seed not in fitted.seeds]
     if lacking:
-        fitted = _fit(stream, config, lacking, fitted, out / TOPICS, progress)
+        fitted = _fit(stream, config, lacking, fitted, out / TOPICS, check, progress)
     return models_of_seeds(fitted, seeds)
 
 
 def _fit(
-    stream: CorpusStream, config: SuiteConfig, seeds: Sequence[int], fitted: FittedTopics, path: Path, progress: bool
+    stream: CorpusStream,
+    config: TopicsConfig,
+    seeds: Sequence[int],
+    fitted: FittedTopics,
+    path: Path,
+    check: _CheckWords,
+    progress: bool,
 ) -> FittedTopics:
     """Fit a topic model for each seed, and save it next to those that were fitted before."""
     n_topics = config.fitting["n_topics"]
@@ -116,6 +158,7 @@ def _fit(
         counts = bags.word_counts
         check_pairs(len(counts.words), config.thresholds)
         check_enough_for_topics(counts.counts.shape[0], n_topics)
+        check(counts.words)
         for seed in seeds:
             model = fit_topics_to_counts(counts, n_topics, config.fitting["passes"], seed, progress=progress)
             fitted = replace(with_seed(fitted, seed, model), undercount=bags.vocabulary.undercount)
@@ -140,7 +183,7 @@ def _kept(path: Path, corpus: str, settings: dict[str, Any]) -> FittedTopics | N
     return None
 
 
-def _bags(stream: CorpusStream, config: SuiteConfig, folder: str, progress: bool) -> WordCountsOnDisk:
+def _bags(stream: CorpusStream, config: TopicsConfig, folder: str, progress: bool) -> WordCountsOnDisk:
     settings = config.fitting
     limits = (settings["vocabulary"], settings["no_below"], settings["no_above"], settings["stop_words"])
     try:
@@ -155,9 +198,8 @@ def _bags(stream: CorpusStream, config: SuiteConfig, folder: str, progress: bool
 # ---- documents ----
 
 
-def _sample(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path) -> tuple[list[str], int, list[str]]:
+def _sample(stream: CorpusStream, key: str, config: TopicsConfig, out: Path) -> tuple[list[str], int, list[str]]:
     """Return documents to measure on, the number of documents in all, and the omitted parts of the corpus."""
-    key = digest_of([corpus, repr((config.max_documents, config.seed))])
     path = out / _DOCUMENTS
     if path.exists():
         with suppress(InputError, KeyError, TypeError):  # a damaged one is drawn again
@@ -166,11 +208,15 @@ def _sample(stream: CorpusStream, corpus: str, config: SuiteConfig, out: Path) -
                 return kept["documents"], kept["n_documents"], kept["notes"]
     documents = list(stream.sample(config.max_documents, config.seed).documents)
     n_documents = sum(reading.documents for reading in stream.readings)
-    write_json(path, {"key": key, "documents": documents, "n_documents": n_documents, "notes": stream.notes})
-    return documents, n_documents, stream.notes
+    notes = list(stream.notes)
+    empty = [str(reading.path) for reading in stream.readings if not reading.documents + reading.short]
+    if empty:
+        files = "1 file holds no word and was" if len(empty) == 1 else f"{len(empty)} files hold no word and were"
+        notes.append(f"{files} left out: {empty[0]!r}{' and others' if empty[1:] else ''}.")
+    return documents, n_documents, notes
 
 
-def _check_known(fitted: FittedTopics, documents: Sequence[str], config: SuiteConfig) -> None:
+def _check_known(fitted: FittedTopics, documents: Sequence[str], config: TopicsConfig) -> None:
     """Refuse topics without any word in the documents."""
     known = set(fitted.words)
     if any(not known.isdisjoint(words_of(text)) for text in documents):

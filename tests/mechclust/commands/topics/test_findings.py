@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mechclust.commands.topics.suite import judge_folder
-from mechclust.commands.topics.suite.curves import Curve, mean_of
-from mechclust.commands.topics.suite.findings import findings_of
-from mechclust.commands.topics.suite.published import PUBLISHED, THRESHOLDS, published_ratio
-from mechclust.commands.topics.suite.spread import interval_of_mean
-from mechclust.commands.topics.suite.vectors import drawn_of
+from mechclust.commands.topics import judge_folder
+from mechclust.commands.topics.curves import Curve, mean_of
+from mechclust.commands.topics.findings import findings_of
+from mechclust.commands.topics.published import PUBLISHED, THRESHOLDS, published_ratio
+from mechclust.commands.topics.spread import interval_of_mean
+from mechclust.commands.topics.vectors import drawn_of
 from mechclust.evidence.intervals import mean_interval
 from tasks import InputError
-from tests.mechclust.commands.topics_suite_cases import ROWS, as_published, attention_of, published_curve
+from tests.mechclust.commands.topics.cases import ROWS, as_published, attention_of, published_curve
 
 
 def judged(results):
@@ -82,13 +82,13 @@ class TestP7:
         results = [r for r in as_published() if r.metadata["published"] not in ("ALBERT", "ELECTRA")]
         found = judged(results)["P7"]
         assert found.verdict == "not tested"
-        assert found.not_tested == "the suite has no ALBERT and ELECTRA"
+        assert found.not_tested == "there is no ALBERT and ELECTRA among the models"
         assert found.measured == pytest.approx(1.22, abs=0.01)  # numbers stay
 
     def test_no_random_copy_of_bert(self):
         found = judged([r for r in as_published() if r.metadata["twin"] is None])
-        assert found["P7"].not_tested == "the suite has no random BERT"
-        assert found["S1"].not_tested == "no encoder has an untrained twin"
+        assert found["P7"].not_tested == "there is no random BERT among the models"
+        assert found["S1"].not_tested == "no model has a copy with random weights"
 
 
 class TestAboveRandomWeights:
@@ -144,20 +144,20 @@ class TestAboveRandomWeights:
 
     def test_encoders_without_copies_are_named(self):
         encoders = [attention_of(self.high, name) for name in ("x", "y", "random x")]
-        assert judged(encoders)["S2"].not_tested == "no encoder has an untrained twin"
+        assert judged(encoders)["S2"].not_tested == "no model has a copy with random weights"
         alone = attention_of(np.full(6, 0.9), "random x")  # is not a copy of x, whatever its name
         found = judged([attention_of(self.high, "x"), attention_of(np.full(6, 1.0), "x", twin=0), alone])
         for id in ("S1", "S2"):
             assert found[id].verdict == "holds"
             assert found[id].unit == "documents and topic models"
-            assert found[id].note == "left out, as without an untrained twin: random x"
+            assert found[id].note == "left out, as without random weights: random x"
 
 
 def test_a_folder_without_measurements(tmp_path):
     with pytest.raises(InputError) as error:
         judge_folder(tmp_path)
     assert str(error.value) == (
-        f"no measurements of a suite in {str(tmp_path)!r}; give the --out folder of a finished mechclust topics --suite"
+        f"no measurements of topics in {str(tmp_path)!r}; give the --out folder of a finished mechclust topics"
     )
 
 

@@ -1,14 +1,14 @@
-"""`mechclust topics --suite` on a Ray cluster of two nodes, whose processes run in another folder."""
+"""`mechclust topics` on a Ray cluster of two nodes, whose processes run in another folder."""
 
 from __future__ import annotations
 
 import pytest
 
 from mechclust.cli import main
-from mechclust.commands.topics.suite import job as jobs
-from mechclust.commands.topics.suite.run import MEASURED
+from mechclust.commands.topics import job as jobs
+from mechclust.commands.topics.measure import MEASURED
 from tests.faults.bits import bits, other
-from tests.mechclust.commands.test_topics import plant, write_planted_corpus
+from tests.mechclust.commands.topics.cases import plant, write_planted_corpus
 
 
 def suite(out, *engine):

@@ -1,8 +1,8 @@
-"""The job that measures one encoder of a suite, trained or random, possibly in another process."""
+"""The job that measures one model, trained or with random weights, possibly in another process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mechclust.commands.topics.sources import LoadedModel
-from mechclust.commands.topics.suite.vectors import PARTS, VECTORS, Measures, WordStates, word_similarities
+from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.variants import Variant, n_topics
+from mechclust.commands.topics.vectors import PARTS, VECTORS, Measures, WordStates, word_similarities
+from mechclust.models import token_embeddings
+from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenization_of
 from probes import DistanceMatchedTopicAttention, ProbeResult, attention, load_result, run
 from probes.functional.topic_embedding import SIMILARITIES
@@ -24,8 +26,7 @@ from probes.store.digest import digest_of
 from probes.store.file_names import file_name
 from probes.store.versions import package_versions
 from tasks import InputError
-from tasks.text.bos_token import Bos
-from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer, encode_corpus
+from tasks.text.encoded_corpus import encode_corpus
 
 _ATTENTION_MEASURES = {  # by name. The unmatched ratio is over all distances, within documents
     "ratio": "ratio_unmatched",
@@ -38,27 +39,8 @@ _ATTENTION_MEASURES = {  # by name. The unmatched ratio is over all distances, w
 
 
 @dataclass(frozen=True)
-class SuiteReading:
-    """Settings with which documents are read and measured.
-
-    Attributes:
-        max_length: tokens of a window.
-        tokens_per_batch: most tokens of a forward pass.
-        bos: see ``ModelSettings``.
-        resamples: of the documents.
-        seed: of the resampling.
-    """
-
-    max_length: int
-    tokens_per_batch: int
-    bos: Bos
-    resamples: int
-    seed: int
-
-
-@dataclass(frozen=True)
 class Measured:
-    """Measurements of one encoder.
+    """Measurements of one model.
 
     Attributes:
         attention: by topic seed, variant and head: ``ratio`` and ``matched``. Over all heads: ``overall_ratio``,
@@ -73,27 +55,31 @@ class Measured:
 
 @dataclass(frozen=True)
 class ModelJob:
-    """An encoder to measure.
+    """A model to measure.
 
     Attributes:
         name: in tables and folders.
-        load: gives the model with its tokenizer.
-        identity: of the model, such as its directory and the seed of its random weights.
+        model: the model.
+        untrained: seed of random weights; ``None`` for the model's own.
+        tokenizer: tokenizer of a model in memory.
+        identity: of the weights, such as names and times of their files.
         words: words of the topics.
         topics: by topic seed, with the same variants for each. Their topics are over ``words``.
         documents: texts.
-        reading: how these are read.
+        config: how these are read and measured.
         folder: where measurements are kept.
         about: stands in the results' metadata, and may differ in a later run.
     """
 
     name: str
-    load: Callable[[], Any]
+    model: ResolvedModel
+    untrained: int | None
+    tokenizer: Any
     identity: str
     words: list[str]
     topics: Mapping[int, Sequence[Variant]]
     documents: Sequence[str]
-    reading: SuiteReading
+    config: TopicsConfig
     folder: Path
     about: Mapping[str, Any]
 
@@ -107,14 +93,17 @@ class ModelJob:
         """The folder of its measurements."""
         names = [repr([(seed, variant.name) for variant in variants]) for seed, variants in self.topics.items()]
         measured = (DistanceMatchedTopicAttention.states, PARTS, VECTORS)
-        settings = repr((self.identity, self.reading, package_versions(), measured))
+        config = self.config
+        reading = (config.max_length, config.tokens_per_batch, config.bos, config.resamples, config.seed)
+        loading = (config.dtype, config.quantize, self.untrained)
+        settings = repr((self.identity, loading, reading, package_versions(), measured))
         topics = [variant.topics for variant in self.variants]
         digest = digest_of([settings, *names, *self.words, *self.documents, *topics])
         return self.folder / f"{file_name(self.name)}-{digest[:16]}"
 
 
 def measure_model(job: ModelJob) -> Measured | str:
-    """Measure an encoder, or read its measurements if they are kept.
+    """Measure a model, or read its measurements if they are kept.
 
     Return why if it cannot be measured.
     """
@@ -150,14 +139,23 @@ def _with_metadata(result: ProbeResult, job: ModelJob) -> ProbeResult:
 
 
 def _measure(job: ModelJob) -> Measured:
-    hooked = job.load()
-    reading = job.reading
-    encoded = _encode(job, hooked)
+    options: dict[str, Any] = {} if job.untrained is None else {"untrained": True, "seed": job.untrained}
+    loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, measures_attention=True, **options)
+    with loading as (hooked, tokenizer):
+        return _measured(job, hooked, tokenizer)
+
+
+def _measured(job: ModelJob, hooked: Any, tokenizer: Any) -> Measured:
+    config = job.config
+    max_length = longest_window(config, hooked.cfg.n_ctx)
+    options: dict[str, Any] = {"bos": config.bos, "d_vocab": hooked.cfg.d_vocab}
+    encoded = encode_corpus(job.documents, tokenizer, job.words, max_length, **options)
+    encoded.check_whole(or_else=", or larger thresholds")
     whole = encoded.token_of_word >= 0
     # A word that is not seen has no topic, so that no room is kept for it.
     topics = [variant.topics & whole[:, None] for variant in job.variants]
-    max_distance = max(1, _max_length(job, hooked) - 1)
-    probes = [_attention_probe(each, reading, max_distance) if n_topics(each) >= 2 else None for each in topics]
+    max_distance = max(1, max_length - 1)
+    probes = [_attention_probe(each, config, max_distance) if n_topics(each) >= 2 else None for each in topics]
     used = [probe for probe in probes if probe is not None]
     if not used:
         raise InputError(
@@ -166,41 +164,39 @@ def _measure(job: ModelJob) -> Measured:
         )
     states = WordStates.from_corpus(encoded, len(job.words))
     gathered = states.probe()
-    *results, _ = run(hooked, states.batches(reading.tokens_per_batch), [*used, gathered])
+    *results, _ = run(hooked, states.batches(config.tokens_per_batch), [*used, gathered])
     attention = _in_place(probes, iter(results))
-    rows = LoadedModel(hooked).word_rows(encoded.token_of_word)
-    embedding = word_similarities(topics, rows, states, gathered)
+    embedding = word_similarities(topics, _word_rows(hooked, encoded.token_of_word), states, gathered)
     about = {
         **job.about,
         "occurrences": encoded.occurrences,
         "lost": encoded.lost,
+        "cut": encoded.n_cut,
         "words_seen": int(whole.sum()),
-        "tokenization": tokenization_of(hooked.tokenizer, bos=reading.bos),
+        "tokenization": tokenization_of(tokenizer, bos=config.bos),
         "model": results[0].metadata["model"],
         "versions": package_versions(),
     }
     return Measured(_attention_result(job, attention, about), _embedding_result(job, embedding, about))
 
 
-def _max_length(job: ModelJob, hooked: Any) -> int:
-    n_ctx = hooked.cfg.n_ctx
-    return job.reading.max_length if n_ctx is None else min(job.reading.max_length, n_ctx)
-
-
-def _encode(job: ModelJob, hooked: Any) -> EncodedCorpus:
-    check_corpus_tokenizer(hooked.tokenizer)
-    options: dict[str, Any] = {"bos": job.reading.bos, "d_vocab": hooked.cfg.d_vocab}
-    encoded = encode_corpus(job.documents, hooked.tokenizer, job.words, _max_length(job, hooked), **options)
-    encoded.check_whole()
-    return encoded
+def longest_window(config: TopicsConfig, n_ctx: int | None) -> int:
+    """Return the tokens of the longest window that a model of this context reads."""
+    return config.max_length if n_ctx is None else min(config.max_length, n_ctx)
 
 
 def _attention_probe(
-    topics: Bool[Tensor, "word topic"], reading: SuiteReading, max_distance: int
+    topics: Bool[Tensor, "word topic"], config: TopicsConfig, max_distance: int
 ) -> DistanceMatchedTopicAttention:
     return DistanceMatchedTopicAttention(
-        topics, attention(), "word", max_distance, reading.resamples, "document", reading.seed
+        topics, attention(), "word", max_distance, config.resamples, "document", config.seed
     )
+
+
+def _word_rows(hooked: Any, tokens: Int[Tensor, "word"]) -> Float[Tensor, "word dim"]:
+    """Return rows of the token embedding matrix. Tokens below 0 give any row."""
+    table = token_embeddings(hooked)
+    return table[tokens.clamp(min=0).to(table.device)].to("cpu", torch.float64)
 
 
 def _in_place(probes: Sequence[object | None], results: Iterator[ProbeResult]) -> list[ProbeResult | None]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mechclust.commands.topics.suite import SuiteModel, read_suite
+from mechclust.commands.topics import TopicsModel, read_suite
+from mechclust.commands.topics.models import topics_models
 from tasks import InputError
 
 EXPECTED = 'expected a TOML file with a table [[model]] for each, such as model = "bert-base-uncased"'
@@ -17,9 +18,9 @@ def test_models_come_in_the_files_order(tmp_path):
         '[[model]]\nmodel = "./my"\n[[model]]\nmodel = "x"\ntwins = 0\n'
     )
     assert read_suite(path) == [
-        SuiteModel("bert-base-uncased", "B", 2, "BERT"),
-        SuiteModel("./my", "./my", 1, ""),
-        SuiteModel("x", "x", 0),
+        TopicsModel("bert-base-uncased", "B", 2, "BERT"),
+        TopicsModel("./my", "./my", None, ""),
+        TopicsModel("x", "x", 0),
     ]
 
 
@@ -70,3 +71,27 @@ def test_a_file_that_is_missing(tmp_path):
     with pytest.raises(InputError) as error:
         read_suite(tmp_path / "none.toml")
     assert str(error.value).startswith(f"no suite file '{tmp_path}/none.toml'; give the path of a TOML file")
+
+
+@pytest.mark.parametrize(
+    ("given", "adapter", "message"),
+    [
+        (["a", "b", "a"], None, "the model 'a' is given twice; name each model once"),
+        ([".", "./"], None, "the model './' is given twice; name each model once"),
+        (["a", "b.toml"], None, "'b.toml' is a suite file and no model; give it alone: --suite b.toml"),
+        ([], None, "no models are given; give hub names or directories, or a suite file (--suite FILE.toml)"),
+        (["a", "b"], "x", "--adapter is for one model, and several are given; name the adapter's folder as a model"),
+    ],
+)
+def test_models_that_are_refused(given, adapter, message):
+    with pytest.raises(InputError) as error:
+        topics_models(given, adapter)
+    assert str(error.value) == message
+
+
+def test_one_model_or_several(tmp_path):
+    assert topics_models("a") == topics_models(["a"]) == [TopicsModel("a", "a")]
+    assert topics_models([tmp_path, TopicsModel("a", "b", 3)]) == [
+        TopicsModel(str(tmp_path), str(tmp_path)),
+        TopicsModel("a", "b", 3),
+    ]

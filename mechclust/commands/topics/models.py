@@ -1,14 +1,15 @@
-"""The encoders that a suite measures with one topic model, and how many random twins each has."""
+"""The models to measure, from names or a suite file, and how many copies with random weights each has."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mechclust.commands.topics.suite.published import PUBLISHED
+from mechclust.commands.topics.published import PUBLISHED
+from mechclust.models.resolved import resolve_model
 from tasks import InputError
 from tasks.errors import error_suggestion
 from tasks.text.files import read_text
@@ -18,42 +19,54 @@ _EXPECTED = 'a TOML file with a table [[model]] for each, such as model = "bert-
 
 
 @dataclass(frozen=True)
-class SuiteModel:
-    """One encoder of a suite.
+class TopicsModel:
+    """One model to measure.
 
     Attributes:
-        model: hub name or local directory.
+        model: hub name, local directory, or the folder of an adapter; in Python also a model in memory.
         name: in tables and folders. By default the model's name.
-        twins: how many times it is measured with random weights, seeds 0, 1, ...
+        twins: how many times it is measured with random weights, seeds 0, 1, ... ``None``: as ``TopicsConfig`` says.
         published: the row of the published tables to compare it with. Empty for none.
     """
 
-    model: str
+    model: Any
     name: str = ""
-    twins: int = 1
+    twins: int | None = None
     published: str = ""
 
 
-def suite_models(given: Sequence[str]) -> list[SuiteModel]:
-    """Return the models of a suite file, if one ``.toml`` is given. Otherwise, return the names and directories given.
+def topics_models(given: Any, adapter: str | Path | None = None) -> list[TopicsModel]:
+    """Return models that are given by name, as ``TopicsModel`` or in memory: one, or several in a list.
+
+    Args:
+        given: the models.
+        adapter: folder of an adapter on the model, if there is one model.
 
     Raises:
-        InputError: for none, as ``read_suite``, and for a model that is given twice.
+        InputError: for no models, a suite file, a model or a name that is given twice, and an adapter on several.
     """
-    if len(given) == 1 and given[0].endswith(".toml"):
-        return read_suite(given[0])
-    for i, name in enumerate(given):
-        if name.endswith(".toml"):
-            raise InputError(f"{name!r} is one of {len(given)} given to --suite; give one suite file, or models alone")
-        if _place(name) in map(_place, given[:i]):
-            raise InputError(f"the model {name!r} is given to --suite twice; name each model once")
-    if not given:
-        raise InputError("--suite names no models; give a suite file (.toml), or hub names and directories")
-    return [SuiteModel(name, name) for name in given]
+    several = given if isinstance(given, (list, tuple)) else [given]
+    if not several:
+        raise InputError("no models are given; give hub names or directories, or a suite file (--suite FILE.toml)")
+    if adapter is not None and len(several) > 1:
+        raise InputError("--adapter is for one model, and several are given; name the adapter's folder as a model")
+    models: list[TopicsModel] = []
+    for each in several:
+        model = each if isinstance(each, TopicsModel) else TopicsModel(each)
+        if isinstance(model.model, (str, Path)):
+            model = replace(model, model=str(model.model))
+            if model.model.endswith(".toml"):
+                raise InputError(f"{model.model!r} is a suite file and no model; give it alone: --suite {model.model}")
+        model = replace(model, name=model.name or resolve_model(model.model, adapter).title)
+        for before in models:
+            if model.name == before.name or _place(model.model) == _place(before.model):
+                raise InputError(f"the model {model.name!r} is given twice; name each model once")
+        models.append(model)
+    return models
 
 
-def read_suite(path: str | Path) -> list[SuiteModel]:
-    """Return the models of a suite, in the file's order.
+def read_suite(path: str | Path) -> list[TopicsModel]:
+    """Return the models of a suite file, in its order.
 
     Args:
         path: a TOML file with one table ``[[model]]`` for each: ``model``, and if wanted ``name``, ``twins`` and
@@ -87,13 +100,13 @@ def read_suite(path: str | Path) -> list[SuiteModel]:
     return models
 
 
-def _place(model: str) -> str:
-    """Return one text for all ways to write a folder's path."""
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
+def _place(model: Any) -> Any:
+    """Return one text for all ways to write a folder's path. A model in memory is returned unchanged."""
+    return str(Path(model).resolve()) if isinstance(model, str) and Path(model).is_dir() else model
 
 
-def _model(table: Mapping[str, Any], where: str) -> SuiteModel:
-    known = {field.name: type(field.default) for field in fields(SuiteModel)} | {"model": str}
+def _model(table: Mapping[str, Any], where: str) -> TopicsModel:
+    known = {"model": str, "name": str, "twins": int, "published": str}
     for key, value in table.items():
         if key not in known:
             raise InputError(f"{where} has a key {key!r}{error_suggestion(key, known)}")
@@ -108,4 +121,4 @@ def _model(table: Mapping[str, Any], where: str) -> SuiteModel:
         raise InputError(
             f"{where}: published is {table['published']!r}; expected one of {', '.join(PUBLISHED)}, or leave it out"
         )
-    return SuiteModel(**{**table, "name": table.get("name") or table["model"]})
+    return TopicsModel(**{**table, "name": table.get("name") or table["model"]})

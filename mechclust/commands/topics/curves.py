@@ -1,4 +1,4 @@
-"""Attention ratios of an encoder by threshold, with their variation, for tables and findings."""
+"""Attention ratios of a model by threshold, with their variation, for tables and findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.commands.topics.suite.spread import interval_of_mean
+from mechclust.commands.topics.spread import interval_of_mean
 from mechclust.evidence.intervals import Interval
 from probes import ProbeResult
 
@@ -41,6 +41,15 @@ class Curve:
         without = None if self.without is None else self.without[:, threshold]
         return Curve(self.values[:, threshold], self.drawn[:, threshold], without)
 
+    @property
+    def defined(self) -> Curve:
+        """The curve at the thresholds that have a value, if any has."""
+        places = np.isfinite(self.values).any(axis=0)
+        if not places.any():
+            return self
+        without = None if self.without is None else self.without[:, places]
+        return Curve(self.values[:, places], self.drawn[:, places], without)
+
     def minus(self, other: Curve) -> Curve:
         """Return the difference from a curve measured on these documents. One of the two may be a mean of twins."""
         return self._with(other, np.subtract)
@@ -64,7 +73,7 @@ class Curve:
 
 
 def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:
-    """Return the curve of a suite's measurement, thresholds rising."""
+    """Return the curve of a model's measurement, thresholds rising."""
     variants = attention.metadata["variants"]
     by_threshold = {float(threshold): i for i, (threshold, other) in enumerate(variants) if bool(other) == overlap}
     places = [by_threshold[threshold] for threshold in sorted(by_threshold)]
@@ -74,7 +83,7 @@ def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:
 
 
 def mean_of(twins: Sequence[Curve]) -> Curve:
-    """Return the mean of an encoder's random twins."""
+    """Return the mean of a model's copies with random weights."""
     values = np.array([curve.values for curve in twins])
     drawn = np.mean([curve.drawn for curve in twins], axis=0)
     n = len(values)
@@ -86,5 +95,5 @@ def mean_of(twins: Sequence[Curve]) -> Curve:
 
 
 def thresholds_of(attention: ProbeResult) -> list[float]:
-    """Return the thresholds of a suite's measurement, rising."""
+    """Return the thresholds of a model's measurement, rising."""
     return sorted({float(threshold) for threshold, _ in attention.metadata["variants"]})

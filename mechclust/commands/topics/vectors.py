@@ -1,4 +1,4 @@
-"""Word vectors of an encoder, and their similarity without some of the documents."""
+"""Word vectors of a model, and their similarity without some of the documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A suite from end to end on tiny encoders: planted topics and the documentation of this repository."""
+"""Topics in tiny models from end to end: planted topics and the documentation of this repository."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 
 import mechclust
 from mechclust.cli import main
-from mechclust.commands.topics.suite import SuiteConfig, figures, judge_folder, run_suite
-from mechclust.commands.topics.suite import job as jobs
-from mechclust.commands.topics.suite import texts as suite_texts
-from mechclust.commands.topics.suite.published import published_ratio
-from mechclust.commands.topics.suite.readings import headline, readings
+from mechclust.commands.topics import TopicsConfig, figures, judge_folder, measure_topics, read_suite
+from mechclust.commands.topics import job as jobs
+from mechclust.commands.topics import texts as topic_texts
+from mechclust.commands.topics.published import published_ratio
+from mechclust.commands.topics.readings import headline, readings
 from mechclust.commands.topics.topic_file import load_topics, save_topics
 from mechclust.evidence import load_findings
 from mechclust.models import load_pretrained, token_embeddings
@@ -29,8 +29,7 @@ from probes.functional import topic_similarity
 from tasks import Corpus, InputError, TopicModel
 from tasks.text.words import words_of
 from tests.mechclust.commands.hook_columns import check_report
-from tests.mechclust.commands.test_topics import plant, wordpiece, write_planted_corpus
-from tests.mechclust.commands.topics_suite_cases import ROWS
+from tests.mechclust.commands.topics.cases import ROWS, plant, wordpiece, write_planted_corpus
 
 PLANTED = {
     "split": "file", "topic_seeds": (0, 1), "n_topics": 3, "passes": 3, "no_below": 1, "no_above": 1.0,
@@ -61,12 +60,17 @@ def folder(write_checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def config(folder):
-    return SuiteConfig(suite=(str(folder / "suite.toml"),), corpus=(folder / "corpus",), **PLANTED)
+    return TopicsConfig((folder / "corpus",), **PLANTED)
 
 
 @pytest.fixture(scope="module")
-def found(config, folder):
-    return run_suite(config, folder / "out")
+def models(folder):
+    return read_suite(folder / "suite.toml")
+
+
+@pytest.fixture(scope="module")
+def found(models, config, folder):
+    return measure_topics(models, config, folder / "out")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +88,7 @@ class TestMeasured:
         assert (attention[attention["model"] == "plain"]["value"] - 1).abs().max() < 0.1
         assert ((planted["low"] < planted["value"]) & (planted["value"] < planted["high"])).all()
 
-    def test_as_the_probes_and_functions_find_it_one_by_one(self, found, folder):
+    def test_as_the_probes_and_functions_find_it_one_by_one(self, models, found, folder):
         """The ratio over all pairs is TopicAttention's, and rows are compared over all pairs."""
         model = load_pretrained(folder / "bert")
         topics = found.texts.fitted.models[1]
@@ -114,7 +118,7 @@ class TestMeasured:
             assert same[f"{name}, self-pairs in"] > same[name]
             assert means[f"{name}, self-pairs in"][1] == means[name][1]
 
-    def test_left_out_documents_are_as_if_never_read(self, found, folder):
+    def test_left_out_documents_are_as_if_never_read(self, models, found, folder):
         """The third part of ten: its documents are taken from the corpus, and the others measured by the probe."""
         model = load_pretrained(folder / "bert")
         member = found.texts.fitted.models[1].membership(0.2, overlap=False)
@@ -168,7 +172,7 @@ class TestMeasured:
         ("error", "said"),
         [(torch.OutOfMemoryError("CUDA out of memory.\nmore"), "CUDA out of memory."), (MemoryError(), "MemoryError")],
     )
-    def test_one_that_is_too_large_leaves_the_others_alone(self, config, tmp_path, monkeypatch, error, said):
+    def test_one_that_is_too_large_leaves_the_others_alone(self, models, config, tmp_path, monkeypatch, error, said):
         measure = jobs._measure
 
         def measured(job):
@@ -177,13 +181,13 @@ class TestMeasured:
             return measure(job)
 
         monkeypatch.setattr(jobs, "_measure", measured)
-        found = run_suite(replace(config, topic_seeds=(0,)), tmp_path / "out")
+        found = measure_topics(models, replace(config, topic_seeds=(0,)), tmp_path / "out")
         assert list(found.trained) == ["planted"]
         assert found.failed["plain"] == f"measuring it failed: {said}; it is tried again the next time"
 
     def test_a_causal_model_is_measured_too(self, config, write_checkpoint, tmp_path):
         write_checkpoint(tmp_path / "gpt2", "gpt2")
-        found = run_suite(replace(config, suite=(str(tmp_path / "gpt2"),), topic_seeds=(0,)), tmp_path / "out")
+        found = measure_topics(str(tmp_path / "gpt2"), replace(config, topic_seeds=(0,)), tmp_path / "out")
         table = found.tables["ratios"]
         attention = table[table["measure"] == "attention"]["value"]
         assert found.failed == {}
@@ -203,7 +207,7 @@ class TestMeasured:
             twins = int(row == "BERT")
             lines.append(f'[[model]]\nmodel = "{tmp_path / row}"\npublished = "{row}"\ntwins = {twins}\n')
         (tmp_path / "p7.toml").write_text("".join(lines))
-        found = run_suite(replace(config, suite=(str(tmp_path / "p7.toml"),)), tmp_path / "out")
+        found = measure_topics(str(tmp_path / "p7.toml"), config, tmp_path / "out")
         assert found.failed == {}
         assert [Path(name).name for name in found.trained] == [*ROWS]
         p7 = next(c for c in judge_folder(tmp_path / "out") if c.id == "P7")
@@ -258,7 +262,7 @@ class TestMeasured:
         assert " (plain)" not in headline(found, ratios)
         assert [r.verdict for r in readings(found, ratios) if r.value == "none"] == ["No words of one topic met."]
         assert headline(found, ratios.assign(value=np.nan)) == (
-            "At threshold 0.1 no words of one topic met in any encoder, so there is no ratio."
+            "At no threshold did words of one topic meet in any model, so there is no ratio; the notes say why."
         )
 
     def test_the_main_figure_is_the_first_panel(self, found):
@@ -267,8 +271,10 @@ class TestMeasured:
         assert found.plot().axes[0].get_title() == "attention, no overlap"
 
     def test_notes_on_what_is_not_known(self, found):
-        told = "With one set of random weights (planted) nothing is known of what its seed adds; give twins = 3 in the "
-        assert told + "suite file." in found.caveats
+        told = (
+            "With one set of random weights (planted) nothing is known of what its seed adds; give --untrained 3 (or "
+        )
+        assert told + "twins = 3 in the suite file)." in found.caveats
         assert not any("too low by" in note or "undefined" in note for note in found.caveats)
         few = replace(found, texts=replace(found.texts, fitted=replace(found.texts.fitted, undercount=3)))
         assert any("may be too low by up to 3: in the weights, and" in note for note in few.caveats)
@@ -286,20 +292,20 @@ class TestMeasured:
 
     def test_what_is_published_stands_beside(self, found, monkeypatch):
         assert found.shown(overlap=False)["published"].tolist() == ["–"] * 5  # none is published at .1 and .2
-        monkeypatch.setattr("mechclust.commands.topics.suite.published.THRESHOLDS", (0.1, 0.2))
+        monkeypatch.setattr("mechclust.commands.topics.published.THRESHOLDS", (0.1, 0.2))
         shown = replace(found).shown(overlap=False)["published"].tolist()
         assert [float(x) for x in shown[:2]] == [published_ratio("BERT", "attention", t, False) for t in (0.1, 0.2)]
         assert shown[2:] == ["–"] * 3
 
 
 class TestFolder:
-    def test_findings_are_judged_from_the_folder(self, found, report, folder):
+    def test_findings_are_judged_from_the_folder(self, models, found, report, folder):
         expected = [(c.id, c.verdict, [part.values for part in c.parts]) for c in found.findings]
         for findings in (judge_folder(folder / "out"), load_findings(folder / "out")):
             values = [(c.id, c.verdict, [part.values for part in c.parts]) for c in findings]
             assert repr(values) == repr(expected)  # NaN is not equal to itself
         assert [c.id for c in found.findings] == ["P7", "P7b", "S1", "S2"]
-        assert found.findings[0].not_tested == "the suite has no ALBERT, BART, ELECTRA and RoBERTa"
+        assert found.findings[0].not_tested == "there is no ALBERT, BART, ELECTRA and RoBERTa among the models"
         assert found.findings[2].verdict == "holds"
 
     def test_every_layer_has_its_hook_and_every_head_its_name(self, report, folder, found):
@@ -321,66 +327,75 @@ class TestFolder:
 
         for place, name in (
             (jobs, "_measure"),
-            (suite_texts, "fit_topics_to_counts"),
-            (suite_texts.CorpusStream, "__iter__"),
+            (topic_texts, "fit_topics_to_counts"),
+            (topic_texts.CorpusStream, "__iter__"),
         ):
             monkeypatch.setattr(place, name, never)
         no_absent = folder / "two.toml"
         no_absent.write_text((folder / "suite.toml").read_text().rpartition("[[model]]")[0])
-        again = run_suite(replace(config, suite=(str(no_absent),)), folder / "out")
+        again = measure_topics(read_suite(no_absent), config, folder / "out")
         assert again.tables["ratios"].equals(found.tables["ratios"])
 
-    def test_a_damaged_measurement_is_made_again(self, found, config, folder, tmp_path):
+    def test_a_damaged_measurement_is_made_again(self, models, found, config, folder, tmp_path):
         shutil.copytree(folder / "out", tmp_path / "out")
         (path,) = (tmp_path / "out" / "measured").glob("plain-*/attention.safetensors")
         path.write_bytes(path.read_bytes()[:-9])
-        again = run_suite(config, tmp_path / "out")
+        again = measure_topics(models, config, tmp_path / "out")
         assert again.tables["ratios"].equals(found.tables["ratios"])
 
     @pytest.mark.slow
-    def test_weights_trained_again_are_measured_again(self, config, folder, tmp_path, write_checkpoint):
+    def test_weights_trained_again_are_measured_again(self, models, config, folder, tmp_path, write_checkpoint):
         shutil.copytree(folder / "out", tmp_path / "out")
         shutil.copytree(folder / "albert", tmp_path / "albert")
-        mine = replace(config, suite=(str(tmp_path / "albert"),))
-        before = run_suite(mine, tmp_path / "out").trained[str(tmp_path / "albert")].attention["overall_ratio"]
+        mine = str(tmp_path / "albert")
+        (tmp_path / "out" / "results").rename(tmp_path / "away")  # which are of other models
+        before = (
+            measure_topics(mine, config, tmp_path / "out").trained[str(tmp_path / "albert")].attention["overall_ratio"]
+        )
         shutil.rmtree(tmp_path / "albert")
         write_checkpoint(tmp_path / "albert", "albert", seed=5)
-        after = run_suite(mine, tmp_path / "out").trained[str(tmp_path / "albert")].attention["overall_ratio"]
+        after = (
+            measure_topics(mine, config, tmp_path / "out").trained[str(tmp_path / "albert")].attention["overall_ratio"]
+        )
         assert not torch.equal(before, after)
 
     @pytest.mark.slow
     def test_only_what_is_lacking_is_fitted(self, config, folder, tmp_path, monkeypatch):
-        words, fitted, fit = tmp_path / "stop.txt", [], suite_texts.fit_topics_to_counts
+        words, fitted, fit = tmp_path / "stop.txt", [], topic_texts.fit_topics_to_counts
 
         def fitting(counts, n_topics, passes, seed, **kwargs):
             fitted.append(seed)
             return fit(counts, n_topics, passes, seed, **kwargs)
 
-        monkeypatch.setattr(suite_texts, "fit_topics_to_counts", fitting)
+        monkeypatch.setattr(topic_texts, "fit_topics_to_counts", fitting)
         words.write_text("the")
-        mine = replace(config, suite=(str(folder / "albert"),), stop_words=str(words))
-        run_suite(mine, tmp_path / "out")
-        run_suite(replace(mine, topic_seeds=(0, 1, 2)), tmp_path / "out")
+        mine, albert = replace(config, stop_words=str(words)), folder / "albert"
+        measure_topics(albert, mine, tmp_path / "out")
+        measure_topics(albert, replace(mine, topic_seeds=(0, 1, 2)), tmp_path / "out")
         assert fitted == [0, 1, 2]  # one more seed, and those that were there are kept
-        run_suite(replace(mine, topic_seeds=(1,)), tmp_path / "out")
+        measure_topics(albert, replace(mine, topic_seeds=(1,)), tmp_path / "out")
         assert fitted == [0, 1, 2]
         words.write_text("the\nof")  # other words under the same name
-        run_suite(replace(mine, topic_seeds=(1,)), tmp_path / "out")
+        measure_topics(albert, replace(mine, topic_seeds=(1,)), tmp_path / "out")
         assert fitted == [0, 1, 2, 1]
 
     @pytest.mark.parametrize(("n", "others"), [(1, ""), (2, "; nor can the other"), (3, "; nor can the 2 others")])
-    def test_where_none_can_be_measured_the_first_ones_reason_is_said(self, found, config, folder, tmp_path, n, others):
-        shutil.copytree(folder / "out", tmp_path / "out")
-        suite = tuple(str(tmp_path / name) for name in ("none", "no other", "nor this")[:n])
-        said = refused(run_suite, replace(config, suite=suite), tmp_path / "out")
-        why = f"no model directory {suite[0]!r}; give a local directory or a hub name such as 'gpt2'"
-        assert said == f"no encoder of the suite can be measured: {suite[0]}: {why}{others}"
+    def test_where_none_can_be_measured_the_first_ones_reason_is_said(self, config, tmp_path, monkeypatch, n, others):
+        names = [str(tmp_path / name) for name in ("none", "no other", "nor this")[:n]]
+        monkeypatch.setattr(topic_texts, "CorpusStream", None)  # no text is read before that
+        said = refused(measure_topics, names, config, tmp_path / "out")
+        why = f"no model directory {names[0]!r}; give a local directory or a hub name such as 'gpt2'"
+        assert said == (
+            f"no model can be measured: {names[0]}: {why}{others}"
+            if others
+            else f"{names[0]} cannot be measured: {why}"
+        )
 
 
 class TestTopicModel:
     def test_a_file_in_place_of_fitting(self, found, config, folder, tmp_path):
         given = replace(config, topic_model=folder / "out" / "topics.safetensors", n_topics=None, topic_seeds=(1,))
-        again = run_suite(replace(given, suite=(str(folder / "albert"),)), tmp_path / "out")
+        again = measure_topics(str(folder / "albert"), given, tmp_path / "out")
         mine = found.trained["plain"].attention["overall_ratio"][1:]
         assert torch.equal(again.trained[str(folder / "albert")].attention["overall_ratio"], mine)
         assert not (tmp_path / "out" / "topics.safetensors").exists()
@@ -400,39 +415,39 @@ class TestTopicModel:
             ),
         ],
     )
-    def test_other_settings(self, found, config, folder, tmp_path, changed, message):
+    def test_other_settings(self, models, found, config, folder, tmp_path, changed, message):
         path = folder / "out" / "topics.safetensors"
-        said = refused(run_suite, replace(config, topic_model=path, **changed), tmp_path / "out")
+        said = refused(measure_topics, models, replace(config, topic_model=path, **changed), tmp_path / "out")
         assert said.startswith(message.format(path=path))
 
-    def test_another_vocabulary(self, found, config, folder, tmp_path):
+    def test_another_vocabulary(self, models, found, config, folder, tmp_path):
         fitted = load_topics(folder / "out" / "topics.safetensors")
         words = [f"x{word}" for word in fitted.words]
-        models = [TopicModel(words, model.weights, model.shares) for model in fitted.models]
-        save_topics(path := tmp_path / "t.safetensors", replace(fitted, models=models))
-        assert refused(run_suite, replace(config, topic_model=path), tmp_path / "out") == (
+        topics = [TopicModel(words, model.weights, model.shares) for model in fitted.models]
+        save_topics(path := tmp_path / "t.safetensors", replace(fitted, models=topics))
+        assert refused(measure_topics, models, replace(config, topic_model=path), tmp_path / "out") == (
             f"the topics of '{path}' are over another vocabulary than the corpus: none of their 20 words is in the 60 "
             "documents measured; give topics of such texts, or leave out --topic-model"
         )
 
-    def test_another_tokenizer(self, found, config, folder, tmp_path):
+    def test_another_tokenizer(self, models, found, config, folder, tmp_path):
         fitted = load_topics(folder / "out" / "topics.safetensors")
         save_topics(path := tmp_path / "t.safetensors", replace(fitted, tokenizer="gensim"))
-        said = refused(run_suite, replace(config, topic_model=path), tmp_path / "out")
+        said = refused(measure_topics, models, replace(config, topic_model=path), tmp_path / "out")
         assert said.startswith(f"the words of '{path}' were told apart by another tokenizer (gensim; ours is ")
 
 
 class TestCorpus:
-    def test_a_gzip_that_breaks_off(self, config, folder, tmp_path):
+    def test_a_gzip_that_breaks_off(self, models, config, folder, tmp_path):
         texts = [path.read_text() for path in sorted((folder / "corpus").iterdir())]
         whole = gzip.compress("\n".join(json.dumps({"text": text}) for text in texts).encode())
         (path := tmp_path / "a.jsonl.gz").write_bytes(whole[: int(0.8 * len(whole))])
-        said = refused(run_suite, replace(config, corpus=(path,)), tmp_path / "out")
+        said = refused(measure_topics, models, replace(config, corpus=(path,)), tmp_path / "out")
         assert said.startswith(f"'{path}' is not gzip, as its name says, or is damaged or incomplete (")
 
-    def test_a_dump_that_is_not_mediawiki(self, config, tmp_path):
+    def test_a_dump_that_is_not_mediawiki(self, models, config, tmp_path):
         (path := tmp_path / "a.xml").write_text("<html><body/></html>")
-        assert refused(run_suite, replace(config, corpus=(path,)), tmp_path / "out") == (
+        assert refused(measure_topics, models, replace(config, corpus=(path,)), tmp_path / "out") == (
             f"'{path}' is XML of another kind (its root is <html>); expected a MediaWiki export, such as "
             "enwiki-latest-pages-articles.xml.bz2"
         )
@@ -440,22 +455,46 @@ class TestCorpus:
     def test_no_topic_word_is_one_token(self, config, folder, write_checkpoint, tmp_path):
         pieces = ["w", *(f"##{i}" for i in range(10))]
         model = wordpiece(write_checkpoint(tmp_path / "m", "bert"), pieces)
-        said = refused(run_suite, replace(config, suite=(str(model),), topic_seeds=(0,)), tmp_path / "out")
-        assert said.startswith(f"no encoder of the suite can be measured: {model}: the tokenizer leaves none of the ")
-        assert said.endswith("; give a corpus in the model's language")
+        said = refused(measure_topics, str(model), replace(config, topic_seeds=(0,)), tmp_path / "out")
+        assert said == (
+            f"{model} cannot be measured: its tokenizer leaves none of the corpus's 20 different words whole: all 1440 "
+            "occurrences were lost, split or unknown; give a corpus in the model's language, or another model"
+        )
 
-    def test_no_word_is_frequent_enough(self, config, tmp_path):
-        said = refused(run_suite, replace(config, no_below=61), tmp_path / "out")
+    def test_no_word_is_frequent_enough(self, models, config, tmp_path):
+        said = refused(measure_topics, models, replace(config, no_below=61), tmp_path / "out")
         assert said.endswith("of the 60 documents; give more text, or lower no_below or raise no_above")
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"suite": ("a", "b", "a")}, "the model 'a' is given to --suite twice; name each model once"),
-        ({"suite": ("a", "b.toml")}, "'b.toml' is one of 2 given to --suite; give one suite file, or models alone"),
-        ({"suite": ()}, "--suite names no models; give a suite file (.toml), or hub names and directories"),
-        ({"adapter": Path("x")}, "--adapter is for one model, and a suite has several; name the adapter's folder as a"),
+        ({"adapter": Path("x")}, "no adapter in 'x'"),
+        ({"untrained": -1}, "untrained is -1; expected at least 0"),
+        ({"max_documents": 0}, "max_documents is 0; expected at least "),
+        ({"max_length": 1}, "max_length is 1; expected at least 2"),
+        ({"passes": 0}, "passes is 0; expected at least 1"),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
+        ({"thresholds": ()}, "thresholds is (); expected one or several different numbers"),
+        ({"thresholds": (1.5,)}, "thresholds[0] is 1.5; expected below 1"),
+        (
+            {"thresholds": (0.001, 0.04)},
+            "the topics have 20 different words, of which the largest threshold, 0.04, keeps one per topic, and "
+            "comparing words of a topic takes two; give --thresholds of at least 0.05, more text, or more words (a "
+            "lower --no-below, a higher --no-above)",
+        ),
+        ({"corpus": ()}, "no corpus files given; name at least one file or a directory of them"),
+        (
+            {"n_topics": 61},
+            "the corpus has 60 documents for 61 topics; give more text, split it into more documents, or ask for fewer "
+            "topics (n_topics)",
+        ),
+        (
+            {"no_below": 61},
+            "no word except stop words is in at least 61 and at most 60 of the 60 documents; give more text, or lower "
+            "no_below or raise no_above",
+        ),
         ({"no_above": 1.5}, "no_above is 1.5; expected at most 1"),
         ({"weights": "bm25"}, "weights is 'bm25'; expected 'counts' or 'tfidf'"),
         ({"topic_seeds": (1, 1)}, "topic_seeds has 1 twice; give it once"),
@@ -466,8 +505,9 @@ class TestCorpus:
         ),
     ],
 )
-def test_what_is_refused(found, config, folder, changed, message):
-    assert refused(run_suite, replace(config, **changed), folder / "out").startswith(message)
+def test_what_is_refused(models, config, tmp_path, monkeypatch, changed, message):
+    monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)  # before weights are loaded
+    assert refused(measure_topics, models, replace(config, **changed), tmp_path / "out").startswith(message)
 
 
 @pytest.mark.slow
@@ -479,10 +519,10 @@ def test_on_the_documentation_of_this_repository(write_checkpoint, tmp_path, cap
     for family in ("bert", "albert"):
         model = write_checkpoint(tmp_path / family, family, vocab_size=604, max_position_embeddings=64)
         wordpiece(model, pieces)
-    suite = [str(tmp_path / family) for family in ("bert", "albert")]
+    names = [str(tmp_path / family) for family in ("bert", "albert")]
     settings = "--n-topics 4 --passes 2 --topic-seeds 0 1 --no-below 3 --no-above .5 --min-words 60 --thresholds .05 .1"
     out = tmp_path / "out"
-    assert main(["topics", "--suite", *suite, "--corpus", *map(str, docs), "--out", str(out), *settings.split(),
+    assert main(["topics", *names, "--corpus", *map(str, docs), "--out", str(out), *settings.split(),
                  "--max-documents", "40", "--max-length", "64", "--resamples", "20"]) == 0  # fmt: skip
     printed = capsys.readouterr().out
     assert "words may have several topics\n" in printed
@@ -494,7 +534,7 @@ def test_on_the_documentation_of_this_repository(write_checkpoint, tmp_path, cap
 
 def test_help(capsys):
     with pytest.raises(SystemExit) as end:
-        main(["topics", "--suite", "--help"])
+        main(["topics", "--help"])
     assert end.value.code == 0
     printed = capsys.readouterr().out
     for option in ("--topic-model", "--no-below", "--weights", "--topic-seeds", "--engine"):
