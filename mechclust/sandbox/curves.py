@@ -10,6 +10,9 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from tasks import InputError
+from tasks.errors import did_you_mean
+
+CURVE_PANELS = ("loss", "accuracy", "gradient_norms", "within_ratio", "spikes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,13 +21,14 @@ class Curves:
 
     Args:
         epochs: ``[n]`` the epochs measured, in order. They need not be those the sandbox shows.
-        panels: by panel (``"loss"`` in nats, ``"accuracy"``, ``"gradient_norms"``, ``"within_ratio"`` or ``"spikes"``)
-            and by the name in its legend, ``[n]`` numbers.
-        spikes: first epoch of every loss spike, and its diagnosis in a few words.
+        panels: by panel, one of ``CURVE_PANELS`` (the loss in nats), and by the name in its legend, ``[n]`` numbers.
+        spikes: first epoch of every loss spike, and its diagnosis in a few words. Marked on the first curve of the loss
+            and of the spikes.
         small_spikes: rises that are like spikes but stay below the loss from which spikes are counted.
 
     Raises:
-        InputError: for epochs out of order, a curve of another length, or a spike at no measured epoch.
+        InputError: for epochs out of order, an unknown panel, a curve of another length, or a spike at no measured
+            epoch.
 
     Example:
         >>> curves = Curves([0, 1, 2], {"loss": {"train": [0.7, 0.5, 0.1]}}, spikes=[(1, "small norm of xi")])
@@ -44,6 +48,10 @@ class Curves:
                 f"epochs has shape {epochs.shape}; expected [n] increasing numbers, one for each value of a curve"
             )
         object.__setattr__(self, "epochs", epochs.astype(np.int64))
+        for panel in self.panels:
+            if panel not in CURVE_PANELS:
+                known = ", ".join(CURVE_PANELS)
+                raise InputError(f"no panel of curves {panel!r} (there are {known}){did_you_mean(panel, CURVE_PANELS)}")
         panels = {
             panel: {name: _series(f"{panel}[{name!r}]", values, len(epochs)) for name, values in curves.items()}
             for panel, curves in self.panels.items()

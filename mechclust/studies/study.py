@@ -300,9 +300,11 @@ def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = Fa
     check_measured_files(out)
     with styled():
         analysis = analyse_run(study, config, out)
+    is_default = analysis.headline == Findings(analysis.findings).headline
     analysis = replace(
         analysis,
         findings=Findings(with_seen_verdicts(analysis.findings, record)),
+        headline="" if is_default else analysis.headline,  # the default also says if seeds were added
         views={**analysis.views, **further_views(out)},
         notes=[*analysis.notes, *family_notes(analysis.findings), *further_notes(out)],
     )
@@ -329,6 +331,8 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     findings = judge_results(study, config, results)
     check_findings(findings)
     analysis = study.report(config, results)
+    if not isinstance(analysis, Analysis):
+        raise InputError(f"report of study {study.name!r} returned a {type(analysis).__name__}; return an Analysis")
     check_different_settings(figures=[panel.name for panel in analysis.panels])
     return replace(analysis, findings=findings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,9 +22,10 @@ from tasks import Batch, Task
 
 
 class Callback(Protocol):
-    """Called at ``TrainConfig.checkpoint_steps``, before the step's update, and after the last one.
+    """Called before the update of each of ``TrainConfig.checkpoint_steps``, and after the last update.
 
-    After an interruption the calls since the last saved state are repeated, with equal weights.
+    At step 0 the weights are the initial ones. After an interruption, calls since the last saved state are repeated. If
+    a finished training is called again, its last call is, unless the callback is a ``FileCallback`` with its files.
     """
 
     def __call__(self, step: int, model: HookedModel) -> None:
@@ -32,22 +34,25 @@ class Callback(Protocol):
 
 @runtime_checkable
 class FileCallback(Callback, Protocol):
-    """A callback that writes files. ``train`` does not resume from a state if files of earlier steps are lost."""
+    """A callback that does nothing but write files: any that has ``paths``.
+
+    ``train`` does not resume from a state if files of earlier steps are lost.
+    """
 
     def paths(self, step: int) -> list[Path]:
-        """Return the files that the callback writes at a checkpoint."""
+        """Return the files that the callback writes at a checkpoint, or none."""
 
 
 class ProbeCallback:
     """Runs probes at every checkpoint and keeps each result as a file.
 
-    An existing file is replaced.
+    An existing file is replaced. ``train`` refuses results of other initial weights, so give each run a folder.
 
     Args:
-        out: folder of the results, ``step-000100.{name}.safetensors``.
+        out: folder of the results, ``step-000100.{split}.{name}.safetensors``.
         batches: the examples to measure, by the name of the split.
         probes: by the name of the measurement. Each runs on every split. All probes of a split share its forward pass.
-        at: only at these steps. ``None``: at every checkpoint.
+        at: only at these of ``TrainConfig.checkpoint_steps``. ``None``: at all.
 
     Example:
         >>> import tempfile
@@ -89,7 +94,7 @@ class ProbeCallback:
         return [result_path(self.out, step, f"{split}.{name}") for split in self.batches for name in self.probes]
 
     def settings(self) -> dict[str, str]:
-        """Return what each result is measured with, which has to stay the same when ``train`` resumes."""
+        """Return what each result is measured with, by its name. ``train`` refuses to resume with anything else."""
         settings = {}
         for split, batches in self.batches.items():
             digest = ExamplesDigest()
@@ -145,6 +150,10 @@ class AccuracyCallback:
     def paths(self, step: int) -> list[Path]:
         """Return the file of the result at a checkpoint."""
         return [result_path(self.out, step, f"{self.split}.accuracy")]
+
+    def settings(self) -> dict[str, str]:
+        """Return the task, by the result's name. ``train`` refuses to resume with another."""
+        return {f"{self.split}.accuracy": json.dumps(self.task.to_config())}
 
 
 class CheckpointCallback:

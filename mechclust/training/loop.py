@@ -16,12 +16,13 @@ from torch import Tensor
 from mechclust.jobs import progress_bar
 from mechclust.models.config import check_model_config_fits_task, config_of, model_config_to_json
 from mechclust.models.weights import get_weights, set_weights, trainable_weights
-from mechclust.training.callbacks import Callback, CheckpointCallback, FileCallback, ProbeCallback
+from mechclust.training.callbacks import AccuracyCallback, Callback, CheckpointCallback, FileCallback, ProbeCallback
 from mechclust.training.config import TrainConfig
 from mechclust.training.diverged import DivergedError
 from mechclust.training.dropout import dropout_of
 from mechclust.training.optimizer import make_optimizer, parameter_groups
 from mechclust.training.state import check_state_files, load_training_state, save_training_state
+from probes import load_result
 from probes.engine.devices import device_of
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel, forward
@@ -145,7 +146,7 @@ class _Training:
             self._call(config.steps, self.callbacks)
             self._save(config.steps)
         else:
-            self._call(config.steps, [callback for callback in self.callbacks if not _is_complete(callback, start)])
+            self._call(config.steps, [each for each in self.callbacks if not _has_its_files(each, start)])
         return self.losses
 
     def _check_loss(self, step: int) -> None:
@@ -165,8 +166,9 @@ class _Training:
         began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
         callbacks: dict[str, str] = {}
         for callback in self.callbacks:
-            if isinstance(callback, ProbeCallback):
-                callbacks |= callback.settings()
+            if isinstance(callback, (AccuracyCallback, ProbeCallback)):
+                for name, setting in callback.settings().items():
+                    callbacks[name] = f"{callbacks[name]} and {setting}" if name in callbacks else setting
         return {
             "task": self.task.to_config(),
             "training": settings_to_json(self.config),
@@ -196,6 +198,7 @@ class _Training:
             InputError: if files of callbacks of earlier steps are lost.
         """
         if self.path is None or not self.path.exists():
+            self._check_results_are_of_these_weights()
             return 0
         saved = load_training_state(self.path, self.optimizer, self.record, get_weights(self.model))
         past = [step for step in self.config.checkpoint_steps if step < saved.step]
@@ -203,8 +206,21 @@ class _Training:
         check_state_files(self.path, saved.step, lost)
         set_weights(self.model, saved.weights)
         self.losses[: saved.step] = saved.losses
-        self.record = saved.run  # with the weights that it began from
+        callbacks = {**saved.run.get("callbacks", {}), **self.record["callbacks"]}
+        self.record = {**saved.run, "callbacks": callbacks}  # with the weights that it began from
         return saved.step
+
+    def _check_results_are_of_these_weights(self) -> None:
+        """Refuse folders of callbacks with results of a run that began from other weights."""
+        for callback in self.callbacks:
+            if not isinstance(callback, (AccuracyCallback, ProbeCallback)):
+                continue
+            for path in callback.paths(0):
+                if is_whole_file(path) and load_result(path).metadata.get("model") != fingerprint(self.model):
+                    raise InputError(
+                        f"{str(path)!r} was measured in a run that began from other weights; give each run a folder of "
+                        f"its own, or delete {str(path.parent)!r}"
+                    )
 
     def _save(self, step: int) -> None:
         if self.path is not None:
@@ -230,7 +246,7 @@ def _lost_files(callback: Callback, step: int) -> list[Path]:
     return [path for path in callback.paths(step) if not is_whole_file(path)]
 
 
-def _is_complete(callback: Callback, step: int) -> bool:
+def _has_its_files(callback: Callback, step: int) -> bool:
     """Return whether all that a callback does at a checkpoint is to write files, and these exist."""
     return isinstance(callback, FileCallback) and not _lost_files(callback, step)
 

@@ -122,6 +122,8 @@ def _check(folder: Path, saved: dict[str, Any], run: dict[str, Any], trained: bo
         for key in {**new, **old}:
             if old.get(key) == new.get(key) or ((section, key) == _BEGAN and trained):
                 continue
+            if section == "callbacks" and (key not in old or key not in new):
+                continue  # a measurement that was added or left out; lost files are refused apart
             if (section, key) == _BEGAN:
                 raise InputError(
                     f"{str(folder)!r} holds a run that began from other weights (fingerprint {old.get(key)}, not "

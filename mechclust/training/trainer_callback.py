@@ -68,7 +68,9 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Refuse a Trainer that was given the callback as ``callbacks=[...]``, because its loggers are out of reach."""
         if self._trainer is None:
-            raise InputError("MechclustCallback cannot be one of callbacks=[...]; call callback.add_to(trainer)")
+            raise InputError(
+                "leave MechclustCallback out of callbacks=[...], and call callback.add_to(trainer) in its place"
+            )
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure before training, when every logger has started."""

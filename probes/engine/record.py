@@ -174,8 +174,10 @@ class _Recorder:
                 forward(self.model, moved)
             self._stop_early = True
             return self.finish()
-        except torch.OutOfMemoryError:
-            raise device_memory_error(f"the forward pass{self._of_model}", moved) from None
+        except torch.OutOfMemoryError as error:
+            self.forget()
+            # Without its frames, which hold activations.
+            raise device_memory_error(f"the forward pass{self._of_model}", moved) from error.with_traceback(None)
 
     def start(self, batch: Batch) -> None:
         """Record the forward pass that comes next, of this batch."""

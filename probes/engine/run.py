@@ -203,8 +203,8 @@ class RunStep:
                 kept |= recorder.measure(batch)
             try:
                 update_probes(self._probes, kept, batch.to(home))
-            except torch.OutOfMemoryError:
-                raise device_memory_error("what the probes keep", batch.to(home)) from None
+            except torch.OutOfMemoryError as error:
+                raise device_memory_error("what the probes keep", batch.to(home)) from error.with_traceback(None)
         self.examples.add(batch)
         self._positions += batch.tokens.numel()
         self._real += batch.tokens.numel() if batch.attention_mask is None else int(batch.attention_mask.sum())
@@ -274,8 +274,8 @@ def compute_probe(probe: Probe, n: int) -> ProbeResult:
     """
     try:
         result = probe.compute()
-    except torch.OutOfMemoryError:
-        raise _compute_out_of_memory(probe, n) from None
+    except torch.OutOfMemoryError as error:
+        raise _compute_out_of_memory(probe, n) from error.with_traceback(None)
     if not isinstance(result, ProbeResult):
         raise InputError(
             f"compute of {type(probe).__name__} returned a {type(result).__name__}; return self.result(values, axes)"

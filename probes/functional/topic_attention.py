@@ -88,8 +88,8 @@ def _check_positions(pattern: Float[Tensor, "batch head query key"], n_pos: int)
     """Refuse anything but attention between the positions of the words."""
     if pattern.shape[2:] != (n_pos, n_pos):
         raise InputError(
-            f"an activation has shape {tuple(pattern.shape)}; expected attention patterns "
-            "[batch head query key]: measure at attention_pattern()"
+            f"pattern has shape {tuple(pattern.shape)}; expected [batch head query key] over the {n_pos} positions of "
+            "words"
         )
 
 

@@ -17,7 +17,7 @@ _GIVE_ONCE = "give every example an index of its own and every batch once (after
 class IndexSet:
     """Example indices. An index that it already has is refused.
 
-    Cost: about 90 bytes per example. In files it takes 16 bytes per range of consecutive indices.
+    Cost: about 90 bytes per example, in each probe's state; in files, 16 bytes per range of consecutive indices.
 
     Attributes:
         end: one more than the largest index, at least 0.

@@ -53,7 +53,7 @@ class CompareConfig(ModelSettings, PromptSettings):
         dtype: dtype of the base model's weights.
         tuned_device: device of the tuned model; by default the same as ``device``.
         tuned_dtype: dtype of the tuned model's weights; by default the same as ``dtype``.
-        max_memory: most memory, in GiB, for the hidden states of a layer.
+        max_memory: most memory, in GiB, for the hidden states of the layers compared at once.
         map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
         seed: seed for drawing prompts, half-samples and pairings.
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
-from mechclust.commands.layers import layers_bytes
 from mechclust.commands.saved_rows import Checkpoint
 from mechclust.commands.units import Units, repeated_prompt_notes, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
@@ -28,6 +27,7 @@ from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.folder import check_folder
 from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB
+from probes import CKA
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
@@ -237,7 +237,7 @@ def _check_memory(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], config: Com
     base, tuned = (_widths(sizes[model])[0] for model in inputs.checkpoints)
     n = sum(map(len, inputs.batches))
     what = "a layer"
-    needed = layers_bytes([tuned], [base], n) * config.at_once / GIB
+    needed = CKA(form="rows").memory([tuned], [base], n=n) * config.at_once / GIB
     if needed > config.max_memory:
         fewer = "fewer prompts (--max-per-task)"
         if config.at_once > 1:

@@ -9,9 +9,9 @@ from statistics import fmean
 import torch
 
 from mechclust.commands.cost import Cost, cka_cost
-from mechclust.commands.layers import layers_bytes
 from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
+from mechclust.commands.mossa.layers import layers_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
 from mechclust.models.sizes import Sizes
 from mechclust.report.resources import free_disk_bytes

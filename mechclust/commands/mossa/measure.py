@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from jaxtyping import Shaped
 from torch import Tensor
 
-from mechclust.commands.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, prompts_and_pairs, test_batches
 from mechclust.commands.mossa.jobs import ModelJob, TaskJob, model_jobs, task_jobs
+from mechclust.commands.mossa.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.margins import Pairs, answer_margins, total_nats
 from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
 from mechclust.commands.mossa.pooled import measure_pooled

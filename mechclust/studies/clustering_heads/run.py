@@ -79,11 +79,7 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
     final = load_result(result) if is_whole_file(result) else _final(networks, snapshots)
     if job.arms[0] == "base" and config.transfer:
         _transfer(config, job, snapshots, final, out)
-    measure_once(result, partial(_same, final))  # written last, since it marks the job as done
-
-
-def _same(result: ProbeResult) -> ProbeResult:
-    return result
+    final.save(result)  # written last, since it marks the job as done
 
 
 def _trained(
@@ -149,8 +145,8 @@ def _measure_base(snapshots: Snapshots, member: int, path: Path) -> None:
     probe = _head_probe(task)
     measure_once(paths["untrained"], partial(run, untrained, batch, probe))
     measured = run(model, batch, probe)  # also gives the partition, which the probe keeps
-    head = measure_once(paths["head"], partial(_same, measured))
-    clusters = head_classes(probe, head)
+    measured.save(paths["head"])
+    clusters = head_classes(probe, measured)
     training = measure_once(paths["dynamics"], partial(measure_dynamics, snapshots, member, clusters))
     measure_once(paths["stitching"], partial(stitching, snapshots, member))
     measure_once(paths["replay"], partial(replay_spikes, snapshots, member, training))

@@ -92,9 +92,8 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
     folder = out / "results" / job.name
     model_config = TopicTransformerConfig(d_vocab=task.d_vocab, seed=job.seed, **arm.model)
     model = _initial_model(model_config, task)
-    measure_blocks = partial(block_result, model, task)
     if arm.experiment != "E5":
-        measure_once(folder / "blocks-start.safetensors", measure_blocks)
+        block_result(model, task).save(folder / "blocks-start.safetensors")
     followers = _followers(config, arm, task)
     callbacks: list[Callback] = [*followers.values()]
     if steps := attention_steps(config, arm):
@@ -103,12 +102,12 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
         callbacks.append(ProbeCallback(out=folder, batches=batches, probes=probes, at=steps))
     losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
     if arm.experiment != "E5":
-        measure_once(folder / "blocks.safetensors", measure_blocks)
+        block_result(model, task).save(folder / "blocks.safetensors")
     for name, follower in followers.items():
-        measure_once(folder / f"{name}.safetensors", follower.compute)
+        follower.compute().save(folder / f"{name}.safetensors")
     if keeps_model(config, job):
         save_model(model, model_path(out, job), arm=arm.name)
-    measure_once(folder / LOSS, partial(loss_result_by_step, losses))
+    loss_result_by_step(losses).save(folder / LOSS)
 
 
 def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:

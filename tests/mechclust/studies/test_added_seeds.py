@@ -93,6 +93,7 @@ def test_verdicts_that_were_seen_are_kept_and_make_findings_exploratory(out):
     assert not untested.exploratory
     page = (out / "report.html").read_text()
     assert "✓ holds (exploratory)" in page
+    assert "Exploratory: seeds were added." in page
     assert load_findings(out) == [seen, untested]
 
 

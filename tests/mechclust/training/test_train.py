@@ -398,6 +398,19 @@ class TestLostFiles:
         assert calls == []
         assert files(copy) == before
 
+    def test_a_finished_run_needs_no_probes_again(self, task, tiny_model, copy):
+        before = files(copy)
+        train(model := tiny_model(), task, CONFIG, copy / "run")
+        assert files(copy) == before
+        train(model, task, CONFIG, copy / "run", measuring(task, copy / "results"))
+        assert files(copy) == before
+
+    def test_results_of_a_run_from_other_weights_are_refused(self, task, tiny_model, copy):
+        before = files(copy)
+        with pytest.raises(InputError, match=r"step-000000.* was measured in a run that began from other weights"):
+            train(tiny_model(seed=9), task, CONFIG, copy / "another run", measuring(task, copy / "results"))
+        assert files(copy) == before
+
     def test_files_of_a_finished_run_are_not_written_again(self, task, tiny_model, copy):
         times = {path: path.stat().st_mtime_ns for path in copy.rglob("*.safetensors")}
         self.again(task, tiny_model(), copy)

@@ -173,7 +173,7 @@ def test_what_attention_refuses() -> None:
     with pytest.raises(InputError, match="pattern has negative weights; give attention probabilities"):
         topic_attention(torch.ones(1, 1, 3, 3).log() - 1, words, topics)
     for shape in ((1, 2, 3, 4), (1, 1, 5, 5), (1, 1, 2, 2)):
-        with pytest.raises(InputError, match=re.escape(f"an activation has shape {shape}; expected attention")):
+        with pytest.raises(InputError, match=re.escape(f"pattern has shape {shape}; expected [batch head query key]")):
             topic_attention(torch.ones(shape), words, topics)
     message = "the batch has a word 3, but topics are given for 3 words; give one row per word, in the same"
     with pytest.raises(InputError, match=message):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from mechclust.commands.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa import measure
 from mechclust.commands.mossa.inputs import read_inputs
 from mechclust.commands.mossa.jobs import task_jobs
+from mechclust.commands.mossa.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.models import ResidentBase
 from mechclust.models.adapters import with_adapter
 from mechclust.report.text import GIB

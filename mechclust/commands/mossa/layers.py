@@ -1,4 +1,4 @@
-"""Group layers of two models so that each group can be compared in the free memory."""
+"""Group layers of two models so that each group can be compared in a given memory."""
 
 from __future__ import annotations
 
