@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mechclust.commands.heads import HeadsConfig, HeadsResult, measure_heads
     from mechclust.commands.history import HistoryConfig, HistoryResult, measure_history
     from mechclust.commands.mossa import MossaConfig, MossaResult, run_mossa
-    from mechclust.commands.topics import TopicsConfig, TopicsResult, measure_topics
+    from mechclust.commands.topics import TopicsConfig, TopicsModel, TopicsResult, measure_topics
     from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part
     from mechclust.jobs import Ray, map_jobs, run_sharded, save_rows_sharded
     from mechclust.models import (
@@ -76,6 +76,7 @@ __all__ = [
     "SandboxRecorder",
     "Study",
     "TopicsConfig",
+    "TopicsModel",
     "TopicsResult",
     "TrainConfig",
     "WeightNorms",

@@ -87,10 +87,10 @@ def test_a_broken_one_is_listed_with_its_reason_and_leaves_the_others(
 
 
 def test_what_is_not_a_study_is_broken(install: Callable[..., None]) -> None:
-    install(number="other_studies:NUMBER", function="other_studies:panels")
+    install(number="other_studies:NUMBER", function="other_studies:report")
     found = {each.name: each.error for each in registered_studies()}
     assert found["number"] == "other_studies:NUMBER is 3; expected a mechclust.studies.Study"
-    assert found["function"].startswith("other_studies:panels is <function panels")
+    assert found["function"].startswith("other_studies:report is <function report")
     with pytest.raises(InputError, match=r"^study 'number' of other-studies 1\.2 is broken: other_studies:NUMBER is 3"):
         get_study("number")
 
