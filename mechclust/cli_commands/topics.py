@@ -70,5 +70,5 @@ def _given(models: tuple[str, ...], suite: Path | None) -> list[str] | list[Topi
 def _names(models: tuple[str, ...], suite: Path | None) -> list[str]:
     """Return parts of the folder's name."""
     if suite is not None:
-        return [suite.stem]
+        return [f"suite-{suite.stem}"]
     return [*models] if len(models) <= _MAX_NAMED else [models[0], f"and-{len(models) - 1}-more"]

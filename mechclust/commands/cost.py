@@ -33,7 +33,7 @@ class Cost:
 
     Attributes:
         seconds: of all work, in one process.
-        memory: bytes for permutations and half-samples, of each process.
+        memory: bytes for random draws, such as permutations and half-samples, of each process.
     """
 
     seconds: float
@@ -60,7 +60,7 @@ class Cost:
             where = "one process" if n_processes == 1 else f"{n_processes} processes"
             parts.append(f"time{of}: about {duration_text(seconds)} in {where}")
         if self.memory:
-            parts.append(f"memory for permutations and half-samples: {size_text(self.memory)} in each process")
+            parts.append(f"memory for random draws: {size_text(self.memory)} in each process")
         if parts:
             print("; ".join(parts), file=sys.stderr)
         if settings.engine == "ray" and settings.workers is None:

@@ -20,7 +20,10 @@ from probes.store.temporary_files import remove_leftovers
 from tasks import InputError
 
 _MAX_PART_LENGTH = 40  # characters of a part of a folder's name
-_MEASURED_FOLDERS = ("adapters", "checkpoints", "rows", "measured", "roles", "results")  # of any command
+# Folders and files that a command keeps before it is finished.
+_MEASURED = (
+    "adapters", "checkpoints", "rows", "measured", "roles", "results", "topics.safetensors", "documents.json",
+)  # fmt: skip
 
 
 def default_folder(command: str, *parts: Any) -> Path:
@@ -115,6 +118,6 @@ def goes_on(out: Path) -> Iterator[None]:
 
 def _so_far(out: Path) -> str:
     """Return a text on the files that an interruption left."""
-    if any((out / name).exists() for name in _MEASURED_FOLDERS):
+    if any((out / name).exists() for name in _MEASURED):
         return f"; what was measured so far is in {out}; run the same command again to resume"
     return "; nothing was saved yet; the same command starts again from the beginning"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from mechclust.models.hugging_face_checkpoint import (
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.sizes import Sizes
 from probes.engine.text_tokenizer import tokenizer_of
+from probes.store.digest import digest_of
 from tasks import Batch, InputError
 from tasks.text.bos_token import Bos, leading_bos
 from tasks.text.prompts import Encode
 from tasks.text.text_encoder import tokenization as plain_tokenization
 
 _UNKNOWN_SHARE_NOTED = 0.1  # of the tokens
+_MAX_TEXTS_COMPARED = 64  # texts that distinguish a tokenizer from others, with its vocabulary
 
 
 def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -111,6 +114,18 @@ def tokenization_of(tokenizer: Any, *, chat: bool = False, template: Any = None,
         return plain
     (ids,) = templated_tokenizer(tokenizer, chat, template, bos)(["a"])
     return {"tokenizer": plain["tokenizer"], "bos": bos, "chat": True, "begins": leading_bos(tokenizer, ids)}
+
+
+def tokenizer_digest(tokenizer: Any, texts: Sequence[str], *, chat: bool = False, bos: Bos = "model") -> str:
+    """Return a digest of a tokenizer's vocabulary and of its tokens for the first texts.
+
+    Args:
+        tokenizer, chat, bos: as for ``templated_tokenizer``.
+        texts: at most 64 of them are read.
+    """
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    tokens = templated_tokenizer(tokenizer, chat, bos=bos)(list(texts[:_MAX_TEXTS_COMPARED]))
+    return digest_of([vocabulary, json.dumps(tokens)])
 
 
 def tokenizer_unknown_token_notes(tokenizer: Any, batches: Sequence[Batch]) -> list[str]:

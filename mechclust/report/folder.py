@@ -175,7 +175,7 @@ def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
 def save_folder_results(
     out: str | Path, command: str, results: Mapping[str, ProbeResult], subject: Mapping[str, str]
 ) -> None:
-    """Write measurements into the folder ``out``, before anything is drawn of them.
+    """Write measurements into the folder ``out``, before anything is drawn of them, and delete those of earlier runs.
 
     Args:
         out: the folder.
@@ -189,7 +189,10 @@ def save_folder_results(
     out = Path(out)
     check_folder(out, command)
     claim_folder(out, command, subject)
-    write_folder_files(out, {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()})
+    contents = {f"results/{name}.safetensors": result.to_bytes() for name, result in results.items()}
+    earlier = {name for name in read_manifest(out).files if name.startswith("results/")}
+    _delete_folder_files(out, earlier - set(contents))
+    write_folder_files(out, contents)
 
 
 def nearest_existing_folder(out: Path) -> Path:
@@ -275,13 +278,21 @@ def replace_folder_files(folder: Path, contents: Mapping[str, bytes], way_out: s
     """
     manifest = read_manifest(folder, way_out)
     check_folder_files(folder, {*manifest.files, *contents}, way_out)
-    for name in sorted(set(manifest.files) - set(contents)):
+    _delete_folder_files(folder, set(manifest.files) - set(contents))
+    write_folder_files(folder, contents, way_out)
+
+
+def _delete_folder_files(folder: Path, names: Iterable[str]) -> None:
+    """Delete files that the manifest lists, and take them off its list."""
+    deleted = set(names)
+    for name in sorted(deleted):
         with write_errors(folder / name):
             (folder / name).unlink(missing_ok=True)
             _remove_empty(folder, (folder / name).parent)
-    kept = {name: digests for name, digests in manifest.files.items() if name in contents}
-    write_manifest(folder, replace(manifest, files=kept))
-    write_folder_files(folder, contents, way_out)
+    manifest = read_manifest(folder)
+    kept = {name: digests for name, digests in manifest.files.items() if name not in deleted}
+    if kept != manifest.files:
+        write_manifest(folder, replace(manifest, files=kept))
 
 
 def _remove_empty(folder: Path, below: Path) -> None:

@@ -73,11 +73,10 @@ class EncodedCorpus:
     def __repr__(self) -> str:
         return f"EncodedCorpus({self.n_documents} documents in {len(self.windows)} windows, {len(self.words)} words)"
 
-    def check_whole(self, tokenizer: str = "the tokenizer", or_else: str = "") -> None:
+    def check_whole(self, or_else: str = "") -> None:
         """Refuse to go on if the tokenizer splits or does not know every one of ``words``.
 
         Args:
-            tokenizer: its name in the error.
             or_else: another way out, such as ``", or a larger threshold"``.
 
         Raises:
@@ -85,7 +84,7 @@ class EncodedCorpus:
         """
         if not bool((self.token_of_word >= 0).any()):
             raise InputError(
-                f"{tokenizer} leaves none of the {len(self.words)} topic words whole: {self.lost} of "
+                f"the tokenizer leaves none of the {len(self.words)} topic words whole: {self.lost} of "
                 f"{self.occurrences} occurrences were lost, split or unknown; give a corpus in the model's "
                 f"language{or_else}"
             )

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
-from mechclust.commands.history.inputs import Inputs, own_tokenizer, tokenizer_digest, tokens_of
+from mechclust.commands.history.inputs import Inputs, own_tokenizer, tokens_of
 from mechclust.commands.history.integrity import Identity
 from mechclust.commands.history.measurements import PatternBytes
 from mechclust.commands.history.series import Checkpoint
@@ -25,6 +25,7 @@ from mechclust.commands.parts import shard_rows
 from mechclust.commands.saved_rows import free_memory
 from mechclust.commands.settings import stamps_of
 from mechclust.models.plain_model import plain_model
+from mechclust.models.tokenizers import tokenizer_digest
 from mechclust.models.weight_digest import has_random_weights, named_weights, weights_digest
 from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
 from probes.engine.attention import pattern_of
@@ -157,9 +158,13 @@ class CheckpointJob:
             "weights": weights_digest(model),
             "random": has_random_weights(model),
             "config": json.loads(json.dumps(fingerprinted_settings(plain_model(model).config), default=str)),
-            "tokenizer": tokenizer and tokenizer_digest(tokenizer, self.inputs.prompts.prompts, self.config),
+            "tokenizer": tokenizer and self._tokenizer_digest(tokenizer),
         }
         write_json(self.folder / "facts.json", facts)
+
+    def _tokenizer_digest(self, tokenizer: Any) -> str:
+        prompts = self.inputs.prompts.prompts
+        return tokenizer_digest(tokenizer, prompts, chat=self.config.chat, bos=self.config.bos)
 
     def _save_rows(self, model: Any) -> None:
         """Save the hidden states. Ones of other weights or prompts in their place are removed."""

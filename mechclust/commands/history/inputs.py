@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,6 @@ from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, repeated_prompt_notes, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
-from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.hugging_face_checkpoint import find_checkpoint, read_checkpoint_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
@@ -35,7 +33,6 @@ from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer
 from tasks.text.topic_model import check_enough_for_topics, fit_topics
 
-_MAX_PROMPTS_COMPARED = 64  # prompts that distinguish a tokenizer from others, with its vocabulary
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
 
@@ -140,13 +137,6 @@ def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
     if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
     return tokenizer_and_config(checkpoint.model, trust_remote_code=config.trust_remote_code)[0]
-
-
-def tokenizer_digest(tokenizer: Any, prompts: Sequence[str], config: HistoryConfig) -> str:
-    """Return a digest of a tokenizer's vocabulary and of its tokens for some of the prompts."""
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
-    tokens = templated_tokenizer(tokenizer, config.chat, bos=config.bos)(list(prompts[:_MAX_PROMPTS_COMPARED]))
-    return digest_of([vocabulary, json.dumps(tokens)])
 
 
 def _check_prompts(prompts: LabelledPrompts, config: HistoryConfig) -> None:

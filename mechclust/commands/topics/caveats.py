@@ -19,11 +19,9 @@ def caveats(result: Measurements) -> list[str]:
     source = "" if result.config.topic_model is None else ", as the file says"
     return [
         _measured(result),
-        "Intervals (95%) cover the documents measured and the topic models, and those of random weights the weights "
-        "too. For attention, documents are resampled whole; for cosine and dot product, each of "
-        f"{PARTS} parts of them is left out (a jackknife), and so is each copy with random weights.",
+        _intervals(result),
         *_unknown(result),
-        *(f"{name} could not be measured: {why}" for name, why in result.failed.items()),
+        *(f"{_label(result, name)} could not be measured: {why}" for name, why in result.failed.items()),
         *_tokenization(result),
         *_few_words(result),
         *_undefined(result),
@@ -35,6 +33,7 @@ def caveats(result: Measurements) -> list[str]:
         "A ratio divides by the mean of different-topic pairs. If that is near 0, as with rows of a random matrix, the "
         "ratio says little.",
         "At equal distance: pairs that are equally many tokens apart are compared.",
+        "Case is ignored; a word's row is its most frequent token's.",
         *([f"Topics were fitted on {weights}{source}."] if weights else []),
     ]
 
@@ -42,12 +41,32 @@ def caveats(result: Measurements) -> list[str]:
 def _measured(result: Measurements) -> str:
     texts = result.texts
     fitted = texts.fitted
+    topics = f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words"
+    seeds = f"seed {list_text(map(str, fitted.seeds))}"
+    models = "the model was" if len(result.models) == 1 else "the models were"
+    measured = f"{models} measured on {len(texts.documents)}"
+    if fitted.corpus != texts.corpus:
+        count = "a topic model" if len(fitted.seeds) == 1 else f"{len(fitted.seeds)} topic models"
+        return f"{topics}, by {count} of a file ({seeds}); {measured} of {texts.n_documents} documents."
     times = "once" if len(fitted.seeds) == 1 else f"{len(fitted.seeds)} times"
+    return f"{topics}, fitted {times} ({seeds}) on {texts.n_documents} documents; {measured} of them."
+
+
+def _intervals(result: Measurements) -> str:
+    weights = copies = ""
+    if any(result.twins.values()):
+        weights = ", and those of random weights the weights too"
+        copies = ", and so is each copy with random weights"
     return (
-        f"{fitted.models[0].n_topics} topics over {len(fitted.words)} words, fitted {times} (seed "
-        f"{list_text(map(str, fitted.seeds))}) on {texts.n_documents} documents; the models were measured on "
-        f"{len(texts.documents)} of them."
+        f"Intervals (95%) cover the documents measured and the topic models{weights}. For attention, documents are "
+        f"resampled whole; for cosine and dot product, each of {PARTS} parts of them is left out (a jackknife){copies}."
     )
+
+
+def _label(result: Measurements, failed: str) -> str:
+    """Return the short name of a model, or of a copy with random weights, that could not be measured."""
+    name, comma, copy = failed.partition(", random weights")
+    return f"{result.labels.get(name, name)}{comma}{copy}"
 
 
 def _unknown(result: Measurements) -> Iterator[str]:
@@ -55,7 +74,7 @@ def _unknown(result: Measurements) -> Iterator[str]:
     fitted = result.texts.fitted
     if len(fitted.seeds) == 1:
         yield "With one topic model nothing is known of what its seed adds; give --topic-seeds 0 1 2."
-    single = [name for name, twins in result.twins.items() if len(twins) == 1]
+    single = [result.labels[name] for name, twins in result.twins.items() if len(twins) == 1]
     if single:
         yield (
             f"With one set of random weights ({list_text(single)}) nothing is known of what its seed adds; give "
@@ -70,22 +89,23 @@ def _unknown(result: Measurements) -> Iterator[str]:
 
 def _tokenization(result: Measurements) -> Iterator[str]:
     for name, measured in result.trained.items():
+        label = result.labels[name]
         about = measured.attention.metadata
         share = about["lost"] / about["occurrences"] if about["occurrences"] else float("nan")
         yield (
-            f"{name}: {about['lost']} of {about['occurrences']} occurrences of topic words ({share:.0%}) are not "
+            f"{label}: {about['lost']} of {about['occurrences']} occurrences of topic words ({share:.0%}) are not "
             f"counted (split into pieces or unknown); {about['words_seen']} different words were seen whole."
         )
         tokenization = about["tokenization"]
-        yield f"{name}: {tokenization_in_words(tokenization)}"
+        yield f"{label}: {tokenization_in_words(tokenization)}"
         if " before" not in tokenization.get("adds", " before"):
             yield (
-                f"{name}: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
+                f"{label}: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
                 "token attend to a word, whatever its topic; compare with --bos yes."
             )
-        if about.get("cut"):
+        if about["cut"]:
             yield (
-                f"{name}: {about['cut']} documents were longer than a window and cut into several; words in different "
+                f"{label}: {about['cut']} documents were longer than a window and cut into several; words in different "
                 "windows are not compared."
             )
 
@@ -102,7 +122,7 @@ def _few_words(result: Measurements) -> Iterator[str]:
         )
     for name, measured in result.trained.items():
         for note in measured.attention.notes:
-            yield f"{name}: {note}."
+            yield f"{result.labels[name]}: {note}."
     n_weak = max(0 if m.shares is None else int((m.shares < 0.1 / m.n_topics).sum()) for m in fitted.models)
     if n_weak:
         yield (
@@ -120,6 +140,6 @@ def _undefined(result: Measurements) -> Iterator[str]:
         n_undefined = int(np.isnan(drawn[known]).sum(axis=-1).max(initial=0))
         if n_undefined:
             yield (
-                f"{name}: up to {n_undefined} of {drawn.shape[-1]} resamples of the documents leave a ratio undefined. "
-                "They are left out of its interval; where they are more than 5%, there is no interval."
+                f"{result.labels[name]}: up to {n_undefined} of {drawn.shape[-1]} resamples of the documents leave a "
+                "ratio undefined. They are left out of its interval; where they are more than 5%, there is no interval."
             )

@@ -37,8 +37,8 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
 
     Args:
         adapter: folder of an adapter (LoRA or a relative, saved by peft) to add to the model, if there is one model.
-        untrained: how many copies with random weights (seeds 0, 1, ...) to measure beside each model; ``twins`` in a
-            suite file goes first.
+        untrained: how many copies with random weights (seeds 0, 1, ...) to measure beside each model. ``twins`` in a
+            suite file overrides it.
         least_words: documents with fewer words are left out; make_wiki uses 50.
         topic_model: a file of topics written by an earlier run, used instead of fitting.
         topic_seeds: seeds of the topic models, which are otherwise identical; 0 1 2 by default.

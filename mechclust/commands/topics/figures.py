@@ -41,22 +41,28 @@ def topics_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> l
     """
     ratios = tables["ratios"]
     first = first_threshold(ratios)
+    has_copies = any(result.twins.values())
+    attention_marks = " Crosses: published." if result.has_published else ""
+    vector_marks = "; crosses: published" if result.has_published else ""
+    left_out = "negative ratios"
+    if has_copies:
+        attention_marks += " Dashed grey: the same architectures with random weights."
+        vector_marks += "; hollow: random weights"
+        left_out += ", and those of random weights whose interval contains 0"
     return [
         Panel(
             "attention",
             _attention(result, ratios),
             "Attention between words of one topic over that between words of different topics, within documents, by "
-            "ambiguity threshold: "
-            "as published (above) and at equal distance (below). Bars: 95% over documents and topic models. Crosses: "
-            "published. Dashed grey: the same architectures with random weights.",
+            "ambiguity threshold: over all pairs (above) and at equal distance (below). Bars: 95% over documents and "
+            f"topic models.{attention_marks}",
         ),
         *(_heads_panel(name, result.labels[name], tables["heads"], first) for name in result.trained),
         Panel(
             "vectors",
             _vectors(result, ratios),
             "Cosine within topics over cosine between them, words of one topic, for each way to take a word's vector; "
-            "triangles: a word with itself counts as of one topic; crosses: published; hollow: random weights. "
-            "Left out: negative ratios, and those of random weights whose interval contains 0.",
+            f"triangles: a word with itself counts as of one topic{vector_marks}. Left out: {left_out}.",
         ),
     ]
 
@@ -80,15 +86,15 @@ def _attention(result: Measurements, table: pd.DataFrame) -> Figure:
 def _draw_models(axis: Axes, labels: Mapping[str, str], table: pd.DataFrame) -> None:
     """Draw each model's ratio by threshold with its interval, a little to the side of the others'."""
     for i, (name, label) in enumerate(labels.items()):
-        of_encoder = table[table["model"] == name]
+        of_model = table[table["model"] == name]
         color = COLORS[i % len(COLORS)]
-        places = np.arange(len(of_encoder)) + 0.06 * (i - (len(labels) - 1) / 2)
-        value = of_encoder["value"].to_numpy(float)
-        lengths = np.abs(of_encoder[["low", "high"]].to_numpy(float).T - value)
+        places = np.arange(len(of_model)) + 0.06 * (i - (len(labels) - 1) / 2)
+        value = of_model["value"].to_numpy(float)
+        lengths = np.abs(of_model[["low", "high"]].to_numpy(float).T - value)
         axis.errorbar(places, value, yerr=lengths, color=color, marker="o", ms=4, lw=1.4, capsize=2, label=label)
-        axis.plot(places, of_encoder["published"], "x", color=color, ms=6)
-        if "random_value" in of_encoder:
-            axis.plot(places, of_encoder["random_value"], ls="--", color=GREY, lw=0.9)
+        axis.plot(places, of_model["published"], "x", color=color, ms=6)
+        if "random_value" in of_model:
+            axis.plot(places, of_model["random_value"], ls="--", color=GREY, lw=0.9)
 
 
 def _heads_panel(name: str, label: str, heads: pd.DataFrame, threshold: float) -> Panel:
@@ -107,14 +113,14 @@ def _vectors(result: Measurements, table: pd.DataFrame) -> Figure:
     figure, axes = _grid(len(result.trained))
     places = np.arange(len(result.thresholds))
     for axis, name in zip(axes, result.trained, strict=True):
-        of_encoder = table[(table["model"] == name) & ~table["overlap"]].sort_values("threshold")
+        of_model = table[(table["model"] == name) & ~table["overlap"]].sort_values("threshold")
         for vectors, style in _VECTOR_STYLES.items():
-            cosine = of_encoder[of_encoder["measure"] == f"cosine, {vectors}"]
+            cosine = of_model[of_model["measure"] == f"cosine, {vectors}"]
             axis.plot(places, cosine["value"].where(cosine["value"] > 0), ms=4, label=vectors, **style)
             if "random_value" in cosine:
                 random = cosine["random_value"].where(cosine["random_low"] > 0)
                 axis.plot(places, random, ms=5, mfc="none", **(style | {"ls": ""}))
-        rows = of_encoder[of_encoder["measure"] == "cosine, rows"]
+        rows = of_model[of_model["measure"] == "cosine, rows"]
         axis.plot(places, rows["published"], "x", color=TEXT, ms=7)
         axis.axhline(1, color=TEXT, lw=0.7)
         axis.set(title=result.labels[name], yscale="log", xlabel="ambiguity threshold")

@@ -40,10 +40,10 @@ def judge_folder(folder: str | Path) -> Findings:
         raise InputError(
             f"no measurements of topics in {str(folder)!r}; give the --out folder of a finished mechclust topics"
         )
-    return findings_of(sorted(attention, key=_place))
+    return findings_of(sorted(attention, key=_order))
 
 
-def _place(result: ProbeResult) -> tuple[int, int]:
+def _order(result: ProbeResult) -> tuple[int, int]:
     """Return a result's place in the run. A model comes before its copies with random weights."""
     twin = result.metadata["twin"]
     return result.metadata["position"], -1 if twin is None else int(twin)
@@ -142,7 +142,7 @@ def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str,
         control = Control("one set of random weights against the others", _differences(twin_pairs))
     return Finding(
         id=id,
-        statement=f"every encoder: {statement} above that of its own architecture with random weights, at every "
+        statement=f"every model: {statement} above that of its own architecture with random weights, at every "
         "threshold (words of one topic)",
         source="ours",
         parts=_differences(pairs),

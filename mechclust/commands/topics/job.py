@@ -60,9 +60,9 @@ class ModelJob:
     Attributes:
         name: in tables and folders.
         model: the model.
-        untrained: seed of random weights; ``None`` for the model's own.
+        random_seed: seed of random weights; ``None`` for the model's own.
         tokenizer: tokenizer of a model in memory.
-        identity: of the weights, such as names and times of their files.
+        identity: of weights and tokenizer, such as names and times of their files. Empty if they cannot be read.
         words: words of the topics.
         topics: by topic seed, with the same variants for each. Their topics are over ``words``.
         documents: texts.
@@ -73,7 +73,7 @@ class ModelJob:
 
     name: str
     model: ResolvedModel
-    untrained: int | None
+    random_seed: int | None
     tokenizer: Any
     identity: str
     words: list[str]
@@ -95,7 +95,7 @@ class ModelJob:
         measured = (DistanceMatchedTopicAttention.states, PARTS, VECTORS)
         config = self.config
         reading = (config.max_length, config.tokens_per_batch, config.bos, config.resamples, config.seed)
-        loading = (config.dtype, config.quantize, self.untrained)
+        loading = (config.dtype, config.quantize, self.random_seed)
         settings = repr((self.identity, loading, reading, package_versions(), measured))
         topics = [variant.topics for variant in self.variants]
         digest = digest_of([settings, *names, *self.words, *self.documents, *topics])
@@ -139,7 +139,7 @@ def _with_metadata(result: ProbeResult, job: ModelJob) -> ProbeResult:
 
 
 def _measure(job: ModelJob) -> Measured:
-    options: dict[str, Any] = {} if job.untrained is None else {"untrained": True, "seed": job.untrained}
+    options: dict[str, Any] = {} if job.random_seed is None else {"untrained": True, "seed": job.random_seed}
     loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, measures_attention=True, **options)
     with loading as (hooked, tokenizer):
         return _measured(job, hooked, tokenizer)
@@ -233,7 +233,9 @@ def _attention_result(job: ModelJob, results: Sequence[ProbeResult | None], abou
     values["pairs"] = _by_variant(job, pairs).double()
     axes["pairs"] = ("topic_seed", "variant", "bucket")
     lacking = any(result is None for result in results)
-    notes = ["a variant of fewer than two topics has no number"] if lacking else []
+    notes = []
+    if lacking:
+        notes.append("at thresholds without a value, fewer than two topics keep a word, so there is nothing to compare")
     coords = {**measured.coords, **_coords(job)}
     del coords["distance"]  # every number is over all distances
     return ProbeResult("TopicsSuiteAttention", values, axes, coords, measured.layers, about, notes)

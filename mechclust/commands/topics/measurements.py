@@ -32,6 +32,11 @@ class Measurements:
         return sorted(self.config.thresholds)
 
     @property
+    def has_published(self) -> bool:
+        """Whether any model is compared with a published row."""
+        return any(model.published for model in self.models)
+
+    @property
     def labels(self) -> dict[str, str]:
         """Short names of the models for readers, or their names if short ones are not all different."""
         short = {model.name: model_name_text(model.name) for model in self.models}

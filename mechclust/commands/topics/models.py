@@ -1,9 +1,12 @@
-"""The models to measure, from names or a suite file, and how many copies with random weights each has."""
+"""The models to measure, from names or a suite file.
+
+A model's twins are copies of its architecture with random weights, which show what chance gives.
+"""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ class TopicsModel:
     Attributes:
         model: hub name, local directory, or the folder of an adapter; in Python also a model in memory.
         name: in tables and folders. By default the model's name.
-        twins: how many times it is measured with random weights, seeds 0, 1, ... ``None``: as ``TopicsConfig`` says.
+        twins: number of copies with random weights, seeds 0, 1, ... ``None``: as ``TopicsConfig`` says.
         published: the row of the published tables to compare it with. Empty for none.
     """
 
@@ -43,11 +46,15 @@ def topics_models(given: Any, adapter: str | Path | None = None) -> list[TopicsM
         adapter: folder of an adapter on the model, if there is one model.
 
     Raises:
-        InputError: for no models, a suite file, a model or a name that is given twice, and an adapter on several.
+        InputError: for no models, a suite file, an adapter on several, and a model, a name or a published row that is
+            given twice. Also for an unknown published row, and a negative number of twins.
     """
     several = given if isinstance(given, (list, tuple)) else [given]
     if not several:
-        raise InputError("no models are given; give hub names or directories, or a suite file (--suite FILE.toml)")
+        raise InputError(
+            "no models are given; give hub names or directories, or a suite file (--suite FILE.toml, in Python "
+            "read_suite(FILE))"
+        )
     if adapter is not None and len(several) > 1:
         raise InputError("--adapter is for one model, and several are given; name the adapter's folder as a model")
     models: list[TopicsModel] = []
@@ -56,12 +63,20 @@ def topics_models(given: Any, adapter: str | Path | None = None) -> list[TopicsM
         if isinstance(model.model, (str, Path)):
             model = replace(model, model=str(model.model))
             if model.model.endswith(".toml"):
-                raise InputError(f"{model.model!r} is a suite file and no model; give it alone: --suite {model.model}")
+                raise InputError(
+                    f"{model.model!r} is a suite file and no model; give it alone: --suite {model.model}, in Python "
+                    f"read_suite({model.model!r})"
+                )
         model = replace(model, name=model.name or resolve_model(model.model, adapter).title)
         for before in models:
-            if model.name == before.name or _place(model.model) == _place(before.model):
+            if real_path(model.model) == real_path(before.model):
                 raise InputError(f"the model {model.name!r} is given twice; name each model once")
+            if model.name == before.name:
+                raise InputError(
+                    f"two models are called {model.name!r}; give one another name: TopicsModel(model, name=...)"
+                )
         models.append(model)
+    _check(models)
     return models
 
 
@@ -88,21 +103,46 @@ def read_suite(path: str | Path) -> list[TopicsModel]:
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{str(path)!r} names no models; expected {_EXPECTED}")
     models = [_model(table, f"{str(path)!r}, model {i}") for i, table in enumerate(tables, start=1)]
-    for key in ("model", "name", "published"):
+    for key in ("model", "name"):
         seen: dict[str, int] = {}
         for i, each in enumerate(models, start=1):
             value = getattr(each, key)
-            first = seen.setdefault(_place(value) if key == "model" else value, i)
-            if value and first != i:
+            first = seen.setdefault(real_path(value) if key == "model" else value, i)
+            if first != i:
                 raise InputError(
                     f"{str(path)!r}, model {i}: the {key} {value!r} is that of model {first} too; name each model once"
                 )
+    _check(models, f"{str(path)!r}, ")
     return models
 
 
-def _place(model: Any) -> Any:
-    """Return one text for all ways to write a folder's path. A model in memory is returned unchanged."""
-    return str(Path(model).resolve()) if isinstance(model, str) and Path(model).is_dir() else model
+def real_path(model: Any) -> Any:
+    """Return one text for all ways to write the path of a model. Other names and models in memory are unchanged."""
+    return str(Path(model).resolve()) if isinstance(model, str) and Path(model).exists() else model
+
+
+def _check(models: Sequence[TopicsModel], where: str = "") -> None:
+    """Refuse bad numbers of twins, and published rows that are unknown or given twice.
+
+    Args:
+        models: the models.
+        where: begins the message of an error.
+    """
+    first_of_row: dict[str, int] = {}
+    for i, model in enumerate(models, start=1):
+        if model.twins is not None and model.twins < 0:
+            raise InputError(f"{where}model {i}: twins is {model.twins}; expected at least 0")
+        if model.published not in ("", *PUBLISHED):
+            raise InputError(
+                f"{where}model {i}: published is {model.published!r}; expected one of {', '.join(PUBLISHED)}, or leave "
+                "it out"
+            )
+        first = first_of_row.setdefault(model.published, i)
+        if model.published and first != i:
+            raise InputError(
+                f"{where}model {i}: the published {model.published!r} is that of model {first} too; name each model "
+                "once"
+            )
 
 
 def _model(table: Mapping[str, Any], where: str) -> TopicsModel:
@@ -115,10 +155,4 @@ def _model(table: Mapping[str, Any], where: str) -> TopicsModel:
             raise InputError(f"{where}: {key} is {quoted(value)}; expected {kind}")
     if not table.get("model"):
         raise InputError(f'{where} has no model; give a hub name or a directory, such as model = "bert-base-uncased"')
-    if table.get("twins", 0) < 0:
-        raise InputError(f"{where}: twins is {table['twins']}; expected at least 0")
-    if table.get("published", "") not in ("", *PUBLISHED):
-        raise InputError(
-            f"{where}: published is {table['published']!r}; expected one of {', '.join(PUBLISHED)}, or leave it out"
-        )
     return TopicsModel(**{**table, "name": table.get("name") or table["model"]})

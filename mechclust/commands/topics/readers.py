@@ -1,4 +1,4 @@
-"""What reads the documents of each model: tokenizers and sizes, before weights are loaded and topics are fitted."""
+"""What reads the documents of each model, known before topics are fitted: tokenizers and sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes
 from tasks import InputError
 from tasks.text.encoded_corpus import check_corpus_tokenizer, encode_corpus
 
-_FIRST_DOCUMENTS = 32  # in which a whole word is looked for before all others
+_FIRST_DOCUMENTS = 32  # tried alone first
 _TOKENS_PER_WORD = 1.5
 
 
@@ -28,10 +28,12 @@ class Reader:
     sizes: Sizes
 
 
-def read_tokenizers(
+def readable_models(
     models: Mapping[str, ResolvedModel], config: TopicsConfig, tokenizer: Any = None
 ) -> dict[str, Reader]:
     """Return what reads the documents of each model that can be read.
+
+    A model left out still gets a job, which fails with the same reason for the tables.
 
     Args:
         models: by name.
@@ -39,14 +41,17 @@ def read_tokenizers(
         tokenizer: tokenizer of models in memory.
 
     Raises:
-        InputError: if no model can be read.
+        InputError: if no model can be read, and for a tokenizer that no model uses.
     """
+    if tokenizer is not None and not any(model.in_memory for model in models.values()):
+        raise InputError("tokenizer= is for models in memory, and every model is given by name; leave it out")
     readers = {}
     failed = {}
     for name, model in models.items():
         try:
             own, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
-            reader = Reader(model, own if tokenizer is None else tokenizer, sizes)
+            given = tokenizer if model.in_memory else None
+            reader = Reader(model, own if given is None else given, sizes)
             check_has_tokenizer(repr(model.name), reader.tokenizer, "text")
             check_corpus_tokenizer(reader.tokenizer)
             readers[name] = reader
@@ -65,18 +70,18 @@ def none_measured(failed: Mapping[str, str]) -> str:
     return f"no model can be measured: {name}: {why}; nor can the {f'{len(others)} others' if others[1:] else 'other'}"
 
 
-def check_models(
-    readers: Mapping[str, Reader], config: TopicsConfig, words: Sequence[str], documents: Sequence[str]
+def check_one_is_measurable(
+    readers: Mapping[str, Reader], config: TopicsConfig, documents: Sequence[str], words: Sequence[str]
 ) -> None:
-    """Refuse models of which none can be loaded and knows a word, before topics are fitted.
+    """Return at the first model that knows a word and, if models are loaded in this process, can be loaded.
 
-    Models are loaded until one can be, and only if they are measured in this process.
+    A trial load of minutes is cheaper than learning after hours of fitting that none can.
 
     Args:
         readers: by model.
         config: the settings.
-        words: words that topics are made of.
         documents: the documents to measure.
+        words: words that topics are made of.
 
     Raises:
         InputError: if no model reads a word as one token, or none can be loaded.
@@ -97,7 +102,10 @@ def check_models(
 
 
 def _check_words(reader: Reader, config: TopicsConfig, words: Sequence[str], documents: Sequence[str]) -> None:
-    """A few documents are enough to find a whole word. Only all of them show that there is none."""
+    """Refuse a model whose tokenizer has no topic word as one token.
+
+    A few documents are enough to find such a word. Only all of them show that there is none.
+    """
     max_length = longest_window(config, reader.sizes.n_ctx)
     options: dict[str, Any] = {"bos": config.bos, "d_vocab": reader.sizes.d_vocab}
     for part in (documents[:_FIRST_DOCUMENTS], documents):
@@ -116,9 +124,16 @@ def _check_words(reader: Reader, config: TopicsConfig, words: Sequence[str], doc
 
 
 def forward_cost(
-    readers: Mapping[str, Reader], n_twins: Mapping[str, int], config: TopicsConfig, documents: Sequence[str]
+    readers: Mapping[str, Reader], n_jobs: Mapping[str, int], config: TopicsConfig, documents: Sequence[str]
 ) -> Cost:
-    """Return the time of forward passes, of each model and its copies with random weights."""
+    """Return the time of forward passes.
+
+    Args:
+        readers: by model.
+        n_jobs: by model, the number of times that its architecture is measured.
+        config: the settings.
+        documents: the documents to measure.
+    """
     positions = _TOKENS_PER_WORD * sum(len(document.split()) for document in documents)
-    times = [(1 + n_twins[name]) * forward_seconds(config, reader.sizes, positions) for name, reader in readers.items()]
+    times = [n_jobs[name] * forward_seconds(config, reader.sizes, positions) for name, reader in readers.items()]
     return Cost(sum(times), 0)

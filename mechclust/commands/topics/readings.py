@@ -35,20 +35,26 @@ def headline(result: Measurements, ratios: pd.DataFrame) -> str:
     plain = _plain(ratios, threshold)
     attention = plain.xs("attention", level="measure")["value"].dropna()
     if not len(attention):
-        return "At no threshold did words of one topic meet in any model, so there is no ratio; the notes say why."
+        where = "" if len(result.models) == 1 else " in any model"
+        return f"At no threshold did words of one topic meet{where}, so there is no ratio; the notes say why."
     if len(result.models) == 1:
         return _of_one_model(result, plain.loc[(attention.index[0], "attention")], threshold)
     ends = [f"{attention[name]:.3f} ({result.labels[name]})" for name in (attention.idxmin(), attention.idxmax())]
     judged = [finding for finding in findings_in_tables(result.findings) if finding.verdict != "not tested"]
     verdicts = [f"{finding.id} {finding.verdict}" for finding in judged]
-    conclusion = f"Attention, same over different topic at threshold {threshold:g}: {' to '.join(dict.fromkeys(ends))}."
+    conclusion = f"{_what(threshold)}: {' to '.join(dict.fromkeys(ends))}."
     return f"{conclusion} {'; '.join(verdicts)}." if verdicts else conclusion
+
+
+def _what(threshold: float) -> str:
+    """Return what a headline's numbers are."""
+    return f"Attention within over between topics, threshold {threshold:g}"
 
 
 def _of_one_model(result: Measurements, attention: pd.Series[Any], threshold: float) -> str:
     """Return the ratio of the only model and of random weights, and whether it is above these."""
     (name,) = result.trained
-    conclusion = f"Attention within over between topics, threshold {threshold:g}: {attention['value']:.3f}"
+    conclusion = f"{_what(threshold)}: {attention['value']:.3f}"
     if not result.twins[name]:
         return f"{conclusion} ({result.labels[name]}); without random weights, nothing says what chance would give."
     verdicts = {finding.id: finding.verdict for finding in result.findings}
@@ -60,13 +66,13 @@ def _of_one_model(result: Measurements, attention: pd.Series[Any], threshold: fl
 
 
 def readings(result: Measurements, ratios: pd.DataFrame) -> list[Reading]:
-    """Return the readings: attention of each model, verdicts, and which vectors fit the published columns.
+    """Return the readings: attention of each model, verdicts, and word vectors.
 
+    Vectors are compared with the published columns, or with random weights for models without a published row.
     Arguments as ``headline``.
     """
     threshold = first_threshold(ratios)
     plain = _plain(ratios, threshold)
-    published = any(model.published for model in result.models)
     conclusions: list[Reading] = []
     for name in list(result.trained)[:_MAX_MODELS]:
         conclusions.append(_attention(result.labels[name], plain.loc[name], threshold))
@@ -74,9 +80,10 @@ def readings(result: Measurements, ratios: pd.DataFrame) -> list[Reading]:
         if finding.verdict != "not tested":
             statement = finding.statement[:1].upper() + finding.statement[1:]
             conclusions.append(Reading(finding.id, finding.verdict, verdict=f"{statement}."))
-    if not published:
-        return [*conclusions, *_embeddings(result, threshold)]
-    return [*conclusions, *_closest_vectors(ratios), *_random_vectors(ratios)]
+    conclusions += _embeddings(result, threshold)
+    if result.has_published:
+        conclusions += [*_closest_vectors(ratios), *_random_vectors(ratios)]
+    return conclusions
 
 
 def _plain(ratios: pd.DataFrame, threshold: float) -> pd.DataFrame:
@@ -96,8 +103,12 @@ def _attention(name: str, measures: pd.DataFrame, threshold: float) -> Reading:
 
 
 def _embeddings(result: Measurements, threshold: float) -> Iterator[Reading]:
-    """Yield how much closer words of one topic are in each model's token embeddings. No ratio: its base may be 0."""
-    for name in list(result.trained)[:_MAX_MODELS]:
+    """Yield how much closer words of one topic are in the token embeddings of models without a published row.
+
+    No ratio: its base may be 0.
+    """
+    compared = {model.name for model in result.models if model.published}
+    for name in [name for name in result.trained if name not in compared][:_MAX_MODELS]:
         trained, *twins = [_cosine_difference(each, threshold) for each in (result.trained[name], *result.twins[name])]
         if not math.isnan(trained):
             yield Reading(

@@ -88,19 +88,19 @@ class TopicsResult(Measurements, MeasuredResult):
         return {"ratios": self.to_dataframe(), "heads": self.heads(), "topics": tables.seed_table(self)}
 
     def shown(self, overlap: bool) -> pd.DataFrame:
-        """Return a published table next to ours: a row for each model and threshold.
+        """Return attention by model and threshold, next to the published table if any model is compared with it.
 
         A model that could not be measured has one row that says why.
         """
         return tables.attention_table(self, self.tables["ratios"], overlap)
 
     def shown_embeddings(self, overlap: bool, similarity: str) -> pd.DataFrame:
-        """Return each way to take a word's vector next to the published column."""
+        """Return each way to take a word's vector, next to the published column if any model is compared with it."""
         return tables.vector_table(self, self.tables["ratios"], overlap, similarity)
 
     @property
     def shown_table(self) -> pd.DataFrame:
-        """The table for a terminal: both published tables next to ours."""
+        """The table for a terminal: attention with words of one topic, and with words of several."""
         import pandas as pd
 
         both = {title: self.shown(overlap) for overlap, title in tables.KINDS_OF_TOPICS.items()}
@@ -118,16 +118,17 @@ class TopicsResult(Measurements, MeasuredResult):
         results = {}
         for name, trained in self.trained.items():
             roles = {"trained": trained}
-            roles |= {f"random-seed{seed}": twin for seed, twin in enumerate(self.twins[name])}
+            roles |= {f"random-seed{twin.attention.metadata['twin']}": twin for twin in self.twins[name]}
             for role, measured in roles.items():
                 results[f"{file_name(name)}/{role}/attention"] = measured.attention
                 results[f"{file_name(name)}/{role}/embedding"] = measured.embedding
         return results
 
     def _record(self) -> ReportRecord:
+        models = "Model" if len(self.trained) == 1 else "Models"
         return ReportRecord(
             "topics",
-            source=f"Models: {', '.join(self.trained)}. Corpus: {', '.join(map(str, self.config.corpus))}",
+            source=f"{models}: {', '.join(self.trained)}. Corpus: {', '.join(map(str, self.config.corpus))}",
             config={"models": [vars(model) for model in self.models], **vars(self.config)},
             results=self.results,
             tables=self.tables,
@@ -136,14 +137,16 @@ class TopicsResult(Measurements, MeasuredResult):
     def _analysis(self) -> Analysis:
         judged = {finding.id for finding in self.findings}  # in a separate table
         folded = {}
+        published = ", next to the published table" if self.has_published else ""
         for overlap, title in tables.KINDS_OF_TOPICS.items():
-            folded[f"Attention, {title}, next to the published table"] = table_html(self.shown(overlap), missing="–")
+            folded[f"Attention, {title}{published}"] = table_html(self.shown(overlap), missing="–")
         for similarity in SIMILARITIES:
             for overlap, title in tables.KINDS_OF_TOPICS.items():
                 table = self.shown_embeddings(overlap, similarity)
                 folded[f"Word vectors, {similarity}, {title}"] = table_html(table, missing="–")
         threshold = tables.first_threshold(self.tables["ratios"])
         best = tables.best_heads(self.tables["heads"], threshold)
+        best["model"] = best["model"].map(self.labels)
         folded[f"The eight heads with the highest ratio, threshold {threshold:g}"] = table_html(
             best, number=".3f", missing="–"
         )

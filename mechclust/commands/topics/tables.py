@@ -186,8 +186,7 @@ def vector_table(result: Measurements, ratios: pd.DataFrame, overlap: bool, simi
 
 def _without_unpublished(result: Measurements, table: pd.DataFrame) -> pd.DataFrame:
     """Leave out the column of published values if no model has any."""
-    published = any(model.published for model in result.models)
-    return table if published else table.drop(columns="published", errors="ignore")
+    return table if result.has_published else table.drop(columns="published", errors="ignore")
 
 
 def _by_threshold(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mechclust.commands.topics.config import TopicsConfig
 from mechclust.commands.topics.topic_file import (
@@ -35,7 +34,31 @@ _DOCUMENTS = "documents.json"
 TOPIC_SEEDS = (0, 1, 2)
 _IDENTIFYING_BYTES = 2**20  # of each file of a corpus
 
-_CheckWords = Callable[[Sequence[str]], None]
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents that every model reads.
+
+    Attributes:
+        stream: the corpus.
+        corpus: digest of the corpus.
+        texts: documents drawn from it.
+        n_documents: number of documents in the corpus.
+        notes: parts of the corpus that were left out.
+        key: says of which corpus and how they were drawn.
+    """
+
+    stream: CorpusStream
+    corpus: str
+    texts: Sequence[str]
+    n_documents: int
+    notes: Sequence[str]
+    key: str
+
+    def save(self, path: Path) -> None:
+        """Write them as JSON: drawing them again would read the whole corpus."""
+        sample = {"key": self.key, "documents": self.texts, "n_documents": self.n_documents, "notes": self.notes}
+        write_json(path, sample)
 
 
 @dataclass(frozen=True)
@@ -57,61 +80,21 @@ class Texts:
     notes: Sequence[str]
 
 
-def read_texts(
-    config: TopicsConfig,
-    out: Path,
-    check_models: Callable[[Sequence[str], Sequence[str]], None],
-    *,
-    progress: bool = False,
-) -> Texts:
-    """Return topic models and documents, read from ``out`` if it already holds them.
-
-    Args:
-        config: the settings.
-        out: folder of the run.
-        check_models: called with words and documents before topics are fitted and anything is written.
-        progress: show progress bars.
+def given_topics(config: TopicsConfig) -> FittedTopics | None:
+    """Return the topic models of the file that is given, or those of the given seeds. ``None`` without a file.
 
     Raises:
-        InputError: for a corpus that cannot be read, or a topic model of other settings, another tokenizer or another
-            vocabulary than the documents'. Also for thresholds that leave each topic one word, and an ``out`` with
-            another corpus.
+        InputError: for a file of other settings or another tokenizer, without a seed, or with too few words.
     """
-    given = None if config.topic_model is None else _given(config.topic_model, config)
-    stream = CorpusStream(config.corpus, config.split, config.min_words, config.least_words, config.text_field)
-    corpus = _digest(stream)
-    check_folder_subject(out, {"corpus": corpus})
-    if given is not None:
-        check_pairs(len(given.words), config.thresholds)
-    key = digest_of([corpus, repr((config.max_documents, config.seed))])
-    documents, n_documents, notes = _sample(stream, key, config, out)
-    sample = {"key": key, "documents": documents, "n_documents": n_documents, "notes": notes}
-
-    def check(words: Sequence[str]) -> None:
-        check_models(words, documents)
-        write_json(out / _DOCUMENTS, sample)
-
-    fitted = given
-    if fitted is None:
-        fitted = _fitted(stream, corpus, config, out, check, progress)
-    check_pairs(len(fitted.words), config.thresholds)
-    _check_known(fitted, documents, config)
-    write_json(out / _DOCUMENTS, sample)
-    if given is not None and given.corpus != corpus:
-        notes = [*notes, f"The topics of {str(config.topic_model)!r} were fitted on another corpus than this one."]
-    return Texts(fitted, corpus, documents, n_documents, notes)
-
-
-# ---- topics ----
-
-
-def _given(path: Path, config: TopicsConfig) -> FittedTopics:
-    """Return the topic models of a file, or the ones of the given seeds."""
+    if config.topic_model is None:
+        return None
+    path = config.topic_model
     fitted = load_topics(path)
     settings = dict(config.given)
     if "stop_words" in settings:
         settings["stop_words"] = _stop_words_key(settings["stop_words"])
     check_fits(path, fitted, **settings)
+    check_pairs(len(fitted.words), config.thresholds)
     if not config.topic_seeds:
         return fitted
     lacking = [seed for seed in config.topic_seeds if seed not in fitted.seeds]
@@ -124,45 +107,82 @@ def _given(path: Path, config: TopicsConfig) -> FittedTopics:
     return models_of_seeds(fitted, sorted(config.topic_seeds))
 
 
-def _fitted(
-    stream: CorpusStream,
-    corpus: str,
+def read_documents(config: TopicsConfig, out: Path) -> Documents:
+    """Return the documents to measure, read from ``out`` if it already holds them. Nothing is written.
+
+    Raises:
+        InputError: for a corpus that cannot be read, and an ``out`` with another corpus.
+    """
+    stream = CorpusStream(config.corpus, config.split, config.min_words, config.least_words, config.text_field)
+    corpus = _digest(stream)
+    check_folder_subject(out, {"corpus": corpus})
+    key = digest_of([corpus, repr((config.max_documents, config.seed))])
+    texts, n_documents, notes = _sample(stream, key, config, out)
+    return Documents(stream, corpus, texts, n_documents, notes, key)
+
+
+def read_texts(
+    documents: Documents,
+    given: FittedTopics | None,
     config: TopicsConfig,
     out: Path,
-    check: _CheckWords,
-    progress: bool,
-) -> FittedTopics:
-    """Return one topic model per seed, read if an earlier run fitted it. New ones are saved one by one."""
-    seeds = sorted(config.topic_seeds or TOPIC_SEEDS)
-    settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
-    fitted = _kept(out / TOPICS, corpus, settings) or FittedTopics([], [], settings, corpus)
+    check_words: Callable[[Sequence[str]], None],
+    *,
+    progress: bool = False,
+) -> Texts:
+    """Return the documents with topic models: the given ones, those that ``out`` holds, or new ones.
+
+    New ones are fitted once for each seed, and saved one by one.
+
+    Args:
+        documents: the documents to measure.
+        given: topic models of a file.
+        config: the settings.
+        out: folder of the run. Documents and new topic models are kept there.
+        check_words: called with the vocabulary before topics are fitted and anything is written.
+        progress: show progress bars.
+
+    Raises:
+        InputError: for too few words or documents, topics of another vocabulary than the documents', and thresholds
+            that leave each topic one word.
+    """
+    fitted = _kept(out / TOPICS, documents.corpus, config) if given is None else given
+    seeds = sorted(config.topic_seeds or TOPIC_SEEDS) if given is None else given.seeds
     lacking = [seed for seed in seeds if seed not in fitted.seeds]
-    if lacking:
-        fitted = _fit(stream, config, lacking, fitted, out / TOPICS, check, progress)
-    return models_of_seeds(fitted, seeds)
+    with tempfile.TemporaryDirectory() as folder:
+        bags = _bags(documents.stream, config, folder, progress) if lacking else None
+        words = fitted.words if bags is None else bags.word_counts.words
+        check_pairs(len(words), config.thresholds)
+        if bags is not None:
+            check_enough_for_topics(bags.word_counts.counts.shape[0], config.fitting["n_topics"])
+            check_words(words)
+        _check_known(words, documents.texts, config)
+        documents.save(out / _DOCUMENTS)
+        if bags is not None:
+            fitted = _fit(bags, config, lacking, fitted, out / TOPICS, progress)
+    notes = [*documents.notes]
+    if given is not None and given.corpus != documents.corpus:
+        notes.append(f"The topics of {str(config.topic_model)!r} were fitted on another corpus than this one.")
+    return Texts(models_of_seeds(fitted, seeds), documents.corpus, documents.texts, documents.n_documents, notes)
+
+
+# ---- topics ----
 
 
 def _fit(
-    stream: CorpusStream,
+    bags: WordCountsOnDisk,
     config: TopicsConfig,
     seeds: Sequence[int],
     fitted: FittedTopics,
     path: Path,
-    check: _CheckWords,
     progress: bool,
 ) -> FittedTopics:
     """Fit a topic model for each seed, and save it next to those that were fitted before."""
-    n_topics = config.fitting["n_topics"]
-    with tempfile.TemporaryDirectory() as folder:
-        bags = _bags(stream, config, folder, progress)
-        counts = bags.word_counts
-        check_pairs(len(counts.words), config.thresholds)
-        check_enough_for_topics(counts.counts.shape[0], n_topics)
-        check(counts.words)
-        for seed in seeds:
-            model = fit_topics_to_counts(counts, n_topics, config.fitting["passes"], seed, progress=progress)
-            fitted = replace(with_seed(fitted, seed, model), undercount=bags.vocabulary.undercount)
-            save_topics(path, fitted)
+    n_topics, passes = config.fitting["n_topics"], config.fitting["passes"]
+    for seed in seeds:
+        model = fit_topics_to_counts(bags.word_counts, n_topics, passes, seed, progress=progress)
+        fitted = replace(with_seed(fitted, seed, model), undercount=bags.vocabulary.undercount)
+        save_topics(path, fitted)
     return fitted
 
 
@@ -173,14 +193,15 @@ def _stop_words_key(stop_words: str) -> str:
     return f"{Path(stop_words).name}, {digest_of(sorted(read_stop_words(stop_words)))[:16]}"
 
 
-def _kept(path: Path, corpus: str, settings: dict[str, Any]) -> FittedTopics | None:
-    """Return topic models that were fitted on this corpus with these settings."""
+def _kept(path: Path, corpus: str, config: TopicsConfig) -> FittedTopics:
+    """Return topic models that were fitted on this corpus with these settings, if there are any."""
+    settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
     if path.exists():
         with suppress(InputError):  # a damaged one is fitted again
             fitted = load_topics(path)
             if fitted.corpus == corpus and dict(fitted.settings) == settings:
                 return fitted
-    return None
+    return FittedTopics([], [], settings, corpus)
 
 
 def _bags(stream: CorpusStream, config: TopicsConfig, folder: str, progress: bool) -> WordCountsOnDisk:
@@ -216,9 +237,9 @@ def _sample(stream: CorpusStream, key: str, config: TopicsConfig, out: Path) -> 
     return documents, n_documents, notes
 
 
-def _check_known(fitted: FittedTopics, documents: Sequence[str], config: TopicsConfig) -> None:
+def _check_known(topic_words: Sequence[str], documents: Sequence[str], config: TopicsConfig) -> None:
     """Refuse topics without any word in the documents."""
-    known = set(fitted.words)
+    known = set(topic_words)
     if any(not known.isdisjoint(words_of(text)) for text in documents):
         return
     if config.topic_model is None:

@@ -33,16 +33,6 @@ class Variant:
         """Name in files, such as ``0.001-overlap``."""
         return f"{self.threshold:g}-{'overlap' if self.overlap else 'no-overlap'}"
 
-    @property
-    def n_topics(self) -> int:
-        """Number of topics that have a word."""
-        return n_topics(self.topics)
-
-
-def variant_title(threshold: float, overlap: bool) -> str:
-    """Return a variant's name in sentences."""
-    return f"threshold {threshold:g} {'with' if overlap else 'without'} overlap"
-
 
 def n_topics(topics: Bool[Tensor, "word topic"]) -> int:
     """Return how many topics have a word. With fewer than two, no comparison is possible."""

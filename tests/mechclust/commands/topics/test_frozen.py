@@ -34,7 +34,14 @@ def coords(seeds: int) -> dict[str, list[str]]:
 
 def measured(draw: np.random.Generator, model: TopicsModel, twin: int | None, higher: float, seeds: int) -> Measured:
     """Ratios of attention and of vectors, near 1 or higher by some share; lost ones are NaN."""
-    about = {"variants": VARIANTS, "tokenization": TOKENIZATION, "lost": 5, "occurrences": 60, "words_seen": 7}
+    about = {
+        "variants": VARIANTS,
+        "tokenization": TOKENIZATION,
+        "lost": 5,
+        "occurrences": 60,
+        "words_seen": 7,
+        "cut": 0,
+    }
     about |= {"name": model.name, "published": model.published, "twin": twin}
     of_head = ("topic_seed", "variant", "site", "head")
     axes: dict[str, tuple[str, ...]] = {"ratio": of_head, "matched": of_head}
@@ -58,7 +65,7 @@ def result(higher: tuple[float, ...], twins: int, *, seeds: int = 2, failed: boo
     weights = torch.from_numpy(draw.dirichlet(np.ones(8), size=(seeds, 3)))
     words = [f"w{i}" for i in range(8)]
     topics = [TopicModel(words, of_seed, torch.tensor([0.2, 0.5, 0.3]).double()) for of_seed in weights]
-    fitted = FittedTopics(topics, list(range(seeds)), {"weights": "tfidf"}, undercount=seeds - 1)
+    fitted = FittedTopics(topics, list(range(seeds)), {"weights": "tfidf"}, "digest", undercount=seeds - 1)
     there = models[: len(higher)]
     return TopicsResult(
         TopicsConfig((Path("corpus"),), thresholds=THRESHOLDS[::-1]),

@@ -193,9 +193,8 @@ class TestMeasured:
         assert found.failed == {}
         assert len(attention)
         assert np.isfinite(attention).all()
-        (name,) = found.trained
         assert (
-            f"{name}: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
+            "gpt2: The tokenizer puts no special token before a text, so heads that attend mostly to the first "
             "token attend to a word, whatever its topic; compare with --bos yes."
         ) in found.caveats
 
@@ -207,7 +206,7 @@ class TestMeasured:
             twins = int(row == "BERT")
             lines.append(f'[[model]]\nmodel = "{tmp_path / row}"\npublished = "{row}"\ntwins = {twins}\n')
         (tmp_path / "p7.toml").write_text("".join(lines))
-        found = measure_topics(str(tmp_path / "p7.toml"), config, tmp_path / "out")
+        found = measure_topics(read_suite(tmp_path / "p7.toml"), config, tmp_path / "out")
         assert found.failed == {}
         assert [Path(name).name for name in found.trained] == [*ROWS]
         p7 = next(c for c in judge_folder(tmp_path / "out") if c.id == "P7")
@@ -217,7 +216,7 @@ class TestMeasured:
     def test_readings(self, found):
         assert len(found.headline.split()) <= 25
         assert re.fullmatch(
-            r"Attention, same over different topic at threshold 0\.1: [\d.]+ \(plain\) to [\d.]+ \(planted\)\. "
+            r"Attention within over between topics, threshold 0\.1: [\d.]+ \(plain\) to [\d.]+ \(planted\)\. "
             r"S1 holds\.",
             found.headline,
         )
@@ -344,7 +343,7 @@ class TestFolder:
         assert again.tables["ratios"].equals(found.tables["ratios"])
 
     @pytest.mark.slow
-    def test_weights_trained_again_are_measured_again(self, models, config, folder, tmp_path, write_checkpoint):
+    def test_weights_trained_again_are_measured_again(self, found, config, folder, tmp_path, write_checkpoint):
         shutil.copytree(folder / "out", tmp_path / "out")
         shutil.copytree(folder / "albert", tmp_path / "albert")
         mine = str(tmp_path / "albert")

@@ -78,8 +78,33 @@ def test_a_file_that_is_missing(tmp_path):
     [
         (["a", "b", "a"], None, "the model 'a' is given twice; name each model once"),
         ([".", "./"], None, "the model './' is given twice; name each model once"),
-        (["a", "b.toml"], None, "'b.toml' is a suite file and no model; give it alone: --suite b.toml"),
-        ([], None, "no models are given; give hub names or directories, or a suite file (--suite FILE.toml)"),
+        (
+            ["a", "b.toml"],
+            None,
+            "'b.toml' is a suite file and no model; give it alone: --suite b.toml, in Python read_suite('b.toml')",
+        ),
+        (
+            [],
+            None,
+            "no models are given; give hub names or directories, or a suite file (--suite FILE.toml, in Python "
+            "read_suite(FILE))",
+        ),
+        (
+            [TopicsModel("a", "x"), TopicsModel("b", "x")],
+            None,
+            "two models are called 'x'; give one another name: TopicsModel(model, name=...)",
+        ),
+        (["a", TopicsModel("b", twins=-1)], None, "model 2: twins is -1; expected at least 0"),
+        (
+            TopicsModel("a", published="GPT"),
+            None,
+            "model 1: published is 'GPT'; expected one of BERT, ALBERT, BART, ELECTRA, RoBERTa, or leave it out",
+        ),
+        (
+            [TopicsModel("a", published="BERT"), TopicsModel("b", published="BERT")],
+            None,
+            "model 2: the published 'BERT' is that of model 1 too; name each model once",
+        ),
         (["a", "b"], "x", "--adapter is for one model, and several are given; name the adapter's folder as a model"),
     ],
 )

@@ -116,11 +116,11 @@ class TestResult:
         assert {name: len(twins) for name, twins in result.twins.items()} == {"two": 2, "none": 0}
         assert [model.twins for model in result.models] == [2, 0]
 
-    def test_documents_longer_than_a_window_are_told(self, found, bert):
+    def test_documents_longer_than_a_window_are_told(self, found):
         note = (
             "60 documents were longer than a window and cut into several; words in different windows are not compared."
         )
-        assert f"{bert}: {note}" in found.caveats
+        assert f"planted: {note}" in found.caveats
 
     def test_topics_with_little_text_are_told(self, found):
         model = found.texts.fitted.models[0]
@@ -340,5 +340,6 @@ class TestCommand:
         with pytest.raises((TypeError, AttributeError)):
             main(["topics", "--suite", "five.toml", "--corpus", "texts.txt"])
         assert [folder.as_posix() for folder in given] == [
-            "runs/topics-a-texts", "runs/topics-a-b-texts", "runs/topics-a-and-4-more-texts", "runs/topics-five-texts",
+            "runs/topics-a-texts", "runs/topics-a-b-texts", "runs/topics-a-and-4-more-texts",
+            "runs/topics-suite-five-texts",
         ]  # fmt: skip
