@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.commands.topics.published import PUBLISHED
+from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import resolve_model
 from tasks import InputError
 from tasks.errors import error_suggestion
@@ -30,9 +31,13 @@ class TopicsModel:
         name: in tables and folders. By default the model's name.
         twins: number of copies with random weights, seeds 0, 1, ... ``None``: as ``TopicsConfig`` says.
         published: the row of the published tables to compare it with. Empty for none.
+
+    Example:
+        >>> TopicsModel("google-bert/bert-base-uncased", name="BERT", published="BERT").twins is None
+        True
     """
 
-    model: Any
+    model: AnyModel
     name: str = ""
     twins: int | None = None
     published: str = ""
@@ -60,14 +65,13 @@ def topics_models(given: Any, adapter: str | Path | None = None) -> list[TopicsM
     models: list[TopicsModel] = []
     for each in several:
         model = each if isinstance(each, TopicsModel) else TopicsModel(each)
-        if isinstance(model.model, (str, Path)):
-            model = replace(model, model=str(model.model))
-            if model.model.endswith(".toml"):
-                raise InputError(
-                    f"{model.model!r} is a suite file and no model; give it alone: --suite {model.model}, in Python "
-                    f"read_suite({model.model!r})"
-                )
-        model = replace(model, name=model.name or resolve_model(model.model, adapter).title)
+        source = str(model.model) if isinstance(model.model, Path) else model.model
+        if isinstance(source, str) and source.endswith(".toml"):
+            raise InputError(
+                f"{source!r} is a suite file and no model; give it alone: --suite {source}, in Python "
+                f"read_suite({source!r})"
+            )
+        model = replace(model, model=source, name=model.name or resolve_model(source, adapter).title)
         for before in models:
             if real_path(model.model) == real_path(before.model):
                 raise InputError(f"the model {model.name!r} is given twice; name each model once")
