@@ -18,6 +18,7 @@ from mechclust.commands.topics.models import TopicsModel, real_path, topics_mode
 from mechclust.commands.topics.readers import check_one_is_measurable, forward_cost, none_measured, readable_models
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.texts import TOPIC_SEEDS, Texts, given_topics, read_documents, read_texts
+from mechclust.commands.topics.topic_file import FittedTopics
 from mechclust.commands.topics.variants import chosen_words, kept_words, keys_of, variants_of
 from mechclust.jobs import map_jobs
 from mechclust.models.adapter_fit import adapter_fit_notes
@@ -79,16 +80,14 @@ def measure_topics(
     if out is not None:
         check_folder(Path(out), "topics")
         check_outside(out, config.corpus)
-    given = topics_models(models, config.adapter)
-    given = [replace(model, twins=config.untrained if model.twins is None else model.twins) for model in given]
+    given = topics_models(models, config.adapter, config.untrained)
     n_jobs = {model.name: 1 + (model.twins or 0) for model in given}
     resolved = {model.name: config.resolve(model.model) for model in given}
     config.check_shared(*resolved.values())
     fitted = given_topics(config)
     sharing = replace(config, workers=config.workers and min(config.workers, sum(n_jobs.values())))
     if progress:
-        n_topic_models = len(config.topic_seeds or TOPIC_SEEDS) if fitted is None else len(fitted.seeds)
-        cost = _resampling_cost(sum(n_jobs.values()), n_topic_models, config)
+        cost = _resampling_cost(sum(n_jobs.values()), fitted, config)
         cost.check(sharing, "fewer --resamples or --max-documents", " of resampling")
     readers = readable_models(resolved, config, tokenizer)
     with folder_or_temporary(out) as folder, own_folder(out, "topics"):
@@ -139,8 +138,9 @@ def _check_no_model_dropped(folder: Path, places: Mapping[str, str]) -> None:
         )
 
 
-def _resampling_cost(n_jobs: int, n_topic_models: int, config: TopicsConfig) -> Cost:
-    """Return the time and memory of resampling documents. Forward passes come on top."""
+def _resampling_cost(n_jobs: int, given: FittedTopics | None, config: TopicsConfig) -> Cost:
+    """Return the time and memory of resampling documents, with given topics or others. Forward passes come on top."""
+    n_topic_models = len(config.topic_seeds or TOPIC_SEEDS) if given is None else len(given.seeds)
     n_variants = n_topic_models * len(keys_of(config.thresholds))
     drawn = _DRAW_S * config.max_documents * config.resamples
     counts = _COUNTS_PER_DOCUMENT * min(config.max_documents, _BATCH_DOCUMENTS)

@@ -43,12 +43,13 @@ class TopicsModel:
     published: str = ""
 
 
-def topics_models(given: Any, adapter: str | Path | None = None) -> list[TopicsModel]:
+def topics_models(given: Any, adapter: str | Path | None = None, untrained: int | None = None) -> list[TopicsModel]:
     """Return models that are given by name, as ``TopicsModel`` or in memory: one, or several in a list.
 
     Args:
         given: the models.
         adapter: folder of an adapter on the model, if there is one model.
+        untrained: number of twins of a model that does not say how many it has.
 
     Raises:
         InputError: for no models, a suite file, an adapter on several, and a model, a name or a published row that is
@@ -71,7 +72,8 @@ def topics_models(given: Any, adapter: str | Path | None = None) -> list[TopicsM
                 f"{source!r} is a suite file and no model; give it alone: --suite {source}, in Python "
                 f"read_suite({source!r})"
             )
-        model = replace(model, model=source, name=model.name or resolve_model(source, adapter).title)
+        name = model.name or resolve_model(source, adapter).title
+        model = replace(model, model=source, name=name, twins=untrained if model.twins is None else model.twins)
         for before in models:
             if real_path(model.model) == real_path(before.model):
                 raise InputError(f"the model {model.name!r} is given twice; name each model once")
