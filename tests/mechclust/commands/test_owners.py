@@ -62,11 +62,11 @@ def argv(gpt2, shaken, prompts, corpus):
     """Each command, quickly; without its folder."""
     few = ["--n-init", "2", "--n-permutations", "19", "--n-shuffles", "19", "--untrained", "0", "--given", "none"]
     compare = ["--min-per-task", "8", "--n-resamples", "20", "--n-permutations", "0"]
-    topics = ["--n-topics", "3", "--min-documents", "1", "--max-share", "1", "--thresholds", "0.1", "--untrained", "0"]
+    topics = ["--n-topics", "3", "--no-below", "1", "--no-above", "1", "--thresholds", "0.1", "--untrained", "0"]
     return {
         "clusters": [str(gpt2), "--prompts", str(prompts), *few],
         "compare": [str(gpt2), str(shaken), "--prompts", str(prompts), *compare],
-        "topics": [str(gpt2), "--corpus", str(corpus), *topics, "--n-permutations", "9"],
+        "topics": [str(gpt2), "--corpus", str(corpus), *topics, "--resamples", "20"],
     }
 
 
