@@ -13,7 +13,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsConfig, TopicsResult
+from mechclust import Check, CheckReport, ClustersResult, MossaResult, TopicsConfig, TopicsModel, TopicsResult
 from mechclust.commands.clusters.measurements import ModelCurves
 from mechclust.evidence import Bound, Finding, Findings, mean_part
 from mechclust.mossa import TaskCurves
@@ -93,6 +93,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "MossaResult(tiny, 12 layers, 2000 tasks)": lambda: MossaResult(
         "tiny", None, NAMES, NAMES, [], [], {}, {}, {}, {}, {}, 12, 64, []
     ),
+    "TopicsModel(Linear)": lambda: TopicsModel(torch.nn.Linear(2, 2)),
     "TopicsResult(2000 models, 3 thresholds)": lambda: TopicsResult(
         TopicsConfig((Path("corpus"),)), [], None, dict.fromkeys(NAMES), {}, {}
     ),

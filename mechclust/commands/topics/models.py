@@ -22,7 +22,7 @@ from tasks.text.visible import quoted
 _EXPECTED = 'a TOML file with a table [[model]] for each, such as model = "bert-base-uncased"'
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopicsModel:
     """One model to measure.
 
@@ -33,14 +33,18 @@ class TopicsModel:
         published: the row of the published tables to compare it with. Empty for none.
 
     Example:
-        >>> TopicsModel("google-bert/bert-base-uncased", name="BERT", published="BERT").twins is None
-        True
+        >>> TopicsModel("google-bert/bert-base-uncased", name="BERT", published="BERT")
+        TopicsModel(BERT)
     """
 
     model: AnyModel
     name: str = ""
     twins: int | None = None
     published: str = ""
+
+    def __repr__(self) -> str:
+        unnamed = self.model if isinstance(self.model, (str, Path)) else type(self.model).__name__
+        return f"TopicsModel({self.name or unnamed})"
 
 
 def topics_models(given: Any, adapter: str | Path | None = None, untrained: int | None = None) -> list[TopicsModel]:

@@ -127,7 +127,7 @@ class TestRefusals:
 
     def test_memory(self, refused):
         assert refused(max_memory=1e-6) == (
-            "comparing a layer takes 1.86e-05 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
+            "comparing a layer takes 4.29e-06 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
             "give fewer prompts (--max-per-task) or raise --max-memory"
         )
 
