@@ -115,6 +115,7 @@ class _Training:
         self.task = task
         self.config = config
         self.callbacks = callbacks
+        self.measuring = [each for each in callbacks if isinstance(each, (AccuracyCallback, ProbeCallback))]
         self.stop_if_diverged = stop_if_diverged
         self.path = None if out is None else out / "state.safetensors"
         self.optimizer = make_optimizer(_groups(model, config), config)
@@ -165,10 +166,9 @@ class _Training:
         major = package_versions()["transformer-lens"].split(".")[0]
         began = {"transformer-lens": major, "initial weights": fingerprint(self.model)}
         callbacks: dict[str, str] = {}
-        for callback in self.callbacks:
-            if isinstance(callback, (AccuracyCallback, ProbeCallback)):
-                for name, setting in callback.settings().items():
-                    callbacks[name] = f"{callbacks[name]} and {setting}" if name in callbacks else setting
+        for callback in self.measuring:
+            for name, setting in callback.settings().items():
+                callbacks[name] = f"{callbacks[name]} and {setting}" if name in callbacks else setting
         return {
             "task": self.task.to_config(),
             "training": settings_to_json(self.config),
@@ -212,15 +212,14 @@ class _Training:
 
     def _check_results_are_of_these_weights(self) -> None:
         """Refuse folders of callbacks with results of a run that began from other weights."""
-        for callback in self.callbacks:
-            if not isinstance(callback, (AccuracyCallback, ProbeCallback)):
-                continue
-            for path in callback.paths(0):
-                if is_whole_file(path) and load_result(path).metadata.get("model") != fingerprint(self.model):
-                    raise InputError(
-                        f"{str(path)!r} was measured in a run that began from other weights; give each run a folder of "
-                        f"its own, or delete {str(path.parent)!r}"
-                    )
+        results = [path for callback in self.measuring for path in callback.paths(0) if is_whole_file(path)]
+        weights = fingerprint(self.model) if results else ""
+        for path in results:
+            if load_result(path).metadata.get("model") != weights:
+                raise InputError(
+                    f"{str(path)!r} was measured in a run that began from other weights; give each run a folder of its "
+                    f"own, or delete {str(path.parent)!r}"
+                )
 
     def _save(self, step: int) -> None:
         if self.path is not None:
