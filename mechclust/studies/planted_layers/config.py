@@ -66,7 +66,7 @@ class PlantedConfig:
         test_findings: whether this size can test the findings.
     """
 
-    seeds: tuple[Seed, ...] = tuple(range(10, 20))
+    seeds: tuple[Seed, ...] = tuple(range(30, 40))
     model: str | None = None
     prompts: str | None = None
     suite: SkillSuite = SkillSuite(n_eval=640)
@@ -87,7 +87,7 @@ class PlantedConfig:
     n_few: Annotated[int, AtLeast(4), AtMost(MAX_COUNT)] = 32
     n_patched: Count = 32
     n_control_spans: CountOrZero = 2
-    control_steps: Count = 240
+    control_steps: Count = 480
     gain_margin: Positive = 0.02
     device: str = "cpu"
     test_findings: bool = True

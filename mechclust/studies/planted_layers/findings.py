@@ -1,6 +1,7 @@
-"""The findings P1 to P8 and P10 on planted layers with their controls, and the checks P9, K1 and K2.
+"""The findings P1 to P8, P10, P18 and P19 on planted layers with their controls, and the checks P9, K1 and K2.
 
-Their bounds were written before the confirmatory seeds were run.
+Their bounds were written before the confirmatory seeds were run: 10 to 19 for the first, on which P18 and P19 were
+noticed, and 30 to 39 for these.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from mechclust.studies.planted_layers.config import (
 )
 from mechclust.studies.planted_layers.measure import ALL as ALL_PROMPTS
 from mechclust.studies.planted_layers.measure import DEBIASED, FEW
-from mechclust.studies.planted_layers.results import ROWS, BySeed, Row, SeedResults, chance_of, scores_of
+from mechclust.studies.planted_layers.results import RISE, ROWS, BySeed, Row, SeedResults, chance_of, scores_of
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.score import score_curves
 
 NEAR = Bound("<=", 0.5)  # error in layers
 _OFTEN = Bound(">=", 0.8)
+_SEPARATES = Bound(">=", 0.9)  # an area under the ROC curve
 _LARGER = Bound(">", 0)
 _SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
 _BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
@@ -39,6 +41,8 @@ _NOT_TUNED = "a given model is not tuned"
 _STREAM = Row(RESIDUAL, DEBIASED)
 _ADDED = Row(CONTRIBUTION, DEBIASED)
 _ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)
+_DISTANCE_ADDED_TO_SAME = Row(SAME_INPUT, "distance")
+_STREAM_RISE = Row(RISE, DEBIASED)
 
 Runs = Sequence[SeedResults]
 
@@ -68,7 +72,7 @@ class _Pairs:
 
 
 def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
-    """Return P1 to P8 and P10, and the checks P9, K1 and K2."""
+    """Return P1 to P8, P10, P18 and P19, and the checks P9, K1 and K2."""
     main = main_column(config)
     planted = _Pairs(runs, main, main)
     unplanted = _Pairs(runs, main, ORDER)
@@ -144,11 +148,26 @@ def _of_the_stream(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) ->
             [_missed_if_biased(planted, ALL_PROMPTS)],
             shown="table",
         ),
+        _finding(
+            "P18",
+            f"the rise of the stream's change from block to block tells the layers that were {how} from others, shows "
+            "most of them, and the first (debiased CKA)",
+            {"area under the ROC curve": _SEPARATES, "share called": _OFTEN, "onset": NEAR},
+            _found_by_rise(planted),
+            control,
+            _found_by_rise(unplanted),
+            shares=["share called"],
+            shown="headline",
+        ),
     ]
 
 
 def _missed_if_biased(pairs: _Pairs, prompts: str) -> BySeed:
     return pairs.scores("hit", _STREAM, prompts) - pairs.scores("hit", Row(RESIDUAL, "CKA"), prompts)
+
+
+def _found_by_rise(pairs: _Pairs) -> list[BySeed]:
+    return [pairs.scores(name, _STREAM_RISE) for name in ("auc", "hit", "onset")]
 
 
 # ---- contributions of blocks ----
@@ -184,9 +203,21 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
             f"what each block adds to the same input shows most of the layers that were {how}, and the last of them "
             "(debiased CKA)",
             {"share called": _OFTEN, "end": NEAR},
-            _called_to_the_end(planted),
+            _called_to_the_end(planted, _ADDED_TO_SAME),
             control,
-            _called_to_the_end(unplanted),
+            _called_to_the_end(unplanted, _ADDED_TO_SAME),
+            shares=["share called"],
+            shown="headline",
+            note="that it calls no other layer holds by construction",
+        ),
+        _finding(
+            "P19",
+            f"the distance between what each block adds to the same input shows most of the layers that were {how}, "
+            "and the last of them",
+            {"share called": _OFTEN, "end": NEAR},
+            _called_to_the_end(planted, _DISTANCE_ADDED_TO_SAME),
+            control,
+            _called_to_the_end(unplanted, _DISTANCE_ADDED_TO_SAME),
             shares=["share called"],
             shown="headline",
             note="that it calls no other layer holds by construction",
@@ -202,8 +233,8 @@ def _better_separated(pairs: _Pairs) -> BySeed:
     return pairs.scores("auc", _ADDED) - pairs.scores("auc", _STREAM)
 
 
-def _called_to_the_end(pairs: _Pairs) -> list[BySeed]:
-    return [pairs.scores("hit", _ADDED_TO_SAME), pairs.scores("end", _ADDED_TO_SAME)]
+def _called_to_the_end(pairs: _Pairs, row: Row) -> list[BySeed]:
+    return [pairs.scores("hit", row), pairs.scores("end", row)]
 
 
 # ---- changes in all layers, or in none ----

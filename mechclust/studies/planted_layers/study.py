@@ -215,6 +215,7 @@ STUDY = Study(
             n_layers=6,
             pretraining=TrainConfig(steps=500, batch_size=64, lr=2e-3, warmup=50),
             tuning=TrainConfig(steps=120, batch_size=32, lr=2e-3, warmup=20, freeze=FROZEN),
+            control_steps=240,
         ),
         "paper": PlantedConfig(),
     },

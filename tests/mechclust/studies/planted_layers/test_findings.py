@@ -1,4 +1,4 @@
-"""P1 to P10, K1 and K2 on curves made by hand, where each holds, fails, or holds on its control too."""
+"""P1 to P10, P18, P19, K1 and K2 on curves made by hand, where each holds, fails, or holds on its control too."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def ideal():
 
 
 def test_hold_on_such_curves_and_not_on_their_controls(ideal):
-    assert list(ideal) == ["P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P10", "P9", "K1", "K2"]
+    assert list(ideal) == [*("P1", "P2", "P3", "P18", "P4", "P5", "P6", "P19", "P7", "P8", "P10"), "P9", "K1", "K2"]
     assert {id for id, finding in ideal.items() if finding.verdict != "holds"} == set()
     findings = [finding for finding in ideal.values() if finding.kind == "finding"]
     assert {finding.id for finding in findings if finding.control is None} == set()
@@ -115,6 +115,11 @@ def test_hold_on_such_curves_and_not_on_their_controls(ideal):
         ("P4", 1, 1 / 20, 2.0 + 1 / 3),
         ("P6", 0, 1 - 2 / 20 / 2, 0.0),
         ("P6", 1, 1 / 20, 2.0 + 1 / 3),
+        ("P18", 0, (17 + 2 * 3 / 4 + 5 / 6) / 20, 0.5),  # a layer late; one called above the span
+        ("P18", 1, 1 - 2 / 20 / 2, 0.0),
+        ("P18", 2, 2 / 20, 2.0 + 1 / 3),
+        ("P19", 0, 1 - 2 / 20 / 2, 0.0),
+        ("P19", 1, 1 / 20, 2.0 + 1 / 3),
         ("P7", 0, 19 / 20 - 5 / 20, 0.0),  # in five models with one rate, layer 1 is not called
         ("P8", 0, 10 / 20 / 8, 1 - 5 / 20 / 8),
         ("P10", 0, 1 - 5 / 20 / 8, 0.0),
@@ -143,6 +148,19 @@ def test_what_blocks_add_separates_better_than_a_stream_that_stays_changed(ideal
 def test_do_not_hold_on_curves_that_contradict_them():
     found = judged(stays=False)
     assert {id for id, finding in found.items() if finding.verdict != "holds"} == {"P2", "P5"}
+
+
+@pytest.mark.parametrize(
+    ("view", "measure", "id"), [("rise of residual", "debiased CKA", "P18"), ("same input", "distance", "P19")]
+)
+def test_is_about_one_row(view, measure, id):
+    config = replace(PAPER, n_control_spans=0)
+    runs = [measured(seed, config) for seed in range(SEEDS)]
+    for run in runs:
+        for pair in run.of(TRAINED):
+            run.curves[pair.name][:, ROW_VIEWS.index(view), MEASURES.index(measure)] = 0
+    found = findings_of(config, runs)
+    assert [finding.id for finding in found if finding.verdict != "holds"] == [id]
 
 
 def test_a_given_model_is_not_tuned_and_what_holds_by_construction_is_not_tested():
