@@ -10,6 +10,7 @@ They stand between two comments, which a page does not show:
   page shows hold; checks do not count. A row that links to a section, ``NAME.md#ARM``, counts the record ``NAME-ARM``;
   what the intervals of a record without seeds are over stands in the row.
 - ``<!-- headlines -->``, ``<!-- end -->``: the headline findings of every study's ``paper`` preset.
+- ``<!-- quick -->``, ``<!-- end -->``: in how many runs with fresh seeds a ``quick`` preset shows its main effect.
 
 ``mechclust report RUN --record examples/results/NAME-paper`` is what brings the results there; those of real
 checkpoints, ``python -m tests.real.run --record``.
@@ -30,7 +31,7 @@ from probes.head_roles import HEAD_ROLES
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / "examples" / "results"
 _MARKED = re.compile(
-    r"(<!-- (findings|counts|headlines|checkpoints|roles)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->",
+    r"(<!-- (findings|counts|headlines|checkpoints|roles|quick)(?:: ([\w -]+?))? -->)((?:(?!<!--).)*)<!-- end -->",
     re.DOTALL,
 )
 
@@ -56,6 +57,8 @@ def _table(kind: str, names: str, held: str) -> str:
         return _headlines()
     if kind == "roles":
         return _roles()
+    if kind == "quick":
+        return _quick()
     head, line, *rows = held.strip().splitlines()
     return "\n".join([head, line, *map(_counted, rows)])
 
@@ -77,6 +80,18 @@ def _headlines() -> str:
                 values = (finding.parts[0].measured_text, finding.verdict_text)
                 link = f"[{study}](studies/{study}.md)"
                 rows.append(_row(link, f"{finding.id}: {finding.statement}", *values))
+    return "\n".join(rows)
+
+
+def _quick() -> str:
+    """A row for each quick preset that was measured: its main effect, and in how many runs it shows."""
+    runs = pd.read_json(_ROOT / "tests" / "benchmarks" / "quick_presets.json")
+    rows = [_row("study", "main effect", "runs that show it", "minutes (median)"), "|---" * 4 + "|"]
+    for (study, effect), of_study in runs.groupby(["study", "effect"]):
+        (statement,) = [finding.statement for finding in _recorded(study) if finding.id == effect]
+        link = f"[{study}](studies/{study}.md)"
+        shown = f"{of_study['shown'].sum()} of {len(of_study)}"
+        rows.append(_row(link, f"{effect}: {statement}", shown, f"{of_study['seconds'].median() / 60:.1f}"))
     return "\n".join(rows)
 
 

@@ -196,7 +196,6 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
             [_better_separated(planted)],
             control,
             [_better_separated(unplanted)],
-            shown="headline",
         ),
         _finding(
             "P6",
@@ -207,7 +206,6 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
             control,
             _called_to_the_end(unplanted, _ADDED_TO_SAME),
             shares=["share called"],
-            shown="headline",
             note="that it calls no other layer holds by construction",
         ),
         _finding(
