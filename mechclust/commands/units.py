@@ -47,7 +47,7 @@ class Units:
     @property
     def codes(self) -> Int[np.ndarray, "n"] | None:
         """Units as numbers 0, 1, ..."""
-        return None if self.values is None else _codes(self.values)
+        return None if self.values is None else label_codes(self.values)
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class Units:
         """Return whether classes can be exchanged between these units, within others, often enough for a p-value."""
         if self.codes is None:
             return True
-        relabelling = Relabelling.from_classes(_codes(classes), self.codes, None if within is None else _codes(within))
+        relabelling = Relabelling.from_classes(label_codes(classes), self.codes, None if within is None else label_codes(within))
         return relabelling.fixed_share < 1 and relabelling.enough(named=False)
 
 
@@ -171,6 +171,17 @@ def _found_templates(prompts: LabelledPrompts) -> list[str] | None:
     return None
 
 
+def label_codes(values: Sequence[str]) -> Int[np.ndarray, "n"]:
+    """Return each value's place among the sorted values. One long value takes no memory for the others.
+
+    Example:
+        >>> label_codes(["sort", "copy", "sort"]).tolist()
+        [1, 0, 1]
+    """
+    places = {value: place for place, value in enumerate(sorted(set(values)))}
+    return np.array([places[value] for value in values], dtype=np.int64)
+
+
 def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = _LEAST_UNITS) -> str:
     """Return which group has fewer units than CKA needs, or ``""`` if none has.
 
@@ -220,7 +231,7 @@ def _too_few(
         if few:
             return few
         for group, units in _by_group(values, compared_in).items():
-            if n_unit_pairings(len(units), torch.from_numpy(_codes(units))) < FEWEST_ARRANGEMENTS:
+            if n_unit_pairings(len(units), torch.from_numpy(label_codes(units))) < FEWEST_ARRANGEMENTS:
                 return f"those of {group!r} with equally many prompts can be paired in too few ways"
     if relabelled is None:
         return ""
@@ -230,7 +241,3 @@ def _too_few(
     n_classes = len(prompts.classes[relabelled])
     more = f" ({units_needed(n_classes, named=False)} for each {relabelled} would do)" if n_classes > 1 else ""
     return f"label {relabelled!r} has fewer than {FEWEST_ARRANGEMENTS} relabellings that keep them together{more}"
-
-
-def _codes(values: Sequence[str]) -> Int[np.ndarray, "n"]:
-    return np.unique(np.asarray(values), return_inverse=True)[1].astype(np.int64)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Int
 
+from mechclust.commands.units import label_codes
 from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations_for_p_values
 from probes.functional.adjusted_rand import adjusted_rand_moments, adjusted_rand_null, adjusted_rand_score
 from probes.functional.permutation_test import permutation_p_value
@@ -164,7 +165,8 @@ def what_clusters_follow(
         features: of the examples, with these exceptions too.
         p_values: of labels that were tested in another way, by layer. If no layer is significant, the label is not
             followed.
-        units: of the examples that belong together: candidates are then relabelled by whole units, or within them.
+        units: of the examples that belong together: candidates are then relabelled by whole units, or within them. A
+            candidate that is the units themselves is relabelled by example: other orders of its values are itself.
         untrained: ``clusters`` of each model with random weights.
     """
     import pandas as pd
@@ -192,7 +194,7 @@ def _candidates(kind: str, values_by_name: Mapping[str, Sequence[str]]) -> Itera
     """Yield the labels or features that clusters can follow: neither all equal nor all different."""
     for name, values in values_by_name.items():
         if 1 < len(set(values)) < len(values):
-            yield _Candidate(name, kind, np.unique(values, return_inverse=True)[1])
+            yield _Candidate(name, kind, label_codes(values))
 
 
 def _agreement(candidate: _Candidate, trained: Codes, random_weights: Sequence[Codes]) -> dict[str, Any]:
@@ -211,10 +213,15 @@ def _agreement(candidate: _Candidate, trained: Codes, random_weights: Sequence[C
     }
 
 
+def _same_classes(one: Codes, other: Codes) -> bool:
+    n_pairs = np.unique(np.stack([one, other]), axis=1).shape[1]
+    return n_pairs == len(np.unique(one)) == len(np.unique(other))
+
+
 def _p_value(codes: Codes, clusters: Codes, n_tests: int, units: Codes | None) -> float:
     index = adjusted_rand_score(codes, clusters)
     draws = max(999, least_permutations_for_p_values(n_tests))
-    if units is not None:
+    if units is not None and not _same_classes(codes, units):
         if not Relabelling.from_classes(codes, units).enough(named=False):
             return math.nan
         null = adjusted_rand_null(clusters, codes, draws, units=units)

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, labels_determine, surface_features, word_features
 from mechclust.commands.sampling import draw_prompts
-from mechclust.commands.units import Units, repeated_prompt_notes, units_of
+from mechclust.commands.units import Units, label_codes, repeated_prompt_notes, units_of
 from mechclust.evidence.p_values import CHANCE_LEVEL
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.resolved import ResolvedModel
@@ -90,11 +89,7 @@ class Inputs:
         values = self.values
         if self.units.held_out is not None:
             values = {**values, self.units.name: self.units.held_out}
-        codes = {}
-        for name in sorted(values):
-            numbers = np.unique(np.asarray(values[name]), return_inverse=True)[1]
-            codes[name] = torch.from_numpy(numbers.astype(np.int64))
-        return codes
+        return {name: torch.from_numpy(label_codes(values[name])) for name in sorted(values)}
 
 
 def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = None) -> Inputs:

@@ -156,7 +156,9 @@ class Measurements:
         if self.given is not None:
             row["given"] = self.given
         if self.trained.linear is not None and "accuracy" in row:
-            row["linear_p_corrected"] = _p_of_highest(self.trained.linear, label, row["accuracy"])
+            row["linear_p_corrected"] = np.nan
+            if not np.isnan(row["linear_p"]):  # enough relabellings
+                row["linear_p_corrected"] = _p_of_highest(self.trained.linear, label, row["accuracy"])
         return row
 
     def of_label(self, label: str) -> pd.DataFrame:

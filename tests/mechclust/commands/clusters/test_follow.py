@@ -115,9 +115,13 @@ def test_correction_is_over_layers_and_candidates():
 
 
 def test_whole_units_are_relabelled_where_there_are_enough():
-    many, few = (follow([codes(ENDING)], units=units).table for units in (np.arange(120) // 3, codes(ENDING)))
-    assert many.set_index("name").loc["last word", "p_value"] < 0.01
-    assert few.set_index("name")["p_value"].isna().to_dict() == {"task": False, "last word": True}
+    half = np.where(codes(ENDING) < 2, "a", "b")
+    features = {"last word": ENDING, "half": half}
+    many, few = (follow([codes(ENDING)], None, features, units=u) for u in (np.arange(120) // 3, codes(ENDING)))
+    assert many.table.set_index("name").loc["last word", "p_value"] < 0.01
+    assert few.table.set_index("name")["p_value"].isna().to_dict() == {"task": False, "last word": False, "half": True}
+    assert few.best() == "last word"  # which is the units
+    assert follow([NOISE], None, features, units=codes(ENDING)).best() is None
 
 
 @pytest.mark.slow
