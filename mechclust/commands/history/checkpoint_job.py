@@ -41,7 +41,7 @@ from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
 MAX_ATTENTION_TOKENS = 32  # of a prompt whose attention is shown
-_FORMAT = 2  # of facts.json
+_FORMAT = 3  # of facts.json and the files beside it
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,8 @@ class CheckpointJob:
     @property
     def attention(self) -> dict[int, PatternBytes]:
         """Attention patterns of the prompts that are shown, by their number in the file."""
-        path = self.folder / "attention.safetensors"
-        if not path.exists():
-            return {}
-        return {int(place): patterns for place, patterns in read_safetensors(path)[0].items()}
+        patterns = read_safetensors(self.folder / "attention.safetensors")[0]
+        return {int(place): of_prompt for place, of_prompt in patterns.items()}
 
     def run(self) -> None:
         """Load the checkpoint and write its files, unless they are there.
@@ -149,9 +147,8 @@ class CheckpointJob:
         for name, probe, batches in self._probes():
             run(model, batches, probe).save(self.result_path(name))
         words = self.inputs.words
-        if words:
-            patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
-            write_safetensors(self.folder / "attention.safetensors", patterns, {})
+        patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
+        write_safetensors(self.folder / "attention.safetensors", patterns, {})
         tokenizer = own_tokenizer(self.checkpoint, self.config) if self.own_tokenizer else None
         facts = {
             "key": self.key,
