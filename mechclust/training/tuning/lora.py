@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.peft_import import import_peft
