@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from mechclust.commands.history.integrity import Identity
 from mechclust.commands.history.measurements import PatternBytes
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.parts import shard_rows
-from mechclust.commands.saved_rows import free_memory
+from mechclust.commands.saved_rows import free_memory, save_rows_anew
 from mechclust.commands.settings import stamps_of
 from mechclust.models.plain_model import plain_model
 from mechclust.models.tokenizers import tokenizer_digest
 from mechclust.models.weight_digest import has_random_weights, named_weights, weights_digest
-from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
+from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run
 from probes.engine.attention import pattern_of
 from probes.engine.devices import device_of
 from probes.engine.fingerprint import fingerprinted_settings
@@ -164,20 +163,13 @@ class CheckpointJob:
         return tokenizer_digest(tokenizer, prompts, chat=self.config.chat, bos=self.config.bos)
 
     def _save_rows(self, model: Any) -> None:
-        """Save the hidden states. Ones of other weights or prompts in their place are removed."""
-        folder = self.folder / "rows"
+        """Save the hidden states."""
         options: dict[str, Any] = {
             "readout": self.config.readout,
             "labels": self.config.kept_labels,
             "shard_rows": shard_rows(len(self.inputs.prompts)),
         }
-        try:
-            save_rows(model, self.inputs.batches, folder, **options)
-        except InputError:
-            if not folder.is_dir():
-                raise
-            shutil.rmtree(folder)
-            save_rows(model, self.inputs.batches, folder, **options)
+        save_rows_anew(model, self.inputs.batches, self.folder / "rows", **options)
 
     def _probes(self) -> Iterator[tuple[str, Probe, Iterable[Batch]]]:
         """Yield the probes that need the model, by name, with their batches."""
