@@ -9,7 +9,17 @@ from typing import Any
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
-from tasks.settings import Count, Draws, Repeats, Seed, Several, ShareBetween, check_choice, check_settings
+from tasks.settings import (
+    Count,
+    Draws,
+    Repeats,
+    Seed,
+    Several,
+    ShareBetween,
+    check_choice,
+    check_different_settings,
+    check_settings,
+)
 
 OVERLAPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -102,6 +112,7 @@ class ClusterFactorsConfig:
         check_seeds(self.seeds)
         of_arms = ("seed", "outputs", "overlap", "split_by", "loss_on")
         check_left_out("task", self.task, of_arms, "each run, from seeds and arms")
+        check_different_settings(arms=self.arms)
         for arm in self.arms:
             check_choice(arms=(arm, tuple(ARMS)))
         for arm in (PRIVATE, SHARED):

@@ -259,11 +259,13 @@ def _swapped_means(config: ClusterFactorsConfig, arms: Results) -> list[Finding]
         ),
         _finding(
             "T18",
-            "all outputs shared: adding this difference rarely changes the answer to the other task's",
+            "all outputs shared: adding this difference hardly changes the answer to the other task's more often than "
+            "these control directions do",
             {"": Bound("<=", 0.1)},
             [shared],
             _PRIVATE_NETWORKS,
             [private],
+            note=f"the share that changes: {_became(arms[SHARED], TASK).max(axis=1).mean():.3f}",
         ),
         _finding(
             "T19",

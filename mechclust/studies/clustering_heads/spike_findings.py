@@ -73,14 +73,14 @@ def _mitigated(id: str, config: ClusteringHeadsConfig, results: HeadsResults, ar
     treated = results.mitigated.get(arm, {})
     base = [network for seed, network in results.networks.items() if seed in treated]
     pairs = [(network, treated[network.seed]) for network in base]
-    others = np.random.default_rng(0).permutation(len(base))
-    untreated = [(network, base[other]) for network, other in zip(base, others, strict=True)]
+    untreated = [(network, base[i - 1]) for i, network in enumerate(base)]
     when = f" and epoch {start:,}" if start else ""
+    counted = " from then on" if start else ""
     return compared(
         id,
-        f"a {arm} makes spikes rarer: spikes per 100 epochs after both networks of a seed have solved the task{when}, "
-        "base minus mitigated, over all seeds (0 if one of them never solves it), while the share of networks that "
-        "solve the task and the share of epochs after solving fall by at most .1",
+        f"a {arm} makes spikes rarer: spikes after both networks of a seed have solved the task{when}, per 100 of all "
+        f"epochs{counted}, base minus mitigated, over all seeds (0 if one of them never solves it), while the share of "
+        "networks that solve the task and the share of epochs after solving fall by at most .1",
         {"": Bound(">", 0), _SOLVED: Bound(">=", -0.1), _AFTER: Bound(">=", -0.1)},
         _calmer(pairs, config.epochs, start),
         "other seeds of the base setting instead",

@@ -100,7 +100,7 @@ class PlantedConfig:
             raise InputError("prompts is given and model is not; give both, or neither for the miniature")
         if self.model is not None and self.prompts is None:
             raise InputError("model is given and prompts is not; give both, or neither for the miniature")
-        if self.model is None and self.suite.n_eval <= self.n_few:
+        if self.suite.n_eval <= self.n_few:
             raise InputError(f"n_few is {self.n_few}, and suite.n_eval {self.suite.n_eval}; expected fewer than these")
         if self.n_measured > len(self.suite.seen):
             raise InputError(

@@ -15,6 +15,7 @@ from jaxtyping import Int
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.parts import paired_share_part
 from mechclust.studies.planted_layers.config import (
     ALL,
     NONE,
@@ -252,6 +253,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             [_more_upper_calls(runs)],
             "layers in one random order",
             [_more_upper_calls(runs, shuffled)],
+            make_part={"": paired_share_part},
         ),
         _finding(
             "P8",

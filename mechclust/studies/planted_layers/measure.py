@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -297,10 +298,9 @@ def _patched_losses(
 
 
 def next_token_loss(logits: Logits, batch: Batch) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy in nats of every token except the first, without padding."""
+    """Return the mean over prompts of the mean cross-entropy in nats of their tokens except the first."""
     tokens = batch.tokens.to(logits.device)
-    losses = F.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
-    if batch.attention_mask is None:
-        return losses.mean()
-    real = (batch.attention_mask[:, 1:] & batch.attention_mask[:, :-1]).flatten().to(losses)
-    return (losses * real).sum() / real.sum()
+    losses = F.cross_entropy(rearrange(logits[:, :-1].float(), "n pos v -> n v pos"), tokens[:, 1:], reduction="none")
+    mask = batch.token_mask()
+    real = (mask[:, 1:] & mask[:, :-1]).to(losses)
+    return ((losses * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)).mean()

@@ -110,14 +110,18 @@ def _matrices(model: HookedModel, layers: Sequence[int]) -> dict[int, list[nn.Pa
             last_owner[weight] = layer
     matrices = {}
     for layer in layers:
-        weights = list(blocks[layer - 1].parameters())
-        for weight in weights:
+        weights = dict(blocks[layer - 1].named_parameters())
+        for weight in weights.values():
             if first_owner[weight] != last_owner[weight]:
                 raise InputError(
                     f"layers {first_owner[weight]} and {last_owner[weight]} of this {type(model).__name__} share their "
                     "weights, so that no change is in one of them alone; choose another architecture"
                 )
-        matrices[layer] = [weight for weight in weights if weight.ndim > 1]
+        matrices[layer] = [
+            weight
+            for name, weight in weights.items()
+            if weight.ndim > 1 and not name.rpartition(".")[2].startswith("b_")  # biases of heads have two axes
+        ]
     return matrices
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
-from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_choice, check_settings
+from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_choice, check_different_settings, check_settings
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
@@ -64,6 +64,7 @@ class TaskClustersConfig:
         check_settings(self)
         check_seeds(self.seeds)
         check_left_out("task", self.task, ("seed", "outputs", "split_by"), "each run, from seeds and arms")
+        check_different_settings(arms=self.arms)
         for arm in self.arms:
             check_choice(arms=(arm, tuple(_ARMS)))
         if "private" not in self.arms:

@@ -155,7 +155,7 @@ def test_a_rise_is_judged_where_heads_of_the_network_or_of_another_one_are_calle
     ari = data[measure_key(INSTRUCTIONS, "trained", "task-ARI")]
     called = data[measure_key(INSTRUCTIONS, "trained", "heads called")]
     assert np.allclose(finding.parts[0].values, rises_by_hand(ari, called))
-    of_another = called[np.random.default_rng(0).permutation(SEEDS)]
+    of_another = np.roll(called, 1, axis=0)
     assert (of_another != called).any()
     assert finding.control is not None
     assert np.allclose(finding.control.parts[0].values, rises_by_hand(ari, of_another))

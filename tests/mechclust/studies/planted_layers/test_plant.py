@@ -30,6 +30,10 @@ def changed(before, after):
 
 class TestPlantIn:
     def test_changes_the_matrices_of_these_layers_by_so_much(self, model):
+        with torch.no_grad():  # biases of heads are matrices under TransformerLens 3.9, and 0 when they are made
+            for name, weight in model.named_parameters():
+                if ".b_" in name:
+                    weight.add_(1)
         before = weights(model)
         with plant_in(model, [2, 3], noise=0.25):
             after = weights(model)
