@@ -202,7 +202,11 @@ def _example(main: Any, rest: Mapping[str, Any]) -> ExampleItem:
             raise InputError(
                 f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one per token id"
             )
-        is_real = torch.tensor([bool(value) for value in _as_list(mask)])
+        values = _as_list(mask)
+        for value in values:
+            if value not in (0, 1):
+                raise InputError(f"attention_mask has {value!r}; expected 1 on real tokens and 0 on padding")
+        is_real = torch.tensor([bool(value) for value in values])
     return ExampleItem(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
 
 

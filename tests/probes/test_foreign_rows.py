@@ -407,6 +407,11 @@ def test_bad_rows() -> None:
             {"attention_mask": torch.ones(1, 3)},
             "attention_mask has shape (1, 3); expected (1, 4) like tokens",
         ),
+        (
+            {0: x[None]},
+            {"attention_mask": [[0.0, 0.0, -1e9, -1e9]]},
+            "attention_mask has a number besides 0 and 1; expected 1 on real tokens and 0 on padding",
+        ),
         ({0: x[None]}, {"readout": token_at("input")}, "no position 'input' in this batch (it has no named positions)"),
     ]
     for given, options, message in cases:
