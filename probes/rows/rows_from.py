@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -201,6 +201,12 @@ class ForeignRows(AlignedRows):
 
     def __repr__(self) -> str:
         return f"ForeignRows({len(self)} examples at {len(self.sites)} sites, model {quoted(self.model)})"
+
+    def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
+        """Return the rows with these labels. See ``AlignedRows.with_labels``. They have no names of classes."""
+        labelled = super().with_labels(labels)
+        labelled.classes = {}
+        return labelled
 
     def blocks(self) -> Iterator[Integer[Tensor, "block"]]:
         """Yield the examples, some thousand at a time."""
