@@ -59,7 +59,7 @@ Above = partial(SettingLimit, "above", operator.gt)
 Below = partial(SettingLimit, "below", operator.lt)
 
 _MAX_INTEGER = 2**63 - 1  # largest 64-bit integer of PyTorch and NumPy
-_MAX_SEED = 2**32 - 1  # largest seed of scikit-learn
+MAX_SEED = 2**32 - 1  # largest seed of scikit-learn
 MAX_DRAWS = 10**7  # p-values of one in a million need no more
 MAX_COUNT = 10**9  # limit on steps, prompts or tokens
 _MAX_REPEATS = 10**4  # limit on repeats of a whole measurement: starts, passes, models with random weights
@@ -74,7 +74,7 @@ Repeats = Annotated[int, AtLeast(1), AtMost(_MAX_REPEATS)]
 RepeatsOrZero = Annotated[int, AtLeast(0), AtMost(_MAX_REPEATS)]
 Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
 DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
-Seed = Annotated[int, AtLeast(0), AtMost(_MAX_SEED)]
+Seed = Annotated[int, AtLeast(0), AtMost(MAX_SEED)]
 WideSeed = Annotated[int, AtLeast(0)]  # for PyTorch's and NumPy's generators only
 Positive = Annotated[float, Above(0)]
 NotNegative = Annotated[float, AtLeast(0)]
