@@ -299,7 +299,11 @@ class InstructionFollowing(Task):
             yield self._batch(instances[rows])
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
-        """Return the batch of one step: training examples drawn with replacement."""
+        """Return the batch of one step: training examples drawn with replacement.
+
+        ``index`` says which examples they are, so that it may repeat. A probe that takes each example once, as in
+        ``attach``, needs an index that counts the draws: ``replace(batch, index=step * n + torch.arange(n))``.
+        """
         instances = self._instances["train"]
         rng = generator(self.seed, "train", step)
         return self._batch(instances[rng.integers(len(instances), size=batch_size)])

@@ -20,6 +20,7 @@ from tasks.settings import Size, SizeOfSeveral, WideSeed, check_settings
 from tasks.task import Task
 
 _MAX_ENUMERATED_SEQUENCES = 2**20
+_MAX_MULTISET_CODES = 2**63  # codes are int64
 
 _Logits: TypeAlias = Float[Tensor, "batch pos d_vocab"] | Float[Tensor, "batch d_vocab"]
 
@@ -33,7 +34,8 @@ class SparseModularAddition(Task):
     ``accuracy`` as well.
 
     Labels, per example: ``answer`` (the sum modulo ``p``), ``sum`` (the sum itself) and ``multiset``: the digits in the
-    support, in any order. Sequences of one multiset are equivalent.
+    support, in any order. Sequences of one multiset are equivalent. ``multiset`` is left out if its codes do not fit
+    into 64 bits: if ``p`` to the number of digits in the support is above ``2**63``.
 
     Draws, for comparing seeds with another implementation: let ``rng(purpose, ...)`` be NumPy's
     ``default_rng([seed, crc32(purpose), ...])``. The splits are ``rng("train digits")`` and
@@ -132,20 +134,29 @@ class SparseModularAddition(Task):
     def _batch(self, digits: Int[np.ndarray, "batch pos"], index: Int[np.ndarray, "batch"]) -> Batch:
         in_support = np.sort(digits[:, self.positions], axis=1)
         total = in_support.sum(axis=1)
-        # Sorted digits read as a number: each multiset has one code in all batches.
-        multiset = in_support @ (self.p ** np.arange(in_support.shape[1])[::-1])
+        labels = {"answer": total % self.p, "sum": total}
+        lacks = {}
+        n_support = in_support.shape[1]
+        if self.p**n_support <= _MAX_MULTISET_CODES:
+            # Sorted digits read as a number: each multiset has one code in all batches.
+            labels["multiset"] = in_support @ (self.p ** np.arange(n_support)[::-1])
+        else:
+            lacks["multiset"] = (
+                f"there are too many multisets of {n_support} digits below {self.p} to number; choose the label 'sum', "
+                "or a smaller support"
+            )
         tokens = torch.from_numpy(digits.astype(np.int64))
-        answer = torch.from_numpy(total % self.p)
         targets = torch.zeros_like(tokens)
-        targets[:, -1] = answer
+        targets[:, -1] = torch.from_numpy(labels["answer"])
         loss_mask = torch.zeros_like(tokens, dtype=torch.bool)
         loss_mask[:, -1] = True
         return Batch(
             tokens=tokens,
             targets=targets,
             loss_mask=loss_mask,
-            labels={"answer": answer, "sum": torch.from_numpy(total), "multiset": torch.from_numpy(multiset)},
+            labels={name: torch.from_numpy(values) for name, values in labels.items()},
             index=torch.from_numpy(index),
+            lacks=lacks,
         )
 
     def batches(self, split: str, batch_size: int = 256) -> Iterator[Batch]:

@@ -59,7 +59,7 @@ Above = partial(SettingLimit, "above", operator.gt)
 Below = partial(SettingLimit, "below", operator.lt)
 
 _MAX_INTEGER = 2**63 - 1  # largest 64-bit integer of PyTorch and NumPy
-_MAX_SEED = 2**32 - 1  # largest seed of scikit-learn
+MAX_SEED = 2**32 - 1  # largest seed of scikit-learn
 MAX_DRAWS = 10**7  # p-values of one in a million need no more
 MAX_COUNT = 10**9  # limit on steps, prompts or tokens
 _MAX_REPEATS = 10**4  # limit on repeats of a whole measurement: starts, passes, models with random weights
@@ -74,7 +74,7 @@ Repeats = Annotated[int, AtLeast(1), AtMost(_MAX_REPEATS)]
 RepeatsOrZero = Annotated[int, AtLeast(0), AtMost(_MAX_REPEATS)]
 Draws = Annotated[int, AtLeast(1), AtMost(MAX_DRAWS)]
 DrawsOrZero = Annotated[int, AtLeast(0), AtMost(MAX_DRAWS)]
-Seed = Annotated[int, AtLeast(0), AtMost(_MAX_SEED)]
+Seed = Annotated[int, AtLeast(0), AtMost(MAX_SEED)]
 WideSeed = Annotated[int, AtLeast(0)]  # for PyTorch's and NumPy's generators only
 Positive = Annotated[float, Above(0)]
 NotNegative = Annotated[float, AtLeast(0)]
@@ -131,7 +131,7 @@ def check_settings(config: Any, prefix: str = "") -> None:
     """Refuse numbers, choices and tuples that do not fit the type of their field, or are outside the range in it.
 
     Numbers must be finite, integers must fit into 64 bits, and choices must be in their ``Literal``. Strings, flags and
-    nested configurations are checked too.
+    nested configurations are checked too. Numbers of NumPy become numbers of Python, which JSON and ``repr`` need.
 
     Args:
         config: a dataclass.
@@ -142,7 +142,10 @@ def check_settings(config: Any, prefix: str = "") -> None:
     """
     types = _types_of(config.__class__)
     for field in fields(config):
-        _check(f"{prefix}{field.name}", getattr(config, field.name), types[field.name])
+        value = getattr(config, field.name)
+        plain = _checked(f"{prefix}{field.name}", value, types[field.name])
+        if plain is not value:
+            object.__setattr__(config, field.name, plain)  # configurations are frozen
 
 
 @cache
@@ -154,58 +157,72 @@ def _types_of(cls: type) -> dict[str, Any]:
         raise InputError(f"the types of {cls.__name__} cannot be read ({error}); import them at run time") from error
 
 
-def _check(name: str, value: Any, kind: Any) -> None:
-    """Refuse a value that is not of this kind, part by part."""
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    """Return a value with numbers of Python. Refuse one that is not of this kind, part by part."""
     origin = get_origin(kind)
     parts = get_args(kind)
     if origin is Literal:
         check_choice(**{name: (value, parts)})
     elif origin is Annotated:
-        _check(name, value, parts[0])
-        _check_limits(name, value, [mark for mark in parts[1:] if isinstance(mark, SettingLimit)])
+        plain = _checked(name, value, parts[0])
+        _check_limits(name, plain, [mark for mark in parts[1:] if isinstance(mark, SettingLimit)])
+        return plain
     elif origin in (Union, UnionType):
         others = [part for part in parts if part is not NoneType]
         if value is not None:
-            _check(name, value, others[0] if len(others) == 1 else Any)
+            return _checked(name, value, others[0] if len(others) == 1 else Any)
     elif origin is tuple:
-        _check_parts(name, value, parts)
+        return _checked_parts(name, value, parts)
     elif kind in _KINDS:
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}; expected {_KINDS[kind]}")
     elif kind is int:
-        _check_integer(name, value)
+        return _checked_integer(name, value)
     elif kind is float or isinstance(value, float):
-        _check_number(name, value)
+        return _checked_number(name, value)
     elif is_dataclass(value) and not isinstance(value, type):
         check_settings(value, f"{name}.")
     elif isinstance(value, (tuple, list)):
-        _check_parts(name, value, (parts[0] if parts else Any, ...))
+        return _checked_parts(name, value, (parts[0] if parts else Any, ...))
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        return _plain_number(value)
+    return value
 
 
-def _check_parts(name: str, values: Any, kinds: tuple[Any, ...]) -> None:
+def _checked_parts(name: str, values: Any, kinds: tuple[Any, ...]) -> Any:
+    """Return several values with numbers of Python, unchanged if they have them."""
     if isinstance(values, (str, Iterator)) or not isinstance(values, Iterable):
         raise InputError(f"{name} is {values!r}; expected several values")
-    values = tuple(values)
+    given = tuple(values)
     if kinds[-1:] == (...,):
-        kinds = kinds[:1] * len(values)
-    if len(values) != len(kinds):
-        raise InputError(f"{name} has {len(values)} values; expected {len(kinds)}")
-    for i, (value, kind) in enumerate(zip(values, kinds, strict=True)):
-        _check(f"{name}[{i}]", value, kind)
+        kinds = kinds[:1] * len(given)
+    if len(given) != len(kinds):
+        raise InputError(f"{name} has {len(given)} values; expected {len(kinds)}")
+    plain = tuple(_checked(f"{name}[{i}]", value, kinds[i]) for i, value in enumerate(given))
+    if isinstance(values, (tuple, list)) and all(map(operator.is_, plain, given)):
+        return values
+    return list(plain) if isinstance(values, list) else plain
 
 
-def _check_integer(name: str, value: Any) -> None:
+def _checked_integer(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InputError(f"{name} is {value!r}; expected an integer")
     if abs(int(value)) > _MAX_INTEGER:
         raise InputError(f"{name} is {value}; expected an integer that fits into 64 bits")
+    return int(value)
 
 
-def _check_number(name: str, value: Any) -> None:
+def _checked_number(name: str, value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(f"{name} is {value!r}; expected a number")
     if value != value or abs(value) == math.inf:
         raise InputError(f"{name} is {value}; expected a finite number")
+    return _plain_number(value)
+
+
+def _plain_number(value: Real) -> int | float:
+    """Return a number as Python's int or float. A number of Python stays as it is."""
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _check_limits(name: str, value: Any, limits: Iterable[SettingLimit]) -> None:

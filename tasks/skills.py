@@ -333,12 +333,14 @@ class SkillSuite(Task):
     def train_batch(self, step: int, batch_size: int) -> Batch:
         """Return the batch of one step of the stream."""
         rng = generator(self.seed, self.stream, self.stream_seed, step)
+        index = step * batch_size + np.arange(batch_size)
         if self.stream == "pretraining":
-            return self._pretraining_batch(rng, batch_size)
+            return self._pretraining_batch(rng, index)
         skills = self._numbers(self.skills or self.seen)
-        return self._examples(rng, rng.choice(skills, batch_size), np.arange(batch_size))
+        return self._examples(rng, rng.choice(skills, batch_size), index)
 
-    def _pretraining_batch(self, rng: np.random.Generator, batch_size: int) -> Batch:
+    def _pretraining_batch(self, rng: np.random.Generator, index: _PerExample) -> Batch:
+        batch_size = len(index)
         encoded = [OPERATIONS.index(operation) for operation in self.encoded]
         others = [number for number in range(len(OPERATIONS)) if number not in encoded]
         answered = rng.random(batch_size) < self.encoded_share
@@ -350,7 +352,7 @@ class SkillSuite(Task):
         generic = self._continuations(rng, symbols, next_symbol, argument)
         answers = np.where(answered[:, None], self._answers(symbols, operation, argument), generic)
         prompts = self._prompts(rng, symbols, operation, argument)
-        return self._batch(prompts, answers, operation, argument, np.arange(batch_size), loss_on_prompt=True)
+        return self._batch(prompts, answers, operation, argument, index, loss_on_prompt=True)
 
     def accuracy(self, logits: Float[Tensor, "batch pos d_vocab"], batch: Batch) -> Float[Tensor, "batch"]:
         """Return 1 for each example whose every answer token is the most likely one, given those before it, else 0."""

@@ -75,7 +75,7 @@ def choose_heads(
     """
     choice: list[Any] | None = None
     if heads is not None:
-        choice = [heads] if isinstance(heads, int) else list(heads)
+        choice = [heads] if isinstance(heads, (int, Integral)) else list(heads)
         _check_choice(choice, layers)
     chosen: dict[str, list[ChosenHead]] = {}
     for name, model in models.items():

@@ -30,19 +30,20 @@ class TrainConfig:
     Args:
         steps: optimiser steps.
         batch_size: examples in each step.
-        lr: learning rate at the start, or at the end of the warm-up.
+        lr: learning rate with which the schedule starts at step 0, without a warm-up.
         schedule: ``"cosine"`` (along a half cosine to 0), ``"constant"``, or ``"late-drop"`` (a tenth from halfway on).
         optimizer: ``"adamw"``, ``"adam"`` or ``"sgd"`` (plain, without momentum).
         weight_decay: on all weights. AdamW's is decoupled. For Adam and SGD it is the gradient of
             ``weight_decay / 2 * sum of squares``.
         betas: Adam's two averaging rates.
         clip: largest gradient norm. ``None`` for no clipping.
-        warmup: steps over which the learning rate rises to its schedule.
+        warmup: steps over which the learning rate rises from ``lr / (warmup + 1)`` to its schedule. That does not wait:
+            after a warm-up of half the steps, a cosine is at half of ``lr``.
         layer_decay: factor from the learning rate of a block to the rate of the block below it. The last block and the
             weights after it have ``lr``, the embeddings one factor less than the first block.
         freeze: parameters, or parts of the model, that are not trained, such as ``"embed"`` or ``"blocks.0.attn"``.
-        n_checkpoints: log-spaced steps at which the callbacks run, besides step 0, two thirds of
-            the way, and the end.
+        n_checkpoints: log-spaced steps from 1 to the end, both included (also by 0 and 1), at which the callbacks run.
+            They also run at step 0 and two thirds of the way.
         checkpoint_every: run the callbacks every this many steps instead.
         save_every: steps between saves of the resumable state.
 

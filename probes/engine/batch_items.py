@@ -165,6 +165,9 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem 
     elif isinstance(main, (Tensor, np.ndarray)):
         yield _sequences(main, rest)
     else:
+        mask = rest.get("attention_mask")
+        if mask is not None and _column_length(mask) != len(main):
+            raise InputError(f"attention_mask is not a list of {len(main)} masks; give one for each of the input_ids")
         columns = {name: value for name, value in rest.items() if _column_length(value) == len(main)}
         for i, one in enumerate(main):
             yield _example(one, {name: value[i] for name, value in columns.items()})
@@ -198,11 +201,15 @@ def _example(main: Any, rest: Mapping[str, Any]) -> ExampleItem:
     mask = rest.get("attention_mask")
     is_real = None
     if mask is not None:
-        if len(mask) != len(ids):
+        values = _as_list(mask) if _column_length(mask) >= 0 else [mask]
+        if len(values) != len(ids):
             raise InputError(
-                f"attention_mask has {len(mask)} values for {len(ids)} input_ids; expected one per token id"
+                f"attention_mask has {len(values)} values for {len(ids)} input_ids; expected one per token id"
             )
-        is_real = torch.tensor([bool(value) for value in _as_list(mask)])
+        for value in values:
+            if value not in (0, 1):
+                raise InputError(f"attention_mask has {value!r}; expected 1 on real tokens and 0 on padding")
+        is_real = torch.tensor([bool(value) for value in values])
     return ExampleItem(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
 
 

@@ -40,7 +40,45 @@ _IDLE_SETTINGS = {
     "sep_token_id",
 }
 # Settings of TransformerLens's configurations that the weights do not show.
-_LENS_SETTINGS = ("n_heads", "d_head", "n_layers", "n_ctx", "act_fn", "eps", "normalization_type", "attention_dir")
+_LENS_SETTINGS = (
+    "n_heads",
+    "d_head",
+    "n_layers",
+    "n_ctx",
+    "act_fn",
+    "eps",
+    "normalization_type",
+    "final_rms",
+    "rmsnorm_uses_offset",
+    "use_normalization_before_and_after",
+    "post_embedding_ln",
+    "use_qk_norm",
+    "qk_norm_after_rope",
+    "attention_dir",
+    "use_attn_scale",
+    "attn_scale",
+    "attn_scores_soft_cap",
+    "output_logits_soft_cap",
+    "scale_attn_by_inverse_layer_idx",
+    "parallel_attn_mlp",
+    "gated_mlp",
+    "experts_per_token",
+    "scale_embedding",
+    "use_local_attn",
+    "window_size",
+    "attn_types",
+    "positional_embedding_type",
+    "rotary_dim",
+    "rotary_base",
+    "rotary_adjacent_pairs",
+    "rope_scaling",
+    "use_NTK_by_parts_rope",
+    "NTK_by_parts_low_freq_factor",
+    "NTK_by_parts_high_freq_factor",
+    "NTK_by_parts_factor",
+    "NTK_original_ctx_len",
+    "relative_attention_max_distance",
+)
 
 
 def fingerprint(model: HookedModel) -> str:
@@ -78,8 +116,8 @@ def weight_fingerprint(
     """Return an integer hash of a tensor's bytes, computed on its device and equal on every device.
 
     The bytes are words of 8, in blocks. A block's hash is the sum of its words, each times a fixed odd number, modulo
-    2^64 (multilinear hashing). Before that, a word's upper half is mixed into its lower half, since flips of two signs
-    would otherwise cancel. The blocks' hashes are mixed with their places by splitmix64 and summed.
+    2^64 (multilinear hashing). Before that, a word's upper 31 bits are mixed into its lowest 31, since flips of two
+    signs would otherwise cancel. The blocks' hashes are mixed with their places by splitmix64 and summed.
 
     Memory: 1 MiB on the CPU and 64 MiB elsewhere, or ``blocks_at_once`` blocks of 64 KiB.
 
@@ -92,7 +130,8 @@ def weight_fingerprint(
         blocks_at_once = _BLOCKS_ON_CPU if weight.device.type == "cpu" else _BLOCKS_ELSEWHERE
     sums = [torch.zeros(0, dtype=torch.int64, device=weight.device)]
     for blocks in _blocks(weight, blocks_at_once):
-        words = blocks >> 32
+        words = blocks >> 33
+        words &= 0x7FFFFFFF  # int64 is shifted with its sign: a word and its complement would have equal hashes
         words ^= blocks
         words *= multipliers
         sums.append(words.sum(dim=1))

@@ -16,7 +16,6 @@ from probes.engine.devices import sums_device
 from probes.engine.state import AnyTensor, DeclaredState, KeyedState
 from probes.functional.arrays import in_float64
 from probes.functional.cross_moments import CrossMoments
-from probes.functional.preprocess import row_mean
 from probes.functional.products import Precision, add_product
 
 _SUMS_OF_SITE = ("product", "fourth", "cube_x", "sum_x", "square_x")  # a site paired with itself has each sum once
@@ -153,10 +152,9 @@ class _JointMoments:
             rows: rows of each site, on any device and in any dtype.
             precision: precision of the outer products.
         """
-        n = len(rows[0])
-        if n > self.n:  # the mean of more examples is a better point
-            self._move_to(torch.cat([row_mean(in_float64(x.to(self.point.device))) for x in rows]))
         size = max(_MIN_ROWS_PER_BLOCK, _MAX_ELEMENTS_PER_BLOCK // len(self.point))
+        if len(rows[0]) > self.n:  # the mean of more examples is a better point
+            self._move_to(torch.cat([_mean_by_blocks(x, size, self.point.device) for x in rows]))
         for block in zip(*(torch.split(x, size) for x in rows), strict=True):
             self._add_block(torch.cat([in_float64(x.to(self.point.device)) for x in block], dim=1), precision)
 
@@ -321,6 +319,15 @@ class MomentsState(KeyedState[_JointMoments]):
             x, y, key = map(unquote, name.split("|"))
             pairs.setdefault(key, {})[x, y] = CrossMoments(int(n), *sums)
         self._values = {key: _JointMoments.from_pairs(moments) for key, moments in pairs.items()}
+
+
+def _mean_by_blocks(rows: Float[Tensor, "n d"], size: int, device: torch.device) -> Float64[Tensor, "d"]:
+    """Return the mean of rows, of which ``size`` at once are copied in float64. It is exact if all rows are equal."""
+    first = in_float64(rows[0].to(device))
+    total = torch.zeros_like(first)
+    for block in torch.split(rows, size):
+        total += (in_float64(block.to(device)) - first).sum(dim=0)
+    return first + total / len(rows)
 
 
 def _examples_by_class(classes: Int[Tensor, "n"] | None) -> dict[str, Int[Tensor, "_"] | None]:

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from probes.functional.arrays import in_float64
+
 _RELATIVE_TOLERANCE = 1e-5  # share of the largest number: float32 states of one prompt differ by less between batches
 _ROWS_AT_ONCE = 4096
 
@@ -37,8 +39,11 @@ def n_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, 
 
 def _repeats(x: Float[Tensor, "n d"]) -> int:
     """Return how many rows are next to an equal one when rows are sorted along a random direction."""
-    direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(0)).to(x)
-    order = (x @ direction).argsort()
+    draw = torch.Generator().manual_seed(0)
+    direction = in_float64(torch.randn(x.shape[1], generator=draw).to(x.device))
+    blocks = torch.split(x, _ROWS_AT_ONCE)
+    places = torch.cat([in_float64(block) @ direction for block in blocks])  # in half precision, many would be equal
+    order = places.argsort().to(x.device)
     repeats = 0
     for start in range(0, len(x) - 1, _ROWS_AT_ONCE):
         rows = x[order[start : start + _ROWS_AT_ONCE + 1]]

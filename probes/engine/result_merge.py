@@ -121,6 +121,8 @@ def _merged_metadata(a: ResultFields, b: ResultFields, axis: str) -> tuple[dict[
             notes.append(f"merged from results of different versions: {x} and {y}")
         elif key == "form":  # both give the same numbers
             merged[key] = "rows and moments"
+        elif key == "padding":  # depends on how examples were batched, which changes no number
+            merged[key] = y if x is None else x
         elif key == "parameters":
             merged[key] = _merged_parameters(a.probe, x, y)
         elif key in ("examples", "model"):

@@ -17,6 +17,7 @@ from probes.functional.arrays import exact_dtype
 from probes.functional.head_roles import RowsOfExample, first_role_keys, keys_at_offset, permuted_role_attention
 from probes.functional.permutation_test import enough_permutations
 from tasks import Batch
+from tasks.settings import check_count
 
 TESTED_ROLES = ("duplicate", "induction")  # by permuting token ids
 OTHER_PLACES = ("first", "duplicate", "induction", "local")  # after the offsets from 0
@@ -139,9 +140,9 @@ class RoleReadout(AttentionReadout):
         self, rows_of: Mapping[str, RowsOfExample], batch: Batch, example: int, n_draws: int, queries_at_once: int
     ) -> dict[str, Float[Tensor, "head 2 draw"]]:
         tokens = batch.tokens[example, _positions(batch, example)]
-        return permuted_role_attention(
-            rows_of, tokens, n_draws, [self.seed, int(batch.index[example])], queries_at_once
-        )
+        index = int(batch.index[example])
+        check_count(index=(index, 0))
+        return permuted_role_attention(rows_of, tokens, n_draws, [self.seed, index], queries_at_once)
 
     def _n_draws(self, n_heads: int) -> int:
         """Return the number of permutations, with so many heads at each site."""

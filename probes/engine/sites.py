@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +106,9 @@ _BLOCK_HOOKS = {
 def _layers(layers: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if layers is None:
         return None
-    return (layers,) if isinstance(layers, int) else tuple(layers)
+    if isinstance(layers, (int, Integral)):
+        return (int(layers),)
+    return tuple(int(layer) if isinstance(layer, Integral) else layer for layer in layers)
 
 
 def residual(layers: int | Sequence[int] | None = None, *, final_norm: bool = False) -> Selector:

@@ -52,7 +52,16 @@ class AlignedRows(ABC):
         return selected
 
     def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
-        """Return the rows with these labels, by name and in the order of ``index``, in place of the saved ones."""
+        """Return the rows with these labels, by name and in the order of ``index``, in place of the saved ones.
+
+        Raises:
+            InputError: for a label with another number of values than there are examples.
+        """
+        for name, values in labels.items():
+            if len(values) != len(self):
+                raise InputError(
+                    f"label {name!r} has {len(values)} values for {len(self)} examples; give one per example of index"
+                )
         labelled = copy.copy(self)
         labelled.labels = sorted(labels)
         labelled._labels = {f"labels/{name}": labels[name] for name in labelled.labels}

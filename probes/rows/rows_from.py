@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Integer, Shaped
+from jaxtyping import Float, Int64, Integer, Shaped
 from torch import Tensor
 
 from probes.engine.examples_digest import token_digests
@@ -78,7 +78,7 @@ def rows_from(
         tokens: ``[n pos]``, with ``attention_mask`` if there is padding, or a list of token ids per example. With them,
             stores of other prompts are refused. Without them, prompts are not compared, and results say so. vLLM's
             files bring their own.
-        attention_mask: ``[n pos]``, 1 on real tokens.
+        attention_mask: ``[n pos]``, 1 on real tokens and 0 on padding.
         positions: by name, one position per example, for ``token_at``.
         readout: the position that the rows come from, or that is to be read.
         layers: for vLLM's files.
@@ -86,7 +86,8 @@ def rows_from(
 
     Raises:
         InputError: for rows, labels or tokens of different numbers of examples, an index given twice, values that are
-            not finite or not floating-point numbers, wrong shapes, a negative layer number, files without the fields.
+            not finite or not floating-point numbers, a mask with other numbers than 0 and 1, wrong shapes, a negative
+            layer number, files without the fields.
 
     Example:
         >>> import torch
@@ -108,7 +109,7 @@ def rows_from(
             raise InputError("layers are for vLLM's files; name the layers of tensors by their keys")
         if isinstance(index, Mapping):
             raise InputError("index is a mapping, which is for a folder of files; give one integer per example")
-        mask = None if attention_mask is None else _tensor("attention_mask", attention_mask).bool()
+        mask = None if attention_mask is None else _tensor("attention_mask", attention_mask)
         by_site, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
         sites = list(by_site)
         read = partial(_read_tensors, by_site)
@@ -200,6 +201,12 @@ class ForeignRows(AlignedRows):
 
     def __repr__(self) -> str:
         return f"ForeignRows({len(self)} examples at {len(self.sites)} sites, model {quoted(self.model)})"
+
+    def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
+        """Return the rows with these labels. See ``AlignedRows.with_labels``. They have no names of classes."""
+        labelled = super().with_labels(labels)
+        labelled.classes = {}
+        return labelled
 
     def blocks(self) -> Iterator[Integer[Tensor, "block"]]:
         """Yield the examples, some thousand at a time."""
@@ -297,7 +304,7 @@ def _rows_of_tensors(
     states: Mapping[str, _SiteStates],
     index: Any,
     tokens: RowValues | None,
-    mask: Bool[Tensor, "..."] | None,
+    mask: Shaped[Tensor, "..."] | None,
     positions: _Positions,
     readout: Readout,
 ) -> tuple[dict[str, _Rows], dict[str, Int64[Tensor, "example"]]]:
@@ -316,7 +323,7 @@ def _rows_of_tensors(
 
 def _read_out(
     states: Mapping[str, _SiteStates],
-    mask: Bool[Tensor, "..."] | None,
+    mask: Shaped[Tensor, "..."] | None,
     positions: _Positions,
     readout: Readout,
     index: Int64[Tensor, "example"],
@@ -341,7 +348,7 @@ def _read_out(
 def _with_batches(
     site: str,
     states: _SiteStates,
-    mask: Bool[Tensor, "..."] | None,
+    mask: Shaped[Tensor, "..."] | None,
     positions: _Positions,
     index: Int64[Tensor, "example"],
 ) -> Iterator[tuple[Float[Tensor, "batch pos d"], Batch]]:
@@ -365,7 +372,7 @@ def _with_batches(
 
 def _digests(
     tokens: RowValues,
-    mask: Bool[Tensor, "..."] | None,
+    mask: Shaped[Tensor, "..."] | None,
     lengths: Int64[Tensor, "example"] | None,
     index: Int64[Tensor, "example"],
 ) -> Int64[Tensor, "example"]:

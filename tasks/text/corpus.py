@@ -10,6 +10,7 @@ import numpy as np
 
 from tasks._random import generator
 from tasks.errors import InputError
+from tasks.settings import check_count
 from tasks.text.bos_token import Bos
 from tasks.text.encoded_corpus import EncodedCorpus, encode_corpus
 from tasks.text.utf8 import check_utf8_texts
@@ -62,7 +63,12 @@ class Corpus:
         return words_of(self.documents[document])
 
     def sample(self, n: int, seed: int = 0) -> Corpus:
-        """Draw ``n`` documents without replacement, in the corpus's order, or all if there are fewer."""
+        """Draw ``n`` documents without replacement, in the corpus's order, or all if there are fewer.
+
+        Raises:
+            InputError: for ``n`` below 1.
+        """
+        check_count(n=(n, 1))
         if n >= len(self):
             return self
         chosen = np.sort(generator(seed, "corpus sample").permutation(len(self))[:n])

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from tasks._random import generator
 from tasks.batch_rows import consecutive_batch_rows
 from tasks.errors import InputError
-from tasks.settings import check_count
+from tasks.settings import MAX_SEED, check_count
 from tasks.text.corpus import Corpus
 from tasks.text.vocabulary import Vocabulary
 from tasks.text.word_counts import WordCounts
@@ -149,6 +149,8 @@ def fit_topics(
 def check_topic_model(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
     """Refuse settings that no topic model can be fitted with, before any work."""
     check_count(n_topics=(n_topics, 2), passes=(passes, 1), seed=(seed, 0), batch_size=(batch_size, 1))
+    if seed > MAX_SEED:
+        raise InputError(f"seed is {seed}; expected at most {MAX_SEED}")
 
 
 def check_enough_for_topics(n_documents: int, n_topics: int) -> None:

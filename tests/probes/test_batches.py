@@ -255,6 +255,19 @@ def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
         ([{"prompt": "a"}], "an element has 'prompt', but neither 'input_ids' nor 'text'; rename the field"),
         ({}, "an element has no fields, but neither 'input_ids' nor 'text'"),
         ([{"input_ids": [1, 2], "attention_mask": [1]}], "attention_mask has 1 values for 2 input_ids; expected one"),
+        (
+            [{"input_ids": [1, 2], "attention_mask": [0.0, -1e9]}],
+            "attention_mask has -1000000000.0; expected 1 on real tokens and 0 on padding",
+        ),
+        (
+            {"input_ids": [[1, 2, 0], [3, 4, 0]], "attention_mask": [[1, 1, 0]]},
+            "attention_mask is not a list of 2 masks; give one for each of the input_ids",
+        ),
+        ({"input_ids": [[1, 2]], "attention_mask": [1, 0]}, "attention_mask is not a list of 1 masks; give one"),
+        (
+            {"input_ids": [[1, 2], [3, 4]], "attention_mask": [1, 0]},
+            "attention_mask has 1 values for 2 input_ids; expected one",
+        ),
         ({"input_ids": [[1], []]}, "example 1 has no tokens; leave it out"),
         ({"input_ids": torch.ones(1, 0).long()}, "example index 0 has no tokens; leave it out"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter
 from pathlib import Path
@@ -129,6 +130,13 @@ def test_signs_and_places_count(dtype: torch.dtype) -> None:
         negated[changed] *= -1
         seen.add(digest(negated))
     assert len(seen) == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int8])
+def test_complements_differ(dtype: torch.dtype) -> None:
+    weight = torch.randint(-100, 100, (64,), generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert digest(weight) != digest(~weight)
+    assert digest(torch.zeros_like(weight)) != digest(torch.full_like(weight, -1))
 
 
 @pytest.mark.parametrize("how", ["fused AdamW", "data", "tied"])
@@ -302,6 +310,23 @@ def test_the_same_weights_with_another_number_of_heads() -> None:
     for attention in ("eager", "sdpa"):
         first, again, other = (load_pretrained(m, attention=attention) for m in (two, two, four))  # type: ignore[arg-type]
         assert fingerprint(first) == fingerprint(again) != fingerprint(other)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"attn_scores_soft_cap": 0.5},
+        {"attn_scale": 2.0},
+        {"parallel_attn_mlp": True},
+        {"window_size": 2, "use_local_attn": True, "attn_types": ["local"]},
+    ],
+    ids=["soft cap", "scale", "parallel", "window"],
+)
+def test_settings_of_transformer_lens_that_weights_do_not_show_count(model: Any, setting: dict[str, Any]) -> None:
+    other = copy.deepcopy(model)
+    for name, value in setting.items():
+        setattr(other.cfg, name, value)
+    assert fingerprint(copy.deepcopy(model)) == fingerprint(model) != fingerprint(other)
 
 
 def test_settings_that_change_no_hidden_state_are_left_out() -> None:

@@ -147,6 +147,19 @@ def test_string_labels(model: Any) -> None:
     assert "classes" not in run_stores(rows_from(rows), NDims()).metadata
 
 
+def test_other_labels_replace_names_of_classes_too() -> None:
+    rows = rows_from({1: torch.randn(40, 3)}, labels={"task": ["a", "b"] * 20})
+    half = rows.select(rows.index[20:])
+    labelled = half.with_labels({"task": torch.arange(20) % 2 + 5})
+    result = run_stores(labelled, NDims(at=rows.sites, label="task"))
+    assert result.coords["label"] == ["all", "5", "6"]
+    assert "classes" not in result.metadata
+    assert rows.classes == half.classes == {"task": ["a", "b"]}
+    message = "label 'task' has 40 values for 20 examples; give one per example of index"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        half.with_labels({"task": torch.arange(40)})
+
+
 def test_some_layers_only(model: Any) -> None:
     rows = collect_rows(model, every_token(30))
     found = rows_from({2: rows[SITES[2]], "attn": rows[SITES[0]]})
@@ -406,6 +419,11 @@ def test_bad_rows() -> None:
             {0: x[None]},
             {"attention_mask": torch.ones(1, 3)},
             "attention_mask has shape (1, 3); expected (1, 4) like tokens",
+        ),
+        (
+            {0: x[None]},
+            {"attention_mask": [[0.0, 0.0, -1e9, -1e9]]},
+            "attention_mask has a number besides 0 and 1; expected 1 on real tokens and 0 on padding",
         ),
         ({0: x[None]}, {"readout": token_at("input")}, "no position 'input' in this batch (it has no named positions)"),
     ]

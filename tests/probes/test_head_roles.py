@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -224,6 +225,8 @@ def test_what_it_refuses(model: Any, batch: Batch) -> None:
         HeadRoles(n_permutations=-1)
     with pytest.raises(InputError, match=re.escape("'hook_embed' is not an attention pattern (attn.hook_pattern)")):
         run(model, batch, HeadRoles(at=residual()))
+    with pytest.raises(InputError, match=r"^index is -1; expected at least 0$"):
+        run(model, replace(batch, index=torch.arange(len(batch)) - 1), HeadRoles(n_permutations=9))
 
 
 def test_sites_with_different_numbers_of_heads_are_refused() -> None:

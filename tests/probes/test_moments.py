@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import probes.engine.moments as moments
 from probes import Moments, Probe, ProbeResult, collect_rows, run
@@ -105,6 +106,31 @@ def test_blocks_of_rows_change_nothing(precision: Any, monkeypatch: pytest.Monke
         near = 1e-10 if precision == "float64" else 1e-6
         for state in (whole, parts):
             assert value(state, c, x, y, True) == pytest.approx(expected, abs=near)
+
+
+class LargestInFloat64(TorchDispatchMode):
+    """Keeps the number of elements of the largest tensor in float64 that an operation gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype == torch.float64:
+            self.numel = max(self.numel, result.numel())
+        return result
+
+
+def test_rows_in_float64_are_copied_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "_MIN_ROWS_PER_BLOCK", 50)
+    monkeypatch.setattr(moments, "_MAX_ELEMENTS_PER_BLOCK", 1)
+    state = MomentsState()
+    rows = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0)).half()
+    with LargestInFloat64() as largest:
+        state.add({"a": rows})
+    assert largest.numel <= 50 * 8
+    torch.testing.assert_close(state["all"].point, rows.double().mean(0), rtol=1e-12, atol=1e-15)
 
 
 def test_float32_products_are_about_the_mean() -> None:

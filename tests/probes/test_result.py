@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes import ProbeResult, TaskClusterARI, last_token, residual, run
+from probes import NDims, ProbeResult, TaskClusterARI, last_token, residual, run
 from probes.engine.result import load_result
 from probes.store.files import write_atomic
 from probes.store.safetensors_files import read_safetensors, write_safetensors
@@ -392,6 +392,16 @@ def test_layers_kept_as_rows_and_as_moments_merge() -> None:
     whole = forms[1].merge(forms[2]).merge(forms[3])
     assert whole["ari"].tolist() == [[1.0], [2.0], [3.0]]
     assert whole.metadata["form"] == "rows and moments"
+
+
+def test_layers_measured_in_other_batches_merge(model: Any) -> None:
+    rows = [{"input_ids": [1] * n} for n in (2, 3, 4, 2, 3, 4)]
+    lower = run(model, rows, NDims(residual(0)), tokens_per_batch=4)
+    upper = run(model, rows, NDims(residual(1)), tokens_per_batch=24)
+    assert lower.metadata["padding"] != upper.metadata["padding"]
+    merged = lower.merge(upper)
+    assert merged.coords["site"] == ["hook_embed", "blocks.0.hook_resid_post"]
+    assert merged.metadata["padding"] == lower.metadata["padding"]
 
 
 def test_parts_of_other_examples_or_another_model_are_refused(tiny_model: Any) -> None:

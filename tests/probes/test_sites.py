@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -72,6 +73,11 @@ def test_selectors_resolve_to_hook_names_with_layers(model: Any, at: Any, expect
 def test_selectors_are_values_whose_repr_rebuilds_them(selector: Selector) -> None:
     names = {f.__name__: f for f in (residual, embedding, attention, attention_pattern, head_output)}
     assert eval(repr(selector), names) == selector
+
+
+def test_layers_may_be_integers_of_numpy() -> None:
+    assert repr(residual(np.int64(3))) == "residual(layers=[3])"  # type: ignore[arg-type]
+    assert repr(attention(np.arange(2))) == "attention(layers=[0, 1])"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,15 @@ def test_states_that_repeat_up_to_rounding_are_counted() -> None:
     assert n_repeats({"hook": states}, {"hook": 0}) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_repeats_are_counted_in_half_precision(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    once = torch.randn(1000, 64, generator=draw).to(dtype)
+    states = torch.cat([once, once])[torch.randperm(2000, generator=draw)]
+    assert n_repeats({"hook": states}, {"hook": 1}) == 1000
+    assert n_repeats({"hook": once}, {"hook": 1}) == 0
+
+
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [(TaskClusterARI, {"n_permutations": 0}), (ClusteringHead, {})],

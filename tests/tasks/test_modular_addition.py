@@ -52,6 +52,20 @@ def test_for_p_2_the_multiset_is_the_sum_and_there_are_six():
     assert len(pairs) == 6
 
 
+def test_no_codes_of_multisets_beyond_64_bits():
+    most = whole(SparseModularAddition(p=2, length=63, n_support=63), "test")
+    pairs = set(zip(most.labels["multiset"].tolist(), most.labels["sum"].tolist(), strict=True))
+    assert len(pairs) == len(most.labels["sum"].unique()) == len(most.labels["multiset"].unique())
+    assert most.labels["multiset"].min() >= 0
+    beyond = whole(SparseModularAddition(p=2, length=64, n_support=64), "test")
+    assert set(beyond.labels) == {"answer", "sum"}
+    message = (
+        "^there are too many multisets of 64 digits below 2 to number; choose the label 'sum', or a smaller support$"
+    )
+    with pytest.raises(InputError, match=message):
+        beyond.label("multiset")
+
+
 def test_digits_are_uniform_and_splits_independent():
     task = SparseModularAddition(p=3, n_train=4000, n_test=4000)
     train, test = whole(task, "train").tokens, whole(task, "test").tokens

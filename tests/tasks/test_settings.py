@@ -164,6 +164,21 @@ def test_allowed_values(changes):
     Ranges(**changes)
 
 
+def test_numbers_of_numpy_become_numbers_of_python():
+    given = {"share": np.float32(0.5), "even": np.int64(4), "grid": np.arange(1, 3), "span": [np.int64(1), 0.1]}
+    given |= {"depth": np.int64(2), "seed": np.uint32(7)}
+    plain = {"share": 0.5, "even": 4, "grid": (1, 2), "span": [1, 0.1], "depth": 2, "seed": 7}
+    assert repr(Ranges(**given)) == repr(Ranges(**plain))
+    assert settings_to_json(Ranges(**given)) == settings_to_json(Ranges(**plain))
+    assert settings_to_json(configure(Tree(), **{"leaf.pair": (np.int64(3), 4)})) == {
+        **settings_to_json(Tree()),
+        "leaf": {"rate": 0.1, "pair": [3, 4], "kind": "plain"},
+    }
+    checked = Numbers(anything=np.int64(3), either=np.float32(0.5))
+    check_settings(checked)
+    assert repr((checked.anything, checked.either)) == "(3, 0.5)"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -132,6 +132,12 @@ class TestStreams:
         assert torch.equal(batch.loss_mask, batch.targets > 0)
         assert bool(batch.loss_mask[:, 0].all())
 
+    @pytest.mark.parametrize("stream", ["tuning", "pretraining"])
+    def test_examples_of_all_steps_have_an_index_of_their_own(self, stream):
+        suite = replace(SUITE, stream=stream)
+        index = torch.cat([suite.train_batch(step, 8).index for step in (0, 1, 2)])
+        assert index.tolist() == list(range(24))
+
     def test_draws_are_addressed(self):
         assert torch.equal(SUITE.train_batch(7, 8).tokens, SUITE.train_batch(7, 8).tokens)
         other = replace(SUITE, stream_seed=1)

@@ -102,6 +102,7 @@ class TestFromModel:
         assert view.str_tokens == tuple("abcde")
         torch.testing.assert_close(view.patterns[0], patterns_of(model(), 2)[1])
         assert attention_view(model(), TOKENS, layers=1, heads=[-1]).names == ("L1H1",)
+        assert attention_view(model(), TOKENS, layers=np.int64(1), heads=np.int64(-1)).names == ("L1H1",)
 
     def test_pairs_of_layer_and_head_in_their_order(self):
         view = attention_view(model(), TOKENS, heads=[(2, 1), (0, 0), (-1, -2)])

@@ -89,6 +89,8 @@ class TestCorpus:
         assert list(first.documents) == sorted(first.documents, key=lambda d: int(d[1:]))
         assert first.documents == corpus.sample(10, seed=1).documents != second.documents
         assert corpus.sample(50) is corpus
+        with pytest.raises(InputError, match=r"^n is -1; expected at least 1$"):
+            corpus.sample(-1)
 
     def test_bad_corpora(self):
         with pytest.raises(InputError, match="the corpus holds no documents; give at least one text with words"):

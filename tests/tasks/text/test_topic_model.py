@@ -183,6 +183,7 @@ class TestRefusals:
             ({"n_topics": 1}, "n_topics is 1; expected at least 2"),
             ({"passes": 0}, "passes is 0; expected at least 1"),
             ({"seed": -1}, "seed is -1; expected at least 0"),
+            ({"seed": 2**32}, "seed is 4294967296; expected at most 4294967295"),
             ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
             ({"min_documents": 0}, "min_documents is 0; expected at least 1"),
             ({"max_share": 0.0}, "max_share is 0.0; expected a share of the documents above 0, at most 1"),
