@@ -138,6 +138,28 @@ def test_folds_are_scikit_learns() -> None:
     assert all(len(set(by_group[groups == g])) == 1 for g in range(11))
 
 
+def test_units_of_one_class_are_stratified_as_units_whatever_their_sizes() -> None:
+    """Labels that whole units exchange are then balanced as the given ones are."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sizes = rng.geometric(1 / 6, size=40)
+        class_of_unit = np.arange(40) % 4
+        units = np.repeat(np.arange(40), sizes)
+        folds = stratified_folds(class_of_unit[units], 5, units, seed=seed)
+        fold_of_unit = folds[np.cumsum(sizes) - 1]
+        assert (folds == fold_of_unit[units]).all()
+        assert (np.histogram2d(class_of_unit, fold_of_unit, bins=(4, 5))[0] == 2).all()
+
+
+def test_units_of_several_classes_are_one_class_among_units_of_one() -> None:
+    label = np.array([0, 0, 1, 1, 0, 1, 0, 1])
+    units = np.repeat(np.arange(4), 2)
+    for seed in range(20):
+        folds = stratified_folds(label, 2, units, seed=seed)
+        assert folds[4] != folds[6]
+        assert folds[0] != folds[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
