@@ -323,6 +323,17 @@ def test_purity_that_follows_another_label_is_tested_within_it(fake_model: Any) 
         NeighbourPurity(within="input")
 
 
+def test_labels_within_which_purity_is_tested_may_be_any_integers(fake_model: Any) -> None:
+    states, batch = templated(0)
+    p_values = set()
+    for scale, start in ((1, 0), (1, -1), (10**15, 0)):
+        labels = {"task": batch.labels["task"], "input": torch.arange(N) % 4 // 2 * scale + start}
+        labelled = Batch(batch.tokens, labels=labels)
+        result = nearest_of_other_templates(fake_model, states, labelled, units=None, within="input")
+        p_values.add(float(result["p_value"]))
+    assert len(p_values) == 1
+
+
 def test_too_few_templates_have_no_p_value(fake_model: Any) -> None:
     states, batch = templated(3)
     few = {"task": torch.arange(N) // (N // 2), "template": torch.arange(N) // (N // 4)}
