@@ -130,6 +130,9 @@ def paired_share_part(
     """Judge the difference of two shares of one set of units.
 
     Arguments as ``mean_part``. Each unit's difference is 1, 0 or -1: the first outcome minus the second.
+
+    Raises:
+        InputError: for another difference.
     """
     numbers = _numbers(differences)
     return Part(name, numbers, bound, paired_share_interval(numbers) if len(numbers) > 1 else None, "paired shares")
