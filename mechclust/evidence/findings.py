@@ -228,7 +228,7 @@ def _part(record: Mapping[str, Any]) -> Part:
     _check_word(record["method"], get_args(Method))
     ends = record["interval"]
     values = tuple(math.nan if value is None else value for value in record["values"])
-    interval = None if ends is None else (ends[0], ends[1])
+    interval = None if ends is None or None in ends else (ends[0], ends[1])
     return Part(record["name"], values, _bound(record["bound"]), interval, record["method"])
 
 

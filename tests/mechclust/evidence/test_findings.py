@@ -74,6 +74,17 @@ class TestFile:
         (tmp_path / "again.json").write_bytes(findings_bytes(loaded))
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "findings.json").read_bytes()
 
+    def test_keeps_an_undefined_interval_undecided(self, tmp_path):
+        undefined = finding("A", resampled_part("", [0.5], (math.nan, math.nan), Bound(">", 0)))
+        (tmp_path / "findings.json").write_bytes(findings_bytes([undefined]))
+        assert load_findings(tmp_path) == [undefined]
+        assert load_findings(tmp_path)[0].verdict == "undecided"
+        (record,) = json.loads(findings_bytes([undefined]))
+        del record["checksum"]
+        record["parts"][0]["interval"] = [None, None]  # as earlier files have it
+        (tmp_path / "findings.json").write_text(json.dumps([record]))
+        assert load_findings(tmp_path) == [undefined]
+
     def test_keeps_all_digits_of_bounds(self, tmp_path):
         parts = (
             check_part("", [3 / 7], Bound("<=", np.float64(3 / 7))),
