@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probes.functional import accuracy_interval, ridge_predictions, stratified_folds, wilson_interval
+from probes.functional.accuracy_interval import accuracy_effective_size
 from probes.functional.linear_decodability import ALPHAS, MAX_TARGET_BYTES
 from tasks import InputError
 
@@ -210,6 +211,14 @@ def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
         accuracy_interval([0, 0], [0, 0])
     with pytest.raises(InputError, match="hits_per_fold is 9 of n_per_fold 8 in fold 1; expected 0 to 8"):
         accuracy_interval([5, 9], [8, 8])
+
+
+def test_two_units_that_disagree_are_one_independent_example() -> None:
+    """In sums of 49, rounding made it less than one, of which there is no interval."""
+    right = np.repeat([True, False], 49)
+    n_effective = accuracy_effective_size(right, np.repeat([0, 1], 49))
+    assert n_effective == 1
+    assert accuracy_interval([49, 0], [49, 49], n_effective) == (0, 1)
 
 
 def test_accuracy_interval_covers_the_true_accuracy() -> None:
