@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -143,6 +144,24 @@ def saved_rows(
     else:
         map_jobs(_save_job, jobs, **settings.on, folder=rows, progress="hidden states" if progress else None)
     return {checkpoint: RowStore(rows / checkpoint.role) for checkpoint in checkpoints}
+
+
+def save_rows_anew(model: Any, batches: Iterable[Batch], folder: Path, **options: Any) -> RowStore:
+    """Save rows, or go on with those in the folder. Rows of other weights, prompts or labels there are removed.
+
+    Args:
+        model: as ``save_rows``.
+        batches: as ``save_rows``.
+        folder: as ``save_rows``.
+        options: as ``save_rows``.
+    """
+    try:
+        return save_rows(model, batches, folder, **options)
+    except InputError:
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(folder)
+        return save_rows(model, batches, folder, **options)
 
 
 def free_memory(device: str) -> None:

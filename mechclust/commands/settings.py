@@ -15,6 +15,7 @@ from mechclust.jobs import Engine, Ray
 from mechclust.jobs.ray_engine import ray_engine_address
 from mechclust.models import load_pretrained, set_adapter
 from mechclust.models.adapters import adapter_of, check_adapter
+from mechclust.models.hugging_face_checkpoint import cached_commit
 from mechclust.models.load_plain import Quantization
 from mechclust.models.pretrained import AnyModel
 from mechclust.models.resolved import ResolvedModel, resolve_model
@@ -101,11 +102,14 @@ class EngineSettings:
 
 
 def stamps_of(source: str) -> list[tuple[str, int, int]]:
-    """Return name, size and time of every file of a local checkpoint.
+    """Return name, size and time of every file of a local checkpoint, or the commit of one that was downloaded.
 
-    Weights trained again in a folder are other weights.
+    Weights trained again in a folder, or pushed again to a repository, are other weights.
     """
     path = Path(source)
+    if not path.exists():
+        commit = cached_commit(source)
+        return [] if commit is None else [(commit, 0, 0)]
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
 

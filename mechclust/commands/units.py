@@ -71,7 +71,8 @@ class Units:
         """Return whether classes can be exchanged between these units, within others, often enough for a p-value."""
         if self.codes is None:
             return True
-        relabelling = Relabelling.from_classes(label_codes(classes), self.codes, None if within is None else label_codes(within))
+        strata = None if within is None else label_codes(within)
+        relabelling = Relabelling.from_classes(label_codes(classes), self.codes, strata)
         return relabelling.fixed_share < 1 and relabelling.enough(named=False)
 
 

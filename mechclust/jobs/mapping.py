@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from mechclust.jobs.cores import usable_cores
 from mechclust.jobs.local import LocalPool
 from mechclust.jobs.outcome import Outcome, error_naming_job, first_error
 from mechclust.jobs.pool import PoolRules, run_pool
@@ -145,7 +145,7 @@ def imap_jobs(
     if engine != "local":
         raise InputError(f"no engine {engine!r}; expected 'local', 'ray', or mechclust.Ray(...) with its settings")
     drawn = iter(jobs)
-    first = list(islice(drawn, workers or os.cpu_count() or 1))
+    first = list(islice(drawn, workers or usable_cores()))
     jobs = chain(first, drawn)
     if timeout is None and len(first) <= 1:
         return _in_this_process(fn, setup, jobs, rules)

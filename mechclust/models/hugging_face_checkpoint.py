@@ -165,6 +165,20 @@ def _is_cached(source: HuggingFaceCheckpoint, file: str) -> bool:
     return isinstance(try_to_load_from_cache(source.name, file, revision=source.revision), str)
 
 
+def cached_commit(name: str) -> str | None:
+    """Return the commit of a hub name if its configuration was downloaded, else ``None``."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    repository, _, revision = name.partition("@")
+    with contextlib.suppress(HFValidationError):
+        for file in ("config.json", ADAPTER):
+            path = try_to_load_from_cache(repository, file, revision=revision or None)
+            if isinstance(path, str):
+                return Path(path).parent.name
+    return None
+
+
 def _files_on_the_hub(source: HuggingFaceCheckpoint) -> set[str]:
     from huggingface_hub import HfApi
 

@@ -173,10 +173,12 @@ class InstructionFormat:
     def cut(self, prompts: Sequence[str], answers: Sequence[str]) -> tuple[int, int]:
         """Count the prompts that lose their beginning in ``answered``, and the answers that lose their end."""
         texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-        n_prompt = [len(ids) for ids in self._read([prompt for prompt, _ in texts])]
+        prompt_ids = self._read([prompt for prompt, _ in texts])
         n_both = [len(ids) + (not self.chat) for ids in self._read([prompt + answer for prompt, answer in texts])]
-        n_answer = [both - prompt for prompt, both in zip(n_prompt, n_both, strict=True)]
-        return sum(n > self.cutoff for n in n_both), sum(n >= self.cutoff for n in n_answer)
+        n_cut = 0
+        for ids, n in zip(prompt_ids, n_both, strict=True):
+            n_cut += n - len(ids) >= self.cutoff - self._n_kept(ids)
+        return sum(n > self.cutoff for n in n_both), n_cut
 
     def _texts(self, prompt: str, answer: str) -> tuple[str, str]:
         """Return prompt and answer as texts in this format."""

@@ -21,6 +21,7 @@ from mechclust.models.hugging_face_checkpoint import (
     reading_checkpoint_part,
 )
 from mechclust.models.quiet_transformers import quiet_transformers
+from mechclust.models.random_state import seeded_generators
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import read_checkpoint_tokenizer, tokenizer_source
 from probes.engine.devices import check_device, device_of
@@ -127,16 +128,13 @@ def load_plain(
     config = read_checkpoint_config(source)
     if tokenizer is None:
         tokenizer = read_checkpoint_tokenizer(tokenizer_source(model.merged_adapter, source))
-    with (
-        reading_checkpoint_part(source, "config" if untrained else "weights"),
-        torch.random.fork_rng(devices=[]),
-    ):
+    with reading_checkpoint_part(source, "config" if untrained else "weights"):
         auto = hugging_face_auto_class(config)
         if untrained:
             build = partial(auto.from_config, config, trust_remote_code=options.trust_remote_code)
             return _build_random(build, options, seed), tokenizer
-        torch.manual_seed(seed)  # of a head that the checkpoint lacks
-        return _read_weights(auto, source, options), tokenizer
+        with seeded_generators(seed):  # of a head that the checkpoint lacks
+            return _read_weights(auto, source, options), tokenizer
 
 
 def _from_memory(model: Any, options: PlainLoadOptions, untrained: bool, seed: int) -> Any:
@@ -154,7 +152,7 @@ def _from_memory(model: Any, options: PlainLoadOptions, untrained: bool, seed: i
     like = replace(
         options, device=options.device or device_of(model), dtype=options.dtype or next(model.parameters()).dtype
     )
-    with quiet_transformers(), torch.random.fork_rng(devices=[]):
+    with quiet_transformers():
         return _build_random(partial(type(model)._from_config, copy.deepcopy(model.config)), like, seed)
 
 
@@ -213,8 +211,8 @@ def _build_random(build: Callable[..., Any], options: PlainLoadOptions, seed: in
 
 
 def _build_seeded(build: Callable[..., Any], seed: int, **options: Any) -> Any:
-    torch.manual_seed(seed)
-    return build(**options)
+    with seeded_generators(seed):
+        return build(**options)
 
 
 def _placed(plain: Any, options: PlainLoadOptions) -> Any:

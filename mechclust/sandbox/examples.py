@@ -130,7 +130,10 @@ class Examples:
         return torch.cat([p, (1 - p.sum(dim=-1, keepdim=True)).clamp(min=0)], dim=-1).float().numpy()
 
     def scores(self, logits: Float[Tensor, "sequence d_vocab"]) -> dict[str, Shaped[np.ndarray, "..."]]:
-        """Return probabilities of the answers, mean loss in nats, and share of right answers, by name."""
+        """Return by name what the model says: probabilities, the likeliest answer, mean loss in nats, share right.
+
+        ``said`` is an index into ``answer_names``. Other tokens together may be likelier than the likeliest token.
+        """
         assert self.answers is not None
         if int(self.answers.max()) >= logits.shape[-1] or int(self.answers.min()) < 0:
             raise InputError(
@@ -138,8 +141,15 @@ class Examples:
                 f"gives {logits.shape[-1]} logits; give a label with the token id of each answer"
             )
         loss = torch.nn.functional.cross_entropy(logits, self.answers)
-        right = (logits.argmax(dim=-1) == self.answers).float().mean()
-        return {"probabilities": self.probabilities(logits), "loss": loss.numpy(), "accuracy": right.numpy()}
+        likeliest = logits.argmax(dim=-1)
+        said = torch.searchsorted(self.answer_ids, likeliest)
+        is_answer = torch.isin(likeliest, self.answer_ids)
+        return {
+            "probabilities": self.probabilities(logits),
+            "said": torch.where(is_answer, said, len(self.answer_ids)).numpy(),
+            "loss": loss.numpy(),
+            "accuracy": (likeliest == self.answers).float().mean().numpy(),
+        }
 
     def _name(self, token: int) -> str:
         vocab = self._vocab

@@ -164,7 +164,7 @@ class SandboxRecorder:
         shown = [steps[i] for i in choose_frames(steps, max_frames, around=events)]
         raw = {name: np.stack([self._frames[step][name] for step in shown]) for name in self._frames[shown[0]]}
         drawn = [place for place in self.places if place.kind == "plane"]
-        fitted = _fit([place.name for place in drawn], raw, planes, self.examples)
+        fitted = _fit(drawn, raw, planes, self.examples)
         values: Frame = {}
         variance: Frame = {}
         panels: dict[str, SandboxPanel] = {}
@@ -177,7 +177,7 @@ class SandboxRecorder:
                 if raw[place.name].shape[-1] > 2:
                     variance[place.name] = plane.variance(raw[place.name])
         if self.examples.answers is not None:
-            values["probabilities"] = raw["probabilities"]
+            values |= {name: raw[name] for name in ("probabilities", "said")}
             panels["probabilities"] = probability_panel(self.examples)
             if curves is None:
                 measured = {"loss": {_FOLLOWED: raw["loss"]}, "accuracy": {_FOLLOWED: raw["accuracy"]}}
@@ -235,19 +235,20 @@ def record_sandbox(
     return recorder.run(planes=planes, max_frames=max_frames, curves=curves, title=title, unit=unit)
 
 
-def _fit(names: Sequence[str], raw: Frame, planes: PlaneChoice, examples: Examples) -> dict[str, DrawnPlane]:
+def _fit(places: Sequence[Place], raw: Frame, planes: PlaneChoice, examples: Examples) -> dict[str, DrawnPlane]:
+    names = [place.name for place in places]
     choice = planes if isinstance(planes, Mapping) else dict.fromkeys(names, planes)
     for name in choice:
         if name not in names:
             raise InputError(f"planes has {name!r}, which is not drawn; expected some of {', '.join(names)}")
     fitted = {}
-    for name in names:
+    for place in places:
+        name = place.name
         points = raw[name]
         how = choice.get(name, "pca")
         if isinstance(how, str) and points.shape[-1] == 2:
             fitted[name] = DrawnPlane(np.eye(2), np.zeros(2))  # drawn as they are
             continue
-        # Tokens and positions are not the sequences whose classes are known.
-        classes = examples.followed.clusters if points.shape[1] == len(examples.followed.clusters) else None
-        fitted[name] = fit_drawn_plane(points, how, classes)
+        of_sequences = place.what in ("stream", "output")  # whose classes are known
+        fitted[name] = fit_drawn_plane(points, how, examples.followed.clusters if of_sequences else None)
     return fitted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.evidence.findings import untested_findings
 from mechclust.jobs import Engine, map_jobs
+from mechclust.jobs.cores import usable_cores
 from mechclust.models.hugging_face_checkpoint import find_checkpoint
 from mechclust.report.analysis import Analysis
 from mechclust.report.folder import check_folder, check_writable, claim_folder, open_folder
@@ -243,7 +243,7 @@ def run_study(
     if further:
         try_further(study.trained_models(config, out), further)
     if engine == "local" and not (out / "config.json").exists():  # a run that was begun goes on
-        at_once = min(workers or os.cpu_count() or 1, len(jobs))
+        at_once = min(workers or usable_cores(), len(jobs))
         check_cost(study.trainings(config), getattr(config, "device", "cpu"), at_once, yes=yes)
     with locked_folder(out, way="give another folder with --out"):
         add_seeds(study.name, study.jobs, config, out)

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
+
+from mechclust.models.random_state import seeded_generators
 
 
 def has_dropout(model: Any) -> bool:
@@ -40,6 +41,5 @@ def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManage
 def _seeded(seeds: Sequence[int], step: int) -> Iterator[None]:
     """Seed the global generators for one step, and give them back as they were."""
     seed = int(np.random.SeedSequence([*seeds, step]).generate_state(1, np.uint64)[0] >> 1)
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+    with seeded_generators(seed):
         yield

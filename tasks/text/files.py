@@ -98,17 +98,18 @@ def corpus_files(paths: Iterable[str | Path], is_wanted: Callable[[Path], bool],
     Raises:
         InputError: for no paths, one that is missing, and a directory without wanted files.
     """
-    files: dict[Path, None] = {}  # in order, each once
+    files: dict[Path, Path] = {}  # in order, each once, by where it lies
     for path in map(Path, paths):
         if path.is_dir():
             wanted = sorted(file for file in path.rglob("*") if is_wanted(file) and file.is_file())
             if not wanted:
                 raise InputError(f"the directory {str(path)!r} holds no {kinds}; name the files themselves")
-            files.update(dict.fromkeys(wanted))
+            for file in wanted:
+                files.setdefault(file.resolve(), file)
         elif path.exists():
-            files[path] = None
+            files.setdefault(path.resolve(), path)
         else:
             raise InputError(f"no corpus file {str(path)!r}; give the path of a file or of a directory of them")
     if not files:
         raise InputError("no corpus files given; name at least one file or a directory of them")
-    return list(files)
+    return list(files.values())

@@ -190,7 +190,6 @@ class _Subject(NamedTuple):
 def _loaded_subject(resolved: ResolvedModel, options: dict[str, Any], seed: int) -> _Subject:
     """Return the subject of a model of Hugging Face, given by name or in memory."""
     known = _reference(resolved, options, seed)
-    torch.manual_seed(seed)
     checked = CheckedModel(load_pretrained(resolved, **options), options["tokenizer"], seed)
     again = resolved.without_adapter if resolved.in_memory else resolved  # in memory it is in the weights by now
     return _Subject(
@@ -219,7 +218,6 @@ def _reference(model: ResolvedModel, options: dict[str, Any], seed: int) -> _Kno
     """Compute the reference for a model that is not loaded yet: both need not fit into memory together."""
     if model.is_own_file:
         return _Known("the file is from save_model, so there is no Hugging Face model to compare with")
-    torch.manual_seed(seed)  # of heads that a checkpoint lacks
     plain, tokenizer = load_pretrained_unhooked(model, **options)
     reference = _take(plain, tokenizer, seed)
     del plain

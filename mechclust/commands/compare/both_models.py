@@ -15,7 +15,13 @@ from mechclust.commands.compare.block_rows import FEWER_PROMPTS, block_folder, s
 from mechclust.commands.compare.by_layer import PromptsOf, SavedRows
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs
-from mechclust.commands.compare.patching import batches_to_patch, patching_part, patching_result, why_not_patched
+from mechclust.commands.compare.patching import (
+    PromptsToPatch,
+    batches_to_patch,
+    patching_part,
+    patching_result,
+    why_not_patched,
+)
 from mechclust.commands.parts import remove_others
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.commands.saved_rows import (
@@ -59,7 +65,7 @@ class PairJob:
     tasks: Sequence[str]
     batches: Sequence[Batch]
     in_blocks: PromptsOf
-    patched: Sequence[Batch]
+    patched: Sequence[PromptsToPatch]
     known: Together
     config: CompareConfig
     rows: Path
@@ -107,7 +113,7 @@ def measure_together(
     )
     if known.why_no_blocks and known.why_no_patching:
         return known
-    patched: list[Batch] = []
+    patched: list[PromptsToPatch] = []
     if not known.why_no_patching:
         of_task = drawn_of_each(rows.of_task, config.n_patched)
         patched = batches_to_patch(inputs.batches, of_task, config.tokens_per_batch)
@@ -210,13 +216,15 @@ def _patch(job: PairJob, base: HookedModel, tuned: HookedModel, progress: bool) 
     """Patch the batches that were not patched yet, and summarise all."""
     folder = job.rows / "patched"
     if progress:
-        n_passes = 2 * len(patching_points(base)) + 2
-        print(f"Patching: {n_passes} forward passes of {sum(map(len, job.patched)):,} prompts.", file=sys.stderr)
+        n_passes = 2 * len(patching_points(base)) + 3
+        n_prompts = sum(len(batch.prompts) for batch in job.patched)
+        print(f"Patching: {n_passes} forward passes of {n_prompts:,} prompts.", file=sys.stderr)
     parts = [patching_part(base, tuned, batch, job.weights, folder) for batch in job.patched]
     shown = progress_bar(parts, desc="patching", unit="batch") if progress else parts
     results = [part.found() for part in shown]
     remove_others(folder, {part.path for part in parts})
-    return patching_result(results, job.patched, job.tasks, job.config.unit_label)
+    prompts = [batch.prompts for batch in job.patched]
+    return patching_result(results, prompts, job.tasks, job.config.unit_label)
 
 
 def _reason(base: HookedModel, tuned: HookedModel) -> str:

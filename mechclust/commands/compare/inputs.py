@@ -33,6 +33,7 @@ from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from probes.store.safetensors_files import safetensors_bytes
 from tasks import Batch, InputError, LabelledPrompts
+from tasks.text.token_ids import known_pad_token_id
 
 
 @dataclass(frozen=True)
@@ -197,10 +198,11 @@ def _tokenize(
     source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"
     kept = {"task", *([] if units.label is None else [units.label])}
     labels = {name: [values[i] for i in places] for name, values in prompts.labels.items() if name in kept}
+    fewest = min((size.d_vocab for size in sizes.values() if size.d_vocab is not None), default=None)
     some = LabelledPrompts([prompts.prompts[i] for i in places], labels, source).batches(
         encode,
         config.tokens_per_batch,
-        pad_id=tokenizer.pad_token_id or 0,
+        pad_id=known_pad_token_id(tokenizer.pad_token_id, fewest),
         max_length=min((size.n_ctx for size in sizes.values() if size.n_ctx is not None), default=None),
         too_long=config.too_long,
         keep=n_special_tokens_before(tokenizer, config.bos),
@@ -216,7 +218,7 @@ def _tokenize(
 
 def _check_ids(batches: Sequence[Batch], sizes: Mapping[Checkpoint, Sizes]) -> None:
     """Refuse tokens for which a model has no embedding."""
-    largest = max(int(batch.tokens.max()) for batch in batches)
+    largest = max(int(batch.tokens[batch.token_mask()].max()) for batch in batches)
     for model, size in sizes.items():
         if size.d_vocab is not None and largest >= size.d_vocab:
             raise InputError(

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechclust.commands.compare.by_layer import ALL
@@ -16,7 +17,6 @@ from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.evidence.intervals import ratio_interval
 from mechclust.models.next_token import predicts_next_token
 from mechclust.models.patching import (
-    Activations,
     ActivationsByHook,
     Logits,
     patched_forward,
@@ -39,17 +39,41 @@ def why_not_patched(base: HookedModel, tuned: HookedModel) -> str:
     return ""
 
 
+class PromptsToPatch(NamedTuple):
+    """Prompts whose outputs are patched together.
+
+    Attributes:
+        prompts: the prompts.
+        partners: another prompt of the task of each, or the prompt itself if it is the only one.
+    """
+
+    prompts: Batch
+    partners: Batch
+
+
 def batches_to_patch(
     batches: Sequence[Batch], of_task: Mapping[str, Int[Tensor, "_"]], tokens_per_batch: int
-) -> list[Batch]:
-    """Return only these prompts, in new batches of prompts of similar length."""
+) -> list[PromptsToPatch]:
+    """Return only these prompts, in new batches of prompts of similar length. Partners do not depend on the batches."""
     chosen = torch.cat([*of_task.values()])
     longest = max(batch.tokens.shape[1] for batch in batches)
     parts = [batch.select(torch.isin(batch.index, chosen).nonzero()[:, 0]) for batch in batches]
     whole = Batch.concat([part.padded_to(longest) for part in parts])
-    lengths = whole.lengths().tolist()
-    places = token_batch_rows(lengths, tokens_per_batch, str)
-    return [_without_padding(whole.select(torch.from_numpy(rows))) for rows in places]
+    whole = whole.select(whole.index.argsort())
+    partners = whole.select(_partners(whole.label("task")))
+    places = [torch.from_numpy(rows) for rows in token_batch_rows(whole.lengths().tolist(), tokens_per_batch, str)]
+    return [
+        PromptsToPatch(_without_padding(whole.select(rows)), _without_padding(partners.select(rows))) for rows in places
+    ]
+
+
+def _partners(task: Int[Tensor, "prompt"]) -> Int[Tensor, "prompt"]:
+    """Return the place of another prompt with each prompt's task, or its own if there is no other."""
+    partner = torch.arange(len(task))
+    for number in torch.unique(task).tolist():
+        members = (task == number).nonzero()[:, 0]
+        partner[members] = members.roll(1)
+    return partner
 
 
 def _without_padding(batch: Batch) -> Batch:
@@ -60,33 +84,40 @@ def _without_padding(batch: Batch) -> Batch:
 
 
 def patching_part(
-    base: HookedModel, tuned: HookedModel, batch: Batch, models: Sequence[str], folder: Path
+    base: HookedModel, tuned: HookedModel, batch: PromptsToPatch, models: Sequence[str], folder: Path
 ) -> MeasurementPart:
     """Return the part that patches one batch.
 
     Args:
         base: hooked model whose hooks can write.
         tuned: a model of the same shape.
-        batch: prompts, with their ``task``.
+        batch: prompts with their partners.
         models: strings that identify the weights of both.
         folder: folder of parts.
     """
-    path = part_path(folder, "patching", [*models], [batch.tokens, batch.lengths(), batch.index, batch.label("task")])
-    return MeasurementPart(path, "patching", partial(patch_batch, base, tuned, batch))
+    arrays = [array for prompts in batch for array in (prompts.tokens, prompts.lengths(), prompts.index)]
+    path = part_path(folder, "patching", [*models], arrays)
+    return MeasurementPart(path, "patching", partial(patch_batch, base, tuned, *batch))
 
 
-def patch_batch(base: HookedModel, tuned: HookedModel, batch: Batch) -> ProbeResult:
+def patch_batch(base: HookedModel, tuned: HookedModel, batch: Batch, partners: Batch) -> ProbeResult:
     """Measure how far the base's next-token distribution is from the tuned model's, as it is and patched.
 
     Measures, in nats, of the distribution after the last token of each prompt:
         ``base`` (prompt): KL divergence of the base's distribution from the tuned model's.
         ``patched`` (site, prompt): this divergence with the tuned model's residual stream written into the base there,
             at all positions.
-        ``shuffled`` (site, prompt): this divergence with the stream of another prompt of the task, aligned at the last
-            token. NaN for a prompt that is the only one of its task in the batch.
+        ``shuffled`` (site, prompt): this divergence with the stream of the prompt's partner, aligned at the last token.
+            NaN for a prompt that is its own partner.
 
-    Cost: a forward pass of the tuned model and ``3 + 2 x layers`` of the base.
+    Cost: two forward passes of the tuned model and ``3 + 2 x layers`` of the base.
     Memory: the tuned model's residual stream of the batch at every layer, twice.
+
+    Args:
+        base: hooked model whose hooks can write.
+        tuned: a model of the same shape.
+        batch: prompts.
+        partners: of each prompt another one of its task.
     """
     sites = patching_points(base)
     logits, states = patched_forward(tuned, batch, sites)
@@ -94,10 +125,11 @@ def patch_batch(base: HookedModel, tuned: HookedModel, batch: Batch) -> ProbeRes
     logits, _ = patched_forward(base, batch, [])
     of_base = _divergence(wanted, logits, batch)
     patched = [_divergence(wanted, logits, batch) for _, logits in patched_outputs(base, batch, states)]
-    partner, has_partner = _partners(batch.label("task"))
     shuffled = torch.full((len(sites), len(batch)), torch.nan, dtype=torch.float64)
+    has_partner = partners.index != batch.index
     if bool(has_partner.any()):
-        others = _of_partners(states, batch, partner)
+        _, states = patched_forward(tuned, partners, sites)
+        others = _of_partners(states, batch.lengths(), partners.lengths())
         for i, (_, logits) in enumerate(patched_outputs(base, batch, others)):
             shuffled[i, has_partner] = _divergence(wanted, logits, batch)[has_partner]
     by_site = ("site", "prompt")
@@ -121,25 +153,18 @@ def _divergence(wanted: Float[Tensor, "prompt d_vocab"], logits: Logits, batch: 
     return (wanted.exp() * (wanted - _log_probabilities(logits, batch))).sum(dim=-1)
 
 
-def _partners(task: Int[Tensor, "prompt"]) -> tuple[Int[Tensor, "prompt"], Bool[Tensor, "prompt"]]:
-    """Return another prompt with each prompt's task, and whether there is one."""
-    partner = torch.arange(len(task))
-    for number in torch.unique(task).tolist():
-        members = (task == number).nonzero()[:, 0]
-        partner[members] = members.roll(1)
-    return partner, partner != torch.arange(len(task))
-
-
-def _of_partners(states: ActivationsByHook, batch: Batch, partner: Int[Tensor, "prompt"]) -> dict[str, Activations]:
-    """Return the states of each prompt's partner, aligned at the last token.
+def _of_partners(
+    states: ActivationsByHook, lengths: Int[Tensor, "prompt"], partner_lengths: Int[Tensor, "prompt"]
+) -> dict[str, Float[Tensor, "prompt place dim"]]:
+    """Return the states of each prompt's partner, aligned at the prompt's last token.
 
     Before the partner begins, its first token's states are used.
     """
-    lengths = batch.lengths()
-    longer = (lengths - lengths[partner])[:, None]
-    last = (lengths[partner] - 1)[:, None]
-    position = (torch.arange(batch.tokens.shape[1]) - longer).clamp(min=0).minimum(last)
-    return {name: x[partner[:, None].to(x.device), position.to(x.device)] for name, x in states.items()}
+    longer = (lengths - partner_lengths)[:, None]
+    last = (partner_lengths - 1)[:, None]
+    position = (torch.arange(int(lengths.max())) - longer).clamp(min=0).minimum(last)
+    rows = torch.arange(len(lengths))[:, None]
+    return {name: x[rows.to(x.device), position.to(x.device)] for name, x in states.items()}
 
 
 def patching_result(

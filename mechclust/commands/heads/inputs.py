@@ -84,9 +84,14 @@ def read_inputs(model: ResolvedModel, config: HeadsConfig, tokenizer: Any = None
     notes = adapter_fit_notes([model])
     if corpus is not None:
         documents = corpus.sample(config.max_documents, config.seed)
-        beginnings = _beginnings(documents, reader, sizes, config)
+        max_length = config.max_length if sizes.n_ctx is None else min(config.max_length, sizes.n_ctx)
+        beginnings = _beginnings(documents.encode(reader, [], max_length, bos=config.bos, d_vocab=sizes.d_vocab))
         batches[NATURAL_TEXT] = list(beginnings.batches(config.tokens_per_batch))
         shown[NATURAL_TEXT] = torch.from_numpy(beginnings.windows[0]).long()
+        notes.append(
+            f"Text: the first {max_length} tokens of {len(beginnings.windows)} documents. Words repeat there for many "
+            "reasons, so a head may attend to earlier occurrences without copying them."
+        )
         notes += [*corpus.notes, *tokenizer_unknown_token_notes(reader, batches[NATURAL_TEXT])]
     return Inputs(
         batches=batches,
@@ -124,10 +129,8 @@ def _least_period(batch: Batch) -> int:
 # ---- documents ----
 
 
-def _beginnings(documents: Corpus, tokenizer: Any, sizes: Sizes, config: HeadsConfig) -> EncodedCorpus:
-    """Return the beginning of each document as tokens."""
-    max_length = config.max_length if sizes.n_ctx is None else min(config.max_length, sizes.n_ctx)
-    encoded = documents.encode(tokenizer, [], max_length, bos=config.bos, d_vocab=sizes.d_vocab)
+def _beginnings(encoded: EncodedCorpus) -> EncodedCorpus:
+    """Return the first window of each document."""
     _, first = np.unique(encoded.documents, return_index=True)
     return replace(
         encoded,

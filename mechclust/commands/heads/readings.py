@@ -13,6 +13,7 @@ from mechclust.report.text import counted
 from probes.head_roles import ALPHA, LEAST_EXCESS, LEAST_LOCALITY
 
 _ROLES_IN_HEADLINE = 3
+_NO_TEXT = "Random tokens are no language: heads may play other roles in text. Give --corpus to measure yours."
 
 
 def headline(result: Measurements) -> str:
@@ -91,23 +92,12 @@ def caveats(result: Measurements) -> list[str]:
         f"at most {ALPHA:g}. Of several roles it has the one most above chance; local only if it has no other.",
         f"Repeated tokens: {config.n_sequences} sequences of random tokens of the vocabulary that repeat after "
         f"{config.periods[0]} to {config.periods[1]} tokens ({roles.metadata['n']} measured).",
-        *_on_text(result),
+        *([] if NATURAL_TEXT in result.texts else [_NO_TEXT]),
         *_on_random_weights(result),
         tokenization_in_words(result.tokenization),
         *result.input_notes,
         *_probe_notes(result),
     ]
-
-
-def _on_text(result: Measurements) -> Iterator[str]:
-    if NATURAL_TEXT not in result.texts:
-        yield "Random tokens are no language: heads may play other roles in text. Give --corpus to measure yours."
-        return
-    n = result.trained.roles[NATURAL_TEXT].metadata["n"]
-    yield (
-        f"Text: the first {result.config.max_length} tokens of {n} documents. "
-        "Words repeat there for many reasons, so a head may attend to earlier occurrences without copying them."
-    )
 
 
 def _on_random_weights(result: Measurements) -> Iterator[str]:

@@ -81,5 +81,6 @@ def _other(against: Against, i: int, n: int) -> int | None:
 def _part(
     job: CheckpointJob, name: str, probe: Probe, stores: Mapping[str, RowStore], run: RunOnStores = run_stores
 ) -> MeasurementPart:
-    settings = [job.folder.name, job.inputs.prompts_digest]  # the digest is also of the tasks
+    # The digest of the prompts is also of their tasks.
+    settings = [job.folder.name, job.inputs.prompts_digest, job.inputs.units_digest]
     return probe_part(job.folder / "measured", name, probe, stores, settings=settings, run=run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from mechclust.commands.history.integrity import Identity
 from mechclust.commands.history.measurements import PatternBytes
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.parts import shard_rows
-from mechclust.commands.saved_rows import free_memory
+from mechclust.commands.saved_rows import free_memory, save_rows_anew
 from mechclust.commands.settings import stamps_of
 from mechclust.models.plain_model import plain_model
 from mechclust.models.tokenizers import tokenizer_digest
 from mechclust.models.weight_digest import has_random_weights, named_weights, weights_digest
-from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run, save_rows
+from probes import Probe, RowStore, TopicAttention, attention, record, resolve, run
 from probes.engine.attention import pattern_of
 from probes.engine.devices import device_of
 from probes.engine.fingerprint import fingerprinted_settings
@@ -41,7 +40,7 @@ from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
 MAX_ATTENTION_TOKENS = 32  # of a prompt whose attention is shown
-_FORMAT = 2  # of facts.json
+_FORMAT = 3  # of facts.json and the files beside it
 
 
 @dataclass(frozen=True)
@@ -117,10 +116,8 @@ class CheckpointJob:
     @property
     def attention(self) -> dict[int, PatternBytes]:
         """Attention patterns of the prompts that are shown, by their number in the file."""
-        path = self.folder / "attention.safetensors"
-        if not path.exists():
-            return {}
-        return {int(place): patterns for place, patterns in read_safetensors(path)[0].items()}
+        patterns = read_safetensors(self.folder / "attention.safetensors")[0]
+        return {int(place): of_prompt for place, of_prompt in patterns.items()}
 
     def run(self) -> None:
         """Load the checkpoint and write its files, unless they are there.
@@ -149,9 +146,8 @@ class CheckpointJob:
         for name, probe, batches in self._probes():
             run(model, batches, probe).save(self.result_path(name))
         words = self.inputs.words
-        if words:
-            patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
-            write_safetensors(self.folder / "attention.safetensors", patterns, {})
+        patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
+        write_safetensors(self.folder / "attention.safetensors", patterns, {})
         tokenizer = own_tokenizer(self.checkpoint, self.config) if self.own_tokenizer else None
         facts = {
             "key": self.key,
@@ -167,20 +163,13 @@ class CheckpointJob:
         return tokenizer_digest(tokenizer, prompts, chat=self.config.chat, bos=self.config.bos)
 
     def _save_rows(self, model: Any) -> None:
-        """Save the hidden states. Ones of other weights or prompts in their place are removed."""
-        folder = self.folder / "rows"
+        """Save the hidden states."""
         options: dict[str, Any] = {
             "readout": self.config.readout,
             "labels": self.config.kept_labels,
             "shard_rows": shard_rows(len(self.inputs.prompts)),
         }
-        try:
-            save_rows(model, self.inputs.batches, folder, **options)
-        except InputError:
-            if not folder.is_dir():
-                raise
-            shutil.rmtree(folder)
-            save_rows(model, self.inputs.batches, folder, **options)
+        save_rows_anew(model, self.inputs.batches, self.folder / "rows", **options)
 
     def _probes(self) -> Iterator[tuple[str, Probe, Iterable[Batch]]]:
         """Yield the probes that need the model, by name, with their batches."""

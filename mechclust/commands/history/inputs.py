@@ -63,7 +63,7 @@ class Inputs:
     @property
     def digest(self) -> str:
         """Digest of these inputs."""
-        return digest_of([self.prompts_digest, self.corpus_digest])
+        return digest_of([self.prompts_digest, self.units_digest, self.corpus_digest])
 
     @cached_property
     def prompts_digest(self) -> str:
@@ -73,6 +73,12 @@ class Inputs:
         tokens = torch.cat([token_digests(batch) for batch in self.batches])
         order = index.argsort()
         return digest_of([index[order], task[order], tokens[order]])
+
+    @cached_property
+    def units_digest(self) -> str:
+        """Digest of which prompts belong together, and of the label that says so."""
+        codes = self.units.codes
+        return digest_of([str(self.units.label), *([] if codes is None else [codes])])
 
     @property
     def corpus_digest(self) -> str:

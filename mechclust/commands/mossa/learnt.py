@@ -73,7 +73,8 @@ class Score:
             return "not measured"
         if self.margin.ends[0] > 0 and self.margin.gain_ends[0] > 0:  # a margin below 0 may rise to chance
             return "learnt"
-        return "form only" if max(self.loss.gain_ends[0], self.exact.gain_ends[0]) > 0 else "not learnt"
+        gains = (self.loss.gain_ends[0], self.exact.gain_ends[0])
+        return "form only" if any(gain > 0 for gain in gains) else "not learnt"
 
 
 def scores_of(of_task: Mapping[str, Mapping[str, ProbeResult]]) -> dict[str, dict[str, Score]]:

@@ -8,6 +8,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -20,12 +21,12 @@ from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
 from mechclust.commands.mossa.pooled import measure_pooled
 from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
-from mechclust.commands.saved_rows import rows_errors
+from mechclust.commands.saved_rows import rows_errors, save_rows_anew
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.plain_model import plain_model
 from mechclust.report.text import GIB
 from mechclust.training.tuning import score_answers
-from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores, save_rows
+from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores
 from probes.engine.probe import Probe
 from probes.engine.sites import Sites
 from probes.store.file_names import file_name
@@ -74,7 +75,7 @@ def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]
         at = block_sites(n_layers_of(resident))
         for role, model in job.models.items():
             with resident.as_model(model) as hooked:
-                stores[role] = save_rows(hooked, batches, rows / role, at=at, readout=READOUT, labels=labels)
+                stores[role] = save_rows_anew(hooked, batches, rows / role, at=at, readout=READOUT, labels=labels)
                 if role in answers:
                     answers[role].found()  # while this model is in memory
     results = {part.name: part.found() for part in (*comparisons, *answers.values())}
@@ -127,6 +128,7 @@ def _comparison_parts(
         for measure, probe in _probes(resident, block_sites(n_layers_of(resident)), role).items():
             name = f"{role}.{measure}"
             settings = [prints[role], prints[partner_of(role)], repr(probe)]
+            settings += [str(resident.config.seed)] if isinstance(probe, RBFCKA) else []  # of the draw of prompts
             path = part_path(_folder(resident, job), name, settings, arrays)
             parts.append(MeasurementPart(path, name, partial(_compare, resident, stores, role, measure)))
     return parts
@@ -167,18 +169,24 @@ def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, 
     results = []
     for layers in layers_that_fit(list(range(1, n_layers + 1)), d, d, len(store), room, svcca=svcca):
         probes = _probes(resident, block_sites(n_layers, layers), role, max_memory=config.max_memory)
-        results.append(_run(stores, role, probes[measure]))
+        results.append(_run(stores, role, probes[measure], config.seed))
     return reduce(ProbeResult.merge, results)
 
 
-def _run(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult:
+def _run(stores: Mapping[str, RowStore], role: str, probe: Probe, seed: int) -> ProbeResult:
     if isinstance(probe, NDims):
         return run_stores(stores[role], probe)
     partner = partner_of(role)
     pair = {role: stores[role], partner: stores[partner]}
     if isinstance(probe, RBFCKA):
-        pair = {name: store.select(store.index[:_RBF_PROMPTS]) for name, store in pair.items()}
+        pair = {name: _drawn(store, seed) for name, store in pair.items()}
     return run_stores(pair, probe)
+
+
+def _drawn(store: RowStore, seed: int) -> RowStore:
+    """Return the rows of some prompts, drawn since files may be ordered by answers."""
+    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))
+    return store.select(store.index[order[:_RBF_PROMPTS].sort().values])
 
 
 # ---- answers ----

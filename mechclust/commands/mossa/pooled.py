@@ -17,7 +17,8 @@ from mechclust.commands.mossa.jobs import ModelJob
 from mechclust.commands.mossa.models import ResidentBase
 from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
-from probes import NDims, NeighbourPurity, ProbeResult, Projection, RowStore, residual, resolve, run_stores, save_rows
+from mechclust.commands.saved_rows import save_rows_anew
+from probes import NDims, NeighbourPurity, ProbeResult, Projection, RowStore, residual, resolve, run_stores
 from probes.engine.probe import Probe
 from probes.functional import neighbour_purity_chance
 from probes.functional.neighbour_purity import nearest_rows, purity_by_query
@@ -44,7 +45,9 @@ class _PooledRows:
         """Rows of all prompts."""
         at = block_sites(n_layers_of(self._resident))
         with self._resident.as_model(self._job.model) as hooked:
-            return save_rows(hooked, self._batches, self.folder, at=at, readout=READOUT, labels=("task", "cluster"))
+            return save_rows_anew(
+                hooked, self._batches, self.folder, at=at, readout=READOUT, labels=("task", "cluster")
+            )
 
     @cached_property
     def in_clusters(self) -> RowStore:

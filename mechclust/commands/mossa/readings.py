@@ -41,7 +41,7 @@ def _direction(result: Measurements) -> str:
     value, (low, high) = _upper_gap(result)
     if not np.isfinite(value):
         return "Whether tuned is nearer to the controls than pre is undefined"
-    clearly = "not clearly " if low <= 0 <= high else ""
+    clearly = "" if low > 0 or high < 0 else "not clearly "  # of few tasks, there is no interval
     direction = "nearer to" if value > 0 else "farther from"
     return f"Tuned is {clearly}{direction} the controls than pre (upper half {value:z.2f})"
 

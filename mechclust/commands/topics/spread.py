@@ -47,7 +47,7 @@ def interval_of_mean(
         parts.append((float(np.var(by_seed, ddof=1)) / n, n - 1))
     if drawn is not None:
         defined = np.isfinite(drawn).all(axis=0)
-        if 1 - defined.mean() > MOST_UNDEFINED:
+        if (~defined).mean() > MOST_UNDEFINED:
             return None
         parts.append((float(np.var(drawn[:, defined].mean(axis=0), ddof=1)), freedom))
     if without is not None:

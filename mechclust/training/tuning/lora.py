@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
+from mechclust.models.random_state import seeded_generators
 from mechclust.models.weights import copy_with_shared_weights
 from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
@@ -142,10 +142,8 @@ def _seeded(seed: int) -> Iterator[None]:
     """Restore the global generators, which the Trainer seeds and draws from."""
     python_state = random.getstate()
     numpy_state = np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     try:
-        with torch.random.fork_rng(devices=list(devices)):
-            torch.manual_seed(seed)
+        with seeded_generators(seed):
             yield
     finally:
         random.setstate(python_state)

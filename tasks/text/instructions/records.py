@@ -78,7 +78,7 @@ def _records(path: Path, fields: InstructionRecordFields) -> Records:
 def _unit_of(record: Mapping[str, Any], name: str, where: str) -> str:
     if not name:
         return ""
-    if name not in record:
+    if record.get(name) is None:
         raise InputError(f'{where} has no "{name}"; add it, or leave out --units')
     return str(record[name])
 

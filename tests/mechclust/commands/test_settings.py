@@ -11,7 +11,7 @@ import pytest
 
 from mechclust import ClustersConfig, CompareConfig, TopicsConfig
 from mechclust.cli import main
-from mechclust.commands.settings import EngineSettings, ModelSettings, PromptSettings
+from mechclust.commands.settings import EngineSettings, ModelSettings, PromptSettings, stamps_of
 from mechclust.models import save_model
 from mechclust.models.resolved import resolve_model
 from tasks import InputError
@@ -116,3 +116,18 @@ def test_numbers_are_finite(command, name, bad):
 def test_memory_for_a_comparison_is_above_0():
     with pytest.raises(InputError, match=r"max_memory is 0\.0; expected above 0"):
         replace(CONFIGS["compare"], max_memory=0.0).check()
+
+
+def test_another_commit_of_a_repository_is_another_model(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--me--model"
+    (repository / "refs").mkdir(parents=True)
+    stamps = [stamps_of("me/model")]
+    for commit in ("a" * 40, "b" * 40):
+        (repository / "snapshots" / commit).mkdir(parents=True)
+        (repository / "snapshots" / commit / "config.json").write_text("{}")
+        (repository / "refs" / "main").write_text(commit)
+        stamps.append(stamps_of("me/model"))
+    assert stamps == [[], [("a" * 40, 0, 0)], [("b" * 40, 0, 0)]]
+    assert stamps_of("me/model@" + "a" * 40) == stamps[1]
+    assert stamps_of("/no/such/model") == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import torch
 
 from mechclust.models import load_pretrained
@@ -28,11 +30,13 @@ def activations(model, names=NAMES, tokens=TOKENS, mask=None):
 def check_untrained(path):
     """Random weights are drawn from their seed alone, have the trained ones' shapes, and none of their values."""
     before = torch.get_rng_state()
-    trained, first, again, other = (
-        dict(load_pretrained(path, **options).named_parameters())
-        for options in ({}, *({"untrained": True, "seed": seed} for seed in (1, 1, 2)))
-    )
+    with patch("torch.cuda.manual_seed_all") as seeded_on_gpu:
+        trained, first, again, other = (
+            dict(load_pretrained(path, **options).named_parameters())
+            for options in ({}, *({"untrained": True, "seed": seed} for seed in (1, 1, 2)))
+        )
     assert torch.equal(before, torch.get_rng_state())
+    assert torch.cuda.is_initialized() or not seeded_on_gpu.called
     assert trained.keys() == other.keys()
     assert {k: v.shape for k, v in trained.items()} == {k: v.shape for k, v in first.items()}
     matrices = [k for k, v in trained.items() if v.ndim > 1]

@@ -140,6 +140,10 @@ class TestCutting:
         (found,) = own.answered(["w1 w2"], ["w3 w4 w5 w6 w7"])
         assert shown(own, found) == ("<s> :", "w3 w4 w5")
         assert own.cut(["w1 w2"], ["w3 w4 w5 w6 w7"]) == (1, 1)
+        (found,) = own.answered(["w1 w2"], ["w3 w4 w5"])  # without </s>
+        assert shown(own, found) == ("<s> :", "w3 w4 w5")
+        assert own.cut(["w1 w2"], ["w3 w4 w5"]) == (1, 1)
+        assert own.cut(["w1 w2"], ["w3 w4"]) == (1, 0)
 
     def test_what_fits_is_whole(self) -> None:
         own = InstructionFormat(tokenizer(), cutoff=7)

@@ -130,6 +130,25 @@ def test_attention_embeddings_and_answers_are_those_of_the_model(run, checkpoint
     assert run.values["position_embeddings"].shape == (7, 5, 2)
 
 
+def test_the_likeliest_token_is_said_though_all_others_together_are_likelier():
+    batch = Batch(torch.tensor([[0, 1], [1, 0]]), labels={"answer": torch.tensor([3, 5])})
+    examples = Examples(batch, None, "answer", last_token(), None, None, 10)
+    p = torch.full((2, 8), 0.1)
+    p[0, 3] = p[1, 7] = 0.3
+    scores = examples.scores(p.log())
+    assert scores["probabilities"].argmax(axis=1).tolist() == [2, 2]  # of the others together
+    assert scores["said"].tolist() == [0, 2]
+    assert scores["accuracy"] == 0.5
+
+
+def test_classes_are_of_sequences_also_where_as_many_are_followed_as_there_are_positions(checkpoints, batch):
+    followed = {"label": "sum", "heads": [], "max_sequences": CONFIG.n_ctx}
+    classes, last = (record_sandbox(checkpoints, batch, planes=planes, **followed) for planes in ("classes", "last"))
+    assert len(classes.sequences.clusters) == CONFIG.n_ctx
+    np.testing.assert_array_equal(*(run.values["position_embeddings"] for run in (classes, last)))
+    assert not np.array_equal(*(run.values["residual_2"] for run in (classes, last)))
+
+
 def test_planes_of_ones_own(checkpoints, batch):
     own = np.zeros((2, 16))
     own[0, 3], own[1, [3, 5]] = 2, 1

@@ -100,6 +100,14 @@ def test_paragraphs_of_different_files_are_not_joined(tmp_path):
     assert list(CorpusStream(paths)) == ["a", "b"]
 
 
+def test_a_file_that_is_named_in_two_ways_is_read_once(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("one two three\n\nfour five six\n")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    monkeypatch.chdir(tmp_path)
+    paths = ["a.txt", tmp_path / "a.txt", tmp_path]
+    assert len(list(CorpusStream(paths, "paragraph", 1))) == 2
+
+
 @pytest.mark.parametrize(("split", "documents"), [("line", ["a b", "c"]), ("file", ["a b\n\n---\nc\n"])])
 def test_other_splits(tmp_path, split, documents):
     path = packed(tmp_path / "a.txt", "\ufeffa b\r\n\r\n---\rc\n".encode())

@@ -188,13 +188,15 @@ class TestPrompts:
     def test_padding_does_not_matter(self, base, planted):
         tokens = torch.randint(2, 20, (3, 6), generator=torch.Generator().manual_seed(0))
         mask = torch.arange(6) < torch.tensor([[6], [4], [3]])
-        task = torch.tensor([0, 0, 1])
+        batch = Batch(tokens * mask, attention_mask=mask)
         models = [load_pretrained(path) for path in (base, planted)]
-        together = patch_batch(*models, Batch(tokens * mask, attention_mask=mask, labels={"task": task}))
-        for i, n in enumerate([6, 4, 3]):
-            alone = patch_batch(*models, Batch(tokens[i : i + 1, :n], labels={"task": task[i : i + 1]}))
-            assert torch.allclose(alone["patched"][:, 0], together["patched"][:, i], atol=1e-6)
-            assert alone["shuffled"].isnan().all()
+        together = patch_batch(*models, batch, batch.select(torch.tensor([1, 0, 2])))
+        lengths = [6, 4, 3]
+        for i, partner in enumerate([1, 0, 2]):
+            prompt, other = (Batch(tokens[k : k + 1, : lengths[k]], index=torch.tensor([k])) for k in (i, partner))
+            alone = patch_batch(*models, prompt, other)
+            for name in ("patched", "shuffled"):
+                assert torch.allclose(alone[name][:, 0], together[name][:, i], atol=1e-6, equal_nan=True)
         assert together["shuffled"].isnan().all(dim=0).tolist() == [False, False, True]
 
     def test_units(self, base, tuned, settings, tmp_path):
@@ -247,11 +249,11 @@ class TestResume:
         passed: list[int] = []
         limit = 2
 
-        def counting(base, tuned, batch):
+        def counting(base, tuned, batch, partners):
             if len(passed) == limit:
                 raise KeyboardInterrupt
             passed.append(len(batch))
-            return patch_batch(base, tuned, batch)
+            return patch_batch(base, tuned, batch, partners)
 
         monkeypatch.setattr("mechclust.commands.compare.patching.patch_batch", counting)
         with pytest.raises(KeyboardInterrupt):
@@ -261,7 +263,8 @@ class TestResume:
         assert passed == [12, 12, 12]
         compare_models(str(base), str(planted), settings, tmp_path)
         assert passed == [12, 12, 12]
-        assert torch.allclose(resumed.patching["restored"], compared[0].patching["restored"], atol=1e-4)
+        for measure in ("restored", "chance"):  # neither depends on the batches
+            assert torch.allclose(resumed.patching[measure], compared[0].patching[measure], atol=1e-4)
 
     def test_another_model_is_not_mixed_in(self, base, tuned, settings, compared, tmp_path):
         before = {path.name for path in (compared[1] / "rows" / "patched").iterdir()}
@@ -383,8 +386,9 @@ class TestByHand:
         chosen = {"a": torch.tensor([0, 2, 5]), "b": torch.tensor([1, 6])}
         batches = batches_to_patch([long, short], chosen, 14)
         lengths = {0: 2, 2: 7, 5: 3, 1: 4, 6: 7}
-        for batch in batches:
+        for batch, _ in batches:
             assert batch.lengths().tolist() == [lengths[i] for i in batch.index.tolist()]
             assert batch.tokens.shape[1] == max(batch.lengths().tolist())
             assert batch.tokens.numel() <= 14
-        assert sorted(i for batch in batches for i in batch.index.tolist()) == [0, 1, 2, 5, 6]
+        pairs = [pair for prompts in batches for pair in zip(*(batch.index.tolist() for batch in prompts), strict=True)]
+        assert sorted(pairs) == [(0, 6), (1, 0), (2, 1), (5, 2), (6, 5)]  # all are of one task

@@ -8,6 +8,7 @@ from collections import namedtuple
 from dataclasses import replace
 
 import pytest
+from transformers import AutoTokenizer
 
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
@@ -124,6 +125,18 @@ class TestRefusals:
             f"tuned {str(small)!r} has 12 token embeddings, but its tokenizer gives id 14; "
             "save the tokenizer that belongs to the model"
         )
+
+    def test_a_padding_token_needs_no_embedding(self, gpt2, shaken, config, out, tmp_path, prompts):
+        folders = [shutil.copytree(folder, tmp_path / name) for name, folder in (("base", gpt2), ("tuned", shaken))]
+        for folder in folders:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+            tokenizer.save_pretrained(folder)
+        n_embeddings = json.loads((folders[0] / "config.json").read_text())["vocab_size"]
+        assert tokenizer.pad_token_id >= n_embeddings
+        write_prompts(prompts, [*records("ab"), {"prompt": "w4", "task": "a"}])
+        inputs = read_inputs(*map(str, folders), config, out)
+        assert max(int(batch.tokens.max()) for batch in inputs.batches) < n_embeddings
 
     def test_memory(self, refused):
         assert refused(max_memory=1e-6) == (

@@ -93,6 +93,35 @@ def test_tasks_that_were_corrected_after_an_interruption_are_clustered_anew(seri
     assert_same_bits(again, measure_history(series, config), again.results)
 
 
+def test_units_that_were_corrected_are_counted_anew(series, quick, tmp_path):
+    lines = [json.loads(line) for line in quick.prompts.read_text().splitlines()]
+    prompts = tmp_path / "prompts.jsonl"
+
+    def measured(out, prompts_of_unit):
+        """Two checkpoints with units of so many prompts of a task each."""
+        ordered = sorted(lines, key=lambda line: line["task"])
+        grouped = [{**line, "group": f"{line['task']} {i // prompts_of_unit}"} for i, line in enumerate(ordered)]
+        prompts.write_text("".join(json.dumps(line) + "\n" for line in grouped))
+        checkpoints = (series / NAMES[0], series / NAMES[1])
+        config = replace(quick, prompts=prompts, checkpoints=checkpoints, probes=("clusters",), units="group")
+        return measure_history(series, config, tmp_path / out)
+
+    before = measured("out", 2)
+    again = measured("out", 3)
+    fresh = measured("fresh", 3)
+    assert_same_bits(again, fresh, again.results)
+    name = f"clusters/{NAMES[1]}"
+    assert not torch.equal(before.results[name]["p_value"], fresh.results[name]["p_value"])
+
+
+def test_attention_that_is_not_asked_for_again_is_gone(series, quick, tmp_path):
+    config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]), probes=("clusters",))
+    assert measure_history(series, config, tmp_path / "out").attention[0]
+    again = measure_history(series, replace(config, attention_prompts=()), tmp_path / "out")
+    assert again.attention == [{}, {}]
+    again.write(tmp_path / "out")
+
+
 def test_an_adapter_that_was_trained_again_is_another(series, quick, tmp_path):
     adapter = tmp_path / "adapter"
     adapter.mkdir()

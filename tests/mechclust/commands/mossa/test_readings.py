@@ -51,7 +51,7 @@ class TestHeadline:
         assert f"Tuned is farther from the controls than pre (upper half {-gap:.2f})" in swapped(result).headline
 
     def test_of_few_tasks_names_no_groups(self, few):
-        assert few.headline.startswith("No layer groups are named. Tuned is nearer to ")
+        assert few.headline.startswith("No layer groups are named. Tuned is not clearly nearer to ")
 
     def test_without_answers(self):
         assert made_result(n_answers=0).headline.endswith("Learning was not measured.")

@@ -66,6 +66,12 @@ def test_page(page):
     assert "http" not in re.sub(r"base64,[^\"]*", "", text).replace("http-equiv", "")  # pictures may spell anything
 
 
+def test_tables_are_folded_below_the_figures(page):
+    text = page.read_text()
+    titles = ["Layer groups", "Tasks, the largest gain first", "Clusters, the largest gain first"]
+    assert [title for title in titles if f"<summary>{title}" in text] == titles
+
+
 def test_the_same_folder_is_reported_on_again(sample, undrawn, tmp_path):
     first = sample.write(tmp_path)
     of_model = {kind: {"dims": of["dims"]} for kind, of in sample.of_model.items()}

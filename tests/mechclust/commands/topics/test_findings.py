@@ -225,7 +225,9 @@ class TestSpread:
         values = np.array([2.0, 2.1])
         expected = interval_of_mean(values, np.delete(drawn, [1, 2, 3, 4], axis=1))
         assert interval_of_mean(values, holes) == pytest.approx(expected)
-        holes[0, [7, 8]] = np.nan
+        holes[0, 7] = np.nan  # 5% exactly
+        assert interval_of_mean(values, holes) is not None
+        holes[0, 8] = np.nan
         assert interval_of_mean(values, holes) is None
 
     def test_nothing_varies(self):

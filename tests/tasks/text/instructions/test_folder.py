@@ -339,6 +339,11 @@ def test_lines_that_hold_no_example_are_refused_with_their_number(
     refused(folder, f"tasks/copa.jsonl, line 4{message}")
 
 
+def test_a_line_without_its_unit_is_refused(put: Put, lines: Lines) -> None:
+    folder = put("a_test.jsonl", [*lines(4, unit="x"), {"inputs": "q", "targets": "a", "unit": None}])
+    refused(folder, 'tasks/a_test.jsonl, line 5 has no "unit"; add it, or leave out --units', unit_field="unit")
+
+
 def test_a_line_is_refused_also_of_a_task_that_is_not_chosen(put: Put, lines: Lines) -> None:
     put("copa.jsonl", lines(40))
     folder = put("rte.jsonl", [{"inputs": "a", "targets": ""}])
