@@ -127,6 +127,8 @@ class CKA(Pairwise, RowsOrMoments):
         check_choice(form=(form, FORMS))
         check_count(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
         check_count(remove_top=(remove_top, 0))
+        if n_resamples == 1:
+            raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
         need_rows = {
             "n_resamples": n_resamples,
             "n_permutations": n_permutations,

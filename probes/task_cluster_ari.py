@@ -30,7 +30,6 @@ from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
 from probes.functional.relabelling import Relabelling
 from probes.functional.strata import check_strata_labels, nothing_left_in_strata, single_class_strata, strata_of
-from probes.functional.units import check_units
 from probes.store.splitmix64 import splitmix64
 from tasks import InputError
 from tasks.settings import check_choice, check_count
@@ -150,13 +149,12 @@ class TaskClusterARI(LabelledRows):
         check_max_labelled_rows(self.max_rows)
         check_further_labels(self.also)
         check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
-        check_units(self.units, {"n_permutations": self.n_permutations, "n_resamples": self.n_resamples})
         if self.n_resamples == 1:
             raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
-        if self.n_permutations == 0 and (self.given or self.within):
+        if self.n_permutations == 0 and (self.given or self.within or self.units):
             raise InputError(
-                "n_permutations is 0, but there is no formula for relabellings within classes of another label; give "
-                "1000, or leave out given and within"
+                "n_permutations is 0, but there is no formula for relabellings within classes of another label or of "
+                "whole units; give 1000, or leave out given, within and units"
             )
         if self.device is not None:
             check_device(self.device)

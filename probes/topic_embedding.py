@@ -13,6 +13,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, embedding
 from probes.engine.state import Sum
 from probes.engine.topic_probe import TopicProbe
+from probes.functional.permutation_test import ROUNDING_TIE
 from probes.functional.topic_embedding import SIMILARITIES, TopicSimilarityGroups
 from probes.functional.topic_pairs import BUCKETS
 from tasks import Batch, InputError
@@ -166,9 +167,10 @@ class TopicEmbedding(TopicProbe):
             if bool((rows[seen] == 0).all(dim=1).any()):
                 notes.append(f"{site}: a word's vector is zero, so the mean cosine is NaN")
         buckets = BUCKETS[1:]
+        mean = torch.stack([similarity.mean for similarity in observed])
         values: dict[str, Shaped[Tensor, "..."]] = {
             "sum": torch.stack([similarity.sum for similarity in observed]),
-            "mean": torch.stack([similarity.mean for similarity in observed]),
+            "mean": mean,
             "pairs": sums.pairs,
         }
         axes: dict[str, tuple[str, ...]] = dict.fromkeys(("sum", "mean"), ("site", "similarity", "bucket"))
@@ -178,7 +180,8 @@ class TopicEmbedding(TopicProbe):
         difference = torch.stack([similarity.difference for similarity in observed])
         difference_null = torch.stack([null.difference for null in nulls])
         tests = self._with_null("ratio", ratio, ratio_null)
-        tests |= self._with_null("difference", difference, difference_null, "difference_p_value")
+        tie = ROUNDING_TIE * mean.abs().amax(dim=-1)  # dot products have a unit
+        tests |= self._with_null("difference", difference, difference_null, "difference_p_value", tie)
         axes |= dict.fromkeys(tests, ("site", "similarity"))
         notes += self._empty_notes(sums.pairs, buckets) + self._null_notes(ratio, ratio_null, sums.pairs)
         return self.result(

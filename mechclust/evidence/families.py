@@ -66,6 +66,8 @@ def _p_of_bound(part: Part, bound: Bound) -> float:
         scale = (high - low) / 2 / float(t.ppf(0.975, freedom))
     else:  # a bootstrap interval may be asymmetric: use the end nearer to the bound
         near = part.measured - low if bound.relation.startswith(">") else high - part.measured
+        if near <= 0:  # the value lies outside its interval
+            near = (high - low) / 2
         scale = near / float(norm.ppf(0.975))
         freedom = math.inf
     return float(2 * t.sf(distance / scale, freedom)) if scale > 0 else 0.0

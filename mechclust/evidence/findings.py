@@ -135,7 +135,20 @@ def _record(finding: Finding) -> dict[str, Any]:
 
 
 def _part_record(part: Part) -> dict[str, Any]:
-    return {**asdict(part), "bound": str(part.bound), "measured": part.measured, "verdict": part.verdict}
+    return {**asdict(part), "bound": _bound_text(part.bound), "measured": part.measured, "verdict": part.verdict}
+
+
+def _bound_text(bound: Bound | TwoSidedBound) -> str:
+    """Return a bound as tables show it, but with all digits, so that the loaded finding has the same verdict."""
+    if isinstance(bound, TwoSidedBound):
+        return f"{_exact_number(bound.low)} to {_exact_number(bound.high)}"
+    return f"{bound.relation} {_exact_number(bound.value)}"
+
+
+def _exact_number(value: float) -> str:
+    """Return the short text of a number if it is exact, otherwise all digits."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
 
 
 def load_findings(path: str | Path) -> Findings:
@@ -215,7 +228,7 @@ def _part(record: Mapping[str, Any]) -> Part:
     _check_word(record["method"], get_args(Method))
     ends = record["interval"]
     values = tuple(math.nan if value is None else value for value in record["values"])
-    interval = None if ends is None else (ends[0], ends[1])
+    interval = None if ends is None or None in ends else (ends[0], ends[1])
     return Part(record["name"], values, _bound(record["bound"]), interval, record["method"])
 
 

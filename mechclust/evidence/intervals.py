@@ -156,6 +156,9 @@ def paired_share_interval(differences: Sequence[float]) -> Interval | None:
     Returns:
         Its ends, or ``None`` for no values, or if one is not finite.
 
+    Raises:
+        InputError: for another difference.
+
     Source: Bonett & Price, Journal of Educational and Behavioral Statistics 37 (2012).
 
     Example:
@@ -166,6 +169,9 @@ def paired_share_interval(differences: Sequence[float]) -> Interval | None:
     n = len(differences)
     if not n or not np.isfinite(differences).all():
         return None
+    outside = [value for value in differences if value not in (-1, 0, 1)]
+    if outside:
+        raise InputError(f"{outside[0]} is not -1, 0 or 1; give the interval of the mean")
     values = np.asarray(differences)
     more = float((values == 1).sum() + 1) / (n + 2)
     less = float((values == -1).sum() + 1) / (n + 2)

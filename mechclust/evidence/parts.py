@@ -130,6 +130,9 @@ def paired_share_part(
     """Judge the difference of two shares of one set of units.
 
     Arguments as ``mean_part``. Each unit's difference is 1, 0 or -1: the first outcome minus the second.
+
+    Raises:
+        InputError: for another difference.
     """
     numbers = _numbers(differences)
     return Part(name, numbers, bound, paired_share_interval(numbers) if len(numbers) > 1 else None, "paired shares")
@@ -146,7 +149,8 @@ def resampled_part(
     Args:
         name: the quantity, or ``""`` if the finding's statement says it.
         values: usually one value. Of several, the mean is reported.
-        interval: the ends of the 95% interval, which ``values`` alone do not give. ``None`` leaves the part undecided.
+        interval: the ends of the 95% interval, which ``values`` alone do not give. ``None``, or an end that is not
+            finite, leaves the part undecided.
         bound: the bound that the value must satisfy.
 
     Raises:
@@ -155,7 +159,9 @@ def resampled_part(
     if interval is not None and interval[0] > interval[1]:
         low, high = interval
         raise InputError(f"{name or 'a part'} has the interval {low:g} to {high:g}; give the lower end first")
-    ends = None if interval is None else (float(interval[0]), float(interval[1]))
+    ends = None
+    if interval is not None and np.isfinite(interval).all():
+        ends = (float(interval[0]), float(interval[1]))
     return Part(name, _numbers(values), bound, ends, "resampled")
 
 

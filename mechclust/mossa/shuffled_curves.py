@@ -92,12 +92,15 @@ def held_out_shuffled_curves(curves: TaskCurves) -> TaskCurves:
 
 
 def covariate_shuffled_curves(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with the covariates of other tasks, of seen ones for seen ones."""
+    """Return the curves with the covariates of other tasks, of seen ones for seen ones.
+
+    Each task has those of the one before it in a random order. A single held-out task keeps its own.
+    """
     rng = np.random.default_rng(0)
     order = np.arange(len(curves.tasks))
     for kind in (False, True):
-        places = np.flatnonzero(curves.held_out == kind)
-        order[places] = rng.permutation(places)
+        places = rng.permutation(np.flatnonzero(curves.held_out == kind))
+        order[places] = np.roll(places, 1)
     covariates = {name: np.asarray(values)[order] for name, values in curves.covariates.items()}
     return replace(curves, covariates=covariates)
 

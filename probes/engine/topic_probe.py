@@ -14,7 +14,7 @@ from probes.engine.hooked_model import Models
 from probes.engine.probe import Probe
 from probes.engine.readout import all_tokens
 from probes.engine.sites import Site, Sites
-from probes.functional.permutation_test import permutation_p_value
+from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.word_topics import WordTopics
 from tasks import Batch, InputError
 from tasks.settings import check_count
@@ -61,17 +61,18 @@ class TopicProbe(Probe):
         observed: Float[Tensor, "*place"],
         null: Float[Tensor, "*place permutation"],
         p_name: str = "p_value",
+        tie: Float[Tensor, "*place"] | float = ROUNDING_TIE,
     ) -> dict[str, Float[Tensor, "*place"]]:
         """Return a measure, the central 95% of its null distribution, and the share of it that is at least as high.
 
-        Relabellings for which the measure is undefined are left out.
+        Relabellings for which the measure is undefined are left out, and lower by ``tie`` counts as equal.
         """
         low = torch.full_like(observed, torch.nan)
         high = torch.full_like(observed, torch.nan)
         p = torch.full_like(observed, torch.nan)
         if self.n_permutations:
             low, high = torch.nanquantile(null, torch.tensor([0.025, 0.975], dtype=null.dtype), dim=-1)
-            p = permutation_p_value(observed, null.movedim(-1, 0))
+            p = permutation_p_value(observed, null.movedim(-1, 0), tie)
         return {name: observed, f"{name}_null_low": low, f"{name}_null_high": high, p_name: p}
 
     def _null_notes(

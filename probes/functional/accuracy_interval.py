@@ -66,8 +66,8 @@ def accuracy_interval(
 def accuracy_effective_size(right: Bool[np.ndarray, "example"], units: Int[np.ndarray, "example"]) -> float:
     """Return how many independent examples give a share with the variance found for examples in units.
 
-    ``n`` over Kish's design effect, from the variance of the units' sums about their sizes times the share, at most
-    ``n``. The number of units if all examples are equal.
+    ``n`` over Kish's design effect, from the variance of the units' sums about their sizes times the share, at least 1
+    and at most ``n``. The number of units if all examples are equal.
 
     Source: Kish, Survey Sampling, 1965.
 
@@ -86,4 +86,4 @@ def accuracy_effective_size(right: Bool[np.ndarray, "example"], units: Int[np.nd
     residuals = np.bincount(member, weights=right) - share * sizes
     variance = n_units / (n_units - 1) * float(np.square(residuals).sum()) / n**2
     independent = share * (1 - share) / n
-    return n if variance <= independent else n * independent / variance
+    return n if variance <= independent else max(1.0, n * independent / variance)

@@ -273,8 +273,11 @@ def as_tensor(array: Shaped[Tensor, "*shape"] | Shaped[np.ndarray, "*shape"]) ->
 
 
 def as_numpy(value: Any) -> Any:
-    """Return a tensor as an array, and anything else unchanged."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    """Return a tensor as an array, and anything else unchanged. NumPy has no bfloat16, which becomes float32."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().cpu()
+    return value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
 
 
 def _array_of_list(value: Any, name: str, expected: _ArrayType) -> Shaped[np.ndarray, "..."]:

@@ -212,12 +212,15 @@ def cka_resamples(
         ``[n_resamples]``. The value plus their 2.5% and 97.5% quantiles is a 95% interval over examples. NaN if a
         half-sample has no CKA, and so for fewer than 8 examples in the debiased form.
 
+    Raises:
+        InputError: for fewer than 2 half-samples, which do not vary.
+
     Example:
         >>> x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
         >>> cka_resamples(x, 2 * x, 10).abs().max() < 1e-12  # always 1
         tensor(True)
     """
-    check_count(n_resamples=(n_resamples, 1))
+    check_count(n_resamples=(n_resamples, 2))
     x = centred_and_compacted(in_float64(x))
     y = centred_and_compacted(in_float64(y).to(x.device))
     terms = (cka_halves_terms(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))

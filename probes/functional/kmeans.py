@@ -175,8 +175,10 @@ class _Rows:
 
 
 def _in_float(rows: Shaped[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Return rows in float32, unless they are float64."""
-    return rows if rows.dtype == torch.float64 else rows.float()
+    """Return rows in float32, or in float64 if they are that or integers, of which float32 cannot hold all."""
+    if rows.dtype == torch.float64:
+        return rows
+    return rows.float() if rows.is_floating_point() else rows.double()
 
 
 # ---- seeding ----

@@ -18,6 +18,7 @@ from tasks.settings import check_count
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
 MAX_TARGET_BYTES = 2**26  # bytes of the targets and of all arrays computed from them
 _MAX_CLASSES = 10**7
+_SEVERAL_CLASSES = -1
 _TARGET_COPIES = 5  # float64 copies: targets, fits, errors, outputs, and intermediate results
 
 
@@ -180,8 +181,12 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
 
     Takes tensors, NumPy arrays or lists, and returns a tensor if the classes are one.
 
-    scikit-learn's ``StratifiedKFold`` or ``StratifiedGroupKFold``, shuffled. A class with fewer examples than folds is
-    missing in some.
+    scikit-learn's ``StratifiedKFold`` without units, and ``StratifiedGroupKFold`` if every unit has several classes,
+    shuffled. A class with fewer examples than folds is missing in some.
+
+    Units of one class are stratified as units, whatever their sizes, and those of several classes among them as one
+    further class. Folds with equal shares of *examples* would be balanced for these labels alone: when units of
+    different sizes exchange labels, chance would be too low.
 
     Raises:
         InputError: for fewer than 2 folds, or fewer examples or units than folds.
@@ -203,6 +208,10 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
             f"every class has fewer examples than the {folds} folds; give more examples per class, or fewer folds"
         )
     members = None if units is None else np.unique(units, return_inverse=True)[1]
+    if members is not None:
+        class_of_unit = _class_of_unit(classes, members)
+        if (class_of_unit != _SEVERAL_CLASSES).any():
+            return _dealt_in_turn(class_of_unit, folds, seed)[members]
     split = StratifiedKFold if units is None else StratifiedGroupKFold
     fold_of_example = np.empty(len(classes), dtype=np.int64)
     with warnings.catch_warnings():
@@ -210,3 +219,18 @@ def stratified_folds(classes: Labels, folds: int, units: Labels | None = None, s
         for k, (_, test) in enumerate(split(folds, shuffle=True, random_state=seed).split(classes, classes, members)):
             fold_of_example[test] = k
     return fold_of_example
+
+
+def _class_of_unit(classes: Int[np.ndarray, "row"], members: Int[np.ndarray, "row"]) -> Int[np.ndarray, "unit"]:
+    """Return the class of each unit 0, 1, ..., or ``_SEVERAL_CLASSES``."""
+    units, classes = np.unique(np.stack([members, classes]), axis=1)
+    first, n_classes = np.unique(units, return_index=True, return_counts=True)[1:]
+    return np.where(n_classes == 1, classes[first], _SEVERAL_CLASSES)
+
+
+def _dealt_in_turn(classes: Int[np.ndarray, "item"], folds: int, seed: int) -> Int[np.ndarray, "item"]:
+    """Return the fold of each item: one class after the other, in random order, each item in the next fold."""
+    order = np.lexsort((np.random.default_rng(seed).random(len(classes)), classes))
+    fold_of_item = np.empty(len(classes), dtype=np.int64)
+    fold_of_item[order] = np.arange(len(classes)) % folds
+    return fold_of_item

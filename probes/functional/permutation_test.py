@@ -17,7 +17,7 @@ ROUNDING_TIE = 1e-9  # a draw this much lower than the measure equals it but for
 def permutation_p_value(
     observed: Float[Tensor, "*place"] | float,
     null: Float[Tensor, "draw *place"] | Float[np.ndarray, "draw *place"],
-    tie: float = ROUNDING_TIE,
+    tie: Float[Tensor, "*place"] | float = ROUNDING_TIE,
 ) -> Float[Tensor, "*place"]:
     """Return the share of draws at least as high as the observed value, which counts as a draw itself.
 
@@ -25,10 +25,10 @@ def permutation_p_value(
     Molecular Biology 9, 2010.
 
     Args:
-        observed: the measure at each place, of order 1.
+        observed: the measure at each place.
         null: the measure in each draw. Draws in which it is undefined (NaN) do not count.
         tie: rounding by which a draw may be lower. Without it, the order of a sum would decide whether a permutation
-            without effect counts, and small sets would seem significant.
+            without effect counts, and small sets would seem significant. The default is for measures of order 1.
 
     Returns:
         The p-value at each place. NaN if the measure is undefined, or undefined in every draw.

@@ -59,7 +59,7 @@ class Relabelling:
         unit spans strata, units exchange labels only with units that have as many examples in each stratum.
         """
         n = len(classes)
-        strata = np.zeros(n, dtype=np.int64) if strata is None else strata
+        strata = np.zeros(n, dtype=np.int64) if strata is None else np.unique(strata, return_inverse=True)[1]
         if units is None:
             return cls(classes, np.arange(n), strata, whole_units=False)
         unit = np.unique(units, return_inverse=True)[1]

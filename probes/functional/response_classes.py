@@ -16,6 +16,8 @@ def response_classes(answers: Int[Array, "recipient example"], tolerance: float 
 
     Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
+    Memory: with a tolerance, the examples squared in float64, independent of the number of recipients.
+
     Args:
         answers: answer of each recipient, with each example in it.
         tolerance: largest share of the recipients in which two examples of one class differ. Above 0, classes come from
@@ -35,7 +37,11 @@ def response_classes(answers: Int[Array, "recipient example"], tolerance: float 
     else:
         from sklearn.cluster import AgglomerativeClustering
 
-        differ = torch.stack([(row[:, None] != row).double() for row in answers]).mean(dim=0)
+        n_recipients, n = answers.shape
+        differ = torch.zeros(n, n, dtype=torch.float64, device=answers.device)
+        for row in answers:
+            differ += row[:, None] != row
+        differ /= n_recipients
         linkage = AgglomerativeClustering(
             n_clusters=None, metric="precomputed", linkage="complete", distance_threshold=tolerance + 1e-9
         )

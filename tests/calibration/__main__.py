@@ -145,13 +145,17 @@ def _rate(calls: int, draws: int) -> str:
 
 _TEXT = """# False positives
 
-**With `units`, or with independent prompts, no test of a probe finds an effect too often. Without `units`, prompts that
-share a template or are repeated give false positives in 11% to 100% of draws.**
+**With `units`, or with independent prompts, no test of a probe finds an effect too often, unless units of one class are
+larger than those of others. Without `units`, prompts that share a template or are repeated give false positives in 11%
+to 100% of draws.**
 
 Classes, templates and models were drawn without any effect, so every call is false. The 95% interval of the rate
 should contain the nominal 5%, or lie below it. Rates below 3% come from Holm's correction, from few distinct
 relabellings, or from an interval that is too wide. *Share* is the part of the variance of hidden states that templates
 explain.
+
+Whole units exchange labels. If templates of one class have more prompts, this class is smaller in the shuffled labels,
+and so is the accuracy of a constant answer (`majority`). Give each class templates of about equal sizes.
 
 | test and case: called at a nominal 5% (95% interval) | without units | with units |
 |---|---|---|

@@ -372,6 +372,7 @@ def test_too_much_memory_is_refused_with_the_numbers(fake_model: Any) -> None:
         (lambda: CKA(pairs="some"), "pairs is 'some'; expected 'diagonal' or 'all'"),  # type: ignore[arg-type]
         (lambda: CKA(form="gram"), "form is 'gram'; expected 'auto', 'moments' or 'rows'"),  # type: ignore[arg-type]
         (lambda: CKA(n_resamples=-1), "n_resamples is -1; expected at least 0"),
+        (lambda: CKA(n_resamples=1), "n_resamples is 1, but one half has no variance; give 50, or 0 for no interval"),
         (lambda: CKA(precision="half"), "precision is 'half'; expected 'float64' or 'float32'"),  # type: ignore[arg-type]
         (
             lambda: CKA(form="moments", n_permutations=5),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from probes import (
     ClusteringHead,
@@ -343,6 +344,22 @@ def test_response_classes_with_and_without_tolerance() -> None:
     points = response_points(answers)
     half = torch.cdist(points, points).square() / 2
     assert torch.allclose(half, (answers[:, :, None] != answers[:, None]).sum(dim=0).double())
+
+
+def test_response_classes_take_memory_for_one_recipient_at_a_time() -> None:
+    class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        bytes = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            output = func(*args, **(kwargs or {}))
+            if isinstance(output, torch.Tensor):
+                Largest.bytes = max(Largest.bytes, output.nbytes)
+            return output
+
+    answers = torch.arange(60) % 3 + torch.zeros(40, 1, dtype=torch.int64)
+    with Largest():
+        assert response_classes(answers, 0.1).tolist() == (torch.arange(60) % 3).tolist()
+    assert Largest.bytes <= 8 * 60**2
 
 
 # ---- manners ----

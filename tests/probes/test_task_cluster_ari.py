@@ -428,8 +428,13 @@ def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, opt
         ({"device": "gpu"}, "no device 'gpu'; expected cpu, cuda"),
         (
             {"n_permutations": 0, "given": "ending"},
-            "n_permutations is 0, but there is no formula for relabellings within classes of another label; give 1000, "
-            "or leave out given and within",
+            "n_permutations is 0, but there is no formula for relabellings within classes of another label or of whole "
+            "units; give 1000, or leave out given, within and units",
+        ),
+        (
+            {"n_permutations": 0, "n_resamples": 20, "units": "template"},
+            "n_permutations is 0, but there is no formula for relabellings within classes of another label or of whole "
+            "units; give 1000, or leave out given, within and units",
         ),
     ],
 )

@@ -57,6 +57,17 @@ def test_random_vectors_lie_within_chance(fake_model: Any, documents: Batch) -> 
     assert bool(((inside.sum(dim=0) >= 34) & (result["difference_p_value"].std(dim=0) > 0.2)).all())
 
 
+@pytest.mark.parametrize("topic", [0.0, 1.0])
+def test_p_values_do_not_depend_on_the_unit_of_the_vectors(topic: float) -> None:
+    """Of equal products too, which differ by rounding only."""
+    x = vectors(0, topic=topic).double()
+    probe = TopicEmbedding(TOPICS, at=residual())
+    results = [probe.compare_vectors({"matrix": scale * x}) for scale in (1.0, 1e-6, 1e6)]
+    expected = 1 / 100 if topic else 1.0
+    for result in results:
+        assert result["difference_p_value"].tolist() == [[expected, expected]]
+
+
 def test_where_other_topics_point_away_the_difference_has_a_p_value_and_the_ratio_none_worth_reading(
     fake_model: Any, documents: Batch
 ) -> None:

@@ -249,13 +249,14 @@ def test_repeats_are_counted_in_half_precision(dtype: torch.dtype) -> None:
     assert n_repeats({"hook": once}, {"hook": 1}) == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(TaskClusterARI, {"n_permutations": 0}), (ClusteringHead, {})],
-)
-def test_units_without_anything_to_shuffle_are_refused(kind: Any, settings: dict[str, Any]) -> None:
+def test_units_without_anything_to_shuffle_are_refused() -> None:
     with pytest.raises(InputError, match="units is 'template', but nothing is shuffled or resampled"):
-        kind(**settings, units="template")
+        ClusteringHead(units="template")
+
+
+def test_units_without_relabellings_are_refused() -> None:
+    with pytest.raises(InputError, match="n_permutations is 0, but there is no formula for relabellings"):
+        TaskClusterARI(n_permutations=0, units="template")
 
 
 def purity(fake_model: Any, states: torch.Tensor, batch: Batch, units: str | None) -> Any:
@@ -329,6 +330,17 @@ def test_purity_that_follows_another_label_is_tested_within_it(fake_model: Any) 
     assert np.mean(p_values["input"]) > 0.3
     with pytest.raises(InputError, match="within is 'input', but n_permutations is 0"):
         NeighbourPurity(within="input")
+
+
+def test_labels_within_which_purity_is_tested_may_be_any_integers(fake_model: Any) -> None:
+    states, batch = templated(0)
+    p_values = set()
+    for scale, start in ((1, 0), (1, -1), (10**15, 0)):
+        labels = {"task": batch.labels["task"], "input": torch.arange(N) % 4 // 2 * scale + start}
+        labelled = Batch(batch.tokens, labels=labels)
+        result = nearest_of_other_templates(fake_model, states, labelled, units=None, within="input")
+        p_values.add(float(result["p_value"]))
+    assert len(p_values) == 1
 
 
 def test_too_few_templates_have_no_p_value(fake_model: Any) -> None:

@@ -76,6 +76,11 @@ class TestPValue:
     def test_of_a_given_interval_is_normal(self):
         assert _p_value(made("A", resampled_part("", [1.96], (0.0, 3.92), ABOVE))) == pytest.approx(0.05, abs=1e-4)
 
+    def test_of_a_value_outside_its_interval_is_by_half_the_width(self):
+        for value, ends in ((0.5, (0.6, 0.9)), (0.6, (0.6, 0.9))):
+            expected = 2 * stats.norm.sf((value - 0.4) / (0.15 / stats.norm.ppf(0.975)))
+            assert _p_value(made("A", resampled_part("", [value], ends, Bound(">", 0.4)))) == pytest.approx(expected)
+
     def test_of_parts_is_the_largest(self):
         strong, weak = [1.0, 1.01, 1.02], [1.0, 2.0, 3.0]
         both = made("A", mean_part("a", strong, ABOVE), mean_part("b", weak, ABOVE))

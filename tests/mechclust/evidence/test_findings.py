@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from mechclust.evidence import (
@@ -72,6 +73,29 @@ class TestFile:
         assert loaded[2].parts[0].bound == TwoSidedBound(0.25, 0.6)
         (tmp_path / "again.json").write_bytes(findings_bytes(loaded))
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "findings.json").read_bytes()
+
+    def test_keeps_an_undefined_interval_undecided(self, tmp_path):
+        undefined = finding("A", resampled_part("", [0.5], (math.nan, math.nan), Bound(">", 0)))
+        (tmp_path / "findings.json").write_bytes(findings_bytes([undefined]))
+        assert load_findings(tmp_path) == [undefined]
+        assert load_findings(tmp_path)[0].verdict == "undecided"
+        (record,) = json.loads(findings_bytes([undefined]))
+        del record["checksum"]
+        record["parts"][0]["interval"] = [None, None]  # as earlier files have it
+        (tmp_path / "findings.json").write_text(json.dumps([record]))
+        assert load_findings(tmp_path) == [undefined]
+
+    def test_keeps_all_digits_of_bounds(self, tmp_path):
+        parts = (
+            check_part("", [3 / 7], Bound("<=", np.float64(3 / 7))),
+            check_part("", [1 / 7, 2 / 7], TwoSidedBound(1 / 7, 2 / 7)),
+            check_part("", [1e9 + 1], Bound("<=", 1e9 + 1)),
+        )
+        (tmp_path / "findings.json").write_bytes(findings_bytes([finding("A", *parts)]))
+        (loaded,) = load_findings(tmp_path)
+        assert loaded.verdict == "holds"
+        assert loaded.parts == parts
+        assert [str(part.bound) for part in loaded.parts] == ["<= 0.428571", "0.142857 to 0.285714", "<= 1e+09"]
 
     @pytest.mark.parametrize(
         ("field", "value"), [("kind", "guess"), ("shown", "nowhere"), ("severity", 0.9), ("parts", None)]

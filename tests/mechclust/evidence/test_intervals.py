@@ -111,6 +111,10 @@ class TestPairedShareInterval:
         assert paired_share_interval([]) is None
         assert paired_share_interval([1.0, math.nan]) is None
 
+    def test_of_shares_of_many_examples_is_refused(self):
+        with pytest.raises(InputError, match=r"^0.4 is not -1, 0 or 1; give the interval of the mean$"):
+            paired_share_interval([1.0, 0.4, 0.9])
+
 
 class TestRatioInterval:
     def test_covers_the_ratio_in_about_90_of_100(self):

@@ -122,6 +122,14 @@ def test_arrays_of_any_layout_are_taken() -> None:
     assert as_tensor(X).data_ptr() == X.ctypes.data
 
 
+def test_bfloat16_is_taken_in_lists_and_by_functions_of_numpy() -> None:
+    rows = torch.from_numpy(X).bfloat16()
+    expected = functional.linear_cka(rows.float(), torch.from_numpy(Y))
+    assert functional.linear_cka(list(rows), Y).value == pytest.approx(expected.value)
+    hits = torch.tensor([9, 7, 8]).bfloat16()
+    assert functional.accuracy_interval(hits, [10, 10, 10]) == functional.accuracy_interval([9, 7, 8], [10, 10, 10])
+
+
 def test_rows_may_be_several_arrays() -> None:
     whole = kmeans(X, 2)
     shards = kmeans([X[:7], X[7:]], 2)

@@ -228,7 +228,7 @@ def test_what_is_refused() -> None:
         (lambda: linear_cka(bad, y), "x has NaN or infinity in row 4; leave the example out"),
         (lambda: linear_cka(x, infinite), "y has NaN or infinity in row 2"),
         (lambda: cka_null(x, y, 0), "n_permutations is 0; expected at least 1"),
-        (lambda: cka_resamples(x, y, -1), "n_resamples is -1; expected at least 1"),
+        (lambda: cka_resamples(x, y, 1), "n_resamples is 1; expected at least 2"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             call()

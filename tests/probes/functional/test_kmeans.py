@@ -108,6 +108,14 @@ def test_rows_far_from_0() -> None:
     torch.testing.assert_close(kmeans(rows, 1).centres[0], rows.double().mean(0), rtol=1e-9, atol=0)
 
 
+def test_large_integers_keep_their_digits() -> None:
+    rows = torch.tensor([0, 1, 100, 101])[:, None] + 1_600_000_000
+    found = kmeans(rows, 2)
+    assert found.labels[:2].unique().tolist() != found.labels[2:].unique().tolist()
+    assert found.inertia == 1.0
+    assert sorted((found.centres - 1_600_000_000).flatten().tolist()) == [0.5, 100.5]
+
+
 def test_blocks_do_not_matter_beyond_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, _ = blobs(900, 6, 5)
     whole = kmeans(rows, 5)

@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probes.functional import accuracy_interval, ridge_predictions, stratified_folds, wilson_interval
+from probes.functional.accuracy_interval import accuracy_effective_size
 from probes.functional.linear_decodability import ALPHAS, MAX_TARGET_BYTES
 from tasks import InputError
 
@@ -138,6 +139,28 @@ def test_folds_are_scikit_learns() -> None:
     assert all(len(set(by_group[groups == g])) == 1 for g in range(11))
 
 
+def test_units_of_one_class_are_stratified_as_units_whatever_their_sizes() -> None:
+    """Labels that whole units exchange are then balanced as the given ones are."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sizes = rng.geometric(1 / 6, size=40)
+        class_of_unit = np.arange(40) % 4
+        units = np.repeat(np.arange(40), sizes)
+        folds = stratified_folds(class_of_unit[units], 5, units, seed=seed)
+        fold_of_unit = folds[np.cumsum(sizes) - 1]
+        assert (folds == fold_of_unit[units]).all()
+        assert (np.histogram2d(class_of_unit, fold_of_unit, bins=(4, 5))[0] == 2).all()
+
+
+def test_units_of_several_classes_are_one_class_among_units_of_one() -> None:
+    label = np.array([0, 0, 1, 1, 0, 1, 0, 1])
+    units = np.repeat(np.arange(4), 2)
+    for seed in range(20):
+        folds = stratified_folds(label, 2, units, seed=seed)
+        assert folds[4] != folds[6]
+        assert folds[0] != folds[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -188,6 +211,14 @@ def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
         accuracy_interval([0, 0], [0, 0])
     with pytest.raises(InputError, match="hits_per_fold is 9 of n_per_fold 8 in fold 1; expected 0 to 8"):
         accuracy_interval([5, 9], [8, 8])
+
+
+def test_two_units_that_disagree_are_one_independent_example() -> None:
+    """In sums of 49, rounding made it less than one, of which there is no interval."""
+    right = np.repeat([True, False], 49)
+    n_effective = accuracy_effective_size(right, np.repeat([0, 1], 49))
+    assert n_effective == 1
+    assert accuracy_interval([49, 0], [49, 49], n_effective) == (0, 1)
 
 
 def test_accuracy_interval_covers_the_true_accuracy() -> None:
