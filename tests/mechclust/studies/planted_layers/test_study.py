@@ -112,7 +112,8 @@ class TestRun:
     def test_writes_figures_tables_findings_and_a_report(self, smoke):
         analysis, out = smoke
         assert [c.id for c in analysis.findings] == [
-            *(f"P{i}" for i in (1, 2, 3, 18, 4, 5, 6, 19, 7, 8, 10, 9)), "K1", "K2", *(f"P{i}" for i in range(11, 18)), "K3",
+            *(f"P{i}" for i in (1, 2, 3, 18, 4, 5, 6, 19, 7, 8, 10, 9)), "K1", "K2",
+            *(f"P{i}" for i in range(11, 18)), "K3",
         ]  # fmt: skip
         assert {c.verdict for c in analysis.findings} == {"not tested"}
         for panel in analysis.panels:
