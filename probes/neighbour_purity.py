@@ -130,7 +130,9 @@ class NeighbourPurity(RowsByClass):
         relabelling = self._relabelling(labels, units)
         notes += self._repeats()
         if self.n_permutations:
-            notes += filter(None, [relabelling.too_few(self.label, named=False, units=self.units)])
+            caveats = [relabelling.too_few(self.label, named=False, units=self.units)]
+            caveats += [relabelling.unequal_units(self.label, self.units)] if self.units else []
+            notes += filter(None, caveats)
         by_site = [self._measured(site, labels, units, queries, relabelling) for site in self.site_names]
         values = {name: torch.tensor([at[name] for at in by_site], dtype=torch.float64) for name in by_site[0]}
         return self.result(

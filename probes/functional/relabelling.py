@@ -19,6 +19,7 @@ from probes.functional.units import FEWEST_ARRANGEMENTS, units_needed
 from tasks.settings import check_count
 
 _MAX_NUMBERS_AT_ONCE = 2**22
+_UNEQUAL_UNITS = 1.5  # ratio of mean sizes from which on p-values may be too small
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,21 @@ class Relabelling:
         shuffled = np.empty_like(self.classes)
         shuffled[order] = self.classes[np.lexsort((rng.random(len(self.classes)), self.strata))]
         return shuffled[self.member]
+
+    def unequal_units(self, label: str, units: str) -> str:
+        """Return a caveat if the units of one class are larger than those of another, or ``""``.
+
+        Relabelled classes then have other sizes than the observed ones, on which accuracies and purities depend.
+        """
+        sizes = np.bincount(self.member)
+        means = [sizes[self.classes == name].mean() for name in np.unique(self.classes)]
+        ratio = max(means) / min(means)
+        if not self.whole_units or ratio <= _UNEQUAL_UNITS:
+            return ""
+        return (
+            f"the units ({units!r}) of one class of {label!r} are {ratio:.1f} times as large as those of another, so "
+            "p-values are too small; give each class units of about equal size"
+        )
 
     def too_few(self, label: str, *, named: bool, units: str | None = None) -> str:
         """Return why no p-value can be given, with the way out, or ``""`` if there are enough relabellings."""

@@ -379,6 +379,18 @@ def test_what_does_not_merge_says_why() -> None:
         assert message in str(error.value)
 
 
+def test_layers_of_unknown_examples_merge_with_a_note() -> None:
+    known = replace(part(2), metadata={**part(2).metadata, "examples": "10-abc"})
+    for one, other in ((part(1), known), (known, part(1))):
+        assert one.merge(other).notes[-1] == "merged without knowing whether both measured the same examples"
+
+
+def test_a_measure_with_the_name_of_an_axis_is_shown() -> None:
+    coords = {"site": ["a", "b"]}
+    layers = ProbeResult("Demo", {"layer": torch.tensor([3.0, 4.0])}, {"layer": ("site",)}, coords, {"a": 0, "b": 1})
+    assert str(layers).splitlines()[1:] == [" layer site  layer", "     0    a      3", "     1    b      4"]
+
+
 def test_other_versions_merge_with_a_note() -> None:
     other = part(2)
     found = part(1).merge(replace(other, metadata={**other.metadata, "versions": {"torch": "3"}}))

@@ -46,6 +46,15 @@ class TestPrompts:
             assert row[11] == "ANS"
             assert row[12:] == expected + ["PAD"] * (3 - len(expected))
 
+    def test_padding_is_masked(self):
+        """Answers are of one symbol or two; nothing follows their end."""
+        batch = Batch.concat(list(SUITE.batches("test")))
+        real = batch.token_mask()
+        assert torch.equal(real, torch.tensor([[word != "PAD" for word in row] for row in words(SUITE, batch)]))
+        assert set(batch.lengths().tolist()) == {14, 15}
+        last = batch.tokens[torch.arange(len(batch)), batch.lengths() - 1]
+        assert set(last.tolist()) == {SUITE.vocab.index("EOS")}
+
     def test_instructions_name_the_skill_in_every_way(self):
         (batch,) = SkillSuite(n_eval=3000).batches("test", 3000, tasks=["type-2"])
         found = {tuple(row[:3]) for row in words(SUITE, batch)}

@@ -13,9 +13,34 @@ from scipy.stats import kstest
 from probes.functional import within_ratio
 from probes.functional.holm import holm_over_heads
 from probes.functional.permutation_test import enough_permutations
-from probes.functional.relabelling import relabelled_shares, relabelling_measures, relabelling_p_values
+from probes.functional.relabelling import (
+    relabelled_shares,
+    relabelling_measures,
+    relabelling_of,
+    relabelling_p_values,
+)
 from probes.functional.within_ratio import within_ratio_chance
 from tasks import InputError
+
+
+def test_units_are_exchanged_as_a_whole() -> None:
+    labels = torch.tensor([3, 3, 8, 8]).repeat_interleave(10)
+    assert relabelling_of(labels).enough(named=False)
+    units = torch.arange(4).repeat_interleave(10)
+    assert not relabelling_of(labels, units=units).enough(named=False)  # 4 units in two halves: 3 ways
+    assert not relabelling_of(labels, strata=labels).enough(named=False)
+
+
+def test_units_that_are_larger_in_one_class_are_told() -> None:
+    labels = torch.tensor([0, 1]).repeat_interleave(120)
+    equal = torch.arange(240) // 12
+    larger = torch.where(labels == 0, equal, 100 + torch.arange(240) // 4)
+    assert relabelling_of(labels, units=equal).unequal_units("task", "template") == ""
+    assert relabelling_of(labels, units=larger).unequal_units("task", "template") == (
+        "the units ('template') of one class of 'task' are 3.0 times as large as those of another, so p-values are too "
+        "small; give each class units of about equal size"
+    )
+    assert relabelling_of(torch.arange(240) % 2, units=larger).unequal_units("task", "template") == ""
 
 
 def test_it_is_the_share_of_all_relabellings() -> None:
