@@ -166,7 +166,6 @@ class TopicEmbedding(TopicProbe):
             nulls.append(sums.null(rows[seen], self.n_permutations, self.seed))
             if bool((rows[seen] == 0).all(dim=1).any()):
                 notes.append(f"{site}: a word's vector is zero, so the mean cosine is NaN")
-        buckets = BUCKETS[1:]
         mean = torch.stack([similarity.mean for similarity in observed])
         values: dict[str, Shaped[Tensor, "..."]] = {
             "sum": torch.stack([similarity.sum for similarity in observed]),
@@ -183,11 +182,11 @@ class TopicEmbedding(TopicProbe):
         tie = ROUNDING_TIE * mean.abs().amax(dim=-1)  # dot products have a unit
         tests |= self._with_null("difference", difference, difference_null, "difference_p_value", tie)
         axes |= dict.fromkeys(tests, ("site", "similarity"))
-        notes += self._empty_notes(sums.pairs, buckets) + self._null_notes(ratio, ratio_null, sums.pairs)
+        notes += self._empty_notes(sums.pairs, BUCKETS[1:]) + self._null_notes(ratio, ratio_null, sums.pairs)
         return self.result(
             values | tests,
             axes,
-            {"site": list(layers), "similarity": list(SIMILARITIES), "bucket": list(buckets)},
+            {"site": list(layers), "similarity": list(SIMILARITIES), "bucket": list(BUCKETS[1:])},
             layers=layers,
             metadata={"n_words": int(seen.sum())},
             notes=notes,

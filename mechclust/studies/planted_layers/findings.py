@@ -79,7 +79,9 @@ def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
     unplanted = _Pairs(runs, main, ORDER)
     findings = [
         *_of_the_stream(config, planted, unplanted),
+        _of_the_rise(config, planted, unplanted),
         *_of_what_blocks_add(config, planted, unplanted),
+        *_of_the_same_input(config, planted, unplanted),
         *_of_all_layers(config, runs),
         *_checks(config, runs),
     ]
@@ -149,22 +151,25 @@ def _of_the_stream(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) ->
             [_missed_if_biased(planted, ALL_PROMPTS)],
             shown="table",
         ),
-        _finding(
-            "P18",
-            f"the rise of the stream's change from block to block tells the layers that were {how} from others, shows "
-            "most of them, and the first (debiased CKA)",
-            {"area under the ROC curve": _SEPARATES, "share called": _OFTEN, "onset": NEAR},
-            _found_by_rise(planted),
-            control,
-            _found_by_rise(unplanted),
-            shares=["share called"],
-            shown="headline",
-        ),
     ]
 
 
 def _missed_if_biased(pairs: _Pairs, prompts: str) -> BySeed:
     return pairs.scores("hit", _STREAM, prompts) - pairs.scores("hit", Row(RESIDUAL, "CKA"), prompts)
+
+
+def _of_the_rise(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) -> Finding:
+    return _finding(
+        "P18",
+        f"the rise of the stream's change from block to block tells the layers that were {_how(config)} from others, "
+        "shows most of them, and the first (debiased CKA)",
+        {"area under the ROC curve": _SEPARATES, "share called": _OFTEN, "onset": NEAR},
+        _found_by_rise(planted),
+        _unplanted_name(config),
+        _found_by_rise(unplanted),
+        shares=["share called"],
+        shown="headline",
+    )
 
 
 def _found_by_rise(pairs: _Pairs) -> list[BySeed]:
@@ -198,6 +203,21 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
             control,
             [_better_separated(unplanted)],
         ),
+    ]
+
+
+def _both_ends(pairs: _Pairs) -> list[BySeed]:
+    return [pairs.scores("onset", _ADDED), pairs.scores("end", _ADDED)]
+
+
+def _better_separated(pairs: _Pairs) -> BySeed:
+    return pairs.scores("auc", _ADDED) - pairs.scores("auc", _STREAM)
+
+
+def _of_the_same_input(config: PlantedConfig, planted: _Pairs, unplanted: _Pairs) -> list[Finding]:
+    how = _how(config)
+    control = _unplanted_name(config)
+    return [
         _finding(
             "P6",
             f"what each block adds to the same input shows most of the layers that were {how}, and the last of them "
@@ -222,14 +242,6 @@ def _of_what_blocks_add(config: PlantedConfig, planted: _Pairs, unplanted: _Pair
             note="that it calls no other layer holds by construction",
         ),
     ]
-
-
-def _both_ends(pairs: _Pairs) -> list[BySeed]:
-    return [pairs.scores("onset", _ADDED), pairs.scores("end", _ADDED)]
-
-
-def _better_separated(pairs: _Pairs) -> BySeed:
-    return pairs.scores("auc", _ADDED) - pairs.scores("auc", _STREAM)
 
 
 def _called_to_the_end(pairs: _Pairs, row: Row) -> list[BySeed]:
