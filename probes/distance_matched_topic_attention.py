@@ -23,7 +23,7 @@ from probes.functional.distance_matched_topic_attention import (
     matched_sums,
 )
 from probes.functional.word_topics import WordTopics
-from tasks import Batch
+from tasks import Batch, InputError
 from tasks.settings import check_count
 
 _NO_TEST = "the interval covers the choice of documents, not of words: it does not test that the ratio is 1"
@@ -112,6 +112,8 @@ class DistanceMatchedTopicAttention(TopicProbe):
         seed: int = 0,
     ) -> None:
         check_count(max_distance=(max_distance, 1), n_resamples=(n_resamples, 0))
+        if n_resamples == 1:
+            raise InputError("n_resamples is 1, but one resampling has no variance; give 199, or 0 for no interval")
         super().__init__(topics, at, words, 0, seed)
         self.max_distance = max_distance
         self.n_resamples = n_resamples

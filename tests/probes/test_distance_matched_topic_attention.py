@@ -131,6 +131,7 @@ def test_the_contract(model: Any, batch: Batch, token_topics: torch.Tensor) -> N
     [
         ({"max_distance": 0}, "max_distance is 0; expected at least 1"),
         ({"n_resamples": -1}, "n_resamples is -1; expected at least 0"),
+        ({"n_resamples": 1}, "n_resamples is 1, but one resampling has no variance; give 199, or 0 for no interval"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
         ({"topics": TOPICS * 0}, "topics has 1 topic; expected at least 2"),
     ],
