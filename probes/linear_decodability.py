@@ -295,7 +295,7 @@ class _Labelings:
         if too_few:
             self.few = True
             self.notes.append(too_few)
-        elif probe.units:
+        elif probe.units and probe.n_shuffles:
             self.notes += filter(None, [relabelling.unequal_units(self.name, probe.units)])
         rng = np.random.default_rng(probe.seed)
         self.classes = np.stack([observed, *(relabelling.draw(rng) for _ in range(probe.n_shuffles))])

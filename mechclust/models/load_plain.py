@@ -133,7 +133,8 @@ def load_plain(
         if untrained:
             build = partial(auto.from_config, config, trust_remote_code=options.trust_remote_code)
             return _build_random(build, options, seed), tokenizer
-        with seeded_generators(seed):  # of a head that the checkpoint lacks
+        on_gpu = options.device_map is not None or str(options.device).startswith("cuda")
+        with seeded_generators(seed, gpu=on_gpu):  # of a head that the checkpoint lacks
             return _read_weights(auto, source, options), tokenizer
 
 

@@ -121,10 +121,14 @@ class Relabelling:
 
         Relabelled classes then have other sizes than the observed ones, on which accuracies and purities depend.
         """
-        sizes = np.bincount(self.member)
-        means = [sizes[self.classes == name].mean() for name in np.unique(self.classes)]
+        if not self.whole_units:
+            return ""
+        is_unit = self.strata < len(self.member)  # not an example of a unit with several classes
+        sizes = np.bincount(self.member)[is_unit]
+        classes = self.classes[is_unit]
+        means = [sizes[classes == name].mean() for name in np.unique(classes)]
         ratio = max(means) / min(means)
-        if not self.whole_units or ratio <= _UNEQUAL_UNITS:
+        if ratio <= _UNEQUAL_UNITS:
             return ""
         return (
             f"the units ({units!r}) of one class of {label!r} are {ratio:.1f} times as large as those of another, so "

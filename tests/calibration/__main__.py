@@ -155,7 +155,8 @@ relabellings, or from an interval that is too wide. *Share* is the part of the v
 explain.
 
 Whole units exchange labels. If templates of one class have more prompts, this class is smaller in the shuffled labels,
-and so is the accuracy of a constant answer (`majority`). Give each class templates of about equal sizes.
+and so is the accuracy of a constant answer (`majority`). A note says so; give each class templates of about equal
+sizes.
 
 | test and case: called at a nominal 5% (95% interval) | without units | with units |
 |---|---|---|

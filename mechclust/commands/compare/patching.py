@@ -61,7 +61,8 @@ def batches_to_patch(
     whole = Batch.concat([part.padded_to(longest) for part in parts])
     whole = whole.select(whole.index.argsort())
     partners = whole.select(_partners(whole.label("task")))
-    places = [torch.from_numpy(rows) for rows in token_batch_rows(whole.lengths().tolist(), tokens_per_batch, str)]
+    longer = torch.maximum(whole.lengths(), partners.lengths()).tolist()
+    places = [torch.from_numpy(rows) for rows in token_batch_rows(longer, tokens_per_batch, str)]
     return [
         PromptsToPatch(_without_padding(whole.select(rows)), _without_padding(partners.select(rows))) for rows in places
     ]

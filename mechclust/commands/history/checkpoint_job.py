@@ -72,9 +72,9 @@ class CheckpointJob:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.checkpoint.name)[:60]
         return self.parent / f"{name}-{digest_of([self.checkpoint.model.source])[:8]}"
 
-    @cached_property
+    @property
     def key(self) -> str:
-        """Digest of everything that the files here depend on, the checkpoint's files included."""
+        """Digest of everything that the files here depend on, the checkpoint's files included once they are here."""
         config = self.config
         settings: list[Any] = [_FORMAT, config.dtype, config.quantize, config.adapter, config.readout]
         settings += [sorted(self.inputs.words)]

@@ -80,7 +80,7 @@ class Inputs:
         codes = self.units.codes
         return digest_of([str(self.units.label), *([] if codes is None else [codes])])
 
-    @property
+    @cached_property
     def corpus_digest(self) -> str:
         """Digest of the corpus as tokens, with its topics, or ``""`` if there is no corpus."""
         if self.corpus is None or self.topics is None:

@@ -41,6 +41,9 @@ def test_units_that_are_larger_in_one_class_are_told() -> None:
         "small; give each class units of about equal size"
     )
     assert relabelling_of(torch.arange(240) % 2, units=larger).unequal_units("task", "template") == ""
+    mixed = labels.clone()
+    mixed[:12] = torch.arange(12) % 2  # one unit has both classes
+    assert relabelling_of(mixed, units=equal).unequal_units("task", "template") == ""
 
 
 def test_it_is_the_share_of_all_relabellings() -> None:

@@ -386,7 +386,8 @@ class TestByHand:
         chosen = {"a": torch.tensor([0, 2, 5]), "b": torch.tensor([1, 6])}
         batches = batches_to_patch([long, short], chosen, 14)
         lengths = {0: 2, 2: 7, 5: 3, 1: 4, 6: 7}
-        for batch, _ in batches:
+        for batch, partners in batches:
+            assert partners.tokens.numel() <= 14
             assert batch.lengths().tolist() == [lengths[i] for i in batch.index.tolist()]
             assert batch.tokens.shape[1] == max(batch.lengths().tolist())
             assert batch.tokens.numel() <= 14
