@@ -33,9 +33,9 @@ class SandboxRun:
         sequences: the sequences followed.
         answers: the names of the answers that the model can give.
         values: arrays ``[frame ...]`` by name: the points and numbers of the panels, ``probabilities``
-            ``[frame sequence answer]``, ``said`` ``[frame sequence]`` the answer of the likeliest token (else the one with
-            the highest of these), ``cloud`` ``[frame point 2]`` of other sequences, ``query`` ``[frame 2]``, ``votes`` and
-            ``biases`` of neurons. Over the grid of a map, the likeliest answer (``class_map``) and its probability
+            ``[frame sequence answer]``, ``said`` ``[frame sequence]`` the answer of the likeliest token (without it,
+            the highest of these), ``cloud`` ``[frame point 2]`` of other sequences, ``query`` ``[frame 2]``, ``votes``
+            and ``biases`` of neurons. Over the grid of a map, the likeliest answer (``class_map``) and its probability
             (``confidence``).
         curves: numbers at every checkpoint that was measured.
         unit: of checkpoints, ``"epoch"`` or ``"step"``.

@@ -26,6 +26,7 @@ def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManage
         seeds: of the weights of all networks that are trained together.
 
     Example:
+        >>> import torch
         >>> drop = nn.Dropout(0.5)
         >>> at = dropout_of(drop, 0)
         >>> def dropped(step):
