@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mechclust.models.hugging_face_blocks import find_blocks
 from mechclust.models.read_only import ReadOnlyModel, is_read_only
 from probes import attention_pattern, record, residual, resolve
 from tasks import InputError
@@ -262,6 +263,25 @@ class TestBlocks:
             f"a {name} cannot be measured: {why}; give a transformer over tokens, whose Hugging Face model has "
             "output_hidden_states"
         )
+
+    def test_states_of_two_widths_are_refused(self):
+        """Each block passes its states on, but the first makes them wider."""
+        blocks = torch.nn.ModuleList([torch.nn.Linear(4, 6), torch.nn.Linear(6, 6)])
+
+        class Widening(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.blocks = blocks
+
+            def forward(self):
+                states = [torch.ones(1, 3, 4)]
+                for block in self.blocks:
+                    states.append(block(states[-1]))
+                return SimpleNamespace(hidden_states=tuple(states), attentions=None)
+
+        body = Widening()
+        with pytest.raises(InputError, match="does not give hidden states .* of one width, one for each layer"):
+            find_blocks(body, body)
 
     def test_a_model_that_hears(self):
         parts = {"layers": 1, "attention_heads": 2, "ffn_dim": 8}
