@@ -316,7 +316,7 @@ def test_the_same_weights_with_another_number_of_heads() -> None:
     "setting",
     [
         {"attn_scores_soft_cap": 0.5},
-        {"attn_scale": 2.0},
+        {"attn_scale": 3.0},  # not the root of d_head
         {"parallel_attn_mlp": True},
         {"window_size": 2, "use_local_attn": True, "attn_types": ["local"]},
     ],
