@@ -160,22 +160,27 @@ def _on_the_hub(name: str, trusted: bool) -> HuggingFaceCheckpoint:
 
 
 def _is_cached(source: HuggingFaceCheckpoint, file: str) -> bool:
+    return _cached_file(source.name, source.revision, file) is not None
+
+
+def _cached_file(repository: str, revision: str | None, file: str) -> Path | None:
+    """Return the path of a file of a hub repository that was downloaded, else ``None``."""
     from huggingface_hub import try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(source.name, file, revision=source.revision), str)
+    path = try_to_load_from_cache(repository, file, revision=revision)
+    return Path(path) if isinstance(path, str) else None
 
 
 def cached_commit(name: str) -> str | None:
     """Return the commit of a hub name if its configuration was downloaded, else ``None``."""
-    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     repository, _, revision = name.partition("@")
     with contextlib.suppress(HFValidationError):
         for file in ("config.json", ADAPTER):
-            path = try_to_load_from_cache(repository, file, revision=revision or None)
-            if isinstance(path, str):
-                return Path(path).parent.name
+            path = _cached_file(repository, revision or None, file)
+            if path is not None:
+                return path.parent.name
     return None
 
 

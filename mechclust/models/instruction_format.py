@@ -175,10 +175,10 @@ class InstructionFormat:
         texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
         prompt_ids = self._read([prompt for prompt, _ in texts])
         n_both = [len(ids) + (not self.chat) for ids in self._read([prompt + answer for prompt, answer in texts])]
-        n_cut = 0
-        for ids, n in zip(prompt_ids, n_both, strict=True):
-            n_cut += n - len(ids) >= self.cutoff - self._n_kept(ids)
-        return sum(n > self.cutoff for n in n_both), n_cut
+        cut_answers = [
+            n - len(ids) >= self.cutoff - self._n_kept(ids) for ids, n in zip(prompt_ids, n_both, strict=True)
+        ]
+        return sum(n > self.cutoff for n in n_both), sum(cut_answers)
 
     def _texts(self, prompt: str, answer: str) -> tuple[str, str]:
         """Return prompt and answer as texts in this format."""

@@ -132,7 +132,7 @@ class Examples:
     def scores(self, logits: Float[Tensor, "sequence d_vocab"]) -> dict[str, Shaped[np.ndarray, "..."]]:
         """Return by name what the model says: probabilities, the likeliest answer, mean loss in nats, share right.
 
-        ``said`` is an index into ``answer_names``. Other tokens together may be likelier than the likeliest token.
+        ``predicted`` is an index into ``answer_names``. Other tokens together may be likelier than the likeliest token.
         """
         assert self.answers is not None
         if int(self.answers.max()) >= logits.shape[-1] or int(self.answers.min()) < 0:
@@ -142,11 +142,11 @@ class Examples:
             )
         loss = torch.nn.functional.cross_entropy(logits, self.answers)
         likeliest = logits.argmax(dim=-1)
-        said = torch.searchsorted(self.answer_ids, likeliest)
+        place = torch.searchsorted(self.answer_ids, likeliest)
         is_answer = torch.isin(likeliest, self.answer_ids)
         return {
             "probabilities": self.probabilities(logits),
-            "said": torch.where(is_answer, said, len(self.answer_ids)).numpy(),
+            "predicted": torch.where(is_answer, place, len(self.answer_ids)).numpy(),
             "loss": loss.numpy(),
             "accuracy": (likeliest == self.answers).float().mean().numpy(),
         }

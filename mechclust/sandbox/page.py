@@ -113,7 +113,7 @@ def _arrays(run: SandboxRun) -> dict[str, Any]:
     planes = sorted({panel.points for panel in run.panels.values() if panel.kind == "plane"})
     heats = sorted({panel.points for panel in run.panels.values() if panel.kind == "heat"})
     arrays: dict[str, Any] = {name: _plane(values[name]) for name in planes}
-    arrays |= {name: _packed(values[name]) for name in {*heats, "probabilities", "said", "biases"} & set(values)}
+    arrays |= {name: _packed(values[name]) for name in {*heats, "probabilities", "predicted", "biases"} & set(values)}
     if "cloud" in values:
         arrays["cloud"] = _plane(values["cloud"])
     if "query" in values:

@@ -177,7 +177,7 @@ class SandboxRecorder:
                 if raw[place.name].shape[-1] > 2:
                     variance[place.name] = plane.variance(raw[place.name])
         if self.examples.answers is not None:
-            values |= {name: raw[name] for name in ("probabilities", "said")}
+            values |= {name: raw[name] for name in ("probabilities", "predicted")}
             panels["probabilities"] = probability_panel(self.examples)
             if curves is None:
                 measured = {"loss": {_FOLLOWED: raw["loss"]}, "accuracy": {_FOLLOWED: raw["accuracy"]}}

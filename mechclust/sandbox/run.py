@@ -33,10 +33,10 @@ class SandboxRun:
         sequences: the sequences followed.
         answers: the names of the answers that the model can give.
         values: arrays ``[frame ...]`` by name: the points and numbers of the panels, ``probabilities``
-            ``[frame sequence answer]``, ``said`` ``[frame sequence]`` the answer of the likeliest token (without it,
-            the highest of these), ``cloud`` ``[frame point 2]`` of other sequences, ``query`` ``[frame 2]``, ``votes``
-            and ``biases`` of neurons. Over the grid of a map, the likeliest answer (``class_map``) and its probability
-            (``confidence``).
+            ``[frame sequence answer]``, ``predicted`` ``[frame sequence]`` the answer of the likeliest token (without
+            it, the highest of these), ``cloud`` ``[frame point 2]`` of other sequences, ``query`` ``[frame 2]``,
+            ``votes`` and ``biases`` of neurons. Over the grid of a map, the likeliest answer (``class_map``) and its
+            probability (``confidence``).
         curves: numbers at every checkpoint that was measured.
         unit: of checkpoints, ``"epoch"`` or ``"step"``.
         n_used: how many of the answers, the first ones, are ever right. The others are drawn grey. ``None``: all.

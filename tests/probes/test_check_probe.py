@@ -398,7 +398,7 @@ WRONG: list[tuple[Probe, str, str]] = [
 def test_a_wrong_probe_fails_at_its_clause(
     tiny_model: Any, model: Any, batch: Batch, probe: Probe, clause: str, message: str
 ) -> None:
-    """Give a model of its own to a probe that changes it."""
+    """Each probe gets the shared model, except those that change it."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with pytest.raises(AssertionError, match=re.escape(message)) as error:

@@ -8,7 +8,6 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
 from mechclust.commands.mossa.pooled import measure_pooled
 from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
 from mechclust.commands.parts import MeasurementPart, part_path
+from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.saved_rows import rows_errors, save_rows_anew
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.plain_model import plain_model
@@ -128,7 +128,6 @@ def _comparison_parts(
         for measure, probe in _probes(resident, block_sites(n_layers_of(resident)), role).items():
             name = f"{role}.{measure}"
             settings = [prints[role], prints[partner_of(role)], repr(probe)]
-            settings += [str(resident.config.seed)] if isinstance(probe, RBFCKA) else []  # of the draw of prompts
             path = part_path(_folder(resident, job), name, settings, arrays)
             parts.append(MeasurementPart(path, name, partial(_compare, resident, stores, role, measure)))
     return parts
@@ -169,24 +168,18 @@ def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, 
     results = []
     for layers in layers_that_fit(list(range(1, n_layers + 1)), d, d, len(store), room, svcca=svcca):
         probes = _probes(resident, block_sites(n_layers, layers), role, max_memory=config.max_memory)
-        results.append(_run(stores, role, probes[measure], config.seed))
+        results.append(_run(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, results)
 
 
-def _run(stores: Mapping[str, RowStore], role: str, probe: Probe, seed: int) -> ProbeResult:
+def _run(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult:
     if isinstance(probe, NDims):
         return run_stores(stores[role], probe)
     partner = partner_of(role)
     pair = {role: stores[role], partner: stores[partner]}
-    if isinstance(probe, RBFCKA):
-        pair = {name: _drawn(store, seed) for name, store in pair.items()}
+    if isinstance(probe, RBFCKA):  # of drawn prompts, since files may be ordered by answers
+        pair = {name: store.select(draw_prompts(store.index, _RBF_PROMPTS)) for name, store in pair.items()}
     return run_stores(pair, probe)
-
-
-def _drawn(store: RowStore, seed: int) -> RowStore:
-    """Return the rows of some prompts, drawn since files may be ordered by answers."""
-    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))
-    return store.select(store.index[order[:_RBF_PROMPTS].sort().values])
 
 
 # ---- answers ----

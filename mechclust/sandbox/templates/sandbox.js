@@ -37,7 +37,7 @@ function readout() {
     const s = chosen.index, n = data.answerColors.length, parts = [tokenSpans(s)];
     parts.push(span([data.notes[s], data.clusters && `cluster ${data.clusterNames[data.clusters[s]]}`].filter(Boolean).join(", ")));
     if (data.answers && arrays.probabilities) {
-      const p = at("probabilities", frame).subarray(s * n, (s + 1) * n), best = arrays.said ? Math.round(at("said", frame)[s]) : p.indexOf(Math.max(...p)), right = best === data.answers[s], first = [...p.keys()].sort((a, b) => n > 6 ? p[b] - p[a] : a - b).slice(0, 6);
+      const p = at("probabilities", frame).subarray(s * n, (s + 1) * n), best = arrays.predicted ? Math.round(at("predicted", frame)[s]) : p.indexOf(Math.max(...p)), right = best === data.answers[s], first = [...p.keys()].sort((a, b) => n > 6 ? p[b] - p[a] : a - b).slice(0, 6);
       parts.push(bold(`answer ${data.answerNames[data.answers[s]]}`), span(first.map(a => `p(${data.answerNames[a]}) ${p[a].toFixed(3)}`).join("  ")), span(right ? "✓ right" : `✗ says ${data.answerNames[best]}`, right ? "" : "wrong"));
     }
     if (arrays.xi) { const [x, y] = xy("xi", frame); parts.push(span(`ξ (${x[s].toFixed(2)}, ${y[s].toFixed(2)})`)); }

@@ -137,7 +137,7 @@ def test_the_likeliest_token_is_said_though_all_others_together_are_likelier():
     p[0, 3] = p[1, 7] = 0.3
     scores = examples.scores(p.log())
     assert scores["probabilities"].argmax(axis=1).tolist() == [2, 2]  # of the others together
-    assert scores["said"].tolist() == [0, 2]
+    assert scores["predicted"].tolist() == [0, 2]
     assert scores["accuracy"] == 0.5
 
 
