@@ -158,6 +158,8 @@ class LabelledPrompts:
                 to one without an embedding. Also for no beginning-of-sequence token to add or to remove.
         """
         check_choice(too_long=(too_long, ("refuse", "truncate")))
+        if max_length is not None and keep >= max_length:
+            raise InputError(f"keep is {keep} and max_length {max_length}; expected to keep fewer tokens than fit")
         encoded = self._encode(encode, bos)
         for i, ids in enumerate(encoded):
             if not ids:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ class TopicModel:
     Attributes:
         words: sorted, lower-cased, without stop words.
         weights: probability of a word in a topic, float64. Rows sum to 1.
-        shares: each topic's share of the corpus's words, float64. They sum to 1.
+        shares: each topic's share of the corpus's words, as the fitted topics divide them, float64. They sum to 1.
 
     Example:
         >>> model = TopicModel(["bread", "cat", "dog"], torch.tensor([[0.0, 0.4, 0.6], [0.7, 0.2, 0.1]]))
@@ -186,9 +187,18 @@ def fit_topics_to_counts(
     with threadpool_limits(1):  # equal sums in equal order
         for rows in tqdm(_shuffled_batches(n, passes, seed, batch_size), **bar):
             model.partial_fit(counts.counts[rows])
+        batches = consecutive_batch_rows(n, batch_size)
+        n_words = np.sum([_words_by_topic(model, counts.counts[rows]) for rows in batches], axis=0)
     weights = torch.from_numpy(model.components_).double()
-    totals = weights.sum(dim=1)
-    return TopicModel(counts.words, weights / totals[:, None], totals / totals.sum())
+    shares = torch.from_numpy(n_words / n_words.sum())
+    return TopicModel(counts.words, weights / weights.sum(dim=1, keepdim=True), shares)
+
+
+def _words_by_topic(model: Any, counts: Any) -> Float[np.ndarray, "topic"]:
+    """Return how many words of some documents are of each topic, without what the prior adds."""
+    prior = model.doc_topic_prior_
+    lengths = np.asarray(counts.sum(axis=1)).ravel()
+    return (lengths + len(model.components_) * prior) @ model.transform(counts) - prior * len(lengths)
 
 
 def _shuffled_batches(n: int, passes: int, seed: int, batch_size: int) -> Iterator[Int[np.ndarray, "row"]]:

@@ -213,6 +213,12 @@ def test_a_prompt_that_is_too_long_is_refused_or_keeps_its_end() -> None:
     assert next(prompts.batches(encode, max_length=5)).tokens.shape == (2, 5)
 
 
+def test_tokens_that_are_kept_must_leave_room() -> None:
+    prompts = LabelledPrompts(["abcde"], {"task": ["t"]})
+    with pytest.raises(InputError, match="keep is 3 and max_length 3"):
+        next(prompts.batches(encode, max_length=3, too_long="truncate", keep=3))
+
+
 def test_a_prompt_without_tokens_is_refused() -> None:
     prompts = LabelledPrompts(["a", "b"], {"task": ["t", "s"]})
     with pytest.raises(InputError, match="prompts: prompt 2 encodes to no tokens; remove it"):

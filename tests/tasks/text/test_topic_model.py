@@ -51,6 +51,11 @@ class TestFit:
         assert fitted.shares.tolist() == pytest.approx([0.25] * 4, abs=0.05)
         assert fitted.n_topics == 4
 
+    def test_shares_do_not_count_the_prior_and_the_random_start(self):
+        documents = ["cat dog bird fish"] * 18 + ["bread milk salt oil"] * 2
+        model = fit_topics(Corpus(documents, ["a.txt"] * 20), n_topics=2, passes=20, min_documents=1, max_share=1.0)
+        assert sorted(model.shares.tolist()) == pytest.approx([0.1, 0.9], abs=0.05)
+
     def test_is_deterministic_and_leaves_the_random_state_alone(self, planted, fitted):
         before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
         again = fit_topics(planted, n_topics=4, passes=3, seed=1)
