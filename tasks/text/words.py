@@ -8,6 +8,7 @@ from functools import cache
 
 _END_OF_PLANE_0 = 0x10000  # end of the Basic Multilingual Plane
 _END_OF_MARKS = 0x20000
+_CATEGORIES = {"M": ("Mn", "Mc"), "N": ("No", "Nl")}
 _JOINERS = r"\u200c\u200d"
 
 
@@ -36,8 +37,8 @@ def words_of(text: str) -> list[str]:
 
 
 def _pattern_for(text: str) -> re.Pattern[str]:
-    needs_marks = not text.isascii() and _needs_marks().search(text)
-    return _word_with_marks() if needs_marks else _word_without_marks()
+    is_plain = text.isascii() or not _needs_marks().search(text)
+    return _word_without_marks() if is_plain else _word_with_marks()
 
 
 @cache
@@ -46,7 +47,7 @@ def _needs_marks() -> re.Pattern[str]:
 
     These are combining marks, joiners, and all characters beyond the Basic Multilingual Plane: a single range is fast.
     """
-    return re.compile(rf"[{_combining_marks(_END_OF_PLANE_0)}{_JOINERS}\U00010000-\U0010ffff]")
+    return re.compile(rf"[{_of_category('M', _END_OF_PLANE_0)}{_JOINERS}\U00010000-\U0010ffff]")
 
 
 @cache
@@ -55,8 +56,8 @@ def _word_with_marks() -> re.Pattern[str]:
 
     Python's own class of word characters lacks combining marks, without which Hindi words fall to pieces.
     """
-    marks = _combining_marks(_END_OF_MARKS)
-    return _word(inner=rf"(?:[^\W_]|[{marks}{_JOINERS}])", start=rf"(?<![^\W_])(?<![{marks}])")
+    marks = _of_category("M", _END_OF_MARKS)
+    return _word(inner=rf"(?:[^\W_]|[{marks}{_JOINERS}])", start=rf"(?<![^\W_])(?<![{marks}])(?<![{marks}]['’])")
 
 
 @cache
@@ -65,11 +66,12 @@ def _word_without_marks() -> re.Pattern[str]:
     return _word(inner=r"[^\W_]", start=r"(?<![^\W_])")
 
 
-def _combining_marks(end: int) -> str:
-    characters = map(chr, range(0x300, end))
-    return "".join(character for character in characters if unicodedata.category(character) in ("Mn", "Mc"))
+def _of_category(category: str, end: int) -> str:
+    """Return all characters of a Unicode category, ``M`` (combining marks) or ``N`` (numerals), up to an end."""
+    return "".join(each for each in map(chr, range(0x80, end)) if unicodedata.category(each) in _CATEGORIES[category])
 
 
 def _word(inner: str, start: str) -> re.Pattern[str]:
     """Return the pattern of a word, given patterns of a character inside it and of a possible start."""
-    return re.compile(rf"{start}(?<![^\W_]['’])[^\W\d_]{inner}*(?:['’](?!s\b|S\b)[^\W\d_]{inner}*)*")
+    letter = rf"(?![{_of_category('N', _END_OF_PLANE_0)}])[^\W\d_]"  # Python's class of digits lacks ½
+    return re.compile(rf"{start}(?<![^\W_]['’]){letter}{inner}*(?:['’](?![sS](?!{inner})){letter}{inner}*)*")

@@ -16,7 +16,7 @@ from tasks import InputError, TopicModel
 from tasks.text.words import words_of
 
 TOPIC_FILE_FORMAT = "mechclust-topics-1"
-TOKENIZER = "mechclust-words-1"  # definition of a word: tasks.text.words
+TOKENIZER = "mechclust-words-2"  # definition of a word: tasks.text.words
 
 
 @dataclass(frozen=True, eq=False)

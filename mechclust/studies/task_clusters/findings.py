@@ -1,4 +1,4 @@
-"""The findings T2 to T12 of the task-cluster study with their controls, and the checks T1, T5 and T8."""
+"""The findings of the task-cluster study with their controls: T2 to T10, T25 and T26. T1, T5 and T8 are checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Seeds = Float[np.ndarray, "seed"]
 
 
 def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Finding]:
-    """Return T1 to T12, of which T1, T5 and T8 are checks. Sites are layers 0 to n, then the final norm."""
+    """Return T1 to T10, T25 and T26, of which T1, T5 and T8 are checks. Sites are layers 0 to n, then the final norm."""
     arms = by_arm(config, runs)
     private = arms["private"]
     shared = arms.get("shared", [])
@@ -61,14 +61,14 @@ def _top_layer_clusters(config: TaskClustersConfig, private: _Runs, shared: _Run
 
 
 def _other_arms(config: TaskClustersConfig, arms: Mapping[str, _Runs], shared: _Runs) -> list[Finding]:
-    """Return T10 to T12: as T2, on other data. T11 and T12 need arms that are not trained by default."""
+    """Return T10, T25 and T26: as T2, on other data. T25 and T26 need arms that are not trained by default."""
     n = config.n_layers
     top = f"(layer {n - 1} or {n}, the better at the end)"
     statements = {
         "instruction": ("T10", f"instructions never seen cluster too {top}"),
-        "five": ("T11", f"with five private outputs for each task, the top layer clusters by task too {top}"),
+        "five": ("T25", f"with five private outputs for each task, the top layer clusters by task too {top}"),
         "expressions": (
-            "T12",
+            "T26",
             f"with three regular expressions for each task, the top layer clusters by task too {top}",
         ),
     }

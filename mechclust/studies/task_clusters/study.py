@@ -30,7 +30,7 @@ _CAPTIONS = {
 }
 _NOTES = [
     "Whether tasks share outputs decides the result: with shared outputs, the top layers cluster by output, not by "
-    "task. All findings except T9 to T12 are about the arm with private outputs.",
+    "task. All findings except T9, T10, T25 and T26 are about the arm with private outputs.",
     "Layer 0 is the token embedding of x without position: at most one point per input token, so k-means has fewer "
     "distinct points than clusters there, and each point is its own cluster.",
     "Each label is clustered with as many clusters as it has classes.",

@@ -117,7 +117,7 @@ def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
     rule = "left out as in P4, a rule that was added after the results had been seen"
     return compared(
         "P4f",
-        f"E3, as released, near-zero start, SGD, cross-entropy: {_SHARE}, at "
+        f"E3, as released (added vector N(0, 1)), near-zero start, SGD, cross-entropy: {_SHARE}, at "
         f"{list_text(f'rate {rate:g}' for rate in share or config.released_rates)}",
         {f"rate {rate:g}": Bound(">=", 0.5) for rate in share},
         list(share.values()),

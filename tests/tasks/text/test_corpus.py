@@ -64,6 +64,8 @@ class TestWords:
             ("cat's class’s 'cited' dogs'", ["cat", "class", "cited", "dogs"]),
             ("in 1984 3rd w12 1e5", ["in", "w12"]),
             ("well-known foo_bar a/b", ["well", "known", "foo", "bar", "a", "b"]),
+            ("½ cup ② viii x²", ["cup", "viii", "x²"]),
+            ("cafe\u0301's dog's_x", ["cafe\u0301", "dog", "x"]),
             ("नमस्ते cafe\u0301 Straße", ["नमस्ते", "cafe\u0301", "Straße"]),
             ("--- 12 %", []),
         ],

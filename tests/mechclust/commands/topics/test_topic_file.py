@@ -77,7 +77,7 @@ def test_another_tokenizer_is_refused(fitted, tmp_path):
     path = tmp_path / "t"
     save_topics(path, replace(fitted, tokenizer="gensim"))
     assert refused(load_topics, path) == (
-        f"the words of '{path}' were told apart by another tokenizer (gensim; ours is mechclust-words-1); {WAY}"
+        f"the words of '{path}' were told apart by another tokenizer (gensim; ours is mechclust-words-2); {WAY}"
     )
     save_topics(path, FittedTopics([TopicModel(["cat", "##s", "Dog"], torch.ones(2, 3) / 3)], [0]))
     assert refused(load_topics, path) == (
