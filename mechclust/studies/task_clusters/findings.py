@@ -26,7 +26,7 @@ _Seeds = Float[np.ndarray, "seed"]
 
 
 def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> list[Finding]:
-    """Return T1 to T10, T25 and T26, of which T1, T5 and T8 are checks. Sites are layers 0 to n, then the final norm."""
+    """Return the findings, and the checks T1, T5 and T8. Sites are layers 0 to n, then the final norm."""
     arms = by_arm(config, runs)
     private = arms["private"]
     shared = arms.get("shared", [])
