@@ -94,10 +94,10 @@ def test_the_install_cell(path, tmp_path, monkeypatch):
     assert cell.outputs == []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     exec(cell.source, {})
-    (tmp_path / "mechclust-0.1.0-py3-none-any.whl").touch()
+    (tmp_path / "mechclust-0.2.0-py3-none-any.whl").touch()
     exec(cell.source, {})
     install = [sys.executable, "-m", "pip", "install", "--quiet"]
-    assert called == [[*install, "mechclust"], [*install, "mechclust-0.1.0-py3-none-any.whl"]]
+    assert called == [[*install, "mechclust"], [*install, "mechclust-0.2.0-py3-none-any.whl"]]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
