@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,8 +36,8 @@ class NeighbourPurity(RowsByClass):
     """Share of an example's nearest neighbours that have its class, at each site of one model or several.
 
     Measures:
-        ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance). Ties go
-            to the lowest index.
+        ``neighbour_purity`` (site): averaged over examples and their ``k`` nearest others (Euclidean distance). Ties
+            are broken by a hash of the index, so that a file sorted by class does not place classes together.
         ``neighbour_purity_low``, ``neighbour_purity_high`` (site): 95% interval over independent examples, each of
             which is a query and a neighbour of others (``functional.neighbour_purity.purity_interval``).
         ``chance`` (): the purity expected of neighbours drawn at random.
@@ -46,7 +47,7 @@ class NeighbourPurity(RowsByClass):
             NaN with fewer than 20 different relabellings.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``. In addition, one site's in
-    float32, and on a device other than the CPU in their own dtype too. Cost: ``n^2 d`` per site, or ``max_rows n d``.
+    their own dtype and in float32. Cost: ``n^2 d`` per site, or ``max_rows n d``.
 
     Args:
         at: where to measure.
@@ -133,7 +134,11 @@ class NeighbourPurity(RowsByClass):
             caveats = [relabelling.too_few(self.label, named=False, units=self.units)]
             caveats += [relabelling.unequal_units(self.label, self.units)] if self.units else []
             notes += filter(None, caveats)
-        by_site = [self._measured(site, labels, units, queries, relabelling) for site in self.site_names]
+        order = torch.argsort(splitmix64(index), stable=True)
+        places = torch.argsort(order)
+        asked = places if queries is None else places[queries]
+        nearest = partial(self._nearest, order, asked, None if units is None else units[order])
+        by_site = [self._measured(nearest(site), labels, units, queries, relabelling) for site in self.site_names]
         values = {name: torch.tensor([at[name] for at in by_site], dtype=torch.float64) for name in by_site[0]}
         return self.result(
             {**values, "chance": torch.tensor(neighbour_purity_chance(labels, units), dtype=torch.float64)},
@@ -157,20 +162,33 @@ class NeighbourPurity(RowsByClass):
         strata = None if self.within is None else self.classes.get("within")[1].numpy()
         return Relabelling.from_classes(labels.numpy(), None if units is None else units.numpy(), strata)
 
+    def _nearest(
+        self, order: Int[Tensor, "n"], queries: Int[Tensor, "query"], units: Int[Tensor, "n"] | None, site: str
+    ) -> Int[Tensor, "query k"]:
+        """Return the neighbours of each query. Of examples equally near, the first in ``order`` count.
+
+        Args:
+            order: the examples.
+            queries: places in this order.
+            units: of the examples in this order.
+            site: where to measure.
+        """
+        rows = self._rows_of(site, "all")[order]
+        if units is None:
+            near = nearest_rows(rows, self.k, queries, device=self.device)
+        else:
+            near = nearest_rows_of_other_units(rows, self.k, units, queries, device=self.device)
+        return order[near]
+
     def _measured(
         self,
-        site: str,
+        near: Int[Tensor, "query k"],
         labels: Int[Tensor, "n"],
         units: Int[Tensor, "n"] | None,
         queries: Int[Tensor, "query"] | None,
         relabelling: Relabelling,
     ) -> dict[str, float]:
-        """Return every measure at a site, with chance if labels are permuted."""
-        rows = self._rows_of(site, "all")
-        if units is None:
-            near = nearest_rows(rows, self.k, queries, device=self.device)
-        else:
-            near = nearest_rows_of_other_units(rows, self.k, units, queries, device=self.device)
+        """Return every measure at a site, from its queries' neighbours, with chance if labels are permuted."""
         purity = float(purity_by_query(near, labels, queries).mean())
         low, high = purity_interval(near, labels, queries, units)
         measured = {"neighbour_purity": purity, "neighbour_purity_low": low, "neighbour_purity_high": high}

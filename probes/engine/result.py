@@ -296,7 +296,7 @@ class ProbeResult(ResultFields):
     def _header(self) -> dict[str, str]:
         meta = {
             "probe": self.probe,
-            "axes": {name: list(axes) for name, axes in self.axes.items()},
+            "axes": {name: list(self.axes[name]) for name in self.values},  # in order, since tensors lose theirs
             "coords": dict(self.coords),
             "layers": dict(self.layers),
             "metadata": dict(self.metadata),
@@ -329,7 +329,7 @@ def load_result(path: str | Path) -> ProbeResult:
         meta = json.loads(header["result"])
         return ProbeResult(
             probe=meta["probe"],
-            values=tensors,
+            values={name: tensors[name] for name in sorted(tensors, key=list(meta["axes"]).index)},
             axes={name: tuple(axes) for name, axes in meta["axes"].items()},
             coords=meta["coords"],
             layers=meta["layers"],

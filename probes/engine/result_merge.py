@@ -24,6 +24,11 @@ def merge_results(a: ResultFields, b: ResultFields) -> dict[str, Any]:
     """
     _check_same_measures(a, b)
     axis = _differing_axis(a, b)
+    if axis == "site" and "p_holm" in a.values:
+        raise InputError(
+            f"cannot merge {a.probe} results of different sites, since p_holm is corrected over all heads of one; "
+            "measure all sites in one run"
+        )
     values = {name: _joined(name, axis, a, b) for name in a.values}
     coords = {**a.coords, axis: [*a.coords[axis], *b.coords[axis]]}
     layers = _merged_layers(a, b)

@@ -143,6 +143,15 @@ def test_purity_of_some_examples(two: Any) -> None:
     )
 
 
+def test_classes_in_order_are_no_evidence_where_states_are_tied(fake_model: Any) -> None:
+    """Every state is one of ten, whatever the class. Ties in order of the file gave p = 0.001."""
+    tied = states(10, 4)[0][torch.arange(200) % 10]
+    task = torch.tensor([0] * 100 + [1] * 50 + [2] * 50)
+    batch = Batch(torch.arange(200)[:, None], labels={"task": task})
+    probe = NeighbourPurity("hook_embed", k=1, n_permutations=199)
+    assert float(run(fake_model(tied), batch, probe)["p_value"]) > 0.05
+
+
 def test_planted_clusters_are_pure(fake_model: Any) -> None:
     cloud = states(30, 4)[0]
     apart = cloud + 100 * (torch.arange(30) % 3)[:, None]

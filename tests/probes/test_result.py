@@ -29,7 +29,7 @@ def result() -> ProbeResult:
             "n": torch.tensor(7),
             "label": torch.tensor([2, 5, 1]),
         },
-        axes={"ari": ("site", "label"), "n": (), "label": ("example",)},
+        axes={"n": (), "ari": ("site", "label"), "label": ("example",)},
         coords={"site": ["hook_embed", "blocks.0.hook_z"], "label": ["task", "output"], "example": ["0", "1", "8"]},
         layers={"hook_embed": 0, "blocks.0.hook_z": 1},
         metadata={"n": 3, "versions": {"torch": "2"}},
@@ -123,7 +123,7 @@ def test_save_and_load_keep_everything(result: ProbeResult, tmp_path: Path) -> N
     path = tmp_path / "new" / "result.safetensors"
     result.save(path)
     loaded = load_result(path)
-    assert loaded.values.keys() == result.values.keys()
+    assert list(loaded.values) == list(result.values)
     for name, tensor in result.values.items():
         assert loaded[name].dtype == tensor.dtype
         torch.testing.assert_close(loaded[name], tensor, rtol=0, atol=0, equal_nan=True)
@@ -377,6 +377,16 @@ def test_what_does_not_merge_says_why() -> None:
             one.merge(other)
         assert str(error.value).startswith("cannot merge ")
         assert message in str(error.value)
+
+
+def test_p_values_corrected_over_heads_do_not_merge() -> None:
+    def of_layer(layer: int) -> ProbeResult:
+        site = f"blocks.{layer}.attn.hook_pattern"
+        p = {"p_holm": torch.tensor([0.02])}
+        return ProbeResult("Demo", p, {"p_holm": ("site",)}, {"site": [site]}, {site: layer}, part(1).metadata)
+
+    with pytest.raises(InputError, match="since p_holm is corrected over all heads of one"):
+        of_layer(0).merge(of_layer(1))
 
 
 def test_layers_of_unknown_examples_merge_with_a_note() -> None:
