@@ -28,6 +28,7 @@ from tasks import InputError, LabelledPrompts
 from tasks.settings import Count, Positive, RepeatsOrZero, Seed, check_settings
 from tasks.text.bos_token import Bos
 from tasks.text.splitting import SplitBy
+from tasks.text.visible import quoted
 
 FEWEST_HALVES = 20  # of the units, for their variance
 
@@ -254,8 +255,8 @@ class PromptSettings:
         position: which hidden state to use: at the ``last`` prompt token, at the ``first`` (``[CLS]`` in BERT-like
             encoders), or the ``mean`` over tokens.
         units: a label in the file that groups prompts that are not independent. P-values and intervals then take units
-            as independent. ``auto`` takes the templates, if prompts have an ``input`` field and there are enough
-            templates. With ``none``, every prompt is independent.
+            as independent. ``auto`` takes the field ``template``, or finds templates by removing the field ``input``,
+            if there are enough of them. With ``none``, every prompt is independent.
         chat: wrap each prompt as a user message in the tokenizer's chat template.
         too_long: for a prompt longer than the model's context: ``refuse`` it, or ``truncate`` it from the left.
     """
@@ -288,6 +289,11 @@ class PromptSettings:
     def unit_label(self) -> str | None:
         """The label of units that probes get, or ``None`` as long as templates have not been looked for."""
         return None if self.units in ("auto", "none") else self.units
+
+    @property
+    def sampled(self) -> str:
+        """What intervals and chance take as independent, in words."""
+        return "prompts" if self.unit_label is None else f"units ({quoted(self.unit_label)})"
 
     @property
     def readout(self) -> Readout:

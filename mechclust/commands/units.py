@@ -104,9 +104,9 @@ def units_of(
 ) -> Units:
     """Return which prompts belong together.
 
-    ``"auto"`` finds templates if prompts have an ``input`` label, and uses them if there are enough for all measures. A
-    p-value needs 20 relabellings of whole templates. CKA needs 8 templates in each group of prompts, with 20 ways to
-    pair them.
+    ``"auto"`` finds templates if prompts have a ``template`` or an ``input`` label, and uses them if there are enough
+    for all measures. A p-value needs 20 relabellings of whole templates. CKA needs 8 templates in each group of
+    prompts, with 20 ways to pair them.
 
     Args:
         prompts: with their labels.
@@ -196,17 +196,15 @@ def few_units(units: Sequence[str], groups: Sequence[str | None], least: int = _
     return ""
 
 
-def repeated_prompt_notes(repeated: int) -> list[str]:
-    """Note that some prompts repeat an earlier one.
-
-    Args:
-        repeated: how many do.
-    """
+def repeated_prompt_notes(prompts: LabelledPrompts, units: Units) -> list[str]:
+    """Note that some prompts repeat one of another unit, although units are taken as independent."""
+    unit = range(len(prompts)) if units.values is None else units.values
+    repeated = len(set(zip(prompts.prompts, unit, strict=True))) - len(set(prompts.prompts))
     if not repeated:
         return []
-    prompts = "prompts repeat" if repeated > 1 else "prompt repeats"
+    repeats = "prompts repeat" if repeated > 1 else "prompt repeats"
     return [
-        f"{repeated} {prompts} an earlier one word for word, and intervals and chance take prompts to be "
+        f"{repeated} {repeats} an earlier one word for word, and intervals and chance take them to be "
         "independent: give each once."
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -122,4 +123,4 @@ def resolve_model(model: Any, adapter: str | Path | None = None) -> ResolvedMode
 
 def resolved_model_path(path: Any) -> Any:
     """Return a path that is valid in every folder. A hub name or a model in memory is returned unchanged."""
-    return type(path)(Path(path).absolute()) if isinstance(path, (str, Path)) and Path(path).exists() else path
+    return type(path)(os.path.abspath(path)) if isinstance(path, (str, Path)) and Path(path).exists() else path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ _ACCEPTED = (
     "a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data set with "
     "'input_ids' or 'text', or an iterable of these"
 )
-_NOT_LABELS = ("input_ids", "text", "token_type_ids")
+_NOT_LABELS = ("input_ids", "text", "token_type_ids", "position_ids")
 
 
 @dataclass
@@ -158,6 +159,8 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem 
             "token_type_ids has values other than 0 (pairs of texts), but a probe measures one text per example; "
             "tokenize one text at a time"
         )
+    if "position_ids" in mapping:
+        _check_positions(_as_list(mapping["position_ids"]), _as_list(mapping.get("attention_mask", ())))
     main = mapping["input_ids"] if "input_ids" in mapping else mapping["text"]
     rest = {name: value for name, value in mapping.items() if name not in _NOT_LABELS}
     if is_one_example(main):
@@ -171,6 +174,20 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem 
         columns = {name: value for name, value in rest.items() if _column_length(value) == len(main)}
         for i, one in enumerate(main):
             yield _example(one, {name: value[i] for name, value in columns.items()})
+
+
+def _check_positions(positions: Sequence[Any], masks: Sequence[Any]) -> None:
+    """Refuse positions that do not count real tokens from 0, such as those of texts packed into one row."""
+    if positions and isinstance(positions[0], Iterable):
+        for row, mask in zip_longest(positions, masks[: len(positions)], fillvalue=()):
+            _check_positions(_as_list(row), _as_list(mask))
+        return
+    real = [position for position, is_real in zip_longest(positions, masks, fillvalue=True) if is_real]
+    if real != list(range(len(real))):
+        raise InputError(
+            "position_ids does not count each text's tokens from 0, but a probe measures one text per example; give "
+            "one text at a time, without position_ids"
+        )
 
 
 def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: Mapping[str, Any]) -> SequenceBatchItem:

@@ -59,6 +59,7 @@ def _labelled_prompts(records: Records, fields: PromptFileFields) -> tuple[list[
     prompts: list[str] = []
     labels: dict[str, list[str]] = {"task": []}
     names: list[str] | None = None
+    spelled: dict[str, str] = {}
     for where, record in records:
         _check_both(record, fields, where)
         previous_names = names
@@ -67,7 +68,11 @@ def _labelled_prompts(records: Records, fields: PromptFileFields) -> tuple[list[
             odd = sorted(set(previous_names) ^ set(names))[0]
             raise InputError(f"{where}: label {quoted(odd)} is not on every line; give it on every line or on none")
         prompts.append(_checked_prompt(record[fields.prompt], where))
-        labels["task"].append(_checked_label(record[fields.task], fields.task, where))
+        task = _checked_label(record[fields.task], fields.task, where)
+        earlier = spelled.setdefault(task.strip(), task)
+        if task != earlier:
+            raise InputError(f"{where}: the task is {quoted(task)}, and earlier {quoted(earlier)}; spell it alike")
+        labels["task"].append(task)
         for name in names:
             labels.setdefault(name, []).append(_checked_label(record[name], name, where))
     return prompts, labels

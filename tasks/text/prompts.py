@@ -88,11 +88,6 @@ class LabelledPrompts:
         """The sorted class names of each label. A batch's integer label is the place in this list."""
         return {name: sorted(set(values)) for name, values in self.labels.items()}
 
-    @cached_property
-    def repeated(self) -> int:
-        """The number of prompts that repeat an earlier one."""
-        return len(self.prompts) - len(set(self.prompts))
-
     @classmethod
     def from_file(
         cls, path: str | Path, *, prompt: str = "prompt", task: str = "task", labels: Sequence[str] = ()

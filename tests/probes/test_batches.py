@@ -87,6 +87,11 @@ GIVEN: dict[str, Any] = {
     ),
     "a tokenizer's tensors": UserDict({"input_ids": TOKENS, "attention_mask": MASK}),
     "a tokenizer's tensors, padded on the left": {"input_ids": LEFT, "attention_mask": LEFT_MASK},
+    "tensors with positions": {
+        "input_ids": LEFT,
+        "attention_mask": LEFT_MASK,
+        "position_ids": (LEFT_MASK.long().cumsum(dim=1) - 1).clamp(min=0),
+    },
     "arrays": {"input_ids": TOKENS.numpy(), "attention_mask": MASK.numpy()},
     "lists padded by the tokenizer": {"input_ids": TOKENS.tolist(), "attention_mask": MASK.tolist()},
     "a data set's rows": Dataset([{"input_ids": ids, "length": len(ids)} for ids in IDS]),
@@ -221,6 +226,13 @@ def test_a_hugging_face_tokenizer(model: Any) -> None:
     pairs = {**tokenizer(texts), "token_type_ids": [[0, 0, 1], [0], [0, 0]]}
     with pytest.raises(InputError, match=r"^token_type_ids has values other than 0 \(pairs of texts\)"):
         run(model, pairs, NDims())
+
+
+def test_positions_of_packed_texts_are_refused(model: Any) -> None:
+    packed = {"input_ids": [[1, 2, 3, 4]], "position_ids": [[0, 1, 0, 1]]}
+    for given in (packed, {name: torch.tensor(values) for name, values in packed.items()}):
+        with pytest.raises(InputError, match="position_ids does not count each text's tokens from 0"):
+            run(model, given, NDims())
 
 
 def test_attach_takes_tokens_too(model: Any) -> None:

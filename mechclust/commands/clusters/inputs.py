@@ -116,7 +116,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
         *_notes_on_classes(prompts, config),
         *_notes_on_lost_classes(all_prompts, prompts),
         *tokenizer_unknown_token_notes(reader, batches),
-        *repeated_prompt_notes(prompts.repeated),
+        *repeated_prompt_notes(prompts, units),
         *adapter_fit_notes([model]),
         units.sentence,
     ]

@@ -36,7 +36,7 @@ class CompareConfig(ModelSettings, PromptSettings):
         max_per_task: use at most this many prompts per task, drawn at random.
         tolerance: a layer has changed for a task if the 95% interval of 1 - CKA lies above this.
         factor: a task stands out if it changed at least this many times as much as the others.
-        n_resamples: number of half-samples for the 95% intervals over prompts.
+        n_resamples: number of half-samples for the 95% intervals over prompts or units.
         n_permutations: number of random pairings for the chance level; 0 for none.
         blocks: also what each block adds to the base's own hidden states, which decides which layers changed. Both
             models are in memory together for it. Without it, and if their weights do not fit, layers are judged by the

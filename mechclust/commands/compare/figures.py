@@ -74,8 +74,9 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
         "cka_by_layer",
         figure,
         "Debiased CKA between the tuned and the base model by layer (0: the embedding), one line per task "
-        "with its 95% interval over prompts; 1: the same geometry. Dashed: all prompts together. Hatched: up to "
-        "the highest chance level of any task. Bold in the legend: tasks that stand out over all layers.",
+        f"with its 95% interval over {result.config.sampled}; 1: the same geometry. Dashed: all prompts together. "
+        "Hatched: up to the highest chance level of any task. Bold in the legend: tasks that stand out over all "
+        "layers.",
     )
 
 
@@ -108,7 +109,7 @@ def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
         "the difference between both models' outputs that is restored by patching the tuned model's residual stream "
         "into the base at that layer. Where it rises, a layer matters to the output. 0: the base as it is, 1: the "
         "tuned model. Dotted: chance, the stream of another prompt of the task (it may lie below the figure). One line "
-        "per task with its 95% interval over prompts.",
+        f"per task with its 95% interval over {result.config.sampled}.",
     )
 
 

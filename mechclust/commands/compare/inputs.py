@@ -212,7 +212,7 @@ def _tokenize(
     return batches, [
         *notes,
         *tokenizer_unknown_token_notes(tokenizer, batches),
-        *repeated_prompt_notes(prompts.repeated),
+        *repeated_prompt_notes(prompts, units),
     ]
 
 

@@ -137,7 +137,7 @@ def _standing_out(result: Measurements, tasks: pd.DataFrame) -> Iterator[Reading
     where = layers_text(result.ranges_of(result.common[0]))
     compared = tasks[tasks["stands_out"].notna()]
     out = compared["stands_out"].astype(bool)
-    mean = "Mean 1 - CKA, and 95% over prompts."
+    mean = f"Mean 1 - CKA, and 95% over {result.config.sampled}."
     for row in compared[out].itertuples():
         yield Reading("Stands out", _with_interval(row), where, verdict=mean)
     if not out.any():
@@ -235,6 +235,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
     if len(small):
         which = "every label" if len(small) == len(counts) else list_text(map(shortened, small.index))
         notes.append(f"n is below 10 d for {which}: there the biased form, column cka, is too high; use debiased_cka.")
+    sampled = result.config.sampled
     if result.tokenization:
         notes.append(tokenization_in_words(result.tokenization))
     return [
@@ -246,7 +247,7 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         *_how_judged(result),
         *how_patched(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
-        "prompts, from half-samples; chance: 97.5% of CKA for prompts paired at random.",
+        f"{sampled}, from half-samples; chance: 97.5% of CKA for {sampled} paired at random.",
     ]
 
 

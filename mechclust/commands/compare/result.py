@@ -89,11 +89,11 @@ class CompareResult(Measurements, MeasuredResult):
         without_top_pc, block_cka, block_low, block_high, restored, restored_low, restored_high, rise, rise_low,
         rise_high, chance_restored, matters, change, changed, stands_out``, as far as they were measured.
 
-        ``low`` and ``high``: 95% over prompts. ``null_high``: 97.5% of debiased CKA for prompts paired at random.
-        ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between the additions of corresponding blocks of both
-        models to the base's residual stream, and its 95%. At layer 0, it is the embedding's. ``changed``: whether the
-        interval of 1 - ``block_cka`` lies above the tolerance, or the interval of ``change`` if blocks were not
-        measured. ``restored``: share of the difference between the models' outputs that patching the tuned model's
+        ``low`` and ``high``: 95% over prompts or units. ``null_high``: 97.5% of debiased CKA if these are paired at
+        random. ``change``: 1 - debiased CKA. ``block_cka``: debiased CKA between the additions of corresponding blocks
+        of both models to the base's residual stream, and its 95%. At layer 0, it is the embedding's. ``changed``:
+        whether the interval of 1 - ``block_cka`` lies above the tolerance, or the interval of ``change`` if blocks were
+        not measured. ``restored``: share of the difference between the models' outputs that patching the tuned model's
         residual stream into the base restores. ``rise``: beyond the layer before. ``chance_restored``: with another
         prompt's stream. ``matters``: whether the interval of ``rise`` lies beyond ``least_restored``. ``changed`` and
         ``stands_out`` are missing without an interval, and ``stands_out`` for all prompts together, which are no task.

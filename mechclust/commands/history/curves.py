@@ -162,8 +162,11 @@ def _curve(
 def _n_examples(result: ProbeResult) -> int:
     """Return the number of examples.
 
-    It is the total of a probe that counts them by class, and 0 if it does not count.
+    It is the total of a probe that counts them by class, the most of one that counts them by label, and 0 if a probe
+    does not count.
     """
+    if "n" in result.values:
+        return int(result["n"].max())
     n = result.metadata.get("n_examples", result.metadata.get("n")) or 0
     return max(n.values()) if isinstance(n, Mapping) else int(n)
 

@@ -129,7 +129,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
         notes=[
             tokenization_in_words(tokenization_of(reader, chat=config.chat, bos=config.bos)),
             *tokenizer_unknown_token_notes(reader, batches),
-            *repeated_prompt_notes(prompts.repeated),
+            *repeated_prompt_notes(prompts, units),
             units.sentence,
             *adapter_fit_notes([series[-1].model]),
             *corpus_notes,

@@ -26,6 +26,7 @@ from mechclust.commands.history.trial import check_probes
 from mechclust.commands.saved_rows import rows_errors
 from mechclust.commands.units import NONE
 from mechclust.jobs import map_jobs, progress_bar
+from mechclust.models.resolved import resolved_model_path
 from mechclust.report.folder import check_folder, save_folder_results
 from probes import ProbeResult
 
@@ -73,7 +74,7 @@ def measure_history(
         fewer = "fewer prompts, --n-resamples, --n-permutations or --cka-permutations"
         cost_of(inputs, sizes_of(series[-1], config), len(series), config).check(config, fewer)
     subject = {
-        "model": str(model),
+        "model": str(resolved_model_path(model)),
         "texts": inputs.prompts_digest,
         "corpus": inputs.corpus_digest,
         "position": config.position,

@@ -234,13 +234,12 @@ def caveats(result: Measurements) -> list[str]:
 
 
 def _on_intervals(config: HistoryConfig) -> str:
-    exchanged = "prompts" if config.unit_label is None else f"units ({quoted(config.unit_label)})"
     documents = (
         " Those of topics are over documents, wide enough for the best head." if "topics" in config.measured else ""
     )
     return (
-        f"In brackets after a value: its 95% interval over {exchanged}, from {config.n_resamples} random halves that "
-        f"are the same at every checkpoint. After several layers' values: the outermost ends.{documents}"
+        f"In brackets after a value: its 95% interval over {config.sampled}, from {config.n_resamples} random halves "
+        f"that are the same at every checkpoint. After several layers' values: the outermost ends.{documents}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust import ClustersConfig, CompareConfig, HistoryConfig, compare_models, measure_clusters, measure_history
-from mechclust.commands.units import TEMPLATE, Units, few_units, templates_of, units_of
+from mechclust.commands.units import TEMPLATE, Units, few_units, repeated_prompt_notes, templates_of, units_of
 from tasks import InputError, LabelledPrompts
 
 SHIPPED = Path(__file__).parents[3] / "examples" / "prompts" / "instructions.jsonl"
@@ -60,6 +61,13 @@ def test_a_label_or_none_overrides() -> None:
         units_of(given, "inpt")
     with pytest.raises(InputError, match="the label that is measured"):
         units_of(given, "task")
+
+
+def test_repeats_of_one_template_are_no_warning() -> None:
+    twice = LabelledPrompts(["a b", "a b", "c d"], {"task": ["x", "x", "y"], "template": ["1", "1", "2"]})
+    assert repeated_prompt_notes(twice, units_of(twice, "template")) == []
+    (note,) = repeated_prompt_notes(twice, units_of(twice, "none"))
+    assert note.startswith("1 prompt repeats an earlier one")
 
 
 def test_an_input_is_replaced_as_a_word() -> None:
@@ -149,6 +157,7 @@ class TestCommands:
         found = compare_models(str(gpt2), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] == TEMPLATE
         assert any("16 templates" in note for note in found.caveats)
+        assert any("95% over units ('template')" in note for note in found.caveats)
         alone = compare_models(str(gpt2), str(other), replace(config, units="none"), tmp_path / "alone")
         torch.testing.assert_close(alone.cka["cka"], found.cka["cka"], equal_nan=True)
         assert not torch.equal(alone.cka["cka_low"].nan_to_num(), found.cka["cka_low"].nan_to_num())
@@ -180,3 +189,7 @@ class TestCommands:
         found = measure_history(str(gpt2), config, tmp_path / "out")
         assert any("16 templates" in note for note in found.caveats)
         assert found.config.unit_label == TEMPLATE
+        table = found.to_dataframe()
+        assert set(table[table["measure"] == "cka_first"]["n"]) == {48}
+        respelled = Path(f"{tmp_path}/./out")
+        assert measure_history(Path(os.path.relpath(gpt2)), config, respelled).headline == found.headline

@@ -110,3 +110,10 @@ def test_missing_values_and_damaged_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with refused(f"{str(path)!r} cannot be read as parquet"):
         LabelledPrompts.from_file(path, **FIELDS)
+
+
+def test_tasks_that_differ_by_a_space_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("prompt,task\na,sort\nb,copy\nc,sort \n")
+    with refused("line 4: the task is 'sort ', and earlier 'sort'; spell it alike"):
+        LabelledPrompts.from_file(path)
