@@ -24,7 +24,8 @@ class AttentionEntropy(Probe):
     """Mean entropy of attention per head: 0 if a query attends to one key, ``log(n)`` if evenly to ``n`` keys.
 
     Entropies are averaged over the queries of each example, then over examples. Padding counts neither as
-    query nor as key.
+    query nor as key. If part of the attention goes to a learned sink beside the keys (gpt-oss), the entropy is
+    ``-sum p log p`` over the keys alone, whose weights sum to less than 1: 0 then means that the sink takes all, too.
 
     Measures (axes site, head):
         ``entropy``: mean entropy in nats.

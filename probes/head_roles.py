@@ -52,7 +52,8 @@ class HeadRoles(Probe):
         ``chance``: the expected score if attention is uniform over the keys that a query sees, and for ``duplicate``
             and ``induction`` if the token ids of an example are permuted; 0 for ``local``.
         ``excess``, ``excess_low``, ``excess_high``: score less chance, with a 95% interval over examples (Student's t).
-        ``share``: attention to the role's keys as a share of all, as in ``transformer_lens.head_detector``.
+        ``share``: attention to the role's keys as a share of all, as in ``transformer_lens.head_detector``. All
+            includes what a learned sink beside the keys takes (gpt-oss).
         ``p_value``, ``p_holm``: share of permutations of token ids with a score at least as high, and with Holm's
             correction over all heads and both roles; NaN for roles that do not depend on token ids.
         ``called``: 1 if ``excess_low`` is at least 0.2 (``local``: 0.5) and ``p_holm``, if there is one, at most 0.05.

@@ -188,7 +188,8 @@ class RoleReadout(AttentionReadout):
     ) -> tuple[Float[Tensor, "batch head _"], Bool[Tensor, "batch head 1"]]:
         """Return attention to each place's keys but locality's as a share of all, and whether not all is left out.
 
-        The attention of a query sums to 1, so that all attention is the number of queries.
+        The attention of a query sums to 1, so that all attention is the number of queries. A learned sink beside the
+        keys (gpt-oss) counts as a part of it.
         """
         n_queries = texts.real.sum(dim=1)[:, None]
         total = n_queries - self._left_out(at_fixed, texts)
