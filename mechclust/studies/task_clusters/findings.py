@@ -77,7 +77,7 @@ def _other_arms(config: TaskClustersConfig, arms: Mapping[str, _Runs], shared: _
         if id != "T10" and arm not in arms:
             continue
         finding = _grows(config, id, statement, arms.get(arm, []), shared)
-        shown: Shown = "headline" if id == "T10" else "table"
+        shown: Shown = "headline" if id == "T10" else "page"
         findings.append(replace(finding, shown=shown, not_tested="" if arm in arms else f"needs the arm {arm!r}"))
     return findings
 
