@@ -1,0 +1,70 @@
+"""TransformerLens's bridges of Hugging Face models: dropout, weights that change, and what they do not reproduce."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from mechclust.models import load_pretrained
+from probes import AttentionEntropy, run
+from probes.engine.hooked_model import evaluation_mode, modules_of
+from tasks import Batch
+
+GPT2 = {
+    "vocab_size": 22,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 32,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+BERT = {
+    "vocab_size": 22,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+}
+TOKENS = torch.randint(3, 22, (4, 12), generator=torch.Generator().manual_seed(0))
+
+
+def build(name, seed=0, **fields):
+    """A small Hugging Face model with random weights, which no initialisation makes small or equal."""
+    family = name.partition("For")[0].removesuffix("LMHeadModel")
+    config = getattr(transformers, f"{family}Config")(**fields)
+    model = getattr(transformers, name)._from_config(config, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight_name, weight in model.named_parameters():
+            mean = float(weight.ndim == 1 and "bias" not in weight_name)
+            weight.copy_(mean + 0.3 * torch.randn(weight.shape, generator=generator))
+    return model
+
+
+class TestDropout:
+    """The bridge runs modules of Hugging Face's model that it does not list, such as GPT-2's ``transformer.drop``."""
+
+    @pytest.mark.parametrize(("name", "fields"), [("GPT2LMHeadModel", GPT2), ("BertForMaskedLM", BERT)])
+    def test_is_off_in_a_run(self, name, fields):
+        model = load_pretrained(build(name, **fields))
+        expected = run(model, Batch(TOKENS), AttentionEntropy())["entropy"]
+        model.original_model.train()
+        before = modules_of(model)
+        assert torch.equal(run(model, Batch(TOKENS), AttentionEntropy())["entropy"], expected)
+        assert modules_of(model) == before
+
+    def test_modes_of_all_modules_come_back(self):
+        model = load_pretrained(build("GPT2LMHeadModel", **GPT2))
+        model.original_model.train()
+        dropout = model.original_model.transformer.drop
+        with evaluation_mode(model):
+            assert not dropout.training
+        assert dropout.training
+        dropout.training = False
+        with evaluation_mode(model):
+            pass
+        assert not dropout.training
+        assert model.original_model.training
