@@ -13,6 +13,7 @@ from torch import nn
 from mechclust.models.adapters import enable_adapters, set_adapter, with_adapter
 from mechclust.models.build import build_model
 from mechclust.models.config import config_of
+from mechclust.models.fused_weights import split_when_changed
 from mechclust.models.load_plain import AttentionKind, PlainLoadOptions, Quantization, load_plain
 from mechclust.models.plain_model import plain_model
 from mechclust.models.quiet_transformers import quiet_transformers
@@ -178,6 +179,8 @@ def _add_hooks(plain: Any, tokenizer: Any, options: PlainLoadOptions, name: str 
         else:
             hooked = _bridge(inner, tokenizer, name or plain.config.name_or_path or type(plain).__name__)
     enable_adapters(hooked, plain)
+    if name is None:
+        split_when_changed(hooked)
     hooked.eval()
     return hooked
 

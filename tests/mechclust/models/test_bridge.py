@@ -68,3 +68,58 @@ class TestDropout:
             pass
         assert not dropout.training
         assert model.original_model.training
+
+
+NEOX = BERT
+FUSED = [
+    ("GPT2LMHeadModel", GPT2),
+    ("GPTNeoXForCausalLM", NEOX),
+    ("BloomForCausalLM", {"vocab_size": 22, "hidden_size": 16, "n_layer": 2, "n_head": 4}),
+    ("FalconForCausalLM", {**BERT, "multi_query": True}),
+    ("MptForCausalLM", {"vocab_size": 22, "d_model": 16, "n_layers": 2, "n_heads": 4, "max_seq_len": 32}),
+    ("CodeGenForCausalLM", {**GPT2, "rotary_dim": 2}),
+]
+
+
+class TestWeightsThatChange:
+    """TransformerLens copies fused weights; the bridge of a model in memory follows that model all the same."""
+
+    @pytest.mark.parametrize(("name", "fields"), FUSED)
+    def test_are_those_that_run(self, name, fields):
+        plain = build(name, **fields)
+        model = load_pretrained(plain)
+        other = build(name, seed=1, **fields)
+        with torch.inference_mode():
+            before = model(TOKENS)
+        for weight, value in zip(plain.parameters(), other.parameters(), strict=True):
+            weight.data.copy_(value)  # no version counter changes, as with fused optimisers
+        with torch.inference_mode():
+            expected = other(TOKENS).logits
+            assert not torch.allclose(before, expected, atol=0.1)
+            torch.testing.assert_close(model(TOKENS), expected, atol=1e-5, rtol=0)
+
+    def test_by_training(self):
+        plain = build("GPTNeoXForCausalLM", **NEOX)
+        model = load_pretrained(plain)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=0.02, fused=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            plain(TOKENS, labels=TOKENS).loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                torch.testing.assert_close(model(TOKENS), plain(TOKENS).logits, atol=1e-5, rtol=0)
+
+    def test_only_then_are_they_split(self):
+        """Otherwise changes of the copies, as TransformerLens's interventions on weights, would be undone."""
+        plain = build("GPTNeoXForCausalLM", **NEOX)
+        model = load_pretrained(plain)
+        states = torch.get_rng_state()
+        with torch.no_grad():
+            before = model(TOKENS)
+            model.blocks[0].attn.q.original_component.weight.zero_()
+            changed = model(TOKENS)
+            assert not torch.allclose(changed, before)
+            assert torch.equal(model(TOKENS), changed)
+            plain.gpt_neox.layers[0].attention.query_key_value.bias.add_(0.1)
+            torch.testing.assert_close(model(TOKENS), plain(TOKENS).logits, atol=1e-5, rtol=0)
+        assert torch.equal(torch.get_rng_state(), states)
