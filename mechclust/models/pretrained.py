@@ -19,11 +19,11 @@ from mechclust.models.plain_model import plain_model
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.saved_model import load_model
+from mechclust.models.short_logits import are_equal, short_logits
 from mechclust.models.weights import copy_with_shared_weights
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
-from tasks.errors import error_line
 
 AnyModel: TypeAlias = str | Path | HookedModel | nn.Module | ResolvedModel  # by name, with hooks, or plain Hugging Face
 
@@ -58,10 +58,10 @@ def load_pretrained(
     Weights are not folded or centred: activations equal Hugging Face's. A local directory is loaded without any network
     access, and code that comes with a checkpoint is not run.
 
-    Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``. All others, and every model
-    with ``attention="sdpa"``, are a ``ReadOnlyModel``. It has the bridge's hook points, but hooks cannot change
-    anything. With ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed.
-    The documentation has a table of families.
+    Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``, whose logits of a few tokens
+    are compared with Hugging Face's. All others, and every model with ``attention="sdpa"``, are a ``ReadOnlyModel``. It
+    has the bridge's hook points, but hooks cannot change anything. With ``"sdpa"`` there are no attention patterns, and
+    the forward pass is Hugging Face's at its full speed. The documentation has a table of families.
 
     Args:
         model: a hub name, a local directory in Hugging Face's format, a ``.gguf`` file, a folder with an adapter (whose
@@ -170,19 +170,27 @@ def _add_hooks(plain: Any, tokenizer: Any, options: PlainLoadOptions, name: str 
             "of copy.deepcopy(model)"
         )
     with quiet_transformers(), torch.random.fork_rng(devices=[]):  # the bridge makes layers, which draw weights
-        inner = copy_with_shared_weights(plain)
-        inner.config.architectures = [type(plain).__name__]  # a model in memory may name another class
-        if options.attention == "eager":  # a model in memory may have another implementation
-            inner.set_attn_implementation("eager")
-        if options.attention == "sdpa" or not _has_bridge(plain) or is_read_only(inner.config):
-            hooked: Any = ReadOnlyModel(inner, tokenizer)
-        else:
-            hooked = _bridge(inner, tokenizer, name or plain.config.name_or_path or type(plain).__name__)
+        inner = _copy_to_hook(plain, options)
+        hooked: Any = None
+        if options.attention == "eager" and _has_bridge(plain) and not is_read_only(inner.config):
+            hooked = _equal_bridge(inner, tokenizer, name or plain.config.name_or_path or type(plain).__name__)
+            inner = inner if hooked is not None else _copy_to_hook(plain, options)
+        if hooked is None:
+            hooked = ReadOnlyModel(inner, tokenizer)
     enable_adapters(hooked, plain)
     if name is None:
         split_when_changed(hooked)
     hooked.eval()
     return hooked
+
+
+def _copy_to_hook(plain: Any, options: PlainLoadOptions) -> Any:
+    """Return a copy of a Hugging Face model that shares its weights, to be hooked."""
+    inner = copy_with_shared_weights(plain)
+    inner.config.architectures = [type(plain).__name__]  # a model in memory may name another class
+    if options.attention == "eager":  # a model in memory may have another implementation
+        inner.set_attn_implementation("eager")
+    return inner
 
 
 def _has_bridge(plain: Any) -> bool:
@@ -191,6 +199,20 @@ def _has_bridge(plain: Any) -> bool:
 
     readable = getattr(plain, "hf_quantizer", None) is None and not any(w.is_meta for w in plain.parameters())
     return readable and type(plain).__name__ in SUPPORTED_ARCHITECTURES
+
+
+def _equal_bridge(plain: Any, tokenizer: Any, name: str) -> Any:
+    """Return TransformerLens's bridge of a model, or ``None`` if there is none that computes the model's logits."""
+    plain.eval()
+    try:
+        expected = short_logits(plain, plain.config)
+        bridge = _bridge(plain, tokenizer, name).eval()
+        logits = short_logits(bridge, plain.config)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # of TransformerLens: anything
+        return None
+    return bridge if are_equal(logits, expected) else None
 
 
 def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
@@ -203,15 +225,9 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
     changed_tokenizer = _no_tokenizer() if tokenizer is None else copy.deepcopy(tokenizer)
     changed_tokenizer.init_kwargs |= {"name_or_path": name, "add_bos_token": True}  # so that it is not loaded again
     first = next(plain.parameters())
-    try:
-        bridge = TransformerBridge.boot_transformers(
-            name, hf_model=plain, tokenizer=changed_tokenizer, dtype=first.dtype, device=first.device
-        )
-    except Exception as error:  # of TransformerLens: anything
-        raise InputError(
-            f"TransformerLens cannot wrap this {type(plain).__name__} ({error_line(error)}); load it with "
-            "attention='sdpa', which works without it"
-        ) from error
+    bridge = TransformerBridge.boot_transformers(
+        name, hf_model=plain, tokenizer=changed_tokenizer, dtype=first.dtype, device=first.device
+    )
     for module in bridge.modules():
         if hasattr(module, "_pattern"):
             module.register_forward_hook(_forget_pattern)

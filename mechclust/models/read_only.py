@@ -34,7 +34,7 @@ Mask = Shaped[Tensor, "batch pos"]
 
 
 def is_read_only(config: Any) -> bool:
-    """Return whether a checkpoint with this Hugging Face configuration is loaded as a ``ReadOnlyModel``.
+    """Return whether a checkpoint with this Hugging Face configuration is always loaded as a ``ReadOnlyModel``.
 
     This is the case if TransformerLens does not know the architecture, or does not read it as Hugging Face does. The
     latter are encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B),

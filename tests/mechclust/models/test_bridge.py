@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from mechclust.models import load_pretrained
-from probes import AttentionEntropy, run
+from mechclust.models.short_logits import are_equal
+from probes import AttentionEntropy, record, run
 from probes.engine.hooked_model import evaluation_mode, modules_of
 from tasks import Batch
 
@@ -33,9 +34,8 @@ TOKENS = torch.randint(3, 22, (4, 12), generator=torch.Generator().manual_seed(0
 
 def build(name, seed=0, **fields):
     """A small Hugging Face model with random weights, which no initialisation makes small or equal."""
-    family = name.partition("For")[0].removesuffix("LMHeadModel")
-    config = getattr(transformers, f"{family}Config")(**fields)
-    model = getattr(transformers, name)._from_config(config, attn_implementation="eager").eval()
+    model_class = getattr(transformers, name)
+    model = model_class._from_config(model_class.config_class(**fields), attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight_name, weight in model.named_parameters():
@@ -123,3 +123,64 @@ class TestWeightsThatChange:
             plain.gpt_neox.layers[0].attention.query_key_value.bias.add_(0.1)
             torch.testing.assert_close(model(TOKENS), plain(TOKENS).logits, atol=1e-5, rtol=0)
         assert torch.equal(torch.get_rng_state(), states)
+
+
+GEMMA3 = {**BERT, "head_dim": 8, "num_key_value_heads": 2, "attn_logit_softcapping": 0.5}
+UNLIKE = [
+    ("OpenAIGPTLMHeadModel", GPT2),  # padded batches lose the causal mask
+    ("GPT2LMHeadModel", {**GPT2, "scale_attn_weights": False}),
+    ("GPTBigCodeForCausalLM", {**GPT2, "scale_attn_weights": False}),
+    ("GPTBigCodeForCausalLM", {**GPT2, "multi_query": False}),  # is not wrapped
+    ("GPTNeoXForCausalLM", {**NEOX, "attention_bias": False}),  # is not wrapped
+    ("PhiForCausalLM", {**BERT, "qk_layernorm": True}),  # is not wrapped
+    ("Gemma3ForCausalLM", GEMMA3),
+]
+
+
+class TestWhatABridgeDoesNotReproduce:
+    @pytest.mark.parametrize(("name", "fields"), UNLIKE)
+    def test_is_read_only(self, name, fields):
+        plain = build(name, **fields)
+        states = torch.get_rng_state()
+        model = load_pretrained(plain)
+        assert torch.equal(torch.get_rng_state(), states)
+        assert type(model).__name__ == "ReadOnlyModel"
+        mask = torch.ones_like(TOKENS)
+        mask[0, 8:] = 0
+        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
+        with torch.no_grad(), record(model, names) as seen:
+            model(TOKENS, attention_mask=mask)
+            expected = plain(TOKENS, attention_mask=mask, output_attentions=True).attentions
+        for found, pattern in zip((seen[name][0] for name in names), expected, strict=True):
+            torch.testing.assert_close(found[:, :, :8], pattern[:, :, :8], atol=1e-5, rtol=0)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize(("name", "fields"), [*FUSED, ("BertForMaskedLM", BERT)])
+    def test_others_are_bridges(self, name, fields, dtype):
+        assert type(load_pretrained(build(name, **fields).to(dtype))).__name__ == "TransformerBridge"
+
+    def test_short_contexts_and_models_in_training(self):
+        plain = build("GPT2LMHeadModel", **{**GPT2, "n_positions": 3}).train()
+        assert type(load_pretrained(plain)).__name__ == "TransformerBridge"
+        assert plain.training
+
+    def test_rounding_of_coarse_multiplications_is_none(self, monkeypatch):
+        expected = build("GPT2LMHeadModel", **GPT2)(TOKENS).logits.detach()
+        rounded = expected.bfloat16().float()
+        assert not are_equal([rounded], [expected])
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+        assert are_equal([rounded], [expected])
+        assert not are_equal([1.2 * expected], [expected])
+
+    def test_overflow_of_the_original_says_nothing(self):
+        overflown = torch.tensor([float("inf"), 1.0])
+        assert are_equal([overflown], [overflown])
+        assert not are_equal([overflown], [torch.ones(2)])
+
+    def test_no_memory_is_no_reason(self, monkeypatch):
+        def without_memory(*_):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr("mechclust.models.pretrained.short_logits", without_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            load_pretrained(build("GPT2LMHeadModel", **GPT2))
