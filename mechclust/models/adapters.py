@@ -61,6 +61,10 @@ class _Resident:
     def __deepcopy__(self, memo: Any) -> _Resident:
         return self
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Pickle as ``None``: weights and wrappers are of this process, and a loaded model is one like any other."""
+        return type(None), ()
+
     def put_in(self, changed: _WeightsByName, adapter: str) -> None:
         """Write the weights that an adapter changes, and keep the base's."""
         self._base_weights = {name: self.weights[name].detach().clone() for name in changed}

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 import transformers
 
 from mechclust.models import load_pretrained
+from mechclust.models.plain_model import plain_model
 from mechclust.models.short_logits import are_equal
 from probes import AttentionEntropy, record, run
 from probes.engine.hooked_model import evaluation_mode, modules_of
@@ -184,3 +189,23 @@ class TestWhatABridgeDoesNotReproduce:
         monkeypatch.setattr("mechclust.models.pretrained.short_logits", without_memory)
         with pytest.raises(torch.OutOfMemoryError):
             load_pretrained(build("GPT2LMHeadModel", **GPT2))
+
+
+class TestTheModelInMemory:
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_can_still_be_pickled_saved_and_copied(self, attention):
+        plain = build("GPT2LMHeadModel", **GPT2)
+        hooked = load_pretrained(plain, attention=attention)
+        file = io.BytesIO()
+        torch.save(plain, file)
+        file.seek(0)
+        copies = [pickle.loads(pickle.dumps(plain)), torch.load(file, weights_only=False), copy.deepcopy(plain)]
+        with torch.no_grad():
+            expected = plain(TOKENS).logits
+            plain.transformer.wte.weight.zero_()
+            for each in copies:
+                assert torch.equal(each(TOKENS).logits, expected)
+                again = load_pretrained(each)
+                torch.testing.assert_close(again(TOKENS), expected, atol=1e-5, rtol=0)
+                assert plain_model(again) is each
+        assert plain_model(hooked) is plain
