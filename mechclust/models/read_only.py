@@ -334,6 +334,8 @@ def _is_encoder_decoder(config: Any) -> bool:
 def _body(model: Any) -> Any:
     if model.config.is_encoder_decoder or type(model).__name__.endswith("EncoderModel"):
         return model.get_encoder()
+    if model.base_model is model and _reads_last_state(model):  # Llama 4 has its body under another name than it says
+        return getattr(model, "model", model)
     return model.base_model
 
 

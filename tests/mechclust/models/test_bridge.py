@@ -209,3 +209,13 @@ class TestTheModelInMemory:
                 torch.testing.assert_close(again(TOKENS), expected, atol=1e-5, rtol=0)
                 assert plain_model(again) is each
         assert plain_model(hooked) is plain
+
+    def test_llama_4_names_its_body_otherwise(self):
+        if not hasattr(transformers, "Llama4ForCausalLM"):
+            pytest.skip("this transformers has no Llama 4")
+        fields = {**BERT, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size_mlp": 24, "num_local_experts": 2}
+        plain = build("Llama4ForCausalLM", **fields)
+        with torch.no_grad():
+            expected = plain(TOKENS, output_hidden_states=True).hidden_states[-1]
+            found = load_pretrained(plain, attention="sdpa")(TOKENS)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
