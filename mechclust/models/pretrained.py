@@ -14,7 +14,7 @@ from mechclust.models.adapters import enable_adapters, set_adapter, with_adapter
 from mechclust.models.build import build_model
 from mechclust.models.config import config_of
 from mechclust.models.fused_weights import split_when_changed
-from mechclust.models.load_plain import AttentionKind, PlainLoadOptions, Quantization, load_plain
+from mechclust.models.load_plain import AttentionKind, PlainLoadOptions, Quantization, load_plain, with_attention
 from mechclust.models.plain_model import plain_model
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel, resolve_model
@@ -75,7 +75,8 @@ def load_pretrained(
         max_memory: most memory per device, for ``device_map``.
         quantization: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a quantisation configuration of transformers.
         dtype: dtype of the weights, or its name, such as ``"bfloat16"``. Float32 when ``None``.
-        attention: ``"sdpa"`` if no probe reads attention patterns or scores.
+        attention: ``"sdpa"`` if no probe reads attention patterns or scores. Families that lack it have ``"eager"``. A
+            model in memory may have another kind, and keeps it: only the hooked model has this one.
         trust_remote_code: run code that comes with the checkpoint. It can do anything that you can do.
         untrained: load this architecture with its random initialisation, to compare with.
         seed: for that initialisation. The global random state is left alone.
@@ -151,6 +152,11 @@ def _hooked_already(
     options.refuse("the model has hooks already", "device", "device_map", "quantization", "dtype")
     hooked = model.source
     if not untrained:
+        if tokenizer is not None or options.attention != "eager":
+            raise InputError(
+                "the model has hooks already, and keeps its tokenizer and attention; leave tokenizer and attention "
+                "out, or give the Hugging Face model"
+            )
         return hooked  # type: ignore[no-any-return]
     plain = plain_model(hooked)
     if plain is not None:
@@ -188,8 +194,7 @@ def _copy_to_hook(plain: Any, options: PlainLoadOptions) -> Any:
     """Return a copy of a Hugging Face model that shares its weights, to be hooked."""
     inner = copy_with_shared_weights(plain)
     inner.config.architectures = [type(plain).__name__]  # a model in memory may name another class
-    if options.attention == "eager":  # a model in memory may have another implementation
-        inner.set_attn_implementation("eager")
+    with_attention(inner.set_attn_implementation, options.attention)  # a model in memory may have another kind
     return inner
 
 

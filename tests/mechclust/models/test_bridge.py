@@ -15,7 +15,7 @@ from mechclust.models.plain_model import plain_model
 from mechclust.models.short_logits import are_equal
 from probes import AttentionEntropy, record, run
 from probes.engine.hooked_model import evaluation_mode, modules_of
-from tasks import Batch
+from tasks import Batch, InputError
 
 GPT2 = {
     "vocab_size": 22,
@@ -219,3 +219,23 @@ class TestTheModelInMemory:
             expected = plain(TOKENS, output_hidden_states=True).hidden_states[-1]
             found = load_pretrained(plain, attention="sdpa")(TOKENS)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+    def test_has_the_attention_that_was_asked_for(self):
+        plain = build("GPT2LMHeadModel", **GPT2)
+        model = load_pretrained(plain, attention="sdpa")
+        assert model.body.config._attn_implementation == "sdpa"
+        assert "blocks.0.attn.hook_attention" in model.hook_dict
+        assert plain.config._attn_implementation == "eager"
+        bloom = load_pretrained(build(FUSED[2][0], **FUSED[2][1]), attention="sdpa")  # has no other
+        assert bloom.body.config._attn_implementation == "eager"
+
+    @pytest.mark.parametrize("option", [{"attention": "sdpa"}, {"tokenizer": object()}])
+    def test_with_hooks_keeps_attention_and_tokenizer(self, option):
+        hooked = load_pretrained(build("GPT2LMHeadModel", **GPT2))
+        with pytest.raises(InputError) as error:
+            load_pretrained(hooked, **option)
+        assert str(error.value) == (
+            "the model has hooks already, and keeps its tokenizer and attention; leave tokenizer and attention out, or "
+            "give the Hugging Face model"
+        )
+        assert load_pretrained(hooked) is hooked
