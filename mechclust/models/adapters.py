@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from mechclust.models.fused_weights import split_again
 from mechclust.models.hugging_face_checkpoint import ADAPTER
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
@@ -59,6 +60,10 @@ class _Resident:
 
     def __deepcopy__(self, memo: Any) -> _Resident:
         return self
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Pickle as ``None``: weights and wrappers are of this process, and a loaded model is one like any other."""
+        return type(None), ()
 
     def put_in(self, changed: _WeightsByName, adapter: str) -> None:
         """Write the weights that an adapter changes, and keep the base's."""
@@ -182,7 +187,7 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
             resident.put_in(_merged(resident.plain, before), before)
         raise
     for wrapper in resident.wrappers:
-        _split_again(wrapper)
+        split_again(wrapper)
 
 
 def enable_adapters(model: Any, plain: Any) -> None:
@@ -361,17 +366,3 @@ def _weights_fault(adapter: str, plain: Any, error: Exception) -> str:
         f"the adapter {adapter!r} does not fit this base ({type(plain).__name__}) or its own {ADAPTER}: its {name!r} "
         f"has the shape [{saved}], not [{expected}]; give the base that it was trained for, or save the adapter again"
     )
-
-
-def _split_again(model: Any) -> None:
-    """Write the parts of fused weights again, because TransformerLens keeps copies of them."""
-    for module in model.modules():
-        split = getattr(module, "split_qkv_matrix", None)
-        if split is None or getattr(module, "original_component", None) is None:
-            continue
-        parts = zip((module.q, module.k, module.v), split(module.original_component), strict=True)
-        with torch.no_grad():
-            for part, split_weights in parts:
-                part.original_component.weight.copy_(split_weights.weight)
-                if split_weights.bias is not None:
-                    part.original_component.bias.copy_(split_weights.bias)

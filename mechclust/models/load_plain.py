@@ -184,7 +184,7 @@ def _read_weights(auto: Any, source: HuggingFaceCheckpoint, options: PlainLoadOp
     """Read a whole checkpoint with its weights."""
     arguments = {**source.options, **options.for_loading, "ignore_mismatched_sizes": True}  # refused below
     build = partial(auto.from_pretrained, source.name, output_loading_info=True, **arguments)
-    plain, info = _with_attention(build, options.attention)
+    plain, info = with_attention(build, options.attention)
     if options.device is not None:
         plain = plain.to(options.device)
     _refuse_adapter_beside(plain)
@@ -195,8 +195,8 @@ def _read_weights(auto: Any, source: HuggingFaceCheckpoint, options: PlainLoadOp
     return plain.eval()
 
 
-def _with_attention(build: Callable[..., Any], attention: AttentionKind) -> Any:
-    """Build a model with this kind of attention, or with eager attention if its family does not have that kind."""
+def with_attention(build: Callable[..., Any], attention: AttentionKind) -> Any:
+    """Build or set a model with this kind of attention, or with eager attention if its family lacks that kind."""
     try:
         return build(attn_implementation=attention)
     except ValueError as error:
@@ -208,7 +208,7 @@ def _with_attention(build: Callable[..., Any], attention: AttentionKind) -> Any:
 def _build_random(build: Callable[..., Any], options: PlainLoadOptions, seed: int) -> Any:
     """Build a model with random weights."""
     seeded = partial(_build_seeded, build, seed, dtype=options.dtype or torch.float32)
-    return _placed(_with_attention(seeded, options.attention), options).eval()
+    return _placed(with_attention(seeded, options.attention), options).eval()
 
 
 def _build_seeded(build: Callable[..., Any], seed: int, **options: Any) -> Any:

@@ -13,16 +13,17 @@ from torch import nn
 from mechclust.models.adapters import enable_adapters, set_adapter, with_adapter
 from mechclust.models.build import build_model
 from mechclust.models.config import config_of
-from mechclust.models.load_plain import AttentionKind, PlainLoadOptions, Quantization, load_plain
+from mechclust.models.fused_weights import split_when_changed
+from mechclust.models.load_plain import AttentionKind, PlainLoadOptions, Quantization, load_plain, with_attention
 from mechclust.models.plain_model import plain_model
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.saved_model import load_model
+from mechclust.models.short_logits import are_equal, short_logits
 from mechclust.models.weights import copy_with_shared_weights
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import KEPT_TOKENIZER, tokenizer_of
 from tasks import InputError
-from tasks.errors import error_line
 
 AnyModel: TypeAlias = str | Path | HookedModel | nn.Module | ResolvedModel  # by name, with hooks, or plain Hugging Face
 
@@ -57,10 +58,10 @@ def load_pretrained(
     Weights are not folded or centred: activations equal Hugging Face's. A local directory is loaded without any network
     access, and code that comes with a checkpoint is not run.
 
-    Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``. All others, and every model
-    with ``attention="sdpa"``, are a ``ReadOnlyModel``. It has the bridge's hook points, but hooks cannot change
-    anything. With ``"sdpa"`` there are no attention patterns, and the forward pass is Hugging Face's at its full speed.
-    The documentation has a table of families.
+    Models that TransformerLens reads as Hugging Face does are its ``TransformerBridge``, whose logits of a few tokens
+    are compared with Hugging Face's. All others, and every model with ``attention="sdpa"``, are a ``ReadOnlyModel``. It
+    has the bridge's hook points, but hooks cannot change anything. With ``"sdpa"`` there are no attention patterns, and
+    the forward pass is Hugging Face's at its full speed. The documentation has a table of families.
 
     Args:
         model: a hub name, a local directory in Hugging Face's format, a ``.gguf`` file, a folder with an adapter (whose
@@ -74,7 +75,8 @@ def load_pretrained(
         max_memory: most memory per device, for ``device_map``.
         quantization: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a quantisation configuration of transformers.
         dtype: dtype of the weights, or its name, such as ``"bfloat16"``. Float32 when ``None``.
-        attention: ``"sdpa"`` if no probe reads attention patterns or scores.
+        attention: ``"sdpa"`` if no probe reads attention patterns or scores. Families that lack it have ``"eager"``. A
+            model in memory may have another kind, and keeps it: only the hooked model has this one.
         trust_remote_code: run code that comes with the checkpoint. It can do anything that you can do.
         untrained: load this architecture with its random initialisation, to compare with.
         seed: for that initialisation. The global random state is left alone.
@@ -150,6 +152,11 @@ def _hooked_already(
     options.refuse("the model has hooks already", "device", "device_map", "quantization", "dtype")
     hooked = model.source
     if not untrained:
+        if tokenizer is not None or options.attention != "eager":
+            raise InputError(
+                "the model has hooks already, and keeps its tokenizer and attention; leave tokenizer and attention "
+                "out, or give the Hugging Face model"
+            )
         return hooked  # type: ignore[no-any-return]
     plain = plain_model(hooked)
     if plain is not None:
@@ -169,17 +176,26 @@ def _add_hooks(plain: Any, tokenizer: Any, options: PlainLoadOptions, name: str 
             "of copy.deepcopy(model)"
         )
     with quiet_transformers(), torch.random.fork_rng(devices=[]):  # the bridge makes layers, which draw weights
-        inner = copy_with_shared_weights(plain)
-        inner.config.architectures = [type(plain).__name__]  # a model in memory may name another class
-        if options.attention == "eager":  # a model in memory may have another implementation
-            inner.set_attn_implementation("eager")
-        if options.attention == "sdpa" or not _has_bridge(plain) or is_read_only(inner.config):
-            hooked: Any = ReadOnlyModel(inner, tokenizer)
-        else:
-            hooked = _bridge(inner, tokenizer, name or plain.config.name_or_path or type(plain).__name__)
+        inner = _copy_to_hook(plain, options)
+        hooked: Any = None
+        if options.attention == "eager" and _has_bridge(plain) and not is_read_only(inner.config):
+            hooked = _equal_bridge(inner, tokenizer, name or plain.config.name_or_path or type(plain).__name__)
+            inner = inner if hooked is not None else _copy_to_hook(plain, options)
+        if hooked is None:
+            hooked = ReadOnlyModel(inner, tokenizer)
     enable_adapters(hooked, plain)
+    if name is None:
+        split_when_changed(hooked)
     hooked.eval()
     return hooked
+
+
+def _copy_to_hook(plain: Any, options: PlainLoadOptions) -> Any:
+    """Return a copy of a Hugging Face model that shares its weights, to be hooked."""
+    inner = copy_with_shared_weights(plain)
+    inner.config.architectures = [type(plain).__name__]  # a model in memory may name another class
+    with_attention(inner.set_attn_implementation, options.attention)  # a model in memory may have another kind
+    return inner
 
 
 def _has_bridge(plain: Any) -> bool:
@@ -188,6 +204,20 @@ def _has_bridge(plain: Any) -> bool:
 
     readable = getattr(plain, "hf_quantizer", None) is None and not any(w.is_meta for w in plain.parameters())
     return readable and type(plain).__name__ in SUPPORTED_ARCHITECTURES
+
+
+def _equal_bridge(plain: Any, tokenizer: Any, name: str) -> Any:
+    """Return TransformerLens's bridge of a model, or ``None`` if there is none that computes the model's logits."""
+    plain.eval()
+    try:
+        expected = short_logits(plain, plain.config)
+        bridge = _bridge(plain, tokenizer, name).eval()
+        logits = short_logits(bridge, plain.config)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # of TransformerLens: anything
+        return None
+    return bridge if are_equal(logits, expected) else None
 
 
 def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
@@ -200,15 +230,9 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
     changed_tokenizer = _no_tokenizer() if tokenizer is None else copy.deepcopy(tokenizer)
     changed_tokenizer.init_kwargs |= {"name_or_path": name, "add_bos_token": True}  # so that it is not loaded again
     first = next(plain.parameters())
-    try:
-        bridge = TransformerBridge.boot_transformers(
-            name, hf_model=plain, tokenizer=changed_tokenizer, dtype=first.dtype, device=first.device
-        )
-    except Exception as error:  # of TransformerLens: anything
-        raise InputError(
-            f"TransformerLens cannot wrap this {type(plain).__name__} ({error_line(error)}); load it with "
-            "attention='sdpa', which works without it"
-        ) from error
+    bridge = TransformerBridge.boot_transformers(
+        name, hf_model=plain, tokenizer=changed_tokenizer, dtype=first.dtype, device=first.device
+    )
     for module in bridge.modules():
         if hasattr(module, "_pattern"):
             module.register_forward_hook(_forget_pattern)

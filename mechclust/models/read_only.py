@@ -34,7 +34,7 @@ Mask = Shaped[Tensor, "batch pos"]
 
 
 def is_read_only(config: Any) -> bool:
-    """Return whether a checkpoint with this Hugging Face configuration is loaded as a ``ReadOnlyModel``.
+    """Return whether a checkpoint with this Hugging Face configuration is always loaded as a ``ReadOnlyModel``.
 
     This is the case if TransformerLens does not know the architecture, or does not read it as Hugging Face does. The
     latter are encoder-decoders (its BART, T5 and their like have no ``blocks``) and the newer Falcons (40B, 180B, 11B),
@@ -334,6 +334,8 @@ def _is_encoder_decoder(config: Any) -> bool:
 def _body(model: Any) -> Any:
     if model.config.is_encoder_decoder or type(model).__name__.endswith("EncoderModel"):
         return model.get_encoder()
+    if model.base_model is model and _reads_last_state(model):  # Llama 4 has its body under another name than it says
+        return getattr(model, "model", model)
     return model.base_model
 
 

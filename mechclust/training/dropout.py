@@ -11,11 +11,12 @@ import numpy as np
 from torch import nn
 
 from mechclust.models.random_state import seeded_generators
+from probes.engine.hooked_model import all_modules
 
 
 def has_dropout(model: Any) -> bool:
     """Return whether a model has dropout in training."""
-    return any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
+    return any(isinstance(module, nn.Dropout) and module.p > 0 for _, module in all_modules(model))
 
 
 def dropout_of(model: Any, *seeds: int) -> Callable[[int], AbstractContextManager[Any]]:

@@ -105,7 +105,7 @@ class ProbeHook:
         if step % self.every or step in self.results:
             return {}
         plain: Any = merged_copy(model) if hasattr(model, "merge_and_unload") else model
-        hooked = load_pretrained(plain, tokenizer=self.tokenizer)
+        hooked = load_pretrained(plain, tokenizer=None if hasattr(plain, "hook_dict") else self.tokenizer)
         results = run(hooked, self._inputs(model), self.probes, tokenizer=self.tokenizer, bos=self.bos)
         self.results[step] = results
         numbers: dict[str, float] = {}

@@ -97,10 +97,19 @@ def forward(model: HookedModel, batch: Batch) -> Any:
     return model(batch.tokens, attention_mask=batch.attention_mask.long())
 
 
+def all_modules(model: HookedModel) -> Iterator[tuple[str, nn.Module]]:
+    """Yield a model's modules by name, with those of a bridge's Hugging Face model, not all of which it lists."""
+    for name, module in model.named_modules():
+        yield name, module
+        original = getattr(module, "original_model", None)
+        if isinstance(original, nn.Module):
+            yield from original.named_modules(prefix=f"{name}.original_model")
+
+
 @contextmanager
 def evaluation_mode(model: HookedModel) -> Iterator[None]:
     """Turn dropout off inside the block. Afterwards every module's mode is as before."""
-    training = [module for module in model.modules() if module.training]
+    training = [module for _, module in all_modules(model) if module.training]
     for module in training:
         module.training = False
     try:
@@ -142,7 +151,7 @@ def modules_of(model: HookedModels) -> dict[str, Any]:
     training_flags = {}
     hooks = {}
     for name, each in hooked_models_by_name(model).items():
-        for place, module in each.named_modules():
+        for place, module in all_modules(each):
             training_flags[f"{name}/{place}"] = module.training
             hooks[f"{name}/{place}"] = (len(module._forward_hooks), len(module._forward_pre_hooks))
     return {"the model's training flags": training_flags, "the hooks": hooks}

@@ -179,9 +179,9 @@ def test_half_precision(gpt2):
 
 
 def test_a_loaded_model(gpt2):
-    report = sound(check_model(load_pretrained(gpt2)), {"equals, fused attention"})
+    report = sound(check_model(load_pretrained(gpt2)), set())
     assert report.model == "TransformerBridge"
-    assert report["equals, fused attention"].detail == "its attention is eager, so that probes read patterns"
+    assert report["equals, fused attention"].passed
 
 
 def test_a_file_from_save_model(tiny_model, tmp_path):

@@ -378,7 +378,7 @@ class TestAdapters:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_the_trap_of_fused_projections(self, models, adapters, row, dtype, monkeypatch):
         """What TransformerLens does with a LoRA on a fused projection: the base is measured."""
-        monkeypatch.setattr(mechclust.models.adapters, "_split_again", lambda model: None)
+        monkeypatch.setattr(mechclust.models.adapters, "split_again", lambda model: None)
         found = row(models("neox"), adapter=adapters("neox"), dtype=dtype)
         assert found.passed is False
         assert re.match(
