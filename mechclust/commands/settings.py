@@ -202,13 +202,13 @@ class ModelSettings(EngineSettings):
             } | options
         if measures_attention:
             options["attention"] = "sdpa"
-        has_hooks = hasattr(model.source, "hook_dict") and not options.get("untrained")
-        loading = {} if has_hooks else options
-        hooked: Any = load_pretrained(model, **loading)
+        given = options.get("tokenizer")
+        if hasattr(model.source, "hook_dict") and not options.get("untrained"):  # it keeps both
+            options = {name: given for name, given in options.items() if name not in ("tokenizer", "attention")}
+        hooked: Any = load_pretrained(model, **options)
         if measures_attention and {"attn.hook_attention", "attn.hook_pattern"} <= getattr(hooked, "lacks", {}).keys():
             del hooked  # memory may not hold two copies
-            hooked = load_pretrained(model, **{**loading, "attention": "eager"})
-        given = options.get("tokenizer")
+            hooked = load_pretrained(model, **{**options, "attention": "eager"})
         check_has_tokenizer(repr(model.name), getattr(hooked, "tokenizer", None) if given is None else given, what)
         return hooked
 
