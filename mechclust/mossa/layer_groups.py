@@ -228,7 +228,8 @@ def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tup
     """Return the layers, from 1, where tuned is less similar to the controls than base.
 
     There the median over tasks is lower by more than ``MARGIN``. With enough tasks for a bootstrap, the 95% interval of
-    the difference also lies below 0.
+    the difference also lies below 0, for all layers together: its width follows the bootstrap's largest deviation over
+    layers, in standard deviations.
 
     Example:
         >>> base, tuned = np.array([[1.0, 1.0, 0.9]] * 6), np.array([[1.0, 0.4, 0.9]] * 6)
@@ -239,8 +240,11 @@ def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tup
     """
     farther = curves.gap < -MARGIN
     if not curves.few:
-        _, high = task_bootstrap_ends(curves.resampled(draws, seed).gap)
-        farther &= high < 0
+        drawn = curves.resampled(draws, seed).gap
+        deviation = drawn.std(axis=0)
+        deviations = (drawn - curves.gap) / np.where(deviation > 0, deviation, np.inf)
+        largest = np.max(np.nan_to_num(deviations, nan=0.0), axis=1)
+        farther &= curves.gap + np.quantile(largest, 0.975) * deviation < 0
     return tuple(int(layer) for layer in np.flatnonzero(farther) + 1)
 
 

@@ -49,8 +49,8 @@ def clusters_panels(result: Measurements) -> list[Panel]:
 
 def _curves_caption(result: Measurements) -> str:
     sentences = [
-        "By layer (0: the embedding), with bars of 95% intervals over prompts. Blue: adjusted Rand index between "
-        "k-means clusters of the hidden states and the labels."
+        f"By layer (0: the embedding), with bars of 95% intervals over {result.config.sampled}. Blue: adjusted Rand "
+        "index between k-means clusters of the hidden states and the labels."
     ]
     if result.given is not None:
         given = result.followed.called(result.given)

@@ -56,6 +56,10 @@ def headline(result: Measurements) -> str:
 def _what_is_followed(result: Measurements) -> str:
     best = result.followed.best(result.labels)
     if best is None:
+        task = result.judged["task"].clusters
+        if task is not None and task.verdict in _SHOWN and task.value >= PARTLY:
+            where = f"layer {task.layer} the task (ARI {task.value:.2f})"
+            return f"The clusters follow nothing on average over layers, but {where}."
         return "The clusters follow no label or surface feature that was looked at."
     name = _name_of_followed(result, best)
     verdict = _verdict_on_followed(result, best)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.layer_verdict import LayerVerdict
-from mechclust.commands.compare.output_verdict import OutputVerdict
+from mechclust.commands.compare.output_verdict import LEAST_DIVERGENCE, OutputVerdict
 from mechclust.commands.compare.planes import PromptPlanes
 from mechclust.commands.compare.standing_out import common_layers, standing_out
 from mechclust.report.text import ranges_text
@@ -78,10 +78,14 @@ class Measurements:
 
     @cached_property
     def output_verdicts(self) -> dict[str, OutputVerdict]:
-        """Return verdicts from patching by label, all prompts first, or none without patching."""
+        """Return verdicts from patching by label, all prompts first, or none without patching.
+
+        No layer matters to outputs that differ by ``LEAST_DIVERGENCE`` at most, of which a layer's share is rounding.
+        """
         verdicts = {}
         if self.patching is not None:
-            rise, low, high = (self.patching[name].numpy() for name in ("rise", "rise_low", "rise_high"))
+            differ = (self.patching["divergence"] > LEAST_DIVERGENCE).numpy()
+            rise, low, high = (self.patching[name].numpy() * differ for name in ("rise", "rise_low", "rise_high"))
             for k, label in enumerate(self.patching.coords["label"]):
                 verdicts[label] = OutputVerdict(rise[:, k], low[:, k], high[:, k], self.config.least_restored)
         return verdicts

@@ -9,6 +9,7 @@ from jaxtyping import Bool
 
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.measurements import Measurements
+from mechclust.commands.compare.output_verdict import LEAST_DIVERGENCE
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.report.reading import Reading
 from mechclust.report.text import layers_text, span_text
@@ -44,6 +45,8 @@ def output_readings(result: Measurements, changed: Bool[np.ndarray, "layer"]) ->
     if result.patching is None:
         return
     yield Reading(MATTERS, _what_matters(result, result.patching), verdict=_RULE)
+    if _divergence(result.patching) <= LEAST_DIVERGENCE:
+        return
     verdict = result.output_verdicts[ALL]
     if verdict.first is not None and verdict.last is not None:
         yield _end(result, result.patching, "First", verdict.first)
@@ -59,13 +62,19 @@ def output_readings(result: Measurements, changed: Bool[np.ndarray, "layer"]) ->
 
 def _what_matters(result: Measurements, patching: ProbeResult) -> str:
     """Return the layers that matter to the output."""
-    if float(patching.sel("divergence", label=ALL)) == 0:
-        return "none, as the outputs do not differ"
+    divergence = _divergence(patching)
+    if divergence <= LEAST_DIVERGENCE:
+        how = f"differ by {divergence:.1g} nats" if divergence else "do not differ"
+        return f"none, as the outputs {how}"
     layers = result.ranges_of(result.output_verdicts[ALL].matters)
     parts = [layers] if layers else []
     if _is_beyond(after_last(patching), result.config.least_restored):
         parts.append(UNEMBEDDING)
     return " and ".join(parts) or "none known"
+
+
+def _divergence(patching: ProbeResult) -> float:
+    return float(patching.sel("divergence", label=ALL))
 
 
 def after_last(patching: ProbeResult) -> Mapping[str, float]:

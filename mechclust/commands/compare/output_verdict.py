@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Bool, Float
 
+LEAST_DIVERGENCE = 1e-4  # nats, about that of weights that were rounded to bfloat16
+
 
 @dataclass(frozen=True)
 class OutputVerdict:

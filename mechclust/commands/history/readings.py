@@ -58,8 +58,11 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
     where = f"{capitalised(curve.place)}s crossing chance"
     if not at:
         return f"{where}: none of {len(table)} ({title})."
-    crossed = table["crosses_at"].notna().sum()
-    return f"{where}: {crossed} of {len(table)} ({title}), first {_at(result, at[0])}."
+    places = sorted(result.names.index(name) for name in table["crosses_at"].dropna())
+    when = _at(result, result.names[places[(len(places) - 1) // 2]])
+    if len(places) > 1:
+        when = f"half by {when.partition(' ')[2]}"
+    return f"{where}: {len(places)} of {len(table)} ({title}), {when}."
 
 
 def readings(result: Measurements) -> list[Reading]:
@@ -223,7 +226,8 @@ def caveats(result: Measurements) -> list[str]:
     if result.tested:
         notes.append(
             "A layer crosses chance at the first checkpoint at which it is above chance and stays so at the next; "
-            "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg)."
+            "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg: of the places above chance, "
+            "at most 5% are so by chance, on average, so the earliest crossing may be too early)."
         )
     if any(np.isfinite(curve.value_low).any() for curve in result.curves.values()):
         notes.append(_on_intervals(result.config))

@@ -29,7 +29,10 @@ _UPPER = "upper half"  # of the layers, mean
 
 def headline(result: Measurements) -> str:
     """Return the conclusion in at most 25 words."""
-    groups = f"Layers: {result.groups.groups}." if result.named_groups else "No layer groups are named."
+    groups = "No layer groups are named."
+    if result.named_groups:
+        is_clear = result.groups.shared_end is None or result.groups.shared_end[1] < len(result.layers)
+        groups = f"Layers: {result.groups.groups}." if is_clear else "No layer group is clear."
     states = result.states()
     known = [state for state in states.values() if state != "not measured"]
     learnt = f"Learnt: {known.count('learnt')} of {len(known)} tasks." if known else "Learning was not measured."

@@ -195,9 +195,16 @@ class TestHeadline:
             assert each.verdict.startswith("Not shown to be above chance. The smallest p")
 
     def test_weak_agreement_with_the_task_is_not_following(self):
-        result = concluded(a_table(HIGH, SOME, accuracy=LOW), followed(task=0.05, length=0.03))
+        result = concluded(a_table([0.02, 0.06, 0.06, 0.02], SOME, accuracy=LOW), followed(task=0.05, length=0.03))
         assert result.headline.startswith("The clusters follow no label or surface feature")
         assert "Above chance at layers 1-2 of 0-3." in reading(result, "Clusters by task").verdict
+
+    def test_one_layer_that_clusters_by_the_task(self):
+        one = a_table([0.0, 0.0, 0.0, 1.0], [0.9, 0.9, 0.9, 0.01], fresh={"ari": LOW})
+        result = concluded(one, followed(task=0.09, length=0.03))
+        assert result.headline.startswith(
+            "The clusters follow nothing on average over layers, but layer 3 the task (ARI 1"
+        )
 
     def test_only_a_linear_classifier(self):
         table = a_table(given=LOW, **CLASSIFIER, fresh={"given": LOW, "linear": [0.3, 0.4, 0.35, 0.3]})

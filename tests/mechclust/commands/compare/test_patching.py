@@ -164,6 +164,15 @@ class TestWhere:
         (reading,) = (r for r in result.readings if r.where == "after the last block")
         assert reading.value == "1.00 (1.00 to 1.00)"
 
+    def test_outputs_that_differ_by_rounding_only(self, base, planted, settings, tmp_path):
+        result = compare_models(str(base), str(planted), settings, tmp_path)
+        assert matters(result) == [ALTERED]
+        tiny = {"divergence": torch.full_like(result.patching["divergence"], 1e-6)}
+        rounded = replace(result, patching=replace(result.patching, values={**result.patching.values, **tiny}))
+        assert matters(rounded) == []
+        assert "Layers that matter to the output: none, as the outputs differ by 1e-06 nats." in rounded.headline
+        assert not any("share restored" in reading.what for reading in rounded.readings)
+
     def test_the_base_itself(self, base, settings, tmp_path, undrawn):
         result = compare_models(str(base), str(base), settings, tmp_path)
         assert result.patching["restored"].isnan().all()

@@ -85,8 +85,8 @@ def test_readings_of_a_crossing():
     curve = made_curve(p, layers=[0, 2, 5, 6])
     result = made_result([curve])
     assert result.headline == (
-        "All 5 checkpoints pass integrity checks. Layers crossing chance: 3 of 4 (clusters against tasks), first at "
-        "'step1'."
+        "All 5 checkpoints pass integrity checks. Layers crossing chance: 3 of 4 (clusters against tasks), half by "
+        "'step2'."
     )
     first, second, never = (reading for reading in result.readings if reading.what.startswith("Crosses chance: "))
     assert (first.where, first.value) == ("layer 0", f"at 'step1', {curve.value[1, 0]:.2f}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +50,13 @@ class TestHeadline:
             "Learnt: 2 of 11 tasks."
         )
         assert f"Tuned is farther from the controls than pre (upper half {-gap:.2f})" in swapped(result).headline
+
+    def test_names_no_groups_that_tasks_do_not_agree_on(self, result):
+        n_layers = len(result.layers)
+        unclear = replace(result.groups, shared_end=(2, n_layers))
+        shown = copy(result)
+        vars(shown)["groups"] = unclear
+        assert shown.headline.startswith("No layer group is clear. ")
 
     def test_of_few_tasks_names_no_groups(self, few):
         assert few.headline.startswith("No layer groups are named. Tuned is not clearly nearer to ")
