@@ -383,6 +383,24 @@ def test_many_tokens_are_drawn_in_a_map_and_a_window(open_page, tmp_path):
     page.keyboard.press("Escape")
 
 
+def long_view(open_page, tmp_path, weight, n=577):
+    """Open the view of one head in which every token attends to itself alone, with one weight."""
+    patterns = torch.zeros(1, n, n)
+    patterns[0, torch.arange(n), torch.arange(n)] = weight
+    attention_view_from_patterns(patterns, [f"t{i}" for i in range(n)], ["L0H0"], causal=False).save(
+        tmp_path / "view.html"
+    )
+    return open_page(tmp_path / "view.html")
+
+
+@pytest.mark.parametrize("weight", [0.2, -0.2])
+def test_the_strongest_weights_of_many_tokens_have_the_strongest_colour(open_page, tmp_path, weight):
+    """0.2 is rounded up to 0.2014 in the map."""
+    pixels = np.array(long_view(open_page, tmp_path, weight).locator("canvas.cells").first.evaluate(PIXELS))
+    assert pixels.shape == (145, 145, 3)
+    assert pixels[range(145), range(145)].tolist() == [BLUE if weight > 0 else RED] * 145
+
+
 # Milliseconds of the slowest of 30 frames in which the pointer moves over the map.
 SLOWEST = """
 async () => {
