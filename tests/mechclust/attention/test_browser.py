@@ -401,6 +401,24 @@ def test_the_strongest_weights_of_many_tokens_have_the_strongest_colour(open_pag
     assert pixels[range(145), range(145)].tolist() == [BLUE if weight > 0 else RED] * 145
 
 
+def test_the_map_of_many_tokens_answers_for_the_block_pointed_at(open_page, tmp_path):
+    """Its 145 blocks have room for 580 tokens, 3 more than there are."""
+    page = long_view(open_page, tmp_path, 0.5)
+    for block in (0, 100, 143, 144):
+        at(page, block, block, n=145)
+        query = int(read(page)["query"].split()[0])
+        assert query // 4 == block
+        window, cell = page.locator(".whole .marks rect").evaluate_all(
+            "rects => rects.map(r => [+r.getAttribute('x'), +r.getAttribute('width')])"
+        )
+        pixel = 374 / 580
+        assert window == pytest.approx([(577 - 64) * pixel, 64 * pixel])
+        assert cell[0] + 3 == pytest.approx(query * pixel)
+    box = page.locator("canvas.cells").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 0.5, box["y"] + box["height"] - 0.5)
+    page.wait_for_function("() => document.querySelector('.readout').innerText.includes('576')")
+
+
 # Milliseconds of the slowest of 30 frames in which the pointer moves over the map.
 SLOWEST = """
 async () => {
