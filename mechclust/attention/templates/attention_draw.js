@@ -145,9 +145,10 @@ function legend(dyes) {
 function colourScale(top, signed, lifted, causal) {
   const ends = signed ? [-1, -.5, 0, .5, 1] : [0, .5, 1], stops = signed ? [...NEGATIVE.slice(1).reverse(), ...POSITIVE] : POSITIVE;
   const ticks = ends.map(s => Math.sign(s) * top * (lifted ? s * s : Math.abs(s)));
+  const short = tick => `${+(Math.abs(tick) < .01 ? tick.toPrecision(2) : tick.toFixed(3))}`.replace("-", "−");
   const bar = el("div", "bar");
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  return [bar, el("div", "ticks", ...ticks.map(tick => el("span", "", `${+tick.toFixed(3)}`.replace("-", "−")))), ...(causal ? [el("div", "soft", el("i", "grey"), "later tokens, out of reach")] : [])];
+  return [bar, el("div", "ticks", ...ticks.map(tick => el("span", "", short(tick)))), ...(causal ? [el("div", "soft", el("i", "grey"), "later tokens, out of reach")] : [])];
 }
 
 // Buttons that show the heads of one role, and choose the first of them; empty where heads have no roles.

@@ -145,6 +145,13 @@ def test_negative_weights_are_red(show):
     assert page.locator(".thumbs").count() == 0  # one head needs no choice
 
 
+def test_the_scale_of_small_weights_has_two_digits(show):
+    page = show(attention_view_from_patterns(PATTERN / 1000, ["a", "b", "c"], ["L0H0", "L0H1"], causal=True))
+    assert page.locator(".ticks span").all_inner_texts() == ["0", "0.0005", "0.001"]
+    page.locator(".lift input").check()
+    assert page.locator(".ticks span").all_inner_texts() == ["0", "0.00025", "0.001"]
+
+
 def test_pointing_at_a_cell(show):
     page = show(small(values=[2.5, 1.0]))
     assert page.locator(".large .title").inner_text() == "L0H0 2.5"
