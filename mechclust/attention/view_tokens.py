@@ -70,8 +70,16 @@ def decode_view_tokens(models: Mapping[str, HookedModel], ids: Sequence[int]) ->
     for model in models.values():
         tokenizer: Any = getattr(model, "tokenizer", None)
         if tokenizer is not None:
-            return list(tokenizer.batch_decode([[i] for i in ids], clean_up_tokenization_spaces=False))
+            texts = tokenizer.batch_decode([[i] for i in ids], clean_up_tokenization_spaces=False)
+            return [_with_spaces(*pair) for pair in zip(tokenizer.convert_ids_to_tokens(ids), texts, strict=True)]
     return [str(i) for i in ids]
+
+
+def _with_spaces(piece: str | None, text: str) -> str:
+    """Return a token's text with the spaces that begin it, one of which Llama 2's and T5's decoders remove."""
+    if not piece or not piece.startswith("▁") or text.startswith("▁"):
+        return text
+    return " " * (len(piece) - len(piece.lstrip("▁"))) + text.lstrip(" ")
 
 
 def view_token_sequence(name: str, value: Any) -> Integer[Tensor, "pos"] | Bool[Tensor, "pos"]:

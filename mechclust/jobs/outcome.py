@@ -50,8 +50,12 @@ def setup_outcome(
 
 
 def unpickled_outcome(reply: bytes) -> tuple[Any, Exception | None]:
-    """Return value and error, one of which is ``None``."""
-    value, error = pickle.loads(reply)
+    """Return value and error, one of which is ``None``. A value that cannot be unpickled is an error."""
+    try:
+        value, error = pickle.loads(reply)
+    except Exception as unreadable:
+        unreadable.add_note("the job's value cannot be unpickled")
+        return None, unreadable
     return value, error
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from mechclust.evidence import EarlierVerdict, Finding, load_findings
 from mechclust.evidence.findings import FILE
 from mechclust.evidence.verdict import SEEDS_ADDED
-from mechclust.report.manifest import read_manifest
 from mechclust.report.measured_files import check_measured_files
 from mechclust.report.run_record import read_run_record, record_differences
 from probes.store.files import write_json
@@ -55,12 +54,12 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
             "--out"
         )
     additions = record.get(_ADDED, [])
-    if additions and not read_manifest(out).measured:  # interrupted before its findings were judged
+    judged = _judged_findings(out)
+    if additions and not any(_judged_since(additions[-1], finding) for finding in judged):  # no verdict on it was seen
         *additions, unfinished = additions
         addition = {**unfinished, "seeds": wanted["seeds"][len(unfinished["before"]) :]}
     else:
-        seen = load_findings(out) if (out / FILE).exists() else []
-        verdicts = {finding.id: finding.verdict for finding in seen if finding.verdict != "not tested"}
+        verdicts = {finding.id: finding.verdict for finding in judged}
         addition = {"date": time.strftime("%Y-%m-%d"), "before": held["seeds"], "seeds": wanted["seeds"][n_held:]}
         addition |= {"seen": verdicts}
     write_json(out / "config.json", {**record, "config": wanted, _ADDED: [*additions, addition]})
@@ -75,11 +74,25 @@ def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -
     """
     marked = list(findings)
     for addition in record.get(_ADDED, []):
-        n_before = len(addition["before"])
-        run = f"this run until {addition['date']}"
-        change = f"{SEEDS_ADDED}: {', '.join(map(str, addition['seeds']))}"
         for place, finding in enumerate(marked):
             if finding.id in addition["seen"]:
-                earlier = EarlierVerdict(run, n_before, addition["seen"][finding.id], change)
-                marked[place] = replace(finding, history=(*finding.history, earlier))
+                marked[place] = replace(finding, history=(*finding.history, _earlier_verdict(addition, finding.id)))
     return marked
+
+
+def _judged_findings(out: Path) -> list[Finding]:
+    """Return the findings on which the run's ``findings.json`` has a verdict."""
+    findings = load_findings(out) if (out / FILE).exists() else []
+    return [finding for finding in findings if finding.verdict != "not tested"]
+
+
+def _judged_since(addition: Mapping[str, Any], finding: Finding) -> bool:
+    """Return whether a finding of the run was judged after the seeds of an addition were measured."""
+    return finding.id not in addition["seen"] or _earlier_verdict(addition, finding.id) in finding.history
+
+
+def _earlier_verdict(addition: Mapping[str, Any], finding: str) -> EarlierVerdict:
+    """Return the verdict on a finding that was seen before seeds were added."""
+    change = f"{SEEDS_ADDED}: {', '.join(map(str, addition['seeds']))}"
+    run = f"this run until {addition['date']}"
+    return EarlierVerdict(run, len(addition["before"]), addition["seen"][finding], change)

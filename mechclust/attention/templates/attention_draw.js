@@ -23,7 +23,9 @@ const packed = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0; // littl
 
 // 513 colours, from the most negative weight to the most positive.
 const PALETTE = Uint32Array.from({ length: 513 }, (_, i) => packed(between(i < 256 ? NEGATIVE : POSITIVE, Math.abs(i - 256) / 256)));
-const cssColour = shaded => { const c = PALETTE[256 + Math.round(256 * shaded)]; return `rgb(${c & 255} ${c >> 8 & 255} ${c >> 16 & 255})`; };
+// A block's weight was rounded to 8 bits, so it may be a little stronger than the strongest weight.
+const paletteColour = shaded => PALETTE[256 + Math.round(256 * Math.max(-1, Math.min(1, shaded)))];
+const cssColour = shaded => { const c = paletteColour(shaded); return `rgb(${c & 255} ${c >> 8 & 255} ${c >> 16 & 255})`; };
 const GREY = packed(rgb(OUT_OF_REACH));
 
 // Integers of all heads, [head][query * n + key]; what is above the diagonal of causal ones was not sent.
@@ -50,7 +52,7 @@ function paint(canvas, weights, n, causal, shade, pool = 1, ahead = 0) {
       const w = weights[q * n + k];
       if (Math.abs(w) > Math.abs(best)) best = w;
     }
-    pixels[y * side + x] = causal && x > y + ahead ? GREY : PALETTE[256 + Math.round(256 * shade(best))];
+    pixels[y * side + x] = causal && x > y + ahead ? GREY : paletteColour(shade(best));
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
@@ -143,9 +145,10 @@ function legend(dyes) {
 function colourScale(top, signed, lifted, causal) {
   const ends = signed ? [-1, -.5, 0, .5, 1] : [0, .5, 1], stops = signed ? [...NEGATIVE.slice(1).reverse(), ...POSITIVE] : POSITIVE;
   const ticks = ends.map(s => Math.sign(s) * top * (lifted ? s * s : Math.abs(s)));
+  const short = tick => `${+(Math.abs(tick) < .01 ? tick.toPrecision(2) : tick.toFixed(3))}`.replace("-", "−");
   const bar = el("div", "bar");
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  return [bar, el("div", "ticks", ...ticks.map(tick => el("span", "", `${+tick.toFixed(3)}`.replace("-", "−")))), ...(causal ? [el("div", "soft", el("i", "grey"), "later tokens, out of reach")] : [])];
+  return [bar, el("div", "ticks", ...ticks.map(tick => el("span", "", short(tick)))), ...(causal ? [el("div", "soft", el("i", "grey"), "later tokens, out of reach")] : [])];
 }
 
 // Buttons that show the heads of one role, and choose the first of them; empty where heads have no roles.

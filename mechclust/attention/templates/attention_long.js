@@ -4,7 +4,7 @@
 const SPANS = [32, 64, 128, 256], WINDOW = 512, MAP = 374, LISTED = 10, AROUND = 4; // tokens, and pixels
 
 function view(root, { tokens, labels, heads, models, roles, causal, steps, tiles }) {
-  const n = tokens.length, { block, kept } = tiles, side = Math.ceil(n / block), maps = unpackTiles(tiles, heads, n, side, steps);
+  const n = tokens.length, { block, kept } = tiles, side = Math.ceil(n / block), covered = side * block, maps = unpackTiles(tiles, heads, n, side, steps);
   let top = 1, signed = false;
   for (const { weights } of maps.flat()) for (const w of weights) {
     if (w < 0) signed = true;
@@ -113,7 +113,7 @@ function view(root, { tokens, labels, heads, models, roles, causal, steps, tiles
   function refresh() {
     const cell = state.cell ?? keysOf(n - 1)[0] ?? { q: n - 1, k: n - 1 }, { q, k } = cell, { span, first } = state;
     const box = (x, y, width, height, stroke) => svg("rect", { x, y, width, height, fill: "none", stroke, "stroke-width": 1.5 });
-    const pixel = MAP / n, { left, cell: wide } = near.size, inside = (at, from) => at >= from && at < from + span;
+    const pixel = MAP / covered, { left, cell: wide } = near.size, inside = (at, from) => at >= from && at < from + span;
     whole.marks.replaceChildren(box(first.k * pixel, first.q * pixel, span * pixel, span * pixel, INK), box(k * pixel - 3, q * pixel - 3, 6, 6, MARK));
     near.marks.replaceChildren(
       ...(inside(q, first.q) ? [box(left, (q - first.q) * wide, WINDOW, wide, MARK)] : []),
@@ -155,9 +155,10 @@ function view(root, { tokens, labels, heads, models, roles, causal, steps, tiles
   }
   function at({ canvas }, event, count, start) {
     const box = canvas.getBoundingClientRect(), index = (place, from, size) => Math.max(0, Math.min(count - 1, Math.floor((place - from) / size * count)));
-    return { q: start.q + index(event.clientY, box.top, box.height), k: start.k + index(event.clientX, box.left, box.width) };
+    const within = i => Math.min(n - 1, i); // the map's last block may reach beyond the last token
+    return { q: within(start.q + index(event.clientY, box.top, box.height)), k: within(start.k + index(event.clientX, box.left, box.width)) };
   }
-  const inMap = event => at(whole, event, n, { q: 0, k: 0 }), inWindow = event => at(near, event, state.span, state.first);
+  const inMap = event => at(whole, event, covered, { q: 0, k: 0 }), inWindow = event => at(near, event, state.span, state.first);
   whole.canvas.addEventListener("pointermove", event => {
     const { q, k } = inMap(event);
     if (event.buttons) centre(q, k);

@@ -322,7 +322,7 @@ function show(id, data) {
     const of = (row, column) => row.slots.reduce((sum, slot) => sum + column.codes.reduce((s, code) => s + (counts[slot].get(code) ?? 0), 0), 0);
     const fold = (list, by, size) => { // the largest, and the rest as one
       if (list.length <= MOST_CELLS) return list;
-      const sorted = [...list].sort((a, b) => size(b) - size(a)), keep = new Set(sorted.slice(0, MOST_CELLS - 1)), rest = sorted.slice(MOST_CELLS - 1);
+      const sorted = [...list].sort((a, b) => size(b) - size(a)), keep = new Set(sorted.slice(0, MOST_CELLS - 1)), rest = list.filter(x => !keep.has(x));
       return [...list.filter(x => keep.has(x)), { name: `other (${rest.length})`, [by]: rest.flatMap(x => x[by]), size: rest.reduce((s, x) => s + x.size, 0), rest: true }];
     };
     rows.forEach(row => { row.size = row.slots.reduce((sum, slot) => sum + [...counts[slot].values()].reduce((s, x) => s + x, 0), 0); });
@@ -344,7 +344,7 @@ function show(id, data) {
       return el("tr", "", name, ...columns.map(column => {
         const number = of(row, column), share = number / row.size, cell = el("td", number ? "" : "none");
         if (!number) { cell.append("·"); cell.setAttribute("aria-label", "0"); return cell; }
-        const key = `${row.name} / ${column.name}`, press = button("", comma(number), () => {
+        const key = `${row.slots} / ${column.codes}`, press = button("", comma(number), () => {
           state.cell = state.cell?.key === key ? null : { key, slots: new Set(row.slots), classes: new Set(column.codes) };
           state.classes.clear();
           refocus();

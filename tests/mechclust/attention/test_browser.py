@@ -145,6 +145,13 @@ def test_negative_weights_are_red(show):
     assert page.locator(".thumbs").count() == 0  # one head needs no choice
 
 
+def test_the_scale_of_small_weights_has_two_digits(show):
+    page = show(attention_view_from_patterns(PATTERN / 1000, ["a", "b", "c"], ["L0H0", "L0H1"], causal=True))
+    assert page.locator(".ticks span").all_inner_texts() == ["0", "0.0005", "0.001"]
+    page.locator(".lift input").check()
+    assert page.locator(".ticks span").all_inner_texts() == ["0", "0.00025", "0.001"]
+
+
 def test_pointing_at_a_cell(show):
     page = show(small(values=[2.5, 1.0]))
     assert page.locator(".large .title").inner_text() == "L0H0 2.5"
@@ -381,6 +388,42 @@ def test_many_tokens_are_drawn_in_a_map_and_a_window(open_page, tmp_path):
     slowest = page.evaluate(SLOWEST)
     assert slowest < 1000
     page.keyboard.press("Escape")
+
+
+def long_view(open_page, tmp_path, weight, n=577):
+    """Open the view of one head in which every token attends to itself alone, with one weight."""
+    patterns = torch.zeros(1, n, n)
+    patterns[0, torch.arange(n), torch.arange(n)] = weight
+    attention_view_from_patterns(patterns, [f"t{i}" for i in range(n)], ["L0H0"], causal=False).save(
+        tmp_path / "view.html"
+    )
+    return open_page(tmp_path / "view.html")
+
+
+@pytest.mark.parametrize("weight", [0.2, -0.2])
+def test_the_strongest_weights_of_many_tokens_have_the_strongest_colour(open_page, tmp_path, weight):
+    """0.2 is rounded up to 0.2014 in the map."""
+    pixels = np.array(long_view(open_page, tmp_path, weight).locator("canvas.cells").first.evaluate(PIXELS))
+    assert pixels.shape == (145, 145, 3)
+    assert pixels[range(145), range(145)].tolist() == [BLUE if weight > 0 else RED] * 145
+
+
+def test_the_map_of_many_tokens_answers_for_the_block_pointed_at(open_page, tmp_path):
+    """Its 145 blocks have room for 580 tokens, 3 more than there are."""
+    page = long_view(open_page, tmp_path, 0.5)
+    for block in (0, 100, 143, 144):
+        at(page, block, block, n=145)
+        query = int(read(page)["query"].split()[0])
+        assert query // 4 == block
+        window, cell = page.locator(".whole .marks rect").evaluate_all(
+            "rects => rects.map(r => [+r.getAttribute('x'), +r.getAttribute('width')])"
+        )
+        pixel = 374 / 580
+        assert window == pytest.approx([(577 - 64) * pixel, 64 * pixel])
+        assert cell[0] + 3 == pytest.approx(query * pixel)
+    box = page.locator("canvas.cells").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 0.5, box["y"] + box["height"] - 0.5)
+    page.wait_for_function("() => document.querySelector('.readout').innerText.includes('576')")
 
 
 # Milliseconds of the slowest of 30 frames in which the pointer moves over the map.

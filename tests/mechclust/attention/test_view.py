@@ -48,6 +48,9 @@ class Tokenizer:
     def __init__(self, letters="ab cdefgh\n"):
         self.letters = letters
 
+    def convert_ids_to_tokens(self, ids):
+        return [self.letters[i] for i in ids]
+
     def batch_decode(self, ids, clean_up_tokenization_spaces):
         assert not clean_up_tokenization_spaces
         return [self.letters[i] for (i,) in ids]
@@ -303,6 +306,20 @@ class TestSideBySide:
         assert view.names == ("L1H1", "L0H0")
         assert view.values == (None, 0.5)
         assert [head["value"] for head in data_of(view.page())["heads"]] == ["", "0.5"]
+
+    @pytest.mark.parametrize("prepend_scheme", ["first", "always", "never"])
+    def test_sentencepiece_tokens_keep_their_leading_spaces(self, prepend_scheme):
+        """Decoders of Llama 2 and T5 remove one space of what they decode, here of each token."""
+        from tokenizers import Tokenizer as Fast
+        from tokenizers import decoders, models
+        from transformers import PreTrainedTokenizerFast
+
+        pieces = ["<s>", "▁cat", "cat", "▁", "▁▁", "▁é"]
+        fast = Fast(models.WordLevel({piece: i for i, piece in enumerate(pieces)}, unk_token="<s>"))
+        fast.decoder = decoders.Metaspace(prepend_scheme=prepend_scheme)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast, bos_token="<s>")
+        view = attention_view(with_tokenizer(tokenizer), torch.arange(6), layers=0)
+        assert view.str_tokens == ("<s>", " cat", "cat", " ", "  ", " é")
 
     def test_tokenizers_that_differ(self):
         models = {"a": with_tokenizer(Tokenizer()), "b": with_tokenizer(Tokenizer("ba cdefgh\n"))}

@@ -57,6 +57,16 @@ def test_of_several_failures_the_first_jobs_is_raised_and_the_others_go_on(tmp_p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
+@pytest.mark.usefixtures("forked")
+def test_a_value_that_cannot_be_unpickled_is_its_jobs_error(tmp_path):
+    unreadable = "type('Odd', (), {'__reduce__': lambda self: (int, ('unreadable',))})()"
+    with pytest.raises(ValueError, match="'unreadable'") as caught:
+        map_jobs(eval, [unreadable, *(writing(tmp_path / f"{i}", i) for i in range(3))], workers=2)
+    assert caught.value.__notes__[0] == "the job's value cannot be unpickled"
+    assert caught.value.__notes__[1].startswith("raised by ")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
 class TestInThisProcess:
     def test_one_worker_needs_no_other_process(self):
         assert map_jobs(lambda job: (job, os.getpid()), [3, 1], workers=1) == [(3, os.getpid()), (1, os.getpid())]

@@ -545,6 +545,26 @@ def test_a_number_of_the_table_shows_its_prompts(show):
 
 
 @browser
+def test_the_pressed_number_is_that_of_the_prompts_shown_after_the_layer_changed(show):
+    """A cluster keeps its colour from layer to layer, but not its number."""
+    xy = np.array([[1.0, 1], [-1, 1], [-1, -1], [1, -1]])
+    clusters = np.array([[0, 1, 1, 1], [1, 0, 0, 0]])
+    page = show(
+        prompt_map({"m": np.stack([xy, xy])}, [0, 1], ["t"] * 4, {"task": list("aabb")}, clusters=clusters, start=0)
+    )
+    room = abs(blobs(page)[HUES[1]][1])
+    page.get_by_title("cluster 1, a: 33% of the cluster").click()
+    for at, cluster in enumerate(clusters[:, 1]):
+        to_layer(page, at)
+        page.mouse.move(0, 0)
+        assert blobs(page)[HUES[0]][:2] == pytest.approx([-room, room], abs=0.01)
+        pressed = page.locator(".table [aria-pressed=true]").evaluate_all("all => all.map(press => press.title)")
+        assert pressed == [f"cluster {cluster}, a: 33% of the cluster"]
+    page.locator(".table [aria-pressed=true]").click()
+    assert HUES[1] in blobs(page)
+
+
+@browser
 def test_many_classes_are_folded_in_the_table(show):
     n = 400
     random = np.random.default_rng(0)

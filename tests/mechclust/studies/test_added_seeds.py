@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -139,6 +139,41 @@ def test_an_interrupted_addition_is_extended(out, monkeypatch):
             run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
     findings = run_study(STUDY, Config(seeds=(7, 8, 9, 10)), out, workers=1).findings
     assert [(run.seeds, run.changed) for run in findings[0].history] == [(2, "seeds added: 9, 10")]
+
+
+def test_a_verdict_is_kept_if_a_later_run_with_the_same_seeds_was_interrupted(out, monkeypatch):
+    run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("mechclust.studies.study.list_measured_files", stopped)
+        with pytest.raises(OSError, match="stopped"):
+            run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    findings = run_study(STUDY, Config(seeds=(7, 8, 9, 10)), out, workers=1).findings
+    expected = [(2, "holds", "seeds added: 9"), (3, "holds", "seeds added: 10")]
+    assert [(run.seeds, run.verdict, run.changed) for run in findings[0].history] == expected
+
+
+def test_an_addition_that_was_measured_but_not_judged_is_extended(out):
+    def no_report(config, results):
+        raise ValueError("no report")
+
+    with pytest.raises(ValueError, match="no report"):
+        run_study(replace(STUDY, report=no_report), Config(seeds=(7, 8, 9)), out, workers=1)
+    findings = run_study(STUDY, Config(seeds=(7, 8, 9, 10)), out, workers=1).findings
+    expected = [(2, "holds", "seeds added: 9, 10")]
+    assert [(run.seeds, run.verdict, run.changed) for run in findings[0].history] == expected
+
+
+def test_a_first_verdict_on_added_seeds_is_kept(tmp_path, monkeypatch):
+    """The run was interrupted before the seeds were added, so that the first addition saw no verdict."""
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("mechclust.studies.study.list_measured_files", stopped)
+        with pytest.raises(OSError, match="stopped"):
+            run_study(STUDY, Config(), folder, workers=1)
+    assert not run_study(STUDY, Config(seeds=(7, 8, 9)), folder, workers=1).findings[0].history
+    findings = run_study(STUDY, Config(seeds=(7, 8, 9, 10)), folder, workers=1).findings
+    expected = [(3, "holds", "seeds added: 10")]
+    assert [(run.seeds, run.verdict, run.changed) for run in findings[0].history] == expected
 
 
 def stopped(folder):
