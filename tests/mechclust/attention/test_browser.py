@@ -365,14 +365,15 @@ def test_many_tokens_are_drawn_in_a_map_and_a_window(open_page, tmp_path):
     assert page.locator(".way", has_text="induction").evaluate("way => { way.click(); return 1; }")
     assert page.locator(".thumb:visible").all_inner_texts() == ["L1H0"]
 
-    at(page, 1500, 477, n=n)  # the strongest of its block, which has several of these
+    covered = 187 * 11  # blocks of 11 tokens
+    at(page, 1500, 477, n=covered)  # the strongest of its block, which has several of these
     told = read(page)
     query, key = (int(told[axis].split()[0]) for axis in ("query", "key"))
     assert query - key == 1023
     assert float(told["weight"]) == pytest.approx(float(patterns[1, query, key]), abs=1e-4)
     assert told["query"] == f"{query} \u00b7t{query} second"
     box = page.locator("canvas.cells").first.bounding_box()
-    page.mouse.click(box["x"] + 477.5 / n * box["width"], box["y"] + 1500.5 / n * box["height"])
+    page.mouse.click(box["x"] + 477.5 / covered * box["width"], box["y"] + 1500.5 / covered * box["height"])
 
     window = page.locator("canvas.cells").last
     pixels = np.array(window.evaluate(PIXELS))
