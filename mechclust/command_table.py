@@ -24,8 +24,8 @@ COMMANDS = {
     ),
     "compare": (
         "Which layers a tuned model changed, for which of your tasks: CKA with the model it was tuned from.\n\n"
-        "Only to compare blocks are both models in memory together (--no-blocks: never). If interrupted, run the same "
-        "command again to resume."
+        "To compare blocks and to patch, both models are in memory together (--no-blocks --n-patched 0: never). If "
+        "interrupted, run the same command again to resume."
     ),
     "history": (
         "When in training structure appears: probes at every checkpoint, after a check that each is what it is "

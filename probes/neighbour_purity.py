@@ -47,7 +47,8 @@ class NeighbourPurity(RowsByClass):
             NaN with fewer than 20 different relabellings.
 
     Memory: every example's row at every site in its own dtype, ``examples x sites x d``. In addition, one site's in
-    their own dtype and in float32. Cost: ``n^2 d`` per site, or ``max_rows n d``.
+    their own dtype and in float32, or in float64 twice with ``units``, which take several times as long.
+    Cost: ``n^2 d`` per site, or ``max_rows n d``.
 
     Args:
         at: where to measure.

@@ -47,7 +47,7 @@ class View:
 
     Args:
         label: whose values colour the sequences. By default the task, or the right answer if there is none.
-        layers: of the residual stream, 0 for the embedding. By default all, or six if there are more.
+        layers: of the residual stream, 0 for the embedding. By default those of all blocks, or six if there are more.
         heads: such as L0H1. By default all, or none if there are more than eight.
         plane: plane of the points, fixed in all frames: pca (of all frames), last (of the last frame) or classes
             (through the means of the colours in the last frame).

@@ -26,7 +26,7 @@ _GAP = -(2**15)  # represents NaN among 16-bit integers
 def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_000) -> Path:
     """Write a page with every panel, a slider over epochs, and panels linked through the sequence under the pointer.
 
-    The page needs no network and no other file. About 5 MB of it is plotly.js. A frame adds about 13 kB.
+    The page needs no network and no other file. About 5 MB of it is plotly.js. A frame adds 7 kB or more.
 
     Args:
         run: a run from ``record_sandbox`` or ``sandbox_run``.

@@ -78,7 +78,7 @@ def interchange(
     classes.
 
     Cost: forward passes over the examples: 3 and one backward pass for all heads, then ``2 recipients`` for each head
-    chosen (``metadata["passes"]``, 4 x 16 = 64 with the defaults).
+    chosen (``metadata["passes"]``, 3 + 4 x 16 = 67 with the defaults).
 
     Args:
         model: the model ``probe`` was run on.

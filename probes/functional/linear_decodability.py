@@ -41,7 +41,7 @@ def ridge_predictions(
     scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves all labelings and
     strengths.
 
-    Memory: the rows in float64 three times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or 40 bytes
+    Memory: the rows in float64 five times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or 40 bytes
     per row and class, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
     multiplications per class, labeling and strength.
 
