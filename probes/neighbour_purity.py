@@ -123,10 +123,11 @@ class NeighbourPurity(RowsByClass):
         index, labels = self.classes.get("label")
         n = self._counts()
         self._check_classes(n)
+        order = torch.argsort(splitmix64(index), stable=True)
         queries = None
         notes = []
         if self.max_rows is not None and self.max_rows < len(index):
-            queries = torch.argsort(splitmix64(index), stable=True)[: self.max_rows].sort().values
+            queries = order[: self.max_rows].sort().values
             notes = [f"neighbour_purity is that of {len(queries)} of {len(index)} examples, among all of them"]
         units = self._units_of("all")
         relabelling = self._relabelling(labels, units)
@@ -135,7 +136,6 @@ class NeighbourPurity(RowsByClass):
             caveats = [relabelling.too_few(self.label, named=False, units=self.units)]
             caveats += [relabelling.unequal_units(self.label, self.units)] if self.units else []
             notes += filter(None, caveats)
-        order = torch.argsort(splitmix64(index), stable=True)
         places = torch.argsort(order)
         asked = places if queries is None else places[queries]
         nearest = partial(self._nearest, order, asked, None if units is None else units[order])

@@ -79,7 +79,8 @@ def _with_spaces(piece: str | None, text: str) -> str:
     """Return a token's text with the spaces that begin it, one of which Llama 2's and T5's decoders remove."""
     if not piece or not piece.startswith("▁") or text.startswith("▁"):
         return text
-    return " " * (len(piece) - len(piece.lstrip("▁"))) + text.lstrip(" ")
+    spaces = piece[: len(piece) - len(piece.lstrip("▁"))]
+    return spaces.replace("▁", " ") + text.lstrip(" ")
 
 
 def view_token_sequence(name: str, value: Any) -> Integer[Tensor, "pos"] | Bool[Tensor, "pos"]:

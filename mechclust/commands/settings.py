@@ -294,7 +294,7 @@ class PromptSettings:
 
     @property
     def sampled(self) -> str:
-        """What intervals and chance take as independent, in words."""
+        """Name what intervals and chance take as independent: prompts, or units."""
         return "prompts" if self.unit_label is None else f"units ({quoted(self.unit_label)})"
 
     @property

@@ -44,12 +44,8 @@ class _SplitWhenChanged:
 
 def _splitting_modules(model: Any) -> list[Any]:
     """Return the modules of a bridge that have split fused weights."""
-    modules = []
-    for module in model.modules():
-        if getattr(module, "split_qkv_matrix", None) is None or getattr(module, "original_component", None) is None:
-            continue
-        modules.append(module)
-    return modules
+    attributes = ("split_qkv_matrix", "original_component")
+    return [module for module in model.modules() if all(getattr(module, name, None) is not None for name in attributes)]
 
 
 def _digests(module: Any) -> list[int]:

@@ -8,7 +8,8 @@ from functools import cache
 
 _END_OF_PLANE_0 = 0x10000  # end of the Basic Multilingual Plane
 _END_OF_MARKS = 0x20000
-_CATEGORIES = {"M": ("Mn", "Mc"), "N": ("No", "Nl")}
+_MARKS = ("Mn", "Mc")
+_NUMERALS = ("No", "Nl")
 _JOINERS = r"\u200c\u200d"
 
 
@@ -47,7 +48,7 @@ def _needs_marks() -> re.Pattern[str]:
 
     These are combining marks, joiners, and all characters beyond the Basic Multilingual Plane: a single range is fast.
     """
-    return re.compile(rf"[{_of_category('M', _END_OF_PLANE_0)}{_JOINERS}\U00010000-\U0010ffff]")
+    return re.compile(rf"[{_characters(_MARKS, _END_OF_PLANE_0)}{_JOINERS}\U00010000-\U0010ffff]")
 
 
 @cache
@@ -56,7 +57,7 @@ def _word_with_marks() -> re.Pattern[str]:
 
     Python's own class of word characters lacks combining marks, without which Hindi words fall to pieces.
     """
-    marks = _of_category("M", _END_OF_MARKS)
+    marks = _characters(_MARKS, _END_OF_MARKS)
     return _word(inner=rf"(?:[^\W_]|[{marks}{_JOINERS}])", start=rf"(?<![^\W_])(?<![{marks}])(?<![{marks}]['’])")
 
 
@@ -66,12 +67,12 @@ def _word_without_marks() -> re.Pattern[str]:
     return _word(inner=r"[^\W_]", start=r"(?<![^\W_])")
 
 
-def _of_category(category: str, end: int) -> str:
-    """Return all characters of a Unicode category, ``M`` (combining marks) or ``N`` (numerals), up to an end."""
-    return "".join(each for each in map(chr, range(0x80, end)) if unicodedata.category(each) in _CATEGORIES[category])
+def _characters(categories: tuple[str, ...], end: int) -> str:
+    """Return all characters of some Unicode categories, up to an end."""
+    return "".join(each for each in map(chr, range(0x80, end)) if unicodedata.category(each) in categories)
 
 
 def _word(inner: str, start: str) -> re.Pattern[str]:
     """Return the pattern of a word, given patterns of a character inside it and of a possible start."""
-    letter = rf"(?![{_of_category('N', _END_OF_PLANE_0)}])[^\W\d_]"  # Python's class of digits lacks ½
+    letter = rf"(?![{_characters(_NUMERALS, _END_OF_PLANE_0)}])[^\W\d_]"  # Python's class of digits lacks ½
     return re.compile(rf"{start}(?<![^\W_]['’]){letter}{inner}*(?:['’](?![sS](?!{inner})){letter}{inner}*)*")

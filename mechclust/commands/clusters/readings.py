@@ -266,7 +266,7 @@ def caveats(result: Measurements) -> list[str]:
     metadata = result.trained.raw.metadata
     after = ", after t-SNE" if config.tsne else ""
     clusters = ", ".join(f"{n} for {quoted(label)}" for label, n in metadata["n_clusters"].items())
-    exchanged = "prompts" if config.unit_label is None else f"units ({quoted(config.unit_label)})"
+    exchanged = config.sampled
     return [
         *result.input_notes,
         f"{metadata['n']} prompts, hidden state at {config.states}{after}; clusters: {clusters}.",

@@ -54,11 +54,10 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
     if not curve.measured:
         return f"Undefined at every checkpoint: {title}."
     table = result.crossings_of(curve)
-    at = [name for name in result.names if name in set(table["crosses_at"])]
-    where = f"{capitalised(curve.place)}s crossing chance"
-    if not at:
-        return f"{where}: none of {len(table)} ({title})."
     places = sorted(result.names.index(name) for name in table["crosses_at"].dropna())
+    where = f"{capitalised(curve.place)}s crossing chance"
+    if not places:
+        return f"{where}: none of {len(table)} ({title})."
     when = _at(result, result.names[places[(len(places) - 1) // 2]])
     if len(places) > 1:
         when = f"half by {when.partition(' ')[2]}"

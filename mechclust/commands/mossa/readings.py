@@ -29,14 +29,20 @@ _UPPER = "upper half"  # of the layers, mean
 
 def headline(result: Measurements) -> str:
     """Return the conclusion in at most 25 words."""
-    groups = "No layer groups are named."
-    if result.named_groups:
-        is_clear = result.groups.shared_end is None or result.groups.shared_end[1] < len(result.layers)
-        groups = f"Layers: {result.groups.groups}." if is_clear else "No layer group is clear."
     states = result.states()
     known = [state for state in states.values() if state != "not measured"]
     learnt = f"Learnt: {known.count('learnt')} of {len(known)} tasks." if known else "Learning was not measured."
-    return f"{groups} {_direction(result)}. {learnt}"
+    return f"{_groups(result)} {_direction(result)}. {learnt}"
+
+
+def _groups(result: Measurements) -> str:
+    """Return the layer groups, unless tasks are too few or leave open whether any layer is not shared."""
+    if not result.named_groups:
+        return "No layer groups are named."
+    shared_end = result.groups.shared_end
+    if shared_end is not None and shared_end[1] == result.n_layers:
+        return "No layer group is clear."
+    return f"Layers: {result.groups.groups}."
 
 
 def _direction(result: Measurements) -> str:

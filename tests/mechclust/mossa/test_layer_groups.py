@@ -246,8 +246,8 @@ class TestTunedAlone:
         assert "alone" not in str(found)
 
     def test_seldom_where_nothing_differs(self):
-        found = [layer_groups_interval(exchangeable(seed), draws=300).farther for seed in range(60)]
-        assert sum(map(bool, found)) <= 3  # 9 if each layer has an interval of its own
+        n_found = sum(layer_groups_interval(exchangeable(seed), draws=300).farther != () for seed in range(60))
+        assert n_found <= 3  # 9 if each layer has an interval of its own
 
     def test_nothing_changed(self):
         curves = planted_below()
