@@ -44,12 +44,14 @@ class TopicSimilarity:
     @property
     def ratio(self) -> Float[Array, "2 *draw"]:
         """Return same topic over different topic, by ``SIMILARITIES``. It explodes when the denominator nears 0."""
-        return self.mean[..., 0] / self.mean[..., 1]
+        mean = self.mean
+        return mean[..., 0] / mean[..., 1]
 
     @property
     def difference(self) -> Float[Array, "2 *draw"]:
         """Return same topic minus different topic, by ``SIMILARITIES``."""
-        return self.mean[..., 0] - self.mean[..., 1]
+        mean = self.mean
+        return mean[..., 0] - mean[..., 1]
 
 
 @computed_in_torch(not_finite=["sums"])
