@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -27,6 +28,12 @@ WIDE = os.environ | {"COLUMNS": "200"}  # so that import-linter does not wrap it
 
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file's syntax tree; read only."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 # ---- imports ----
@@ -141,12 +148,17 @@ def test_there_is_no_circle_of_modules() -> None:
     assert upwards == []
 
 
+def called_name(function: ast.expr) -> str:
+    """Return the last part of a called name; "" where what is called has none."""
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
 def hidden_imports(path: Path) -> Iterator[str]:
     """Imports that the contracts do not see: relative ones, and names that are a text until they run."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.level:
             yield f"{relative(path)} line {node.lineno}: write imports with the package's full name"
-        if isinstance(node, ast.Call) and re.search(r"(import_module|__import__)$", ast.unparse(node.func)):
+        if isinstance(node, ast.Call) and called_name(node.func).endswith(("import_module", "__import__")):
             ours = [a.value for a in node.args if isinstance(a, ast.Constant) and re.match(OURS, str(a.value))]
             if ours:
                 yield f"{relative(path)} line {node.lineno}: import {ours[0]}"
@@ -175,7 +187,7 @@ def test_importing_packages_and_listing_studies_is_light_and_leaves_garbage_coll
 
 def declared_names(path: Path) -> list[str] | None:
     """``__all__`` of a package, read without importing it."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parsed(path).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))
     return None
@@ -207,7 +219,7 @@ TWICE_ON_PURPOSE = {"main", "result_path"}  # a command line; a checkpoint and a
 def public_names(path: Path) -> set[str]:
     """Public classes, functions and constants that a file defines at its top level."""
     names: set[str] = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parsed(path).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):

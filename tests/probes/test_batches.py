@@ -105,8 +105,10 @@ GIVEN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("budget", [4, 7, 4096])
-@pytest.mark.parametrize("what", GIVEN)
+@pytest.mark.parametrize(
+    ("what", "budget"),
+    [*((what, 7) for what in GIVEN), ("a tokenizer's lists", 4), ("a tokenizer's tensors", 4), ("arrays", 4096)],
+)
 def test_all_of_these_are_the_same_examples(
     what: str, model: Any, expected: torch.Tensor, digest: str, budget: int
 ) -> None:
@@ -154,7 +156,7 @@ def test_the_models_own_tokenizer_reads_texts(fake_model: Any) -> None:
 def test_integers_of_a_row_become_labels(model: Any) -> None:
     tokens = torch.randint(10, (12, 4), generator=torch.Generator().manual_seed(0))
     task = torch.arange(12) % 3
-    probe = TaskClusterARI(readout=last_token(), n_permutations=5)
+    probe = TaskClusterARI(at="hook_embed", readout=last_token(), n_init=1, n_permutations=5)
     expected = run(model, Batch(tokens, labels={"task": task}), probe)
     for given in (
         [{"input_ids": ids, "task": k, "name": "x"} for ids, k in zip(tokens.tolist(), task.tolist(), strict=True)],
@@ -194,7 +196,7 @@ def test_data_sets_of_hugging_face(model: Any) -> None:
     datasets = pytest.importorskip("datasets")
     task = [i % 2 for i in range(5)]
     texts = ["bcd", "a", "hii", "fg", "ccc"]
-    probe = TaskClusterARI(readout=last_token(), n_permutations=5)
+    probe = TaskClusterARI(at="hook_embed", readout=last_token(), n_init=1, n_permutations=5)
     expected = run(model, {"input_ids": IDS, "task": task}, probe)
     data = datasets.Dataset.from_dict({"input_ids": IDS, "task": task})
     for given in (data, data.with_format("torch"), data.with_format("numpy"), data.to_iterable_dataset(), data[:]):
@@ -312,8 +314,7 @@ def test_ids_outside_the_vocabulary_are_told_before_the_model_sees_them(model: A
         pass
 
 
-@pytest.mark.parametrize("pad", [-100, -1, 10, 50_257])
-@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(("pad", "left"), [(-100, False), (-1, True), (10, True), (50_257, False)])
 def test_padding_may_be_any_id(model: Any, expected: torch.Tensor, pad: int, left: bool, tmp_path: Path) -> None:
     tokens, mask = padded_ids(left)
     tokens[mask == 0] = pad

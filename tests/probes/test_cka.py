@@ -177,7 +177,7 @@ def test_nothing_left_without_the_largest_component(fake_model: Any) -> None:
     ids=lambda p: f"{p.form}-{p.label}-{p.n_resamples}-{p.pairs}-{p.precision}-{p.remove_top}",
 )
 def test_the_contract(probe: CKA, model: Any, batch: Batch) -> None:
-    check_probe(probe, model, batch)
+    check_probe(probe, model, batch.select(slice(0, 8)))
 
 
 @pytest.mark.slow
@@ -226,21 +226,23 @@ def test_rows_and_moments_merge(fake_model: Any, sizes: tuple[int, int]) -> None
         torch.testing.assert_close(probes[0].compute()[measure], expected[measure], atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("form", ["auto", "moments"])
-def test_goes_on_after_a_saved_state_and_outside_inference_mode(fake_model: Any, tmp_path: Any, form: Any) -> None:
-    """Twelve layers: "10" comes before "2" in a file."""
-    planted = states(90, *range(3, 15))
+@pytest.mark.parametrize(("form", "label", "n_layers"), [("auto", "task", 2), ("moments", None, 12)])
+def test_goes_on_after_a_saved_state_and_outside_inference_mode(
+    fake_model: Any, tmp_path: Any, form: Any, label: str | None, n_layers: int
+) -> None:
+    """Also with twelve layers: "10" comes before "2" in a file."""
+    planted = states(90, *range(3, 3 + n_layers))
     model, batches = fake_model(*planted), list(every_token(90).split(30))
-    probe = CKA(label="task", form=form)
+    probe = CKA(label=label, form=form)
     run(model, batches[:1], probe)
     with attach(model, probe) as attached, torch.no_grad(), attached.on(batches[1]):
         model(batches[1].tokens)
     probe.save_state(tmp_path / "state.safetensors")
-    again = CKA(label="task", form=form)
+    again = CKA(label=label, form=form)
     again.load_state(tmp_path / "state.safetensors")
     with attach(model, again) as attached, torch.no_grad(), attached.on(batches[2]):
         model(batches[2].tokens)
-    expected = run(model, batches, CKA(label="task", form="rows"))
+    expected = run(model, batches, CKA(label=label, form="rows"))
     for measure in FORMS:
         torch.testing.assert_close(again.compute()[measure], expected[measure], atol=1e-9, rtol=0)
 

@@ -31,7 +31,7 @@ BOTH = [head_output(), attention_pattern()]
 
 @pytest.fixture(scope="module")
 def sequences() -> Batch:
-    return next(TASK.batches("test", 60))
+    return next(TASK.batches("test", 20))
 
 
 # ---- the contract ----
@@ -42,7 +42,7 @@ def sequences() -> Batch:
     [
         ClusteringHead("sum", TASK.positions, 2, at=BOTH),
         ClusteringHead(("multiset", "answer"), (0, 3)),
-        ClusteringHead(["sum"], [4, 2], modulus=2, max_rows=40, at=[Z, "blocks.0.attn.hook_pattern"]),
+        ClusteringHead(["sum"], [4, 2], modulus=2, max_rows=12, at=[Z, "blocks.0.attn.hook_pattern"]),
     ],
     ids=repr,
 )
@@ -56,7 +56,7 @@ def test_the_contract_on_the_pooling_transformer(probe: ClusteringHead, sequence
         ClusteringHead("task", at=BOTH),
         ClusteringHead(("output", "task"), at=[head_output(1), attention_pattern(1)], query=token_at("input")),
         ClusteringHead("task", max_rows=7),
-        ClusteringHead(("task", "output"), permutations=50),
+        ClusteringHead(("task", "output"), permutations=9),
     ],
     ids=repr,
 )

@@ -57,6 +57,13 @@ def found(planted: tuple[Any, Batch, ClusteringHead]) -> ProbeResult:
     return interchange(model, batch.split(100), probe, heads=2, recipients=8)
 
 
+@pytest.fixture(scope="module")
+def binary() -> tuple[Any, Batch, ClusteringHead]:
+    """Of two symbols, measured by its sum; read only."""
+    model, batch = TwoLayerHeads(2), sequences(2)
+    return model, batch, ready(model, batch, "sum")
+
+
 # ---- without labels ----
 
 
@@ -440,10 +447,12 @@ def test_answers_that_differ_by_less_than_the_tolerance_are_tested(model: Any, b
     ],
 )
 @pytest.mark.parametrize("measure", [interchange, interchange_together])
-def test_what_is_refused_of_interchange(measure: Any, changes: dict[str, Any], message: str) -> None:
-    model, batch = TwoLayerHeads(2), sequences(2)
+def test_what_is_refused_of_interchange(
+    binary: tuple[Any, Batch, ClusteringHead], measure: Any, changes: dict[str, Any], message: str
+) -> None:
+    model, batch, probe = binary
     with pytest.raises(InputError, match=re.escape(message)):
-        measure(model, batch, ready(model, batch, "sum"), **changes)
+        measure(model, batch, probe, **changes)
     with pytest.raises(InputError, match="this ClusteringHead has not been run"):
         measure(model, batch, ClusteringHead("sum"))
 

@@ -130,7 +130,7 @@ def test_chance_is_chance(fake_model: Any, options: dict[str, Any]) -> None:
             states = states + 9 * torch.randn(15, D, generator=draw)[batch.labels["input"]]
             batch = Batch(batch.tokens, labels={**batch.labels, "whole": label[batch.labels["input"]]})
             settings["units"] = "input"
-        p.append(float(measure(fake_model, states, batch, n_shuffles=39, folds=3, seed=seed, **settings)["p_value"]))
+        p.append(float(measure(fake_model, states, batch, n_shuffles=19, folds=3, seed=seed, **settings)["p_value"]))
     low, high = binom.ppf([0.0005, 0.9995], len(p), 0.05)
     assert low <= sum(x <= 0.05 for x in p) <= high
     assert (
@@ -216,11 +216,11 @@ def test_where_no_shuffle_changes_the_label(fake_model: Any) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"given": "ending", "also": ("half",)}, {"units": "input", "folds": 3}, {"max_rows": 40, "device": "cpu"}],
+    [{}, {"given": "ending", "also": ("half",)}, {"units": "input", "folds": 3}, {"max_rows": 16, "device": "cpu"}],
     ids=str,
 )
 def test_the_contract(fake_model: Any, options: dict[str, Any]) -> None:
-    states, batch = planted(1.0, n=60)
+    states, batch = planted(1.0, n=24)
     check_probe(LinearDecodability(at="hook_embed", n_shuffles=9, **options), fake_model(states), batch)
 
 

@@ -227,12 +227,12 @@ def test_few_examples_are_noted(fake_model: Any) -> None:
     ids=repr,
 )
 def test_the_contract(probe: Probe, model: Any, batch: Batch) -> None:
-    check_probe(probe, model, batch)
+    check_probe(probe, model, batch.select(slice(0, 8)))
 
 
 @pytest.mark.parametrize("probe", [SVCCA(label="task"), RBFCKA(), NDims(), NeighbourPurity(k=3)], ids=repr)
 def test_the_contract_for_two_models(two: Any, probe: Probe) -> None:
-    check_probe(probe, two[0], every_token(12))
+    check_probe(probe, two[0], every_token(9))
 
 
 @pytest.mark.parametrize("probe", [SVCCA(pairs="all"), RBFCKA(), NDims(label="task"), NeighbourPurity()], ids=repr)

@@ -52,7 +52,7 @@ def test_a_file_beside_the_script_is_named_and_not_run(tmp_path: Path, checkout:
 def test_a_folder_of_data_stands_in_the_way_only_where_python_prefers_it(tmp_path: Path, checkout: bool) -> None:
     """A folder without ``__init__.py`` gives way to a package further back in the path, not to an editable install."""
     (tmp_path / "tasks").mkdir()
-    done = run(tmp_path, "import probes; print('fine')", checkout)
+    done = run(tmp_path, "import mechclust; print('fine')", checkout)
     message = f"{str(tmp_path / 'tasks')!r} hides mechclust's package 'tasks'; "
     assert done.stdout == "fine\n" if checkout else message in done.stderr or done.stdout == "fine\n"
 
@@ -82,5 +82,5 @@ def test_files_of_other_names_and_places_are_left_alone(tmp_path: Path, checkout
     (tmp_path / "my_tasks.py").touch()
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "tasks.py").touch()
-    done = run(tmp_path, "import my_tasks, lib.tasks, mechclust, probes; print('fine')", checkout)
+    done = run(tmp_path, "import my_tasks, lib.tasks, mechclust; print('fine')", checkout)
     assert (done.stdout, done.stderr) == ("fine\n", "")

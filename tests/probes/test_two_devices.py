@@ -22,6 +22,7 @@ from probes import (
     NeighbourPurity,
     NormJacobian,
     Probe,
+    ProbeResult,
     Projection,
     TaskClusterARI,
     TopicAttention,
@@ -144,10 +145,22 @@ def test_every_probe_is_here() -> None:
     assert ours - {*MAKE} == {"LogitLens"}  # it needs a final norm and unembedding, which this model has not
 
 
+@pytest.fixture(scope="module")
+def on_one_and_two() -> dict[str, tuple[ProbeResult, ProbeResult]]:
+    """What every probe measures on the CPU and on two devices, of one run each."""
+    with TwoDevices():
+        runs = [
+            run(model, padded(12).split(7), [make() for make in MAKE.values()])
+            for model in (PlacedModel([CPU, CPU]), split_model())
+        ]
+    return dict(zip(MAKE, zip(*runs, strict=True), strict=True))
+
+
 @pytest.mark.parametrize("name", MAKE)
-def test_every_probe_measures_what_it_does_on_one_device(name: str, devices: None) -> None:
-    expected = run(PlacedModel([CPU, CPU]), padded().split(7), MAKE[name]())
-    found = run(split_model(), padded().split(7), MAKE[name]())
+def test_every_probe_measures_what_it_does_on_one_device(
+    name: str, on_one_and_two: dict[str, tuple[ProbeResult, ProbeResult]]
+) -> None:
+    expected, found = on_one_and_two[name]
     assert same(found.values, expected.values)
     assert found.notes == expected.notes
     assert found.metadata["model"] == expected.metadata["model"]  # the device is no part of it
@@ -155,7 +168,7 @@ def test_every_probe_measures_what_it_does_on_one_device(name: str, devices: Non
 
 @pytest.mark.parametrize("home", [CPU, FIRST, SECOND])
 def test_a_batch_may_lie_anywhere_its_labels_elsewhere(home: torch.device, devices: None) -> None:
-    given = padded()
+    given = padded(12)
     spread = Batch(
         placed(given.tokens, home),
         placed(given.attention_mask, SECOND),  # type: ignore[arg-type]
@@ -163,9 +176,10 @@ def test_a_batch_may_lie_anywhere_its_labels_elsewhere(home: torch.device, devic
         positions={"input": placed(given.positions["input"], FIRST)},
         index=placed(given.index, SECOND),
     )
-    for name in ("TaskClusterARI", "CKA", "TopicAttention"):
-        expected = run(PlacedModel([CPU, CPU]), given, MAKE[name]())
-        assert same(run(split_model(), spread, MAKE[name]()).values, expected.values)
+    probes = [MAKE[name]() for name in ("TaskClusterARI", "CKA", "TopicAttention")]
+    expected = run(PlacedModel([CPU, CPU]), given, probes)
+    for one, other in zip(run(split_model(), spread, probes), expected, strict=True):
+        assert same(one.values, other.values)
 
 
 def test_two_models_on_devices_of_their_own(devices: None) -> None:

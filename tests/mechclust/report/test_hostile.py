@@ -46,16 +46,15 @@ def drawn(figure: Figure) -> dict[str, str]:
 
 
 class TestFigures:
-    @pytest.mark.parametrize("part", range(4))
-    def test_a_users_text_stands_there_as_it_is(self, part):
-        texts = list(HOSTILE.values())[part::4]
-        figure, axes = subplots(len(texts), 6, size=(5, 1))
+    def test_a_users_text_stands_there_as_it_is(self):
+        texts = list(HOSTILE.values())
+        plain = [figure_text(text) for text in texts]
+        figure, (axis,) = subplots(1, size=(5, 5))
         figure.set_layout_engine("none")  # which a long name is tried with below
-        for axis, text in zip(axes, texts, strict=True):
-            axis.plot([0, 1], [0, 1], label=figure_text(text) or "nothing")
-            axis.set_yticks([0, 1], [figure_text(text), "other"])
-            axis.set_title(figure_text(text))
-            assert len(axis.legend().get_texts()) == 1
+        for name in plain:
+            axis.plot([0, 1], [0, 1], label=name or "nothing")
+        axis.set_yticks(range(len(plain)), plain)
+        assert len(axis.legend().get_texts()) == len(texts)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = drawn(figure)
@@ -138,7 +137,7 @@ class TestTables:
 
 @pytest.fixture(scope="module")
 def figure():
-    return subplots(1, size=(1, 1))[0]
+    return Figure(figsize=(1, 1))
 
 
 class TestPage:
