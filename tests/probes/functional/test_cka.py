@@ -127,6 +127,20 @@ def test_a_mean_that_drifts() -> None:
     assert both_from_moments(x, y, [2] * 60) == pytest.approx(brute_force(x, y), abs=1e-10)
 
 
+def test_a_first_batch_far_from_all_others_costs_no_digits() -> None:
+    """The fixed points follow the mean. About those of the first batch, the error is 100 times as large."""
+    x, y = related(4000, 3, 2)
+    x[4:] += 1e4
+    y[4:] -= 1e4
+    gathered = CrossMoments.of_rows(x[:4], y[:4])
+    for start in range(4, 4000, 66):
+        rows = slice(start, start + 66)
+        gathered = gathered.merge(CrossMoments.of_rows(x[rows], y[rows], like=gathered))
+    expected = CrossMoments.of_rows(x, y).hsic()
+    assert float(gathered.hsic().biased / expected.biased) == pytest.approx(1, abs=3e-14)
+    assert float(gathered.hsic().debiased / expected.debiased) == pytest.approx(1, abs=3e-14)
+
+
 def test_both_ways_give_the_same_around_the_switch() -> None:
     for d in (27, 28, 29, 35):  # 40 rows: n x n matrices from d = 29 on
         x, y = related(40, d, d)
