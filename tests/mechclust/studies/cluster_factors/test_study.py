@@ -122,10 +122,7 @@ class TestRun:
     def test_what_only_needs_a_p_value_has_it_by_the_formula(self, smoke):
         """No p-value from relabellings is below one over their number plus one."""
         folder = smoke[1] / "results" / jobs(SMALL)[0].name
-        by_formula, drawn = (
-            load_result(folder / f"{LAST}.{name}.safetensors")["p_value"]
-            for name in ("x-input", "x")
-        )
+        by_formula, drawn = (load_result(folder / f"{LAST}.{name}.safetensors")["p_value"] for name in ("x-input", "x"))
         assert by_formula.max() < 1e-6
         assert drawn.min() >= 1 / (SMALL.n_permutations + 1)
 
