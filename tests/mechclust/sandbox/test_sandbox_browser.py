@@ -15,7 +15,7 @@ from tasks import Batch, InstructionFollowing
 pytestmark = pytest.mark.browser
 
 HOSTILE = "</script><img src=x onerror=window.__pwned=1><b>x</b>"
-FRAMES = 31
+FRAMES = 12
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def run():
     curves = Curves(
         range(FRAMES),
         {"loss": {"train": [*losses.tolist(), losses[-1]]}},
-        spikes=[(9, "one")],
-        small_spikes=[(20, "low")],
+        spikes=[(4, "one")],
+        small_spikes=[(8, "low")],
     )
     return recorder.run(curves=curves, title=HOSTILE)
 
@@ -121,7 +121,7 @@ def test_the_legend_and_small_spikes(page):
     assert page.locator("#marks button").count() == 1
     page.locator("#panel-loss").scroll_into_view_if_needed()
     page.mouse.move(*centre(page.locator("#panel-loss path.point").last))
-    said = "Rise of the loss below the floor of spikes, not counted, at step 20: low"
+    said = "Rise of the loss below the floor of spikes, not counted, at step 8: low"
     assert page.locator("#readout").inner_text() == said
 
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -23,6 +24,12 @@ class Settings:
 
 SETTINGS = Settings()
 BATCH = Batch(torch.arange(24).reshape(6, 4) % 9)
+
+
+@cache
+def model():
+    """The model of all tests, which only measure it."""
+    return build_model(CONFIG)
 
 
 class Counted(Probe):
@@ -61,7 +68,7 @@ def study():
     """A study without a training run, of six models."""
 
     def trained_models(config, out):
-        return [TrainedModel(f"model {i}/a", lambda: (build_model(CONFIG), [BATCH])) for i in range(6)]
+        return [TrainedModel(f"model {i}/a", lambda: (model(), [BATCH])) for i in range(6)]
 
     return Study(
         name="task-clusters",
@@ -94,7 +101,7 @@ def test_they_are_measured_and_in_the_report(study, tmp_path):
     analysis = run_study(study, SETTINGS, tmp_path, workers=1, probes=["NDims"])
     files = sorted((tmp_path / "results" / "probes" / "NDims").iterdir())
     assert [file.name for file in files] == [f"model {i}%2Fa.safetensors" for i in range(6)]
-    found, expected = load_result(files[0]), run(build_model(CONFIG), BATCH, NDims())
+    found, expected = load_result(files[0]), run(model(), BATCH, NDims())
     assert torch.equal(found["n_dims"], expected["n_dims"])
     assert found.metadata["package"].startswith("mechclust ")
     assert list(analysis.views) == ["Probe: NDims"]

@@ -33,20 +33,30 @@ from mechclust.studies.cluster_factors.results import load
 from mechclust.studies.cluster_factors.run import _without_answer, build_network
 from mechclust.studies.cluster_factors.study import STUDY
 from mechclust.studies.study import Job, run_study
+from mechclust.training import TrainConfig
 from probes import load_result
 from tasks import InputError, InstructionFollowing
 from tests.mechclust.studies.cluster_factors.test_findings import IDS
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
 
-SMOKE, PAPER = STUDY.preset("smoke"), STUDY.preset("paper")
+PAPER = STUDY.preset("paper")
+SMALL = replace(
+    STUDY.preset("smoke"),
+    arms=(PRIVATE, SHARED, TWO),
+    training=TrainConfig(steps=4, batch_size=16, n_checkpoints=3),
+    first_measured=3,
+    early_step=3,
+    n_permutations=9,
+)
+LAST = f"step-{SMALL.training.steps:06d}.validation_subset"
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset from beginning to end: analysis, folder. Read only."""
+    """A run smaller than the smoke preset, from beginning to end: analysis, folder. Read only."""
     out = tmp_path_factory.mktemp("factors") / "run"
-    return run_study(STUDY, SMOKE, out, workers=1), out
+    return run_study(STUDY, SMALL, out, workers=1), out
 
 
 class TestPlan:
@@ -74,10 +84,10 @@ class TestPlan:
         assert "x-output-given-task" not in probes_of(PAPER, "outputs-1")
 
     def test_networks_of_a_seed_begin_alike(self):
-        one, other = (get_weights(build_network(SMOKE, Job(arm, 0))) for arm in (PRIVATE, SHARED))
+        one, other = (get_weights(build_network(SMALL, Job(arm, 0))) for arm in (PRIVATE, SHARED))
         assert torch.equal(one["embed.W_E"][:25], other["embed.W_E"][:25])  # padding, symbols and inputs
         assert not torch.equal(
-            one["blocks.0.attn.W_Q"], get_weights(build_network(SMOKE, Job(PRIVATE, 1)))["blocks.0.attn.W_Q"]
+            one["blocks.0.attn.W_Q"], get_weights(build_network(SMALL, Job(PRIVATE, 1)))["blocks.0.attn.W_Q"]
         )
 
     def test_measured_steps(self):
@@ -92,10 +102,10 @@ class TestRun:
 
     def test_leaves_everything_it_promises(self, smoke):
         analysis, out = smoke
-        for job in jobs(SMOKE):
+        for job in jobs(SMALL):
             held = {path.name for path in (out / "results" / job.name).glob("*.safetensors")}
-            expected = {f"step-{step:06d}.validation_subset.accuracy" for step in SMOKE.training.checkpoint_steps}
-            for step, name in product(measured_steps(SMOKE), probes_of(SMOKE, job.arm)):
+            expected = {f"step-{step:06d}.validation_subset.accuracy" for step in SMALL.training.checkpoint_steps}
+            for step, name in product(measured_steps(SMALL), probes_of(SMALL, job.arm)):
                 expected.add(f"step-{step:06d}.validation_subset.{name}")
             expected |= {"swap"}
             assert held == {f"{name}.safetensors" for name in expected}
@@ -111,26 +121,23 @@ class TestRun:
 
     def test_what_only_needs_a_p_value_has_it_by_the_formula(self, smoke):
         """No p-value from relabellings is below one over their number plus one."""
-        folder = smoke[1] / "results" / jobs(SMOKE)[0].name
-        by_formula, drawn = (
-            load_result(folder / f"step-000020.validation_subset.{name}.safetensors")["p_value"]
-            for name in ("x-input", "x")
-        )
+        folder = smoke[1] / "results" / jobs(SMALL)[0].name
+        by_formula, drawn = (load_result(folder / f"{LAST}.{name}.safetensors")["p_value"] for name in ("x-input", "x"))
         assert by_formula.max() < 1e-6
-        assert drawn.min() >= 1 / (SMOKE.n_permutations + 1)
+        assert drawn.min() >= 1 / (SMALL.n_permutations + 1)
 
     def test_curves_are_what_was_measured(self, smoke):
-        job = Job(overlap_arm(0.4), 0)
-        found = load(SMOKE, smoke[1])[job.arm]
+        job = Job(SHARED, 0)
+        found = load(SMALL, smoke[1])[job.arm]
         folder = smoke[1] / "results" / job.name
-        assert found.steps.tolist() == measured_steps(SMOKE)
-        last = load_result(folder / "step-000020.validation_subset.x.safetensors")
+        assert found.steps.tolist() == measured_steps(SMALL)
+        last = load_result(folder / f"{LAST}.x.safetensors")
         assert found.ari["x output"][0, -1].tolist() == last.sel("ari", label="output").tolist()
         assert found.null["x task"][0, -1, :, 0].tolist() == last.sel("null_low", label="task").tolist()
         assert found.null["x task"][0, -1, :, 1].tolist() == last.sel("null_high", label="task").tolist()
-        within = load_result(folder / "step-000020.validation_subset.x-task-given-output.safetensors")
+        within = load_result(folder / f"{LAST}.x-task-given-output.safetensors")
         assert found.ari["x task|output"][0, -1].tolist() == within.sel("ari", label="task").tolist()
-        linear = load_result(folder / "step-000020.validation_subset.x-linear.safetensors")
+        linear = load_result(folder / f"{LAST}.x-linear.safetensors")
         assert found.linear[0, -1].tolist() == linear.sel("accuracy", label="task").tolist()
         swap = load_result(folder / "swap.safetensors")
         assert found.became[0].tolist() == swap["became"].tolist()
@@ -139,21 +146,21 @@ class TestRun:
         copy = shutil.copytree(smoke[1], tmp_path / "run")
         (copy / "results" / "overlap-0-seed0" / "swap.safetensors").unlink()
         with pytest.raises(InputError) as refused:
-            STUDY.load(SMOKE, copy)
+            STUDY.load(SMALL, copy)
         assert str(refused.value).endswith(
             "lacks results/overlap-0-seed0/swap.safetensors; start the study again with the same --out"
         )
 
     @pytest.mark.slow
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
-        check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
+        check_made_whole(STUDY, SMALL, shutil.copytree(smoke[1], tmp_path / "run"))
 
     def test_a_network_alone_that_is_lost_is_made_again(self, smoke, tmp_path):
         out = shutil.copytree(smoke[1], tmp_path / "run")
         (model,) = (out / "models" / "overlap-0-seed0").glob("step-*.safetensors")
         data = model.read_bytes()
         model.unlink()
-        STUDY.run_job(SMOKE, Job(PRIVATE, 0), out)
+        STUDY.run_job(SMALL, Job(PRIVATE, 0), out)
         assert model.read_bytes() == data
 
     def test_no_state_of_an_answer_is_measured(self):

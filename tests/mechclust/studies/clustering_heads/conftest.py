@@ -1,4 +1,4 @@
-"""One smoke run of the clustering-head study for all its tests."""
+"""One small run of the clustering-head study for all its tests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 
 from mechclust.report import Analysis
 from mechclust.studies import get_study, run_study
+from tests.mechclust.studies.clustering_heads.made_runs import SMALL
 
 
 @pytest.fixture(scope="session")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, Path]:
-    """The smoke preset from beginning to end: analysis, folder. Read only."""
-    study, out = get_study("clustering-heads"), tmp_path_factory.mktemp("heads") / "run"
-    return run_study(study, study.preset("smoke"), out, workers=1), out
+    """A run smaller than the smoke preset, from beginning to end: analysis, folder. Read only."""
+    out = tmp_path_factory.mktemp("heads") / "run"
+    return run_study(get_study("clustering-heads"), SMALL, out, workers=1), out

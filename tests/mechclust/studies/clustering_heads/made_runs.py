@@ -7,12 +7,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig
+from mechclust.studies import get_study
+from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, FullBatch
 from mechclust.studies.clustering_heads.findings import findings_of
 from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, TrainedNetwork
 from probes import ProbeResult
 
+# Settings of the one run that is not made by hand: the smoke preset's, with less training.
+SMALL = replace(
+    get_study("clustering-heads").preset("smoke"),
+    epochs=6,
+    full_batch=FullBatch((200,), (200, 201), steps=12, every=4, curvature=2),
+)
 N = 400  # epochs
 CONFIG = ClusteringHeadsConfig(seeds=(0, 1, 2, 3), mitigations=4, epochs=N)
 SOLVED = 150  # epoch at which a run solves the task unless told otherwise

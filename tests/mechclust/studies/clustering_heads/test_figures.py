@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from mechclust.evidence.intervals import share_interval
-from mechclust.studies import get_study
 from mechclust.studies.clustering_heads.arm_figures import ablations_figure, curriculum_figure
 from mechclust.studies.clustering_heads.fall_figures import clean_run, gradients_figure, marks_of, two_falls_figure
 from mechclust.studies.clustering_heads.figures import replay_figure, training_figure
@@ -17,13 +16,12 @@ from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTrai
 from probes import ProbeResult
 from tests.mechclust.studies.clustering_heads import made_runs as made
 
-SMOKE = get_study("clustering-heads").preset("smoke")
 N = 400
 
 
 @pytest.fixture(scope="module")
 def results(smoke):
-    return load_results(SMOKE, smoke[1])
+    return load_results(made.SMALL, smoke[1])
 
 
 def run(falls=((100, 120), (200, 220)), accuracy=1.0, peak=1.0):
@@ -65,7 +63,7 @@ class TestCleanRun:
         assert marks_of(run(falls=()), 2) == [0, N - 1]
 
     def test_no_peak_of_the_gradient_is_cut_off(self):
-        figure = gradients_figure(SMOKE, of(curved={1: run(peak=80.0)}))
+        figure = gradients_figure(made.SMALL, of(curved={1: run(peak=80.0)}))
         loss, gradient = figure.axes
         assert gradient.get_yscale() == "linear"
         assert gradient.get_ylim() == (0, pytest.approx(84))
@@ -76,12 +74,12 @@ class TestCleanRun:
         ]  # fmt: skip
 
     def test_a_run_that_never_falls_is_shown_whole(self):
-        loss, _ = gradients_figure(SMOKE, of(curved={1: run(falls=())})).axes
+        loss, _ = gradients_figure(made.SMALL, of(curved={1: run(falls=())})).axes
         assert loss.get_xlim()[1] == 10 * (N - 1)
 
 
 def test_sequence_embeddings_are_those_of_every_sequence(results):
-    _, _, before, _ = two_falls_figure(SMOKE, results).axes
+    _, _, before, _ = two_falls_figure(made.SMALL, results).axes
     assert [line.get_label() for line in before.lines] == ["0", "1", "2", "3"]
     assert sum(len(line.get_xdata()) for line in before.lines) == 2**6
 
@@ -91,7 +89,7 @@ def test_a_loss_of_0_is_drawn_as_the_least(results):
     curve = network.dynamics["test_loss"].clone()
     network.dynamics["test_loss"][-3:] = 0
     try:
-        axes = training_figure(SMOKE, results).axes
+        axes = training_figure(made.SMALL, results).axes
     finally:
         network.dynamics["test_loss"][:] = curve
     drawn = np.concatenate([path.vertices[:, 1] for axis in axes for band in axis.collections
@@ -102,7 +100,7 @@ def test_a_loss_of_0_is_drawn_as_the_least(results):
 def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     found = {"bias 0": {200: (1.0, 0.9)}, "dropout 0.5": {200: (1.0, 0.6), 201: (1.0, 1.0)}}
     results = replace(results, final={**results.final, **found})
-    figure = ablations_figure(SMOKE, results)
+    figure = ablations_figure(made.SMALL, results)
     names = [axis.get_xlabel() for axis in figure.axes]
     assert len(names) == 6
     bias = figure.axes[names.index("biases of the feed-forward layer")]

@@ -19,10 +19,9 @@ from mechclust.studies.clustering_heads.results import load_results
 from mechclust.training import Snapshots, accuracy
 from probes import ClusteringHead, run
 from tasks import InputError, SparseModularAddition
+from tests.mechclust.studies.clustering_heads.made_runs import SMALL
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
-
-SMOKE = get_study("clustering-heads").preset("smoke")
 
 
 def accuracy_and_loss(model, task):
@@ -54,7 +53,7 @@ class TestRun:
 
     def test_what_it_kept_is_what_was_trained(self, smoke):
         _, out = smoke
-        results = load_results(SMOKE, out)
+        results = load_results(SMALL, out)
         snapshots = Snapshots(out / "models" / "base-seeds-200-201")
         task = snapshots.tasks[1]
         assert task.seed == 201
@@ -65,9 +64,9 @@ class TestRun:
         assert set(results.final) >= {"scratch", "lr 0.01", "discount 10", "batch 64", "width 4"}
         assert set(results.mitigated["larger eps"]) == {200, 201}
         full = Snapshots(out / "models" / "plateaus-seeds-200-201")
-        assert full.steps == list(range(0, 41, 4))
-        loss = accuracy_and_loss(full.model(1, 20), full.tasks[1])[1]
-        assert results.curved[201].curve("train_loss")[5] == pytest.approx(loss, rel=1e-5)
+        assert full.steps == [0, 4, 8, 12]
+        loss = accuracy_and_loss(full.model(1, 8), full.tasks[1])[1]
+        assert results.curved[201].curve("train_loss")[2] == pytest.approx(loss, rel=1e-5)
         head = results.networks[201]
         assert float(head.stitching["head_accuracy"][-1]) == pytest.approx(test)
         rows = measured_rows(task).batch
@@ -83,13 +82,13 @@ class TestRun:
     def test_goes_on_without_training_again(self, smoke, undrawn, tmp_path):
         analysis, out = smoke[0], shutil.copytree(smoke[1], tmp_path / "run")
         before = {path: path.stat().st_mtime_ns for path in (out / "models").rglob("*.safetensors")}
-        again = run_study(get_study("clustering-heads"), SMOKE, out, workers=1)
+        again = run_study(get_study("clustering-heads"), SMALL, out, workers=1)
         assert again.findings == analysis.findings
         assert before == {path: path.stat().st_mtime_ns for path in (out / "models").rglob("*.safetensors")}
 
     def test_any_seed_has_a_sandbox_with_the_measured_curves(self, smoke):
         _, out = smoke
-        run, head = open_sandbox(out, 201, max_frames=5), load_results(SMOKE, out).networks[201]
+        run, head = open_sandbox(out, 201, max_frames=5), load_results(SMALL, out).networks[201]
         assert run.title == "seed 201"
         assert len(run.epochs) == 5
         assert np.array_equal(run.curves.panels["spikes"]["margin"], head.curve("margin"))
@@ -104,14 +103,14 @@ class TestRun:
         final = part / "results" / "final"
         (final / "batch-16-seeds-200-200.safetensors").unlink()
         (part / "results" / "curriculum" / "seed200.safetensors").unlink()
-        report = report_run(get_study("clustering-heads"), SMOKE, part)
+        report = report_run(get_study("clustering-heads"), SMALL, part)
         (note,) = (note for note in report.notes if "not finished" in note)
         assert note.endswith("Missing of 17 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
         (part / "results" / "base" / "seed201.replay.safetensors").unlink()
         with pytest.raises(
             InputError, match=r"base setting is not finished \(seed 201 has no replay\); resume it: mechclust run"
         ):
-            load_results(SMOKE, part)
+            load_results(SMALL, part)
         assert not any("not finished" in note for note in analysis.notes)
 
     def test_too_many_sequences_are_sampled_and_that_is_said(self, undrawn, tmp_path):
@@ -129,4 +128,4 @@ class TestRun:
 
 @pytest.mark.slow
 def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
-    check_made_whole(get_study("clustering-heads"), SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
+    check_made_whole(get_study("clustering-heads"), SMALL, shutil.copytree(smoke[1], tmp_path / "run"))

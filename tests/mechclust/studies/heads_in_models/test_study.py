@@ -24,20 +24,27 @@ from mechclust.studies.heads_in_models.discovery import control_heads, largest_h
 from mechclust.studies.heads_in_models.results import by_subject, data_of, load_job, measure_key
 from mechclust.studies.heads_in_models.together import IRRELEVANT, RANDOM_HEADS, RELEVANT
 from mechclust.studies.study import Job
+from mechclust.training import TrainConfig
 from tasks import InputError
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.heads_in_models.test_findings import IDS
 from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("heads-in-models")
-SMOKE, PAPER = STUDY.preset("smoke"), replace(STUDY.preset("paper"), model="a-model")
+PAPER = replace(STUDY.preset("paper"), model="a-model")
+SMALL = replace(
+    STUDY.preset("smoke"),
+    training=TrainConfig(steps=2, batch_size=16, n_checkpoints=2),
+    following=TrainConfig(steps=2, batch_size=16, n_checkpoints=2),
+    n_measured=24,
+)
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset: analysis, folder. Read only."""
+    """A run smaller than the smoke preset: analysis, folder. Read only."""
     out = tmp_path_factory.mktemp("heads") / "run"
-    return run_study(STUDY, SMOKE, out, workers=1), out
+    return run_study(STUDY, SMALL, out, workers=1), out
 
 
 class TestRun:
@@ -53,34 +60,34 @@ class TestRun:
         assert "Heads called, by block" in (out / "report.html").read_text()
 
     def test_every_model_has_a_twin(self, smoke):
-        for arm in arms(SMOKE):
-            found = load_job(SMOKE, smoke[1], Job(arm, 0))
+        for arm in arms(SMALL):
+            found = load_job(SMALL, smoke[1], Job(arm, 0))
             assert list(found) == subjects_of(arm)
             assert len(found) == 2
             for heads in found.values():
                 assert heads.labelled("within_ratio", labels_of(arm)[1]).shape == (2, 2)
                 assert (heads.clusters is not None) == (arm == INSTRUCTIONS)
-        trained, twin = load_job(SMOKE, smoke[1], Job(addition_arm(2), 0)).values()
+        trained, twin = load_job(SMALL, smoke[1], Job(addition_arm(2), 0)).values()
         assert not np.array_equal(trained.values["effect"], twin.values["effect"])
 
     def test_the_planted_head_is_found_and_the_unread_one_is_not(self, smoke):
         checks = {finding.id: finding for finding in smoke[0].findings if finding.kind == "check"}
         assert checks["K1"].parts[0].values == (1.0,)
         assert checks["K2"].parts[0].values == (0.0,)
-        read, unread = load_job(SMOKE, smoke[1], Job(PLANTED, 0)).values()
+        read, unread = load_job(SMALL, smoke[1], Job(PLANTED, 0)).values()
         assert read.accuracy == 1.0
         assert np.isnan(unread.accuracy)  # it adds nothing
 
     @pytest.mark.slow
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
-        check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
+        check_made_whole(STUDY, SMALL, shutil.copytree(smoke[1], tmp_path / "run"))
 
     def test_no_head_is_called_for_a_label_that_attention_alone_clusters(self, smoke):
-        found = {p: load_job(SMOKE, smoke[1], Job(addition_arm(p), 0))["trained"] for p in (2, 3)}
+        found = {p: load_job(SMALL, smoke[1], Job(addition_arm(p), 0))["trained"] for p in (2, 3)}
         assert {p: heads.uncalled for p, heads in found.items()} == {2: {"sum", OFF, "multiset"}, 3: {"multiset"}}
-        generous = replace(SMOKE, share=0.999, level=0.999)
+        generous = replace(SMALL, share=0.999, level=0.999)
         assert not any(found[2].called(generous, label).any() for label in found[2].uncalled)
-        data = data_of(SMOKE, {Job(addition_arm(p), 0): {"trained": heads} for p, heads in found.items()})
+        data = data_of(SMALL, {Job(addition_arm(p), 0): {"trained": heads} for p, heads in found.items()})
         assert np.isnan(data[measure_key(addition_arm(2), "trained", "any")]).all()
         assert np.isfinite(data[measure_key(addition_arm(3), "trained", "any")]).all()
 
@@ -88,13 +95,13 @@ class TestRun:
         copy = shutil.copytree(smoke[1], tmp_path / "run")
         (copy / "results" / "planted-seed0" / "read.heads.safetensors").unlink()
         with pytest.raises(InputError, match=r"lacks results/planted-seed0/read\.heads\.safetensors; start the study"):
-            load_job(SMOKE, copy, Job(PLANTED, 0))
+            load_job(SMALL, copy, Job(PLANTED, 0))
 
 
 def test_a_pretrained_model_is_measured_with_its_random_twin(write_checkpoint, tmp_path):
     folder = write_checkpoint(tmp_path / "model", "llama", max_position_embeddings=64)
     words = {"names": ("w0", "w1"), "nouns": tuple(f"w{i}" for i in range(2, 8))}
-    config, job = replace(SMOKE, model=str(folder), **words), Job(PROMPTS, 0)
+    config, job = replace(SMALL, model=str(folder), **words), Job(PROMPTS, 0)
     assert arms(config)[-1] == PROMPTS
     STUDY.run_job(config, job, tmp_path / "run")
     found = load_job(config, tmp_path / "run", job)
@@ -133,7 +140,7 @@ def test_a_model_that_cannot_be_measured_is_refused_before_anything_is_trained(
     folder = write_checkpoint(tmp_path / "model", "llama", max_position_embeddings=positions)
     words = {"names": ("w0", "w1"), "nouns": tuple(f"w{i}" for i in range(2, 8))}
     with pytest.raises(InputError, match=message):
-        run_study(STUDY, replace(SMOKE, **{"model": str(folder), **words, **more}), tmp_path / "run")
+        run_study(STUDY, replace(SMALL, **{"model": str(folder), **words, **more}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -12,7 +12,7 @@ import torch
 from mechclust.models import load_model
 from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
-from mechclust.studies.mossa.config import ModelJob, MossaConfig, jobs, result_path, suite_of
+from mechclust.studies.mossa.config import FROZEN, ModelJob, MossaConfig, jobs, result_path, suite_of
 from mechclust.studies.mossa.results import groups_table, load_results, medians_table
 from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig
@@ -26,14 +26,19 @@ from tests.mechclust.studies.recorded import check_judged_again
 
 PAPER = MossaConfig()
 STUDY = get_study("mossa")
-SMOKE = STUDY.preset("smoke")
+SMALL = replace(
+    STUDY.preset("smoke"),
+    pretraining=TrainConfig(steps=1, batch_size=8),
+    tuning=TrainConfig(steps=1, batch_size=8, layer_decay=0.5, freeze=FROZEN),
+    control_steps=1,
+)
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset from beginning to end: analysis, folder. Read only."""
+    """A run smaller than the smoke preset, from beginning to end: analysis, folder. Read only."""
     out = tmp_path_factory.mktemp("mossa") / "run"
-    return run_study(STUDY, SMOKE, out, workers=1), out
+    return run_study(STUDY, SMALL, out, workers=1), out
 
 
 class TestJobs:
@@ -78,12 +83,12 @@ class TestRun:
     def test_keeps_models_and_no_training_state(self, smoke):
         _, out = smoke
         files = sorted(p.name for p in (out / "models" / "seed0").iterdir())
-        skills = SMOKE.suite.task_names
+        skills = SMALL.suite.task_names
         expected = [
             "base",
             "tuned",
             *(f"control-{s}" for s in skills),
-            *(f"control-{s}-again" for s in SMOKE.suite.seen),
+            *(f"control-{s}-again" for s in SMALL.suite.seen),
         ]
         assert files == sorted(f"{name}.safetensors" for name in expected)
 
@@ -103,7 +108,7 @@ class TestRun:
 
     def test_similarities_are_those_of_the_saved_models(self, smoke):
         _, out = smoke
-        suite, skill = suite_of(SMOKE, 0), "swap-1"
+        suite, skill = suite_of(SMALL, 0), "swap-1"
         batch = next(suite.batches("test", tasks=[skill]))
         folder = out / "models" / "seed0"
         models = {"x": "tuned", "y": f"control-{skill}"}
@@ -116,13 +121,13 @@ class TestRun:
         for measure, debiased in (("cka", False), ("debiased_cka", True)):
             value = float(linear_cka(kept["x"], kept["y"], debiased=debiased))
             assert float(saved.sel(measure, label="all")[1]) == pytest.approx(value, abs=1e-9)
-        whole = run(loaded, batch, CKA(at=block_sites(SMOKE), readout=prompt_end_readout()))
+        whole = run(loaded, batch, CKA(at=block_sites(SMALL), readout=prompt_end_readout()))
         assert torch.equal(saved["debiased_cka"], whole["debiased_cka"])
 
     def test_accuracy_is_that_of_the_saved_models(self, smoke):
         _, out = smoke
-        found = load_results(SMOKE, out, 0)
-        suite = suite_of(SMOKE, 0)
+        found = load_results(SMALL, out, 0)
+        suite = suite_of(SMALL, 0)
         model = load_model(out / "models" / "seed0" / "tuned.safetensors")
         expected = [accuracy(model, suite, "test", tasks=[name])[0] for name in suite.task_names]
         assert found.accuracy["tuned"].tolist() == expected
@@ -141,7 +146,7 @@ class TestRun:
         ):
             path.unlink()
         others = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors")}
-        again = run_study(STUDY, SMOKE, copy, workers=1)
+        again = run_study(STUDY, SMALL, copy, workers=1)
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert repr(again.findings) == repr(analysis.findings)  # the same bits (NaN is not equal to itself)
 
@@ -156,15 +161,15 @@ class TestRun:
         for name in ("control-type-0", "control-type-1"):
             (models / name).mkdir()
             (models / name / ".state.safetensors.7.tmp").write_bytes(b"half")
-        run_study(STUDY, SMOKE, copy, workers=1)
+        run_study(STUDY, SMALL, copy, workers=1)
         assert [p for p in models.iterdir() if p.is_dir()] == []
 
     def test_dimensions_and_purity_are_of_the_seen_skills(self, smoke):
         _, out = smoke
-        n = len(SMOKE.suite.seen)
+        n = len(SMALL.suite.seen)
         dims, purity = (load_result(result_path(out, 0, f"tuned.{name}")) for name in ("dims", "purity"))
-        assert int(dims.sel("n", label="all")) == n * SMOKE.suite.n_eval
-        assert purity.metadata["n"]["all"] == n * SMOKE.n_purity
+        assert int(dims.sel("n", label="all")) == n * SMALL.suite.n_eval
+        assert purity.metadata["n"]["all"] == n * SMALL.n_purity
 
     def test_a_missing_measurement_is_named(self, smoke, tmp_path):
         _, out = smoke
@@ -172,7 +177,7 @@ class TestRun:
         shutil.copytree(out, copy)
         result_path(copy, 0, "copy-1.base").unlink()
         with pytest.raises(InputError) as refused:
-            load_results(SMOKE, copy, 0)
+            load_results(SMALL, copy, 0)
         assert str(refused.value).endswith(
             "lacks results/seed0/copy-1.base.safetensors; start the study again with the same --out"
         )
@@ -231,7 +236,7 @@ def test_each_arm_differs_from_the_main_one_in_one_thing():
 
 class TestArms:
     def test_low_rank_changes_queries_and_values_alone(self, tmp_path):
-        config = replace(SMOKE, rank=2, tuning=replace(SMOKE.tuning, layer_decay=1.0, lr=1e-2), controls="seen")
+        config = replace(SMALL, rank=2, tuning=replace(SMALL.tuning, layer_decay=1.0, lr=1e-2), controls="seen")
         for job in (ModelJob("base", 0), ModelJob("control", 0, "copy-0")):
             STUDY.run_job(config, job, tmp_path)
         base, control = (
@@ -248,10 +253,10 @@ class TestArms:
 
     @pytest.mark.slow
     def test_without_controls_of_held_out_skills(self, tmp_path):
-        config = replace(SMOKE, controls="seen", ceiling=False)
+        config = replace(SMALL, controls="seen", ceiling=False)
         analysis = run_study(STUDY, config, tmp_path / "run", workers=1)
         found = load_results(config, tmp_path / "run", 0)
-        assert found.names == tuple(name for name in SMOKE.suite.task_names if name in SMOKE.suite.seen)
+        assert found.names == tuple(name for name in SMALL.suite.task_names if name in SMALL.suite.seen)
         assert found.seen.all()
         accuracies = load_result(result_path(tmp_path / "run", 0, "accuracy"))
         for name, value in zip(found.names, found.accuracy["tuned"], strict=True):
@@ -260,10 +265,10 @@ class TestArms:
 
     @pytest.mark.slow
     def test_held_out_skills_turn_with_the_seed(self, smoke, undrawn, tmp_path):
-        config = replace(SMOKE, seeds=(0, 1))
+        config = replace(SMALL, seeds=(0, 1))
         run_study(STUDY, config, shutil.copytree(smoke[1], tmp_path / "run"), workers=1)
         one, other = (load_results(config, tmp_path / "run", seed) for seed in (0, 1))
-        assert one.seen.tolist() == [name in SMOKE.suite.seen for name in SMOKE.suite.task_names]
+        assert one.seen.tolist() == [name in SMALL.suite.seen for name in SMALL.suite.task_names]
         assert other.seen.tolist() == [not seen for seen in one.seen]  # of two arguments the other one
         again = {path.name for path in (tmp_path / "run" / "models" / "seed1").glob("*-again.safetensors")}
         assert again == {f"control-{n}-again.safetensors" for n, s in zip(other.names, other.seen, strict=True) if s}
@@ -301,4 +306,4 @@ def test_tables_of_the_report():
 
 @pytest.mark.slow
 def test_what_is_lost_or_damaged_is_made_again(smoke, tmp_path):
-    check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
+    check_made_whole(STUDY, SMALL, shutil.copytree(smoke[1], tmp_path / "run"))

@@ -17,6 +17,7 @@ from mechclust.studies.planted_layers import PlantedConfig
 from mechclust.studies.planted_layers.config import (
     ALL,
     FALSE,
+    FROZEN,
     NOISE_NULL,
     NONE,
     NULLS,
@@ -42,20 +43,27 @@ from mechclust.studies.planted_layers.results import (
     summary_table,
 )
 from mechclust.studies.planted_layers.tunings import jobs
+from mechclust.training import TrainConfig
 from probes import load_result
 from tasks import InputError, SkillSuite
 from tests.mechclust.models.families import FAMILIES
 from tests.mechclust.studies.recorded import check_judged_again
 
 STUDY = get_study("planted-layers")
-SMOKE, PAPER = STUDY.preset("smoke"), STUDY.preset("paper")
+PAPER = STUDY.preset("paper")
+SMALL = replace(
+    STUDY.preset("smoke"),
+    pretraining=TrainConfig(steps=1, batch_size=8),
+    tuning=TrainConfig(steps=1, batch_size=8, freeze=FROZEN),
+    control_steps=1,
+)
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
-    """The smoke preset from beginning to end: analysis, folder. Read only."""
+    """A run smaller than the smoke preset, from beginning to end: analysis, folder. Read only."""
     out = tmp_path_factory.mktemp("planted") / "run"
-    return run_study(STUDY, SMOKE, out, workers=1), out
+    return run_study(STUDY, SMALL, out, workers=1), out
 
 
 def weights(out, name):
@@ -120,7 +128,7 @@ class TestRun:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
         assert "Every measure, in numbers" in page
-        assert f"{SMOKE.suite.n_eval} prompts per task, or {SMOKE.n_few} with few prompts" in page
+        assert f"{SMALL.suite.n_eval} prompts per task, or {SMALL.n_few} with few prompts" in page
 
     def test_only_the_planted_layers_were_trained(self, smoke):
         base, tuned = weights(smoke[1], "base"), weights(smoke[1], "trained-2-2")
@@ -131,17 +139,26 @@ class TestRun:
         changed = {name.split(".")[1] for name in base if not torch.equal(base[name], order[name])}
         assert changed == {"0", "1", "2"}
 
+    def test_models_of_trios_change_where_the_plan_says(self, smoke):
+        names = ("base", "multi-2-2", "control-2-2-copy-0", "control-rates-copy-0")
+        base, multi, control, rates = (weights(smoke[1], name) for name in names)
+        for found, layers in ((multi, {"1"}), (control, {"1"}), (rates, {"0", "1", "2"})):
+            changed = {name for name in base if not torch.equal(base[name], found[name])}
+            assert {name.split(".")[1] for name in changed} == layers
+            assert all(name.startswith("blocks.") for name in changed)
+        assert any(not torch.equal(multi[name], control[name]) for name in base)
+
     def test_orders_steps_and_rates_are_other_models(self, smoke):
         names = ["order-0", "order-1", "order-2", "steps", "rates"]
         found = [weights(smoke[1], name)["blocks.0.mlp.W_in"] for name in names]
         assert not any(torch.equal(found[i], found[j]) for i in range(5) for j in range(i))
 
     def test_a_model_and_itself_do_not_differ(self, smoke):
-        found = load_results(SMOKE, smoke[1], 0)
+        found = load_results(SMALL, smoke[1], 0)
         assert np.abs(found.curves[NONE.replace(" ", "-")]).max() == 0
 
     def test_below_a_plant_nothing_differs_and_patching_restores_nothing(self, smoke):
-        found = load_results(SMOKE, smoke[1], 0)
+        found = load_results(SMALL, smoke[1], 0)
         for name in ("trained-2-2", "noise-0.3-2-2"):
             assert np.abs(found.curves[name][..., 0]).max() == 0
             assert found.restored[name][0] == pytest.approx(0, abs=1e-3)
@@ -149,28 +166,28 @@ class TestRun:
 
     def test_curves_are_medians_over_tasks_and_thresholds_of_the_null(self, smoke):
         _, out = smoke
-        found = load_results(SMOKE, out, 0)
+        found = load_results(SMALL, out, 0)
         raw = load_result(result_path(out, 0, "trained-2-2.change"))["change"].numpy()
         (pair,) = found.of(TRAINED)
         row, at = Row("contribution", "SVCCA"), MEASURES.index("SVCCA")
         assert np.allclose(found.curve(pair, row), np.median(raw[0, 1, at], axis=0))
         assert np.allclose(found.curve(pair, Row("rise of residual", "CKA")).cumsum(), np.median(raw[0, 0, 0], axis=0))
         null = load_result(result_path(out, 0, "null-0.change"))["change"].numpy()
-        expected = SMOKE.margin * np.maximum(np.median(null[0, 1, at], axis=0), 0)
+        expected = SMALL.margin * np.maximum(np.median(null[0, 1, at], axis=0), 0)
         assert np.allclose(found.threshold(pair, row), expected)
 
     def test_the_table_has_a_row_for_each_measure_and_chance(self, smoke):
-        found = [load_results(SMOKE, smoke[1], 0)]
-        table = summary_table(SMOKE, found)
+        found = [load_results(SMALL, smoke[1], 0)]
+        table = summary_table(SMALL, found)
         assert len(table) == len(ROW_VIEWS) * len(MEASURES) + 2
         assert table["first layer: error"].iloc[-1] == "0.67"  # layers 1 and 3 of 3 are one away from layer 2
         assert table["changed layers called, few prompts"].iloc[-1] == ""
         assert table["called: twice the steps"].iloc[-2] == ""  # no loss is patched there
 
     def test_dots_are_of_their_column_score_and_prompts(self, smoke):
-        found = [load_results(SMOKE, smoke[1], 0)]
-        for panel in (*errors_panels(SMOKE), *call_panels(SMOKE), *unplanted_panels(SMOKE)):
-            values = scores_by_row(SMOKE, found, panel.column, panel.name, panel.prompts)
+        found = [load_results(SMALL, smoke[1], 0)]
+        for panel in (*errors_panels(SMALL), *call_panels(SMALL), *unplanted_panels(SMALL)):
+            values = scores_by_row(SMALL, found, panel.column, panel.name, panel.prompts)
             assert (PATCHED in values) == (panel.column == TRAINED and panel.prompts == "all")
             for row in (Row("contribution", "RBF CKA"), Row("rise of residual", "n99")):
                 expected = scores_of(found, panel.column, row, panel.prompts)[panel.name]
@@ -185,7 +202,7 @@ class TestRun:
         for path in lost:
             path.unlink()
         others = {p: p.stat().st_mtime_ns for p in copy.rglob("*.safetensors")}
-        again = run_study(STUDY, SMOKE, copy, workers=1)
+        again = run_study(STUDY, SMALL, copy, workers=1)
         assert {p: p.stat().st_mtime_ns for p in others} == others
         assert lost[0].read_bytes() == before[0]
         assert repr(again.findings) == repr(analysis.findings)
@@ -194,7 +211,7 @@ class TestRun:
         copy = shutil.copytree(smoke[1], tmp_path / "run")
         result_path(copy, 0, "bfloat16.change").unlink()
         with pytest.raises(InputError) as refused:
-            load_results(SMOKE, copy, 0)
+            load_results(SMALL, copy, 0)
         assert str(refused.value).endswith(
             "lacks results/seed0/bfloat16.change.safetensors; start the study again with the same --out"
         )
@@ -210,7 +227,7 @@ def test_a_given_model_is_planted_in_and_measured(kind, tmp_path):
     ]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    config = replace(SMOKE, model=str(folder), prompts=str(prompts), n_few=5, noise=(0.1, 0.5))
+    config = replace(SMALL, model=str(folder), prompts=str(prompts), n_few=5, noise=(0.1, 0.5))
     run_study(STUDY, config, tmp_path / "run", workers=1)
     found = load_results(config, tmp_path / "run", 0)
     for noise in ("0.1", "0.5"):
@@ -239,7 +256,7 @@ def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
     plain.backend_tokenizer.post_processor = TemplateProcessing("<pad> $A", None, [("<pad>", plain.pad_token_id)])
     plain.save_pretrained(folder)
     (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": " ".join(words), "task": "a"}))
-    config = replace(SMOKE, model=str(folder), prompts=str(tmp_path / "prompts.jsonl"))
+    config = replace(SMALL, model=str(folder), prompts=str(tmp_path / "prompts.jsonl"))
     ((given, batches),) = [model.load() for model in STUDY.trained_models(config, tmp_path / "run")]
     (batch,) = batches
     tokenizer, n_ctx = given.tokenizer, given.cfg.n_ctx
