@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
+from types import SimpleNamespace
 
 import pytest
 
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
+from probes import RowStore
 from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
 
 
@@ -34,19 +38,40 @@ def trained(config):
 
 
 @pytest.fixture(scope="session")
+def shallow(write_checkpoint, tmp_path_factory):
+    """A GPT-2 checkpoint of one layer, for tests that compare no layers; read only."""
+    return write_checkpoint(tmp_path_factory.mktemp("shallow"), n_layer=1)
+
+
+@pytest.fixture(scope="session")
 def measured(gpt2, tmp_path_factory):
-    """``gpt2`` measured with these settings: result, folder; read only."""
+    """``gpt2`` measured with these settings, by two labels, also given the first word: result, folder; read only."""
     folder = tmp_path_factory.mktemp("measured")
-    prompts = write_prompts(folder / "prompts.jsonl", last_word_tells_the_task())
-    return measure_clusters(str(gpt2), quick(prompts), folder / "out"), folder / "out"
+    config = quick(write_prompts(folder / "prompts.jsonl", last_word_tells_the_task()))
+    config = replace(config, also=("first",), given="first word")
+    return measure_clusters(str(gpt2), config, folder / "out"), folder / "out"
 
 
 @pytest.fixture(scope="session")
 def alone(gpt2, tmp_path_factory):
-    """The same of the trained model alone; read only."""
+    """The task of the trained model alone; read only."""
     folder = tmp_path_factory.mktemp("alone")
     prompts = write_prompts(folder / "prompts.jsonl", last_word_tells_the_task())
     return measure_clusters(str(gpt2), quick(prompts, untrained=0), folder / "out"), folder / "out"
+
+
+@pytest.fixture
+def states(monkeypatch, tmp_path):
+    """``states(model, config)``: the hidden states that would be measured, and nothing is."""
+
+    def saved(model, config, **options):
+        out = Path(mkdtemp(dir=tmp_path))
+        with monkeypatch.context() as patch:
+            patch.setattr("mechclust.commands.clusters.measure._measure", lambda *_, **__: SimpleNamespace(results={}))
+            measure_clusters(model, config, out, **options)
+        return RowStore(out / "rows" / "trained")
+
+    return saved
 
 
 @pytest.fixture

@@ -18,14 +18,16 @@ MODELS = ("trained", "untrained-seed0")
 
 
 @pytest.fixture(scope="module")
-def here(gpt2, tmp_path_factory):
+def config(tmp_path_factory):
+    prompts = write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl", last_word_tells_the_task())
+    return ClustersConfig(prompts, n_init=2, n_permutations=49, n_shuffles=19, tokens_per_batch=24, given="first word")
+
+
+@pytest.fixture(scope="module")
+def here(gpt2, config, tmp_path_factory):
     """In this process: settings, folder, result; read only."""
-    folder = tmp_path_factory.mktemp("here")
-    prompts = write_prompts(folder / "prompts.jsonl", last_word_tells_the_task())
-    config = ClustersConfig(
-        prompts, n_init=2, n_permutations=49, n_shuffles=19, tokens_per_batch=24, given="first word"
-    )
-    return config, folder / "out", measure_clusters(str(gpt2), config, folder / "out")
+    out = tmp_path_factory.mktemp("here") / "out"
+    return config, out, measure_clusters(str(gpt2), config, out)
 
 
 def assert_same(here, out, result):
@@ -73,10 +75,10 @@ def test_a_cluster_goes_on_with_an_untrained_model(gpt2, here, by_two, tmp_path,
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_a_model_in_memory_is_for_this_process_only(gpt2, here, tmp_path):
+def test_a_model_in_memory_is_for_this_process_only(gpt2, config, tmp_path):
     for changes, asked in (({"workers": 2}, "workers=2"), ({"engine": "ray"}, "engine='ray'")):
         with pytest.raises(InputError) as refused:
-            measure_clusters(load_pretrained(gpt2), replace(here[0], **changes), tmp_path / "out")
+            measure_clusters(load_pretrained(gpt2), replace(config, **changes), tmp_path / "out")
         assert str(refused.value) == (
             f"a model in memory cannot be loaded by other processes ({asked}); give its name or folder, or leave out "
             "engine and workers"
@@ -84,10 +86,10 @@ def test_a_model_in_memory_is_for_this_process_only(gpt2, here, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_memory_counts_for_all_workers_of_this_machine(gpt2, here, tmp_path):
-    config = replace(here[0], max_memory=0.2)
-    assert measure_clusters(str(gpt2), replace(config, untrained=0, given="none"), tmp_path).trained
+def test_memory_counts_for_all_workers_of_this_machine(gpt2, config, tmp_path, states):
+    config = replace(config, max_memory=0.2)
+    assert states(str(gpt2), replace(config, untrained=0, given="none"))
     with pytest.raises(InputError) as refused:
-        measure_clusters(str(gpt2), replace(config, workers=2), tmp_path)
+        measure_clusters(str(gpt2), replace(config, workers=2), tmp_path / "out")
     assert str(refused.value).startswith("measuring 2 layers at once takes about 0.25")
     assert str(refused.value).endswith("give fewer --workers or prompts (--max-rows), or raise --max-memory")

@@ -36,10 +36,14 @@ def test_numbers_are_those_of_scikit_learn():
 
 
 def test_p_is_that_of_shuffles():
-    """Against shuffles of the labels, which give the same tables by another way."""
+    """Against shuffles of the labels, among which the index grows with the pairs that share task and cluster."""
     some = np.where(np.arange(120) < 30, codes(TASK), rng.integers(0, 3, 120))
-    seen = adjusted_rand_score(TASK, some)
-    null = np.array([adjusted_rand_score(TASK, rng.permutation(some)) for _ in range(2000)])
+
+    def pairs(clusters):
+        return (np.bincount(3 * codes(TASK) + clusters, minlength=9) ** 2).sum()
+
+    seen = pairs(some)
+    null = np.array([pairs(rng.permutation(some)) for _ in range(2000)])
     found = what_clusters_follow(some[None], [1], {"task": TASK}, {}).table["p_value"][0]
     assert 0.001 < (null >= seen).mean() < 0.5
     assert found == pytest.approx((null >= seen).mean(), abs=0.02)
@@ -71,8 +75,9 @@ def test_nothing_where_there_is_nothing():
     assert follow([NOISE] * 3).best(["task"]) is None
 
 
-def test_chance_is_as_rare_as_its_level():
-    """Random clusters: the share of p-values of at most .1 is .1."""
+def test_chance_is_as_rare_as_its_level(monkeypatch):
+    """Random clusters: the share of p-values of at most .1 is .1. They do not depend on the mutual information."""
+    monkeypatch.setattr("sklearn.metrics.adjusted_mutual_info_score", lambda *_: 0.0)
     clusters = np.stack([rng.permutation(NOISE) for _ in range(200)])
     p = follow(clusters).table["p_value"]
     assert 0.06 < (p <= 0.1).mean() < 0.14

@@ -8,10 +8,13 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
 from mechclust.commands.clusters import measure_clusters
+from mechclust.commands.clusters.inputs import read_inputs
 from mechclust.models import save_model
+from mechclust.models.resolved import resolve_model
 from probes import save_rows
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
 from tasks import InputError
@@ -158,17 +161,23 @@ class TestTooLong:
             "or choose too_long='truncate' (--too-long truncate) to keep its end"
         )
 
-    @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
-    def test_is_truncated_from_the_left_when_asked(self, write_checkpoint, tmp_path, long, family):
-        path = write_checkpoint(tmp_path / family, family)
-        assert measure_clusters(str(path), replace(long, too_long="truncate")).to_dataframe()["ari"][0] == 1.0
+    def kept(self, path, config):
+        """Return the prompts that the model would read."""
+        inputs, tokenizer = read_inputs(resolve_model(path), config), AutoTokenizer.from_pretrained(path)
+        return [tokenizer.decode(row) for batch in inputs.batches for row in batch.tokens]
+
+    def test_is_truncated_from_the_left_when_asked(self, gpt2, long):
+        assert self.kept(gpt2, replace(long, too_long="truncate")) == [
+            f"w{i} " * 15 + f"w{k}" for k in (10, 11, 12) for i in (1, 2)
+        ]
 
     def test_of_roberta_counts_its_position_offset(self, write_checkpoint, tmp_path, long, tl_major):
         if tl_major >= 4:  # 18 positions, of which two are set aside
-            path = write_checkpoint(tmp_path / "roberta", "roberta")
+            path = write_checkpoint(tmp_path / "roberta", "roberta", num_hidden_layers=1)
             with pytest.raises(InputError, match="more than the model's context of 16"):
                 measure_clusters(str(path), long)
-            assert measure_clusters(str(path), replace(long, too_long="truncate")).to_dataframe()["ari"][0] == 1.0
+            found = measure_clusters(str(path), replace(long, too_long="truncate", untrained=0))
+            assert found.to_dataframe()["ari"][0] == 1.0
 
 
 class TestFewPrompts:
@@ -182,38 +191,41 @@ class TestFewPrompts:
         same = sum(order == [labels.index(x) for x in labels] for order in orders)
         assert 1 / n_adjusted_rand_relabellings(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
 
-    def test_are_noted(self, gpt2, config):
+    def test_are_noted(self, shallow, trained):
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aabb")]
-        write_prompts(config.prompts, records)
-        notes = measure_clusters(str(gpt2), config).caveats
+        write_prompts(trained.prompts, records)
+        notes = measure_clusters(str(shallow), trained).caveats
         assert notes[0] == (
             "4 prompts are too few for 'task': clusters that are exactly its classes arise by chance with p = "
             "0.33; give more."
         )
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aaaaabbbbbcd")]
-        write_prompts(config.prompts, records)
-        notes = measure_clusters(str(gpt2), config).caveats
+        write_prompts(trained.prompts, records)
+        notes = read_inputs(resolve_model(shallow), trained).notes
         assert notes[0] == "Of 4 classes of 'task', 2 classes have a single prompt, which cannot form a cluster."
         assert "too few" not in " ".join(notes)
 
 
 class TestTokens:
-    def test_unknown_words_and_repeated_prompts_are_told(self, gpt2, config):
+    def test_unknown_words_and_repeated_prompts_are_told(self, shallow, config):
         rows = [{"prompt": f"what is w{i}", "task": task} for i in (1, 2, 3) for task in "ab"]
         config.prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        notes = measure_clusters(str(gpt2), config).caveats
+        notes = read_inputs(resolve_model(shallow), config).notes
         assert any(note.startswith("67% of the tokens are <unk>: the tokenizer does not know these") for note in notes)
         assert any(note.startswith("3 prompts repeat an earlier one word for word, and intervals") for note in notes)
 
-    def test_classes_of_which_nothing_was_drawn_are_told(self, gpt2, config):
-        notes = measure_clusters(str(gpt2), replace(config, max_rows=4, seed=0)).caveats
-        drawn = [note for note in notes if note.startswith("Of 3 classes of 'task', the prompts that were drawn have")]
-        assert len(drawn) <= 1
-        assert any("clusters: 3 for 'task'" in note for note in notes) == (not drawn)
+    def test_classes_of_which_nothing_was_drawn_are_told(self, shallow, trained, alone):
+        found = measure_clusters(str(shallow), replace(trained, max_rows=4))
+        assert found.trained.raw.metadata["n"] == len(found.values["task"]) == 4
+        for result, lost in ((found, 1), (alone[0], 0)):
+            notes = result.caveats
+            told = [note for note in notes if "Of 3 classes of 'task', the prompts that were drawn have" in note]
+            assert len(told) == lost
+            assert any("clusters: 3 for 'task'" in note for note in notes) == (not lost)
 
-    def test_truncation_keeps_what_stands_before_a_text(self, write_checkpoint, tmp_path, config, monkeypatch):
+    def test_truncation_keeps_what_stands_before_a_text(self, write_checkpoint, tmp_path, config, monkeypatch, states):
         """A beginning of sequence that was asked for stays."""
-        path = write_checkpoint(tmp_path / "m", n_positions=4)
+        path = write_checkpoint(tmp_path / "m", n_positions=4, n_layer=1)
         tokenizer = AutoTokenizer.from_pretrained(path)
         tokenizer.bos_token = "w0"
         tokenizer.save_pretrained(path)
@@ -228,19 +240,21 @@ class TestTokens:
                 seen.extend(batches) or save_rows(model, batches, *rest, **options)
             ),
         )
-        measure_clusters(str(path), replace(config, bos="yes", too_long="truncate", untrained=0))
+        config = replace(config, bos="yes", too_long="truncate", untrained=0)
+        states(str(path), config)
         assert [tokenizer.decode(row) for row in seen[0].tokens[:2]] == ["w0 w3 w4 w5", "w0 w3 w4 w6"]
 
-    def test_a_pad_token_beyond_the_embedding(self, gpt2, tmp_path, config):
+    def test_a_pad_token_beyond_the_embedding(self, shallow, tmp_path, trained, states):
         """As where a padding token was added to the tokenizer and not to the model."""
-        path = shutil.copytree(gpt2, tmp_path / "m")
+        path = shutil.copytree(shallow, tmp_path / "m")
         tokenizer = AutoTokenizer.from_pretrained(path)
         tokenizer.add_special_tokens({"pad_token": "[ADDED]"})
         tokenizer.save_pretrained(path)
         records = [{"prompt": f"w1 w2 w{10 + k}"[3 * i :], "task": t} for k, t in enumerate("ab") for i in range(2)]
-        write_prompts(config.prompts, records)
-        padded, plain = (measure_clusters(str(p), config).to_dataframe() for p in (path, gpt2))
-        assert padded.equals(plain)
+        write_prompts(trained.prompts, records)
+        padded, plain = (states(str(p), trained) for p in (path, shallow))
+        name = "rows/blocks.0.hook_resid_post"
+        assert torch.equal(*(store.take(store.index, [name])[name] for store in (padded, plain)))
 
     def test_a_tokenizer_of_another_model(self, write_checkpoint, tmp_path, config):
         path = write_checkpoint(tmp_path / "m", "gpt2", vocab_size=13)

@@ -11,31 +11,18 @@ import pytest
 import torch
 from matplotlib.collections import LineCollection
 
-from mechclust.commands.clusters import ClustersConfig, measure_clusters
+from mechclust.commands.clusters import measure_clusters
 from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from probes import load_result
 from tasks import InputError
-from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+from tests.mechclust.commands.clusters.cases import write_prompts
 from tests.mechclust.commands.hook_columns import check_report
 
 
 @pytest.fixture(scope="module")
-def written(gpt2, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clusters")
-    path = write_prompts(folder / "prompts.jsonl", last_word_tells_the_task())
-    config = ClustersConfig(
-        path,
-        also=("first",),
-        given="first word",
-        n_init=2,
-        n_permutations=49,
-        n_resamples=20,
-        n_shuffles=19,
-        untrained=2,
-    )
-    result = measure_clusters(str(gpt2), config)
-    report = result.write(folder / "deep" / "out")
-    return result, report
+def written(measured, tmp_path_factory):
+    """Result and page; read only."""
+    return measured[0], measured[0].write(tmp_path_factory.mktemp("clusters") / "deep" / "out")
 
 
 class TestReport:
@@ -159,7 +146,7 @@ class TestReport:
         ]
         assert [axis.get_legend() for axis in figure.axes] == [None] * 4
 
-    def test_one_verdict_in_report_summary_figures_and_notebook(self, written):
+    def test_one_verdict_in_report_summary_figures_and_notebook(self, written, alone):
         """At layer 0 the last word tells the task, with random weights too."""
         result, report = written
         verdict = str(result.verdicts["task"]["clusters"])
@@ -171,9 +158,8 @@ class TestReport:
         for text in (result.headline, html.unescape(report.read_text()), html.unescape(result._repr_html_())):
             assert "no more than random weights do" in text
             assert "follow the task" not in text
-        alone = measure_clusters(result.model, replace(result.config, untrained=0))
-        assert "not compared with random weights" in alone.headline
-        assert "above chance, not compared with random weights" in curves_figure(alone).axes[0].get_title()
+        assert "not compared with random weights" in alone[0].headline
+        assert "above chance, not compared with random weights" in curves_figure(alone[0]).axes[0].get_title()
 
     def test_a_band_without_width_is_a_line(self, written):
         result = written[0]
@@ -191,24 +177,22 @@ class TestReport:
         assert names == list(result.followed.means)
         assert len({line.get_color() for line in axis.lines if "(" in line.get_label()}) == len(names)
 
-    def test_a_label_called_as_the_map_calls_clusters(self, gpt2, config, tmp_path, undrawn):
-        records = [{**record, "cluster": record["first"]} for record in last_word_tells_the_task()]
-        write_prompts(config.prompts, records)
-        result = measure_clusters(str(gpt2), replace(config, untrained=0))
-        assert "cluster (label)" in result.write(tmp_path / "out").read_text()
-
-    def test_hostile_labels_are_escaped(self, gpt2, config, tmp_path, undrawn):
+    def test_labels_of_hostile_names_and_one_called_as_the_map_calls_clusters(
+        self, shallow, trained, tmp_path, undrawn
+    ):
         hostile = "<img src=x onerror=alert(1)>"
         records = [
-            {"prompt": f"w1 w{10 + k}", "task": t, hostile: k // 2} for k, t in enumerate((hostile, "b", "c", "b"))
+            {"prompt": f"w1 w{10 + k}", "task": t, hostile: k // 2, "cluster": k % 2}
+            for k, t in enumerate((hostile, "b", "c", "b"))
         ]
-        write_prompts(config.prompts, records)
-        result = measure_clusters(str(gpt2), replace(config, also=(hostile,), untrained=0))
+        write_prompts(trained.prompts, records)
+        result = measure_clusters(str(shallow), replace(trained, also=(hostile,)))
         page = result.write(tmp_path / "out").read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page
+        assert "cluster (label)" in page
 
-    def test_a_folder_that_cannot_be_written(self, written, config, tmp_path):
+    def test_a_folder_that_cannot_be_written(self, written, tmp_path):
         (tmp_path / "file").write_text("")
         out = tmp_path / "file" / "out"
         with pytest.raises(InputError) as refused:

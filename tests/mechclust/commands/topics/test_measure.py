@@ -16,7 +16,7 @@ import torch
 
 import mechclust
 from mechclust.cli import main
-from mechclust.commands.topics import TopicsConfig, figures, judge_folder, measure_topics, read_suite
+from mechclust.commands.topics import TopicsConfig, TopicsModel, figures, judge_folder, measure_topics, read_suite
 from mechclust.commands.topics import job as jobs
 from mechclust.commands.topics import texts as topic_texts
 from mechclust.commands.topics.published import published_ratio
@@ -48,7 +48,7 @@ def folder(write_checkpoint, tmp_path_factory):
     """Two encoders, one with planted topics, a corpus and a suite that also names a third, which is not there."""
     folder = tmp_path_factory.mktemp("suite")
     write_checkpoint(folder / "bert", "bert", change=plant)
-    write_checkpoint(folder / "albert", "albert")
+    write_checkpoint(folder / "albert", "albert", num_hidden_layers=1)
     write_planted_corpus(folder / "corpus")
     (folder / "suite.toml").write_text(
         f'[[model]]\nmodel = "{folder}/bert"\nname = "planted"\npublished = "BERT"\n'
@@ -168,26 +168,27 @@ class TestMeasured:
         assert shown["attention"].iloc[-1] == f"not measured: {why}"
         assert f"absent could not be measured: {why}" in found.caveats
 
-    @pytest.mark.parametrize(
-        ("error", "said"),
-        [(torch.OutOfMemoryError("CUDA out of memory.\nmore"), "CUDA out of memory."), (MemoryError(), "MemoryError")],
-    )
-    def test_one_that_is_too_large_leaves_the_others_alone(self, models, config, tmp_path, monkeypatch, error, said):
+    def test_those_that_are_too_large_leave_the_others_alone(self, models, config, folder, tmp_path, monkeypatch):
         measure = jobs._measure
+        errors = {"plain": torch.OutOfMemoryError("CUDA out of memory.\nmore"), "other": MemoryError()}
 
         def measured(job):
-            if job.name == "plain":
-                raise error
+            if job.name in errors:
+                raise errors[job.name]
             return measure(job)
 
         monkeypatch.setattr(jobs, "_measure", measured)
-        found = measure_topics(models, replace(config, topic_seeds=(0,)), tmp_path / "out")
+        other = TopicsModel(str(shutil.copytree(folder / "albert", tmp_path / "m")), "other")
+        few = replace(config, topic_seeds=(0,), thresholds=(0.2,), untrained=0)
+        found = measure_topics([*models[:2], other], few, tmp_path / "out")
         assert list(found.trained) == ["planted"]
-        assert found.failed["plain"] == f"measuring it failed: {said}; it is tried again the next time"
+        for name, said in (("plain", "CUDA out of memory."), ("other", "MemoryError")):
+            assert found.failed[name] == f"measuring it failed: {said}; it is tried again the next time"
 
     def test_a_causal_model_is_measured_too(self, config, write_checkpoint, tmp_path):
-        write_checkpoint(tmp_path / "gpt2", "gpt2")
-        found = measure_topics(str(tmp_path / "gpt2"), replace(config, topic_seeds=(0,)), tmp_path / "out")
+        write_checkpoint(tmp_path / "gpt2", "gpt2", n_layer=1)
+        few = replace(config, topic_seeds=(0,), thresholds=(0.2,), untrained=0)
+        found = measure_topics(str(tmp_path / "gpt2"), few, tmp_path / "out")
         table = found.tables["ratios"]
         attention = table[table["measure"] == "attention"]["value"]
         assert found.failed == {}
@@ -393,7 +394,8 @@ class TestFolder:
 
 class TestTopicModel:
     def test_a_file_in_place_of_fitting(self, found, config, folder, tmp_path):
-        given = replace(config, topic_model=folder / "out" / "topics.safetensors", n_topics=None, topic_seeds=(1,))
+        path = folder / "out" / "topics.safetensors"
+        given = replace(config, topic_model=path, n_topics=None, topic_seeds=(1,), untrained=0)
         again = measure_topics(str(folder / "albert"), given, tmp_path / "out")
         mine = found.trained["plain"].attention["overall_ratio"][1:]
         assert torch.equal(again.trained[str(folder / "albert")].attention["overall_ratio"], mine)

@@ -26,7 +26,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bert(write_checkpoint, tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("models") / "planted", "bert", change=plant)
+    return write_checkpoint(tmp_path_factory.mktemp("models") / "planted", "bert", change=plant, num_hidden_layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +34,37 @@ def config(corpus):
     """Of 20 words, the smallest threshold keeps one per topic."""
     return TopicsConfig(
         (corpus,), n_topics=3, passes=3, no_below=1, no_above=1.0, weights="counts", topic_seeds=(0, 1),
-        thresholds=(0.01, 0.1, 0.2), max_length=16, resamples=20,
+        thresholds=(0.01, 0.1, 0.2), max_length=16, resamples=20, untrained=2,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
+def few(config):
+    """The same of one topic model, at one threshold and without random weights."""
+    return replace(config, topic_seeds=(0,), thresholds=(0.2,), untrained=0)
+
+
+@pytest.fixture(scope="module")
 def found(bert, config):
+    """Read only."""
     return measure_topics(str(bert), config)
+
+
+@pytest.fixture(scope="module")
+def bare(bert, few, corpus, tmp_path_factory):
+    """With few settings, and with a file in which there is no word: result, file; read only."""
+    (path := tmp_path_factory.mktemp("wordless") / "none.txt").write_text("12\n")
+    return measure_topics(str(bert), replace(few, corpus=(path, corpus))), path
+
+
+def assert_measured_alike(one, other):
+    """Compare all numbers of one topic model, at the thresholds of ``one``."""
+    for name in ("attention", "embedding"):
+        found, expected = getattr(one, name), getattr(other, name)
+        places = [expected.metadata["variants"].index(variant) for variant in found.metadata["variants"]]
+        for key, values in found.values.items():
+            assert expected.axes[key][:2] == ("topic_seed", "variant")
+            torch.testing.assert_close(values[0], expected[key][0, places], rtol=0, atol=0, equal_nan=True)
 
 
 def values(result):
@@ -95,11 +119,14 @@ class TestResult:
         assert float(reading.value) > 0.5
         assert abs(float(reading.random_weights)) < 0.1
 
-    def test_without_random_weights(self, bert, config):
-        bare = measure_topics(str(bert), replace(config, untrained=0, topic_seeds=(0,)))
-        assert bare.headline.endswith("(planted); without random weights, nothing says what chance would give.")
-        assert not [name for name in bare.tables["ratios"] if name in ("random_value", "random_low")]
-        assert len(bare.headline.split()) <= 25
+    def test_without_random_weights(self, bare):
+        result = bare[0]
+        assert result.headline.endswith("(planted); without random weights, nothing says what chance would give.")
+        assert not [name for name in result.tables["ratios"] if name in ("random_value", "random_low")]
+        assert len(result.headline.split()) <= 25
+
+    def test_a_file_without_words_is_told(self, bare):
+        assert f"1 file holds no word and was left out: {str(bare[1])!r}." in bare[0].caveats
 
     def test_names_are_short_if_they_differ(self, found, bert):
         assert found.labels == {str(bert): "planted"}
@@ -108,9 +135,9 @@ class TestResult:
         others = replace(found, models=[*found.models, TopicsModel("elsewhere/more/planted", "elsewhere/more/planted")])
         assert list(others.labels.values()) == [str(bert), "elsewhere/more/planted"]
 
-    def test_as_many_copies_as_asked_for(self, bert, config):
+    def test_as_many_copies_as_asked_for(self, bert, few):
         """A model's own number goes first."""
-        several = replace(config, untrained=2, topic_seeds=(0,))
+        several = replace(few, untrained=2)
         given = [TopicsModel(str(bert), "two"), TopicsModel(str(shutil.copytree(bert, bert.parent / "b")), "none", 0)]
         result = measure_topics(given, several)
         assert {name: len(twins) for name, twins in result.twins.items()} == {"two": 2, "none": 0}
@@ -130,12 +157,7 @@ class TestResult:
         assert any(note.startswith("Up to 1 of 3 topics have less than a tenth of an even share") for note in notes)
         assert not any(note.startswith("Up to ") for note in found.caveats)
 
-    def test_a_file_without_words_is_told(self, bert, config, corpus, tmp_path):
-        (tmp_path / "none.txt").write_text("12\n")
-        one = measure_topics(str(bert), replace(config, corpus=(tmp_path, corpus), untrained=0, topic_seeds=(0,)))
-        assert f"1 file holds no word and was left out: {str(tmp_path / 'none.txt')!r}." in one.caveats
-
-    def test_hostile_names_are_escaped(self, found, tmp_path):
+    def test_hostile_names_are_escaped(self, found, tmp_path, undrawn):
         name = "<img src=x onerror=alert(1)>"
         hostile = replace(
             found,
@@ -150,15 +172,18 @@ class TestResult:
 
 
 class TestInMemory:
-    def test_as_by_name(self, found, bert, config, tmp_path):
+    def test_as_by_name(self, found, bert, few, tmp_path):
+        """Also with random weights."""
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+        few = replace(few, untrained=1)
         tokenizer, model = AutoTokenizer.from_pretrained(bert), AutoModelForMaskedLM.from_pretrained(bert).eval()
-        result = measure_topics(model, config, tmp_path, tokenizer=tokenizer)
-        assert values(result).equals(values(found))
+        result = measure_topics(model, few, tmp_path, tokenizer=tokenizer)
         assert list(result.trained) == [str(bert)]
-        kept = measure_topics(load_pretrained(bert, attention="sdpa"), config, tmp_path)
-        assert values(kept).equals(values(found))
+        assert_measured_alike(result.trained[str(bert)], found.trained[str(bert)])
+        assert_measured_alike(result.twins[str(bert)][0], found.twins[str(bert)][0])
+        kept = measure_topics(load_pretrained(bert, attention="sdpa"), few, tmp_path)
+        assert values(kept).equals(values(result))
 
     def test_without_a_tokenizer(self, bert, config):
         from transformers import AutoModelForMaskedLM
@@ -173,7 +198,7 @@ class TestInMemory:
 
 
 class TestAdapters:
-    def test_as_an_option_or_as_a_model(self, found, bert, config, tmp_path):
+    def test_as_an_option_or_as_a_model(self, bare, bert, few, tmp_path):
         """Beside its base and by name, or on a model in memory, out of whose weights it is taken again."""
         peft = pytest.importorskip("peft")
         from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -181,25 +206,23 @@ class TestAdapters:
         lora = peft.LoraConfig(r=4, target_modules=["query", "key"], init_lora_weights=False)
         folder = tmp_path / "lora"
         peft.get_peft_model(AutoModelForMaskedLM.from_pretrained(bert), lora).save_pretrained(folder)
-        out = tmp_path / "out"
-        both = measure_topics([bert, folder], config, out)
+        both = measure_topics([bert, folder], few, tmp_path / "out")
         base, tuned = (values(both)[both.to_dataframe()["model"] == str(name)] for name in (bert, folder))
-        assert base.equals(values(found))
+        assert base.equals(values(bare[0]))
         assert not tuned.reset_index(drop=True)["value"].equals(base["value"])
-        option = measure_topics(str(bert), replace(config, adapter=folder))
+        option = measure_topics(str(bert), replace(few, adapter=folder))
         assert list(option.trained) == [f"{bert} with {folder}"]
         assert values(option).equals(tuned.reset_index(drop=True))
         model, tokenizer = AutoModelForMaskedLM.from_pretrained(bert), AutoTokenizer.from_pretrained(bert)
         before = {name: x.clone() for name, x in model.named_parameters()}
-        in_memory = measure_topics(model, replace(config, adapter=folder), tokenizer=tokenizer)
+        in_memory = measure_topics(model, replace(few, adapter=folder), tokenizer=tokenizer)
         assert values(in_memory).equals(values(option))
         assert all(torch.equal(x, before[name]) for name, x in model.named_parameters())
 
-    def test_weights_of_an_adapter_that_was_trained_again_are_measured_again(self, bert, config, tmp_path):
+    def test_weights_of_an_adapter_that_was_trained_again_are_measured_again(self, bert, few, tmp_path):
         peft = pytest.importorskip("peft")
         from transformers import AutoModelForMaskedLM
 
-        few = replace(config, untrained=0, topic_seeds=(0,))
         ratios = []
         for seed in range(2):
             torch.manual_seed(seed)
@@ -313,9 +336,10 @@ class TestCommand:
         assert capsys.readouterr().err.startswith(f"mechclust: {said}")
         assert not (tmp_path / "runs").exists()
 
-    def test_one_model_by_name(self, bert, corpus, tmp_path, monkeypatch, capsys):
+    def test_one_model_by_name(self, bert, corpus, tmp_path, monkeypatch, capsys, undrawn):
         monkeypatch.chdir(bert.parent)
         options = "--n-topics 3 --passes 2 --no-below 1 --no-above 1 --thresholds .1 .2 --topic-seeds 0 --resamples 20"
+        options += " --untrained 1"
         assert main(["topics", "planted", "--corpus", str(corpus), *options.split(), "--out", str(tmp_path)]) == 0
         printed, said = capsys.readouterr()
         headline, _, columns, *lines = printed.splitlines()
