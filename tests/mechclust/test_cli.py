@@ -21,6 +21,7 @@ from mechclust.jobs import Ray
 from mechclust.report import Analysis
 from mechclust.studies import RegisteredStudy, registered_studies
 from tasks import LabelledPrompts
+from tests.faults.process import command, run
 
 COMMAND = [sys.executable, "-m", "mechclust"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -95,10 +96,9 @@ class TestProcess:
         assert "\n  TopicAttention; needs topics: Attention between words" in done.stdout
 
     def test_bad_input(self, tmp_path):
-        argv = [*COMMAND, "clusters", "gpt2", "--prompts", str(tmp_path / "none.jsonl")]
-        done = subprocess.run(argv, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == (
+        ended = run(command("clusters", "gpt2", "--prompts", str(tmp_path / "none.jsonl")), tmp_path)
+        assert (ended.code, ended.out) == (2, b"")
+        assert ended.err.decode() == (
             f"mechclust: no prompts file {str(tmp_path / 'none.jsonl')!r}; give the path of a JSONL, CSV or parquet "
             "file\n"
         )
