@@ -93,7 +93,7 @@ class TestEqualToRun:
         ("load", "probe"),
         [
             (one, Every()),
-            (one, TaskClusterARI(readout=last_token(), label="task")),
+            (one, TaskClusterARI(readout=last_token(), label="task", n_init=1, n_permutations=9)),
             (one, NeighbourPurity(label="task", k=3)),
             (one, CKA(label="task", form="rows")),
             (two, CKA(label="task", form="rows")),
@@ -189,16 +189,16 @@ def one_worker_a_shard(seed: int, fn: Any, jobs: Any, *_: Any, setup: Any, **__:
 class TestOrder:
     def test_merged_in_the_order_of_the_shards_whoever_is_first(self, monkeypatch: Any) -> None:
         probe = CKA(label="task", form="moments")
-        expected = run_sharded(one, WHOLE.split(10), probe, workers=1, shard_examples=10)
+        expected = run_sharded(one, WHOLE.split(10), probe, workers=1, shard_examples=20)
         for seed in range(2):
             monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, seed))
-            assert same(run_sharded(one, WHOLE.split(10), probe, shard_examples=10), expected)
+            assert same(run_sharded(one, WHOLE.split(10), probe, shard_examples=20), expected)
 
     def test_workers_whose_models_differ(self, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
         seeds = iter(range(9))
         with pytest.raises(InputError) as refused:
-            run_sharded(lambda: seeded(next(seeds)), WHOLE.split(10), NDims(), shard_examples=10)
+            run_sharded(lambda: seeded(next(seeds)), WHOLE.split(10), NDims(), shard_examples=30)
         assert str(refused.value) == (
             "shard 1 was measured on a different model from shard 0 (their weights or configurations differ); give "
             "every worker the same model and measure again"
@@ -294,9 +294,7 @@ class TestFolder:
         return shutil.copytree(finished[0], tmp_path / "out")
 
     @staticmethod
-    def measure(
-        out: Path, load: Any = one, batches: Any = None, probe: Probe | None = None, **settings: Any
-    ) -> Any:
+    def measure(out: Path, load: Any = one, batches: Any = None, probe: Probe | None = None, **settings: Any) -> Any:
         given = {"workers": 1, "shard_examples": 30, **settings}
         return run_sharded(load, batches or WHOLE.split(10), probe or NDims(), out=out, **given)
 
