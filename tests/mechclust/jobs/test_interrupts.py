@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from mechclust.jobs import one_interrupt
+from mechclust import cli
+from mechclust.jobs import local, map_jobs, one_interrupt
 from mechclust.jobs.interrupts import interrupt_message
+from tests.faults.process import Process
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,21 +66,50 @@ def workers(folder):
     return [path.name for path in folder.iterdir() if path.name.isdigit()]
 
 
-def interrupt(process):
-    """Give Ctrl-C to all processes of the group until the command has ended; return what it said."""
+def no_worker_lives(folder):
+    return not [pid for pid in workers(folder) if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.slow
+def test_fast_repeated_ctrl_c_prints_no_traceback_and_leaves_no_worker(driver, tmp_path):
+    process = driver()
     while process.poll() is None:
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.002)
-    return process.communicate()[0]
-
-
-def test_fast_repeated_ctrl_c_prints_no_traceback_and_leaves_no_worker(driver, tmp_path):
-    process = driver()
-    said = interrupt(process)
+    said = process.communicate()[0]
     assert "Traceback" not in said
     assert said.endswith("mechclust: interrupted\n")
     assert process.returncode == 130
-    assert not [pid for pid in workers(tmp_path) if Path(f"/proc/{pid}").exists()]
+    assert no_worker_lives(tmp_path)
+
+
+def test_so_it_is_where_all_workers_are_at_work(tmp_path, monkeypatch):
+    """Processes that are forked from this one, which import nothing."""
+
+    def command():
+        touch = f"__import__('pathlib').Path({str(tmp_path)!r}, str(__import__('os').getpid())).touch()"
+        map_jobs(eval, [f"[{touch}, __import__('time').sleep(500)]"] * 2, 2, progress="all jobs")
+
+    def call():
+        monkeypatch.setattr(local, "_CONTEXT", multiprocessing.get_context("fork"))
+        monkeypatch.setattr(cli, "_run", lambda *given: command())
+        return cli.main(["list"])
+
+    process = Process(call, tmp_path)
+    try:
+        while len(workers(tmp_path)) < 2:
+            assert not process.poll(), process.wait().told
+            time.sleep(0.02)
+        while not process.poll():
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.002)
+    finally:
+        ended = process.kill(group=True)
+    said = (ended.out + ended.err).decode()
+    assert "Traceback" not in said
+    assert said.endswith("mechclust: interrupted\n")
+    assert ended.code == 130
+    assert no_worker_lives(tmp_path)
 
 
 # ---- within this process ----

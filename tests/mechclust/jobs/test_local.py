@@ -27,12 +27,14 @@ def writing(path, text, before=""):
     return f"{before}__import__('pathlib').Path({str(path)!r}).write_text(str({text}))"
 
 
-def test_results_come_in_the_order_of_the_jobs_from_one_thread_a_worker(capfd):
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_results_come_in_the_order_of_the_jobs_from_one_thread_a_worker(way, monkeypatch, capfd):
     """The first job takes longest; every job says who did it and with how many threads. All have bars in one
     terminal."""
     who = "(__import__('os').getpid(), __import__('torch').get_num_threads())"
     bar = "[n for n in __import__('mechclust.jobs').jobs.progress_bar(range(3), desc='steps of one')]"
     jobs = [f"(__import__('time').sleep({0.3 if i == 0 else 0}), {bar}, {i}, {who})[2:]" for i in range(5)]
+    monkeypatch.setattr("mechclust.jobs.local._CONTEXT", multiprocessing.get_context(way))
     results = map_jobs(eval, jobs, workers=2, progress="all jobs")
     assert [i for i, _ in results] == [0, 1, 2, 3, 4]
     assert {threads for _, (_, threads) in results} == {1}
@@ -186,6 +188,15 @@ class TestWhatIsGiven:
             map_jobs(fail, [3], workers=1)
         assert str(refused.value) == "job 1: no"
 
+    def test_a_worker_that_ends_at_its_start_is_told_of_the_guard(self, monkeypatch):
+        monkeypatch.setattr("mechclust.jobs.local._CONTEXT", multiprocessing.get_context("fork"))
+        monkeypatch.setattr("mechclust.jobs.local._serve", lambda *_: sys.exit(1))
+        with pytest.raises(InputError) as refused:
+            map_jobs(abs, [1, 2], workers=2)
+        assert "a worker's process ended at its start with exit code 1 (error above); a script" in str(refused.value)
+        assert "needs `if __name__ == '__main__':`" in str(refused.value)
+
+    @pytest.mark.slow
     def test_a_script_without_a_guard_is_told_so_once(self, tmp_path):
         script = tmp_path / "script.py"
         script.write_text("from mechclust.jobs import map_jobs\nmap_jobs(abs, [1, 2], 2)\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from probes.store.versions import package_versions
 from tasks import Batch, InputError
 
 ROOT = Path(__file__).parents[3]
-CONFIG = ModelConfig(d_vocab=20, n_ctx=8, n_layers=2, d_model=16, n_heads=2, init_std=0.2)
+CONFIG = ModelConfig(d_vocab=20, n_ctx=8, n_layers=1, d_model=16, n_heads=2, init_std=0.2)
 TOKENS = torch.randint(0, 20, (90, 8), generator=torch.Generator().manual_seed(0))
 WHOLE = Batch(TOKENS, labels={"task": TOKENS[:, 0] % 3})
 one = partial(build_model, CONFIG)
@@ -92,7 +93,7 @@ class TestEqualToRun:
         ("load", "probe"),
         [
             (one, Every()),
-            (one, TaskClusterARI(readout=last_token(), label="task")),
+            (one, TaskClusterARI(readout=last_token(), label="task", n_init=1, n_permutations=9)),
             (one, NeighbourPurity(label="task", k=3)),
             (one, CKA(label="task", form="rows")),
             (two, CKA(label="task", form="rows")),
@@ -188,16 +189,16 @@ def one_worker_a_shard(seed: int, fn: Any, jobs: Any, *_: Any, setup: Any, **__:
 class TestOrder:
     def test_merged_in_the_order_of_the_shards_whoever_is_first(self, monkeypatch: Any) -> None:
         probe = CKA(label="task", form="moments")
-        expected = run_sharded(one, WHOLE.split(10), probe, workers=1, shard_examples=10)
+        expected = run_sharded(one, WHOLE.split(10), probe, workers=1, shard_examples=20)
         for seed in range(2):
             monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, seed))
-            assert same(run_sharded(one, WHOLE.split(10), probe, shard_examples=10), expected)
+            assert same(run_sharded(one, WHOLE.split(10), probe, shard_examples=20), expected)
 
     def test_workers_whose_models_differ(self, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
         seeds = iter(range(9))
         with pytest.raises(InputError) as refused:
-            run_sharded(lambda: seeded(next(seeds)), WHOLE.split(10), NDims(), shard_examples=10)
+            run_sharded(lambda: seeded(next(seeds)), WHOLE.split(10), NDims(), shard_examples=30)
         assert str(refused.value) == (
             "shard 1 was measured on a different model from shard 0 (their weights or configurations differ); give "
             "every worker the same model and measure again"
@@ -280,27 +281,31 @@ run_sharded(one, shards, [CKA(label="task", form="moments"), Every()], workers=1
 
 
 class TestFolder:
-    @pytest.fixture
-    def out(self, tmp_path: Path) -> Path:
-        """A finished measurement's."""
-        self.measure(tmp_path / "out")
-        return tmp_path / "out"
+    @pytest.fixture(scope="class")
+    @classmethod
+    def finished(cls, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+        """A finished measurement: its folder, read only, and what it found."""
+        out = tmp_path_factory.mktemp("finished") / "out"
+        return out, cls.measure(out)
 
-    def measure(
-        self, out: Path, load: Any = one, batches: Any = None, probe: Probe | None = None, **settings: Any
-    ) -> Any:
+    @pytest.fixture
+    def out(self, finished: tuple[Path, Any], tmp_path: Path) -> Path:
+        """A copy of its folder."""
+        return shutil.copytree(finished[0], tmp_path / "out")
+
+    @staticmethod
+    def measure(out: Path, load: Any = one, batches: Any = None, probe: Probe | None = None, **settings: Any) -> Any:
         given = {"workers": 1, "shard_examples": 30, **settings}
         return run_sharded(load, batches or WHOLE.split(10), probe or NDims(), out=out, **given)
 
-    def test_nothing_is_measured_twice(self, out: Path, monkeypatch: Any) -> None:
-        expected = self.measure(out)
+    def test_nothing_is_measured_twice(self, finished: tuple[Path, Any], out: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "run_by_steps", None)  # calling it would fail
-        assert same(self.measure(out), expected)
+        assert same(self.measure(out), finished[1])
 
     @pytest.mark.parametrize("damage", ["flipped", "cut", "removed"])
-    def test_a_damaged_shard_is_measured_anew(self, out: Path, damage: str) -> None:
+    def test_a_damaged_shard_is_measured_anew(self, finished: tuple[Path, Any], out: Path, damage: str) -> None:
         path = out / "shard-00001.safetensors"
-        whole, expected = path.read_bytes(), self.measure(out)
+        whole, expected = path.read_bytes(), finished[1]
         if damage == "removed":
             path.unlink()
         else:
@@ -337,16 +342,18 @@ class TestFolder:
         assert str(refused.value) == f"{str(out)!r} holds shards of {NDims()!r}; give a new folder, or delete this one"
 
     @pytest.mark.parametrize("text", [None, "{", '{"format": "mechclust-shards-1"}'])
-    def test_a_lost_or_damaged_description_is_written_anew(self, out: Path, text: str | None) -> None:
+    def test_a_lost_or_damaged_description_is_written_anew(
+        self, finished: tuple[Path, Any], out: Path, text: str | None
+    ) -> None:
         """Nothing is measured twice, and other probes are refused as before."""
         (out / "shards.json").unlink() if text is None else (out / "shards.json").write_text(text)
         before = (out / "shard-00001.safetensors").stat().st_mtime_ns
         with pytest.raises(InputError, match="other probes"):
             self.measure(out, probe=NDims(variance=0.5))
         (out / "shards.json").unlink()
-        expected = self.measure(out)
+        assert same(self.measure(out), finished[1])
         assert (out / "shard-00001.safetensors").stat().st_mtime_ns == before
-        assert same(self.measure(out), expected)
+        assert (out / "shards.json").exists()
 
     def test_other_versions_of_packages(self, out: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "package_versions", lambda: {**package_versions(), "torch": "1.2.3"})

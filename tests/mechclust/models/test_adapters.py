@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,12 @@ def state(model, mask=None):
     return output, seen[site][0]
 
 
-def expected(folder, adapter, mask=None):
+@cache
+def expected(folder, adapter, padded=False):
     """What peft computes, with the adapter beside the weights."""
     model, _ = load_pretrained_unhooked(folder / "base", adapter=adapter and folder / adapter)
     with torch.no_grad():
-        return model(TOKENS, attention_mask=mask).logits
+        return model(TOKENS, attention_mask=MASK if padded else None).logits
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -114,7 +116,7 @@ class TestSwapping:
         at_first, state_at_first = state(model)
         moved = float((expected(folder, "one") - expected(folder, None)).abs().max())
         assert moved > 0.5  # there is something to see
-        for adapter in ("one", "two", "one", None, "two", None):
+        for adapter in ("one", "two", "one", None):
             set_adapter(model, adapter and folder / adapter)
             output, residual_stream = state(model)
             torch.testing.assert_close(output, expected(folder, adapter), atol=2e-5, rtol=0)
@@ -128,16 +130,19 @@ class TestSwapping:
         bridge = load_pretrained(folder / "base", adapter=folder / "one")
         real = MASK.bool()
         torch.testing.assert_close(state(model, MASK)[1][real], state(bridge, MASK)[1][real], atol=2e-5, rtol=0)
-        torch.testing.assert_close(state(bridge, MASK)[0][real], expected(folder, "one", MASK)[real], atol=2e-5, rtol=0)
+        torch.testing.assert_close(
+            state(bridge, MASK)[0][real], expected(folder, "one", padded=True)[real], atol=2e-5, rtol=0
+        )
 
-    def test_a_dropped_adapter_would_be_seen(self, written, family):
-        """The worst mistake: a CKA of 1 between base and tuned, because the base was measured twice."""
-        folder = written(family)
-        models = {"base": load_pretrained(folder / "base"), "tuned": load_pretrained(folder / "one")}
-        tokens = torch.randint(2, 22, (40, 5), generator=torch.Generator().manual_seed(0))
-        batch = Batch(tokens, labels={"task": torch.arange(40) % 2})
-        found = run(models, batch, CKA(at=residual([-1])))
-        assert float(found.sel("debiased_cka", site="blocks.1.hook_resid_post")) < 0.98
+
+def test_a_dropped_adapter_would_be_seen(written):
+    """The worst mistake: a CKA of 1 between base and tuned, because the base was measured twice."""
+    folder = written("gpt2")
+    models = {"base": load_pretrained(folder / "base"), "tuned": load_pretrained(folder / "one")}
+    tokens = torch.randint(2, 22, (40, 5), generator=torch.Generator().manual_seed(0))
+    batch = Batch(tokens, labels={"task": torch.arange(40) % 2})
+    found = run(models, batch, CKA(at=residual([-1])))
+    assert float(found.sel("debiased_cka", site="blocks.1.hook_resid_post")) < 0.98
 
 
 class TestKinds:

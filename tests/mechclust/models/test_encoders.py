@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -41,6 +42,12 @@ def tokens_for(family, padded):
     return TOKENS.masked_fill(MASK == 0, 1 if family == "roberta" else 0) if padded else TOKENS
 
 
+@pytest.fixture(scope="module")
+def loaded(encoder_checkpoint):
+    """``loaded(family, head)`` loads each once; read only."""
+    return cache(lambda family, head=None: load_pretrained(encoder_checkpoint(family, head)))
+
+
 @pytest.fixture(params=READ_ONLY, ids=lambda p: p[0])
 def read_only(request, encoder_checkpoint):
     """A model of each read-only family, with tokens for it."""
@@ -66,7 +73,7 @@ def reference(path, tokens, mask=None):
     return expected
 
 
-def check_against_hugging_face(path, family, padded, layers=2):
+def check_against_hugging_face(model, path, family, padded, layers=2):
     tokens, mask = tokens_for(family, padded), MASK if padded else None
     expected = reference(path, tokens, mask)
     assert len(expected) == 1 + 3 * layers
@@ -74,7 +81,7 @@ def check_against_hugging_face(path, family, padded, layers=2):
     patterns = [expected[f"blocks.{i}.attn.hook_pattern"] for i in range(layers)]
     for ours, next_one in [*pairwise(residuals), *pairwise(patterns), (patterns[0], patterns[0].mT)]:
         assert (ours - next_one).abs().max() > 1e-3  # a layer or an axis mistaken for another would show
-    output, kept = activations(load_pretrained(path), list(expected), tokens, mask)
+    output, kept = activations(model, list(expected), tokens, mask)
     for name, value in expected.items():
         torch.testing.assert_close(kept[name], value, atol=1e-6, rtol=0)
         if padded and name.endswith("hook_pattern"):
@@ -85,22 +92,23 @@ def check_against_hugging_face(path, family, padded, layers=2):
 class TestAgainstHuggingFace:
     @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
     @pytest.mark.parametrize(("family", "head"), HEADS)
-    def test_every_hook_point(self, encoder_checkpoint, family, head, padded):
-        check_against_hugging_face(encoder_checkpoint(family, head), family, padded)
+    def test_every_hook_point(self, loaded, encoder_checkpoint, family, head, padded):
+        check_against_hugging_face(loaded(family, head), encoder_checkpoint(family, head), family, padded)
 
     @pytest.mark.parametrize(("family", "head"), READ_ONLY)
-    def test_output_is_the_last_hidden_state(self, encoder_checkpoint, family, head):
-        output, kept = check_against_hugging_face(encoder_checkpoint(family, head), family, padded=True)
+    def test_output_is_the_last_hidden_state(self, loaded, family, head):
+        output, kept = activations(loaded(family, head), tokens=tokens_for(family, padded=True), mask=MASK)
         assert torch.equal(output, kept["blocks.1.hook_resid_post"])
 
     def test_albert_with_several_groups_and_layers_in_a_group(self, write_checkpoint, tmp_path):
         path = write_checkpoint(tmp_path, "albert", num_hidden_groups=2, inner_group_num=2)
-        check_against_hugging_face(path, "albert", padded=True, layers=4)
-        assert load_pretrained(path).cfg.n_layers == 4
+        check_against_hugging_face(model := load_pretrained(path), path, "albert", padded=True, layers=4)
+        assert model.cfg.n_layers == 4
 
     @pytest.mark.parametrize("family", ["albert", "electra"])
     def test_without_an_embedding_projection(self, write_checkpoint, tmp_path, family):
-        check_against_hugging_face(write_checkpoint(tmp_path, family, embedding_size=16), family, padded=False)
+        path = write_checkpoint(tmp_path, family, embedding_size=16)
+        check_against_hugging_face(load_pretrained(path), path, family, padded=False)
 
     def test_patterns_are_asked_for_only_when_read(self, read_only):
         """They take memory in all layers at once; the rest must not change with them."""
@@ -119,19 +127,17 @@ class TestAgainstHuggingFace:
 
 class TestWhatComesBack:
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_sizes_and_tokenizer(self, encoder_checkpoint, family):
-        model = load_pretrained(
-            encoder_checkpoint(family, "ForConditionalGeneration" if family == "bart" else "ForMaskedLM")
-        )
+    def test_sizes_and_tokenizer(self, loaded, family):
+        model = loaded(family, "ForConditionalGeneration" if family == "bart" else "ForMaskedLM")
         sizes = {"n_layers": 2, "n_heads": 2, "d_model": 16, "d_head": 8, "d_vocab": 22, "n_ctx": 16}
         assert {name: getattr(model.cfg, name) for name in sizes} == sizes
         assert model.tokenizer("w0 w3 nonsense")["input_ids"] == [2, 5, 1]
         assert set(NAMES) <= set(model.hook_dict)
         assert not any(module.training for module in model.modules())
 
-    def test_which_way_each_family_goes(self, encoder_checkpoint, tl_major):
+    def test_which_way_each_family_goes(self, loaded, tl_major):
         kinds = {
-            family: type(load_pretrained(encoder_checkpoint(family, head))).__name__
+            family: type(loaded(family, head)).__name__
             for family, head in [("bert", None), ("roberta", "ForMaskedLM"), *READ_ONLY[:3]]
         }
         assert kinds == {
@@ -143,9 +149,9 @@ class TestWhatComesBack:
         }
 
     @pytest.mark.parametrize(("family", "head"), READ_ONLY)
-    def test_the_longest_input(self, encoder_checkpoint, family, head):
+    def test_the_longest_input(self, loaded, family, head):
         """What ``cfg.n_ctx`` says fits, and one more does not, in Hugging Face either."""
-        model = load_pretrained(encoder_checkpoint(family, head))
+        model = loaded(family, head)
         assert activations(model, tokens=torch.full((1, 16), 7))[0].shape == (1, 16, 16)
         with pytest.raises((IndexError, RuntimeError)):
             model.body(torch.full((1, 17), 7))
@@ -174,9 +180,9 @@ class TestWhatComesBack:
         assert (output.device.type, output.shape) == ("meta", (2, 5, 16))
 
     @pytest.mark.parametrize("family", ["albert", "roberta"])
-    def test_has_no_pooler(self, encoder_checkpoint, family):
+    def test_has_no_pooler(self, loaded, family):
         """It would be random in a checkpoint saved with a masked-LM head."""
-        model = load_pretrained(encoder_checkpoint(family, None))
+        model = loaded(family, None)
         assert not [name for name, _ in model.named_parameters() if "pooler" in name]
 
     def test_speaks_on_neither_stream(self, encoder_checkpoint, capfd):
@@ -204,11 +210,11 @@ class Keep(Probe):
 class TestProbes:
     @pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_run(self, encoder_checkpoint, family, padded):
+    def test_run(self, loaded, encoder_checkpoint, family, padded):
         path = encoder_checkpoint(family)
         tokens, mask = tokens_for(family, padded), MASK if padded else None
         expected = reference(path, tokens, mask)
-        model, probes = load_pretrained(path), [Keep(residual()), Keep(attention_pattern())]
+        model, probes = loaded(family), [Keep(residual()), Keep(attention_pattern())]
         batches = [
             Batch(tokens[i : i + 1], None if mask is None else mask[i : i + 1].bool(), index=torch.tensor([i]))
             for i in range(2)

@@ -40,6 +40,20 @@ def checkpoint(write_checkpoint, tmp_path_factory):
     return get
 
 
+@pytest.fixture(scope="module")
+def loaded(checkpoint):
+    """Loads each checkpoint once; read only."""
+    models = {}
+
+    def get(family, base=False, **options):
+        key = (family, base, *options.items())
+        if key not in models:
+            models[key] = load_pretrained(checkpoint(family, base), **options)
+        return models[key]
+
+    return get
+
+
 def reference(path, family, tokens=TOKENS, mask=None):
     """Hugging Face's own layers and attentions; block outputs by forward hooks, since a decoder's
     last hidden state comes after the final norm."""
@@ -59,8 +73,7 @@ def reference(path, family, tokens=TOKENS, mask=None):
     return model, result, outputs
 
 
-def check_against_hugging_face(path, family):
-    model = load_pretrained(path)
+def check_against_hugging_face(model, path, family):
     names = ["unembed.hook_in"]
     names += [f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "hook_resid_post", "attn.hook_pattern")]
     _, kept = activations(model, names)
@@ -75,49 +88,49 @@ def check_against_hugging_face(path, family):
 
 class TestAgainstHuggingFace:
     @pytest.mark.parametrize(("family", "base"), FAMILIES)
-    def test_hidden_states_and_attentions(self, checkpoint, family, base):
-        check_against_hugging_face(checkpoint(family, base), family)
+    def test_hidden_states_and_attentions(self, loaded, checkpoint, family, base):
+        check_against_hugging_face(loaded(family, base), checkpoint(family, base), family)
 
-    def test_roberta_on_4(self, checkpoint, tl_major):
+    def test_roberta_on_4(self, loaded, checkpoint, tl_major):
         """On 3.9 it is read-only, see test_encoders.py."""
         if tl_major < 4:
             pytest.skip("TransformerLens 3.9 has no bridge for RoBERTa")
-        check_against_hugging_face(checkpoint("roberta"), "roberta")
+        check_against_hugging_face(loaded("roberta"), checkpoint("roberta"), "roberta")
 
     @pytest.mark.parametrize("family", ["gpt2", "llama"])
-    def test_layer_0_is_the_token_embedding_without_position(self, checkpoint, family):
+    def test_layer_0_is_the_token_embedding_without_position(self, loaded, checkpoint, family):
         """What ``residual()`` promises of decoders; BERT's is its whole embedding, hidden_states[0]."""
         same_word = torch.tensor([[3, 4, 3]])
-        _, kept = activations(load_pretrained(checkpoint(family)), ["hook_embed"], same_word)
+        _, kept = activations(loaded(family), ["hook_embed"], same_word)
         theirs = reference(checkpoint(family), family, same_word)[0].get_input_embeddings()
         torch.testing.assert_close(kept["hook_embed"], theirs(same_word), atol=1e-6, rtol=0)
 
     @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
-    def test_with_padding(self, checkpoint, family):
+    def test_with_padding(self, loaded, checkpoint, family):
         names = ["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
-        _, kept = activations(load_pretrained(checkpoint(family)), names, mask=MASK)
+        _, kept = activations(loaded(family), names, mask=MASK)
         _, _, outputs = reference(checkpoint(family), family, mask=MASK)
         for name, expected in zip(names, outputs, strict=True):
             real = MASK.bool()
             torch.testing.assert_close(kept[name][real], expected[real], atol=1e-6, rtol=0)
 
     @pytest.mark.parametrize(("family", "auto"), [("gpt2", "AutoModelForCausalLM"), ("bert", "AutoModelForMaskedLM")])
-    def test_logits(self, checkpoint, family, auto):
+    def test_logits(self, loaded, checkpoint, family, auto):
         theirs = getattr(transformers, auto).from_pretrained(checkpoint(family), attn_implementation="eager").eval()
         with torch.no_grad():
             expected = theirs(TOKENS).logits
-        torch.testing.assert_close(activations(load_pretrained(checkpoint(family)), [])[0], expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(activations(loaded(family), [])[0], expected, atol=1e-6, rtol=0)
 
 
 class TestWhatComesBack:
-    def test_has_its_tokenizer_and_context(self, checkpoint):
+    def test_has_its_tokenizer_and_context(self, loaded):
         for family in ("gpt2", "llama", "bert"):
-            model = load_pretrained(checkpoint(family))
+            model = loaded(family)
             assert model.tokenizer("w0 w3 nonsense")["input_ids"] == [2, 5, 1]
             assert model.cfg.n_ctx == 16
 
-    def test_is_in_evaluation_mode(self, checkpoint):
-        model = load_pretrained(checkpoint("bert"))
+    def test_is_in_evaluation_mode(self, loaded):
+        model = loaded("bert")
         assert not any(module.training for module in model.modules())
         assert torch.equal(activations(model, [])[0], activations(model, [])[0])
 
@@ -133,7 +146,7 @@ class TestWhatComesBack:
 
 
 class TestRandomWeights:
-    @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
+    @pytest.mark.parametrize("family", ["gpt2", "bert"])
     def test_are_seeded_and_not_the_trained_ones(self, checkpoint, family):
         check_untrained(checkpoint(family))
 
@@ -142,10 +155,9 @@ class TestRandomWeights:
         (tmp_path / "m" / "model.safetensors").unlink()
         assert load_pretrained(tmp_path / "m", untrained=True).cfg.n_layers == 2
 
-    @pytest.mark.parametrize("untrained", [False, True])
-    @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
-    def test_global_random_state_is_left_alone(self, checkpoint, family, untrained):
-        load_pretrained(checkpoint(family))  # imports done
+    @pytest.mark.parametrize(("family", "untrained"), [("gpt2", False), ("llama", True), ("bert", False)])
+    def test_global_random_state_is_left_alone(self, loaded, checkpoint, family, untrained):
+        loaded(family)  # imports done
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
         load_pretrained(checkpoint(family), untrained=untrained, seed=3)
         assert torch.equal(before[0], torch.get_rng_state())
@@ -447,18 +459,18 @@ class TestTokenization:
     """Hugging Face's own is the rule; TransformerLens would put a beginning of sequence before every text."""
 
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-    def test_no_beginning_is_added(self, gpt2_with_bos, attention):
+    def test_no_beginning_is_added(self, gpt2_with_bos, model_with_bos, attention):
         from transformers import AutoTokenizer
 
         theirs = AutoTokenizer.from_pretrained(gpt2_with_bos)
-        model = load_pretrained(gpt2_with_bos, attention=attention)
+        model = model_with_bos if attention == "eager" else load_pretrained(gpt2_with_bos, attention=attention)
         assert theirs("w0 w3")["input_ids"] == model.tokenizer("w0 w3")["input_ids"] == [2, 5]
         assert model.tokenizer.pad_token is None
         assert len(model.tokenizer) == len(theirs)
         assert load_tokenizer(gpt2_with_bos)[0]("w0 w3")["input_ids"] == [2, 5]
 
-    def test_the_options(self, gpt2_with_bos):
-        tokenizer = load_pretrained(gpt2_with_bos).tokenizer
+    def test_the_options(self, model_with_bos):
+        tokenizer = model_with_bos.tokenizer
         assert [templated_tokenizer(tokenizer, bos=bos)(["w0 w3"]) for bos in ("model", "yes", "no")] == [
             [[2, 5]], [[0, 2, 5]], [[2, 5]]
         ]  # fmt: skip
@@ -467,8 +479,8 @@ class TestTokenization:
         assert tokenization_of(tokenizer)["adds"] == "none"
         assert tokenization_of(tokenizer, bos="yes")["adds"] == "<pad> before"
 
-    def test_interventions_read_texts_as_the_probe_did(self, gpt2_with_bos):
-        model = load_pretrained(gpt2_with_bos)
+    def test_interventions_read_texts_as_the_probe_did(self, model_with_bos):
+        model = model_with_bos
         texts = [f"w{i} w{i + 3}" for i in range(6)]
         probe = ClusteringHead(())
         run(model, texts, probe, bos="yes")
@@ -521,8 +533,14 @@ def gpt2_with_bos(checkpoint, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def model_with_bos(gpt2_with_bos):
+    """Read only."""
+    return load_pretrained(gpt2_with_bos)
+
+
 class TestPlacement:
-    def test_part_of_the_model_on_disk(self, checkpoint):
+    def test_part_of_the_model_on_disk(self, loaded, checkpoint):
         """Placed by accelerate, whose parts on disk come to the CPU only while they run."""
         pytest.importorskip("accelerate")
         path = checkpoint("llama")
@@ -533,44 +551,47 @@ class TestPlacement:
             spread = load_pretrained(path, device_map=places, attention=attention)
             assert {weight.device.type for weight in spread.parameters()} == {"cpu", "meta"}
             _, kept = activations(spread, names)
-            _, expected = activations(load_pretrained(path), names)
+            _, expected = activations(loaded("llama"), names)
             for name in names:
                 torch.testing.assert_close(kept[name], expected[name], atol=1e-6, rtol=0)
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-    def test_part_of_the_model_on_a_gpu(self, checkpoint, attention):
+    def test_part_of_the_model_on_a_gpu(self, loaded, checkpoint, attention):
         places = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": "cpu"}
         places |= {"model.norm": "cpu", "model.rotary_emb": 0, "lm_head": "cpu"}
         names = ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
         spread = load_pretrained(checkpoint("llama"), device_map=places, attention=attention)
         _, kept = activations(spread, names)
-        _, expected = activations(load_pretrained(checkpoint("llama")), names)
+        _, expected = activations(loaded("llama"), names)
         for name in names:
             torch.testing.assert_close(kept[name].cpu(), expected[name], atol=1e-4, rtol=0)
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def untrained_states(cls, loaded):
+        """Those that an untrained model has on the CPU, by its attention; before a GPU is simulated."""
+        site = "blocks.1.hook_resid_post"
+        models = {kind: loaded("llama", untrained=True, seed=3, attention=kind) for kind in ("eager", "sdpa")}
+        return {kind: activations(model, [site])[1][site] for kind, model in models.items()}
+
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-    def test_untrained_models_are_placed_alike(self, checkpoint, attention):
-        whole, spread = (
-            load_pretrained(checkpoint("llama"), untrained=True, seed=3, attention=attention, **options)
-            for options in ({}, {"device_map": "auto"})
-        )
+    def test_untrained_models_are_placed_alike(self, loaded, checkpoint, attention):
+        options = {"untrained": True, "seed": 3, "attention": attention}
+        whole = loaded("llama", **options)
+        spread = load_pretrained(checkpoint("llama"), device_map="auto", **options)
         site = "blocks.1.hook_resid_post"
         states = activations(spread, [site])[1][site]
         torch.testing.assert_close(states.cpu(), activations(whole, [site])[1][site], atol=1e-4, rtol=0)
 
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-    def test_untrained_models_on_one_device(self, checkpoint, attention, device):
+    def test_untrained_models_on_one_device(self, untrained_states, checkpoint, attention, device):
         """As a map gives it where there is one GPU; tokens are given on the CPU."""
         site = "blocks.1.hook_resid_post"
-        whole, moved = (
-            activations(
-                load_pretrained(checkpoint("llama"), untrained=True, seed=3, attention=attention, **options), [site]
-            )
-            for options in ({}, {"device_map": device})
-        )
-        assert moved[1][site].device.type == device
-        torch.testing.assert_close(moved[1][site].cpu(), whole[1][site], atol=1e-4, rtol=0)
+        options = {"untrained": True, "seed": 3, "attention": attention, "device_map": device}
+        _, moved = activations(load_pretrained(checkpoint("llama"), **options), [site])
+        assert moved[site].device.type == device
+        torch.testing.assert_close(moved[site].cpu(), untrained_states[attention], atol=1e-4, rtol=0)
 
     @pytest.mark.parametrize("untrained", [False, True])
     @pytest.mark.parametrize(("option", "value"), [("device_map", "auto"), ("quantization", "8bit")])
@@ -627,7 +648,7 @@ class TestQuantised:
             expected = theirs(TOKENS, output_hidden_states=True, output_attentions=True)
         torch.testing.assert_close(kept["blocks.0.hook_resid_post"], expected.hidden_states[1], atol=1e-6, rtol=0)
         torch.testing.assert_close(kept["blocks.1.attn.hook_pattern"], expected.attentions[1], atol=1e-6, rtol=0)
-        _, exact = activations(load_pretrained(path), ["blocks.1.hook_resid_post"])
+        _, exact = activations(load_pretrained(path, attention="sdpa"), ["blocks.1.hook_resid_post"])
         _, rounded = activations(model, ["blocks.1.hook_resid_post"])
         assert not torch.allclose(exact["blocks.1.hook_resid_post"], rounded["blocks.1.hook_resid_post"], atol=1e-4)
         assert not logged  # bitsandbytes warns at every multiplication
@@ -690,9 +711,9 @@ def write_gguf(path):
 
 class TestAttention:
     @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
-    def test_sdpa_reads_the_same_residual_stream(self, checkpoint, family):
+    def test_sdpa_reads_the_same_residual_stream(self, loaded, checkpoint, family):
         names = ["hook_embed", *(f"blocks.{i}.{k}" for i in range(2) for k in ("hook_resid_pre", "hook_resid_post"))]
-        _, eager = activations(load_pretrained(checkpoint(family)), names)
+        _, eager = activations(loaded(family), names)
         model = load_pretrained(checkpoint(family), attention="sdpa")
         _, sdpa = activations(model, names)
         for name in names:

@@ -21,8 +21,8 @@ from tests.mechclust.training.tuning.small import MODULES, examples, language_mo
 
 TASK = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
 SUITE = SkillSuite()
-SHAPE = {"n_layers": 2, "d_model": 8, "n_heads": 2, "init_std": 0.3}
-CONFIG = TrainConfig(steps=6, batch_size=8, lr=1e-2, warmup=2, save_every=2, checkpoint_every=2)
+SHAPE = {"n_layers": 1, "d_model": 8, "n_heads": 2, "init_std": 0.3}
+CONFIG = TrainConfig(steps=4, batch_size=8, lr=1e-2, warmup=2, save_every=2, checkpoint_every=2)
 
 
 def one_model(device, folder):
@@ -61,7 +61,7 @@ def pooling(device, folder):
 def adapter(device, folder):
     """Train an adapter with Hugging Face's Trainer."""
     model = language_model("llama").to(device)
-    config = TuneConfig(lr=1e-2, batch_size=4, accumulation=1, save_every=2, rank=2, modules=MODULES["llama"])
+    config = TuneConfig(lr=1e-2, batch_size=4, accumulation=1, save_every=2, steps=3, rank=2, modules=MODULES["llama"])
     tuned = tune_adapter(model, examples(), config, folder / "adapter", base="b")
     return torch.tensor([loss for _, loss in tuned.losses])
 

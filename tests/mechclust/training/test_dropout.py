@@ -17,7 +17,7 @@ from tasks import InputError, SparseModularAddition
 TASK = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
 MODEL = PoolingTransformerConfig(n_ctx=5, d_mlp=64, dropout=0.5)
 SETTINGS = TrainConfig(
-    steps=40, batch_size=16, lr=1e-2, schedule="constant", optimizer="adam", weight_decay=0.0, clip=None, save_every=13
+    steps=8, batch_size=16, lr=1e-2, schedule="constant", optimizer="adam", weight_decay=0.0, clip=None, save_every=3
 )
 MEMBERS = [Member(replace(MODEL, seed=seed), replace(TASK, seed=seed)) for seed in (0, 3)]
 BACKENDS = ["vmap", "loop"]
@@ -54,13 +54,13 @@ def test_an_interrupted_ensemble_drops_what_it_would_have_dropped(tmp_path, monk
     whole = train_ensemble(MEMBERS, SETTINGS, tmp_path / "whole", backend=backend)
     torch.rand(7)  # whatever else the process draws
     with monkeypatch.context() as patch:
-        stop_at(patch, 30)
+        stop_at(patch, 7)
         with pytest.raises(KeyboardInterrupt):
             train_ensemble(MEMBERS, SETTINGS, tmp_path / "parts", backend=backend)
     resumed = train_ensemble(MEMBERS, SETTINGS, tmp_path / "parts", backend=backend)
     assert torch.equal(whole.losses(), resumed.losses())
-    for name, values in whole.at(40).items():
-        assert torch.equal(values, resumed.at(40)[name])
+    for name, values in whole.at(8).items():
+        assert torch.equal(values, resumed.at(8)[name])
 
 
 def test_an_interrupted_network_drops_what_it_would_have_dropped(tmp_path):
@@ -71,17 +71,17 @@ def test_an_interrupted_network_drops_what_it_would_have_dropped(tmp_path):
             if step == stop:
                 raise KeyboardInterrupt
 
-        return train(model, TASK, replace(SETTINGS, checkpoint_every=10), out, callbacks=[interrupt])
+        return train(model, TASK, replace(SETTINGS, checkpoint_every=7), out, callbacks=[interrupt])
 
     whole = trained(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "parts", stop=30)
+        trained(tmp_path / "parts", stop=7)
     assert torch.equal(whole, trained(tmp_path / "parts"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_members_drop_different_neurons(tmp_path, backend):
-    twins = train_ensemble([MEMBERS[0]] * 2, SETTINGS, tmp_path, backend=backend).losses()
+    twins = train_ensemble([MEMBERS[0]] * 2, replace(SETTINGS, steps=40), tmp_path, backend=backend).losses()
     assert (twins[:, 0] != twins[:, 1]).sum() > 30
     assert torch.allclose(*twins.mean(0), atol=0.2)
 

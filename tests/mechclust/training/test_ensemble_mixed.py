@@ -17,7 +17,7 @@ from tasks import InputError, SkillSuite, SparseModularAddition
 
 TASK = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
 CONFIG = TrainConfig(
-    steps=30, batch_size=16, lr=1e-2, schedule="cosine", optimizer="adamw", weight_decay=0.1, clip=0.5, save_every=13
+    steps=9, batch_size=16, lr=1e-2, schedule="cosine", optimizer="adamw", weight_decay=0.1, clip=0.5, save_every=4
 )
 
 
@@ -67,7 +67,7 @@ def test_a_mixed_run_resumes_with_the_same_bits(tmp_path, monkeypatch):
     step = Stack.step
 
     def interrupted(*args):
-        if len(steps) == 20:
+        if len(steps) == 6:
             raise KeyboardInterrupt
         steps.append(1)
         return step(*args)

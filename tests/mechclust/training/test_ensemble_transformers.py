@@ -16,9 +16,9 @@ from tasks.skills import OPERATIONS
 
 SEEN = tuple(f"{operation}-{i % 2}" for i, operation in enumerate(OPERATIONS))
 SUITE = SkillSuite(n_eval=4, n_arguments=2, length=4, seen=SEEN)
-SHAPE = {"n_layers": 2, "d_model": 8, "n_heads": 2, "init_std": 0.3}
-CONFIG = TrainConfig(steps=6, batch_size=8, lr=1e-2, save_every=2)  # clipped, annealed, AdamW
-CLIP = 3.9  # below the gradient norm of some members alone
+SHAPE = {"n_layers": 1, "d_model": 8, "n_heads": 2, "init_std": 0.3}
+CONFIG = TrainConfig(steps=4, batch_size=8, lr=1e-2, save_every=2)  # clipped, annealed, AdamW
+CLIP = 1.95  # below the gradient norm of some members alone
 EXACT = {"atol": 1e-10, "rtol": 0}
 
 
@@ -32,7 +32,8 @@ def member(seed, skill=None, shape=SHAPE, **fields):
     return Member(model_for(task, seed=seed, **shape), task, **fields)
 
 
-MEMBERS = [member(0, "copy-0"), member(3, "type-1"), member(4)]
+MEMBERS = [member(0, "copy-0"), member(4)]
+DEEPER = [replace(one, model=replace(one.model, n_layers=2)) for one in MEMBERS]
 
 
 known = {}
@@ -73,7 +74,7 @@ SETTINGS = {
     "clipped in some members": replace(CONFIG, clip=CLIP),
     "freeze": replace(CONFIG, freeze=("embed", "pos_embed", "unembed", "blocks.0.attn")),
     "layer_decay": replace(CONFIG, layer_decay=0.5),
-    "warm-up, late drop": replace(CONFIG, warmup=3, schedule="late-drop"),
+    "warm-up, late drop": replace(CONFIG, warmup=1, schedule="late-drop"),
     "sgd": replace(CONFIG, optimizer="sgd", lr=0.3),
 }
 
@@ -82,11 +83,11 @@ SETTINGS = {
 class TestEqualsTrain:
     @pytest.mark.parametrize("settings", list(SETTINGS))
     def test_at_all_settings(self, tmp_path, settings):
-        assert_equal_train(MEMBERS, SETTINGS[settings], tmp_path)
+        members = DEEPER if settings == "layer_decay" else MEMBERS
+        assert_equal_train(members, SETTINGS[settings], tmp_path)
 
-    @pytest.mark.parametrize("backend", ["vmap", "loop"])
-    def test_with_every_backend(self, tmp_path, backend):
-        assert assert_equal_train(MEMBERS, CONFIG, tmp_path, backend=backend).backend == backend
+    def test_in_turn(self, tmp_path):
+        assert assert_equal_train(MEMBERS, CONFIG, tmp_path, backend="loop").backend == "loop"
 
     def test_tied_embeddings(self, tmp_path, tl_major):
         if tl_major < 4:
@@ -96,8 +97,9 @@ class TestEqualsTrain:
 
     def test_settings_do_something(self):
         """Else the comparisons say nothing."""
-        ends = [alone(MEMBERS[1], config)[1]["blocks.1.mlp.W_in"] for config in SETTINGS.values()]
-        start = get_weights(build_model(MEMBERS[1].model).double())["blocks.1.mlp.W_in"]
+        name = "blocks.0.mlp.W_in"
+        ends = [torch.cat([alone(one, config)[1][name] for one in MEMBERS]) for config in SETTINGS.values()]
+        start = torch.cat([get_weights(build_model(one.model).double())[name] for one in MEMBERS])
         for i, end in enumerate(ends):
             assert float((end - start).abs().max()) > 1e-3
             assert all(float((end - other).abs().max()) > 1e-6 for other in ends[:i])
@@ -113,7 +115,7 @@ class TestEqualsTrain:
 
     def test_on_the_pretraining_stream_from_other_weights(self, tmp_path):
         weights = alone(MEMBERS[0], CONFIG)[1]
-        members = [replace(one, task=replace(one.task, stream="pretraining"), weights=weights) for one in MEMBERS[:2]]
+        members = [replace(one, task=replace(one.task, stream="pretraining"), weights=weights) for one in MEMBERS]
         found = assert_equal_train(members, CONFIG, tmp_path)
         assert all(torch.equal(found.at(0)[name][1], values) for name, values in weights.items())
 
@@ -134,18 +136,17 @@ class TestEqualsTrain:
         assert_equal_train(members, CONFIG, tmp_path)
 
     def test_other_tasks(self, tmp_path):
-        for i, task in enumerate(
-            (InstructionFollowing(n_tasks=4), SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8))
-        ):
+        sums = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
+        for i, task in enumerate((InstructionFollowing(n_tasks=4), sums)):
             members = [Member(model_for(replace(task, seed=s), seed=s, **SHAPE), replace(task, seed=s)) for s in (0, 1)]
             assert_equal_train(members, CONFIG, tmp_path / str(i))
 
     def test_rates_by_name(self, tmp_path):
         rates = {"blocks.0": 0.5, "unembed": 0.0}
         found = train_ensemble([MEMBERS[0], replace(MEMBERS[1], rates=rates)], CONFIG, tmp_path)
-        assert torch.equal(found.at(6)["unembed.W_U"][1], found.at(0)["unembed.W_U"][1])
+        assert torch.equal(found.at(4)["unembed.W_U"][1], found.at(0)["unembed.W_U"][1])
         for name, values in alone(MEMBERS[0], CONFIG)[1].items():
-            torch.testing.assert_close(found.at(6)[name][0], values, **EXACT)
+            torch.testing.assert_close(found.at(4)[name][0], values, **EXACT)
 
 
 class Stopped(Exception):
@@ -158,7 +159,7 @@ class TestFolder:
         step, done = ensemble.Stack.step, []
 
         def counted(self, *args):
-            if len(done) == 5:
+            if len(done) == 3:
                 raise Stopped
             done.append(1)
             return step(self, *args)
@@ -176,7 +177,7 @@ class TestFolder:
     def test_a_member_is_a_model_with_hooks(self, tmp_path):
         model = train_ensemble(MEMBERS, CONFIG, tmp_path).model(1)
         seen = []
-        with model.hooks(fwd_hooks=[("blocks.1.hook_resid_post", lambda x, hook: seen.append(x.shape))]):
+        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda x, hook: seen.append(x.shape))]):
             model(SUITE.train_batch(0, 3).tokens)
         assert seen == [(3, SUITE.n_ctx, 8)]
 
@@ -199,21 +200,21 @@ class TestLowRank:
 
     def test_changes_of_that_rank_to_those_matrices_alone(self, tmp_path):
         found = train_ensemble(MEMBERS, CONFIG, tmp_path, low_rank=self.PLAN)
-        start, end = found.at(0), found.at(6)
+        start, end = found.at(0), found.at(4)
         for i, one in enumerate(MEMBERS):
             assert all(torch.equal(start[k][i], v) for k, v in get_weights(build_model(one.model).double()).items())
         for name, values in end.items():
             change = values - start[name]
             if name.endswith((".attn.W_Q", ".attn.W_V")):
                 matrices = change.permute(0, 1, 3, 2).reshape(len(MEMBERS), -1, 8)  # [member (head out) in]
-                assert torch.linalg.matrix_rank(matrices, tol=1e-12).tolist() == [2, 2, 2]
+                assert torch.linalg.matrix_rank(matrices, tol=1e-12).tolist() == [2, 2]
             else:
                 assert not change.any()
 
     def test_equals_peft(self, tmp_path):
         """The same factors in peft's layers, trained by PyTorch alone."""
         peft = pytest.importorskip("peft")
-        config, one = replace(CONFIG, steps=4), MEMBERS[1]
+        config, one = CONFIG, MEMBERS[1]
         model = build_model(one.model).double()
         attention = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
         targets = sorted(n for n in attention if ".attn." in n and (".q." in n or ".v." in n) and "blocks" not in n)
@@ -225,7 +226,7 @@ class TestLowRank:
             peft.inject_adapter_in_model(settings, model)
         drawn = self.PLAN.factors([(one.model.seed, stack.trainable_weights(build_model(one.model).double()))])
         own = [p for name, p in model.named_parameters() if "lora_" in name]
-        order = [f"blocks.{layer}.attn.W_{k}{end}" for layer in range(2) for k in "QV" for end in (".down", ".up")]
+        order = [f"blocks.0.attn.W_{k}{end}" for k in "QV" for end in (".down", ".up")]
         with torch.no_grad():
             for parameter, name in zip(own, order, strict=True):
                 parameter.copy_(drawn[name][0])

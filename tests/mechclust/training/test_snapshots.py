@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 
@@ -46,11 +47,18 @@ def alone():
     return found
 
 
+@pytest.fixture(scope="module")
+def file_by_step(tmp_path_factory):
+    """A run with a file for every step; read only."""
+    out = tmp_path_factory.mktemp("by step")
+    train_ensemble(MEMBERS, replace(CONFIG, steps=12, save_every=1), out, backend="vmap", snapshot_every=2)
+    return out
+
+
 @pytest.fixture
-def own(tmp_path):
-    """A run to be damaged, with a file for every step."""
-    train_ensemble(MEMBERS, replace(CONFIG, steps=12, save_every=1), tmp_path, backend="vmap", snapshot_every=2)
-    return tmp_path
+def own(file_by_step, tmp_path):
+    """A copy of it to be damaged."""
+    return shutil.copytree(file_by_step, tmp_path, dirs_exist_ok=True)
 
 
 def refusal(function, *args):
@@ -118,7 +126,7 @@ class TestReading:
         ("steps", "every", "expected"),
         [(10, 4, [0, 4, 8, 10]), (8, 4, [0, 4, 8]), (3, 1, [0, 1, 2, 3]), (3, 9, [0, 3]), (1, 1, [0, 1])],
     )
-    @pytest.mark.parametrize("save_every", [1, 3, 4, 100])
+    @pytest.mark.parametrize("save_every", [1, 3, 100])
     def test_the_start_and_the_end_are_always_kept(self, tmp_path, steps, every, expected, save_every):
         config = replace(CONFIG, steps=steps, save_every=save_every)
         found = train_ensemble(MEMBERS[:1], config, tmp_path, snapshot_every=every, backend="vmap")

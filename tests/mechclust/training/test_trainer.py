@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import torch
 
 from mechclust import ModelConfig, build_model
 from mechclust.training import ProbeHook
-from probes import NDims, ProbeResult, TaskClusterARI, last_token, load_result, run
+from probes import NDims, NeighbourPurity, ProbeResult, TaskClusterARI, last_token, load_result, run
 from tasks import Batch, InputError, LabelledPrompts
 
 
@@ -79,40 +81,67 @@ def test_scalars_leave_out_heads_and_nan():
     assert found == {"P/a/x/p": 1.0, "P/a/x/q": 2.0, "P/a/y/p": 3.0}
 
 
+ODD = "/first and/or second [of 2], größer: 50 %"
+
+
+def measuring(prompts, tokenizer):
+    """Callbacks with batches of two labels, one of an odd name, and with what the Trainer's tokenizer reads."""
+    from mechclust.training.trainer_callback import MechclustCallback
+
+    batches = [replace(b, labels={**b.labels, ODD: b.index % 2}) for b in prompts.batches(tokenizer)]
+    clusters = TaskClusterARI(readout=last_token(), also=(ODD,), n_permutations=19, n_init=1)
+    return (
+        MechclustCallback(clusters, batches, every=12),
+        MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"], every=12),
+        MechclustCallback(NeighbourPurity(readout=last_token(), label="task"), prompts, every=12),
+    )
+
+
 @pytest.fixture(scope="module")
 def runs(untrained_gpt2, history_prompts, tmp_path_factory):
-    """The same training with a callback and without."""
-    from mechclust.training.trainer_callback import MechclustCallback
-    from tests.mechclust.trained import train
+    """The same training with callbacks and without: the Trainer, its callbacks, its folder, and what was printed."""
+    from transformers import TrainerCallback
 
-    prompts, found = LabelledPrompts.from_file(history_prompts), {}
+    from tests.mechclust import trained
+
+    class Told(TrainerCallback):
+        """As Weights & Biases' callback, which is told of every log."""
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            logged.append({**logs, "at": state.global_step})
+
+    prompts, found, logged = LabelledPrompts.from_file(history_prompts), {}, []
     for name in ("added", "none"):
         model, tokenizer = untrained_gpt2()
-        probe = TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1)
-        callback = MechclustCallback(probe, prompts, every=24)
+        callbacks = measuring(prompts, tokenizer)
         folder = tmp_path_factory.mktemp(name)
-        with torch.random.fork_rng(devices=[]):
-            how = {"add_to": [callback], "report_to": ["tensorboard"]} if name == "added" else {}
-            found[name] = train(model, tokenizer, folder, **how), callback, folder
+        how = {"callbacks": [Told()], "add_to": callbacks, "report_to": ["tensorboard"]} if name == "added" else {}
+        with (
+            torch.random.fork_rng(devices=[]),
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(StringIO()) as printed,
+        ):
+            patch.setattr(trained, "STEPS", 24)
+            found[name] = trained.train(model, tokenizer, folder, **how), callbacks, folder, printed.getvalue, logged
     return found
 
 
 def test_the_trainers_log_has_the_numbers(runs):
-    trainer, callback, folder = runs["added"]
-    key = "TaskClusterARI/ari/blocks.1.hook_resid_post"
+    trainer, (callback, *_), folder, *_ = runs["added"]
+    key = "TaskClusterARI/ari/blocks.1.hook_resid_post/task"
     logged = {entry["step"]: entry[key] for entry in trainer.state.log_history if key in entry}
-    assert sorted(logged) == [0, 24, 48]
-    assert logged[48] == pytest.approx(float(callback.hook.results[48][0].sel("ari", layer=2)))
-    kept = json.loads((folder / "checkpoint-48" / "trainer_state.json").read_text())["log_history"]
+    assert sorted(logged) == [0, 12, 24]
+    assert logged[24] == pytest.approx(float(callback.hook.results[24][0].sel("ari", layer=2, label="task")))
+    kept = json.loads((folder / "checkpoint-24" / "trainer_state.json").read_text())["log_history"]
     assert sum(key in entry for entry in kept) == 3
 
 
 def test_the_numbers_are_those_of_the_checkpoint(runs, history_prompts):
     from mechclust import load_pretrained
 
-    _, callback, folder = runs["added"]
+    _, (callback, *_), folder, *_ = runs["added"]
     saved, prompts = load_pretrained(folder / "checkpoint-24"), LabelledPrompts.from_file(history_prompts)
-    found = run(saved, list(prompts.batches(saved.tokenizer)), callback.hook.probes[0])
+    found = run(saved, measuring(prompts, saved.tokenizer)[0].hook.batches, callback.hook.probes[0])
     during = callback.hook.results[24][0]
     assert len({*during["ari"].flatten().tolist()}) > 1
     for measure in ("ari", "silhouette", "null_high", "p_value"):
@@ -143,61 +172,22 @@ def in_the_results(callback):
 
 
 def test_tensorboard_has_the_numbers(runs):
-    trainer, callback, folder = runs["added"]
+    trainer, (callback, *_), folder, *_ = runs["added"]
     board = on_the_board(folder)
     probes = {key: value for key, value in board.items() if key[0].startswith("train/TaskClusterARI/")}
     assert probes == in_the_results(callback)
-    assert {step for _, step in probes} == {0, 24, 48}
-    assert ("train/TaskClusterARI/p_value/blocks.1.hook_resid_post", 24) in probes
+    assert {step for _, step in probes} == {0, 12, 24}
+    assert ("train/TaskClusterARI/p_value/blocks.1.hook_resid_post/task", 12) in probes
+    assert (f"train/TaskClusterARI/ari/blocks.1.hook_resid_post/{ODD}", 24) in probes
     losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
     assert {step: value for (name, step), value in board.items() if name == "train/loss"} == pytest.approx(losses)
 
 
-def test_other_callbacks_see_what_was_added_and_the_terminal_does_not(
-    untrained_gpt2, history_prompts, tmp_path, capsys
-):
-    """As Weights & Biases' does, which is told of every log."""
-    from transformers import TrainerCallback
-
-    from mechclust.training.trainer_callback import MechclustCallback
-    from tests.mechclust.trained import train
-
-    class Told(TrainerCallback):
-        logs: list = []
-
-        def on_log(self, args, state, control, logs=None, **kwargs):
-            self.logs.append({**logs, "at": state.global_step})
-
-    model, tokenizer = untrained_gpt2()
-    batches = list(LabelledPrompts.from_file(history_prompts).batches(tokenizer))
-    probe = NDims(readout=last_token())
-    with torch.random.fork_rng(devices=[]):
-        train(model, tokenizer, tmp_path, [Told()], [MechclustCallback(probe, batches, every=24)])
-    assert [entry["at"] for entry in Told.logs if any(key.startswith("NDims/") for key in entry)] == [0, 24, 48]
-    printed = capsys.readouterr().out
-    assert "'loss': " in printed
-    assert "NDims" not in printed
-
-
-def test_tensorboard_keeps_names_with_signs(untrained_gpt2, history_prompts, tmp_path):
-    from mechclust.training.trainer_callback import MechclustCallback
-    from tests.mechclust.trained import train
-
-    odd = "/first and/or second [of 2], größer: 50 %"
-    model, tokenizer = untrained_gpt2()
-    batches = [
-        replace(batch, labels={**batch.labels, odd: batch.index % 2})
-        for batch in LabelledPrompts.from_file(history_prompts).batches(tokenizer)
-    ]
-    callback = MechclustCallback(
-        TaskClusterARI(readout=last_token(), also=(odd,), n_permutations=19, n_init=1), batches, every=48
-    )
-    with torch.random.fork_rng(devices=[]):
-        train(model, tokenizer, tmp_path / "run", add_to=[callback], report_to=["tensorboard"])
-    board = on_the_board(tmp_path / "run")
-    probes = {key: value for key, value in board.items() if key[0].startswith("train/TaskClusterARI/")}
-    assert probes == in_the_results(callback)
-    assert (f"train/TaskClusterARI/ari/blocks.1.hook_resid_post/{odd}", 48) in probes
+def test_other_callbacks_see_what_was_added_and_the_terminal_does_not(runs):
+    *_, printed, logged = runs["added"]
+    assert [entry["at"] for entry in logged if any(key.startswith("NDims/") for key in entry)] == [0, 12, 24]
+    assert "'loss': " in printed()
+    assert "NDims" not in printed()
 
 
 def test_training_goes_on_to_the_same_bits(runs):
@@ -206,14 +196,9 @@ def test_training_goes_on_to_the_same_bits(runs):
         assert weight.equal(weights[1][name]), name
 
 
-def test_texts_are_read_by_the_trainers_tokenizer(untrained_gpt2, tmp_path):
-    from mechclust.training.trainer_callback import MechclustCallback
-    from tests.mechclust.trained import train
-
-    callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"], every=24)
-    with torch.random.fork_rng(devices=[]):
-        train(*untrained_gpt2(), tmp_path, add_to=[callback])
-    assert sorted(callback.hook.results) == [0, 24, 48]
+def test_texts_and_prompts_are_read_by_the_trainers_tokenizer(runs):
+    _, (_, texts, prompts), *_ = runs["added"]
+    assert sorted(texts.hook.results) == sorted(prompts.hook.results) == [0, 12, 24]
 
 
 def test_a_callback_that_cannot_reach_the_loggers_is_refused(untrained_gpt2, tmp_path):

@@ -10,7 +10,7 @@ from mechclust.models.adapters import merged_copy
 from mechclust.training.trainer_callback import MechclustCallback
 from probes import TaskClusterARI, last_token, run
 from tasks import InputError, LabelledPrompts
-from tests.mechclust.trained import train
+from tests.mechclust import trained
 
 
 def with_adapter(model, **fields):
@@ -31,9 +31,10 @@ def runs(untrained_gpt2, history_prompts, tmp_path_factory):
         probe = TaskClusterARI(readout=last_token(), n_permutations=19, n_init=1)
         callback = MechclustCallback(probe, LabelledPrompts.from_file(history_prompts), every=24)
         folder = tmp_path_factory.mktemp(name)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trained, "STEPS", 24)
             added = [callback] if name == "measured" else []
-            found[name] = train(with_adapter(model), tokenizer, folder, add_to=added), callback, folder
+            found[name] = trained.train(with_adapter(model), tokenizer, folder, add_to=added), callback, folder
     return found
 
 

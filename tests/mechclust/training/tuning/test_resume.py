@@ -17,13 +17,17 @@ from mechclust.training.tuning.checkpoints import newest_checkpoint
 from tests.faults.process import python, run
 from tests.mechclust.training.tuning.small import examples, language_model, settings
 
-# 4 steps an epoch, of which the last is one batch of one example; 10 or 20 steps; checkpoints at every third.
-BY_EPOCHS = settings(dropout=0.3, epochs=5, save_every=3)
+# 4 steps an epoch, of which the last is one batch of one example; 10 or 16 steps; checkpoints at every third.
+BY_EPOCHS = settings(dropout=0.3, epochs=4, save_every=3)
 BY_STEPS = settings(dropout=0.3, steps=10, save_every=3)
 
 
 def tune(folder: Path, config: Any = BY_EPOCHS) -> TunedAdapter:
     return tune_adapter(language_model(), examples(), config, folder, base="b")
+
+
+def stop(*args: Any, **options: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def die(*args: Any, **options: Any) -> None:
@@ -70,14 +74,14 @@ KILLS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], int | None]] = {
     "before a checkpoint": (lambda patch: at_step(patch, 2), None),
     "within an epoch": (lambda patch: at_step(patch, 8), 6),
     "after an epoch's end": (lambda patch: at_step(patch, 14), 12),
-    "in the last step": (lambda patch: at_step(patch, 20), 18),
+    "in the last step": (lambda patch: at_step(patch, 16), 15),
     "in a checkpoint's writing": (lambda patch: at_saving(patch, 9), 6),
     "in the first checkpoint's writing": (lambda patch: at_saving(patch, 3), None),
     "before a checkpoint's mark": (lambda patch: at_file(patch, checkpoints, "write_json", "checkpoint-9/"), 6),
-    "in the last checkpoint's writing": (lambda patch: at_saving(patch, 20), 18),
-    "after the end": (lambda patch: at_file(patch, adapter, "write_atomic", "adapter_model"), 20),
-    "between the adapter's files": (lambda patch: at_file(patch, adapter, "write_atomic", "adapter_config"), 20),
-    "before the record": (lambda patch: at_file(patch, adapter, "write_json", "tuning.json"), 20),
+    "in the last checkpoint's writing": (lambda patch: at_saving(patch, 16), 15),
+    "after the end": (lambda patch: at_file(patch, adapter, "write_atomic", "adapter_model"), 16),
+    "between the adapter's files": (lambda patch: at_file(patch, adapter, "write_atomic", "adapter_config"), 16),
+    "before the record": (lambda patch: at_file(patch, adapter, "write_json", "tuning.json"), 16),
 }
 
 
@@ -117,7 +121,7 @@ def test_killed(kill: str, whole: tuple[Path, TunedAdapter], tmp_path: Path, mon
 
 
 def test_killed_twice(whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for step in (5, 16):
+    for step in (5, 13):
 
         def work(step: int = step) -> None:
             at_step(monkeypatch, step)
@@ -174,17 +178,28 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_damaged_is_trained_again(damage: str, whole: tuple[Path, TunedAdapter], tmp_path: Path) -> None:
+def test_what_is_damaged_is_trained_again(
+    damage: str, whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = shutil.copytree(whole[0], tmp_path / "a")
     name, change = DAMAGES[damage]
     change(folder / name)
     assert tuned_adapter_at(folder) is None
+    monkeypatch.setattr(adapter, "train_lora", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tune(folder)
+
+
+def test_training_again_replaces_all_that_is_damaged(whole: tuple[Path, TunedAdapter], tmp_path: Path) -> None:
+    folder = shutil.copytree(whole[0], tmp_path / "a")
+    for damage in ("weights, a bit", "configuration, another rank", "record, empty"):
+        name, change = DAMAGES[damage]
+        change(folder / name)
     same(folder, tune(folder), whole)
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "trainer_state.json", "adapter_model.safetensors", "whole.json"])
 def test_a_damaged_checkpoint_is_not_taken(
-    name: str, whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Path, TunedAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bytes that are others, of the same number: the checkpoint before it is taken."""
 
@@ -193,10 +208,17 @@ def test_a_damaged_checkpoint_is_not_taken(
         tune(tmp_path / "a")
 
     assert run(python(work), tmp_path).code == -signal.SIGKILL
-    flip(tmp_path / "a" / "checkpoints" / "checkpoint-6" / name)
-    found = newest_checkpoint(tmp_path / "a" / "checkpoints")
-    assert found is not None
-    assert found[0] == 3
+    kept = tmp_path / "a" / "checkpoints"
+    for name in ("optimizer.pt", "trainer_state.json", "adapter_model.safetensors", "whole.json"):
+        damaged = shutil.copytree(kept, tmp_path / name)
+        found = newest_checkpoint(damaged)
+        assert found is not None
+        assert found[0] == 6
+        flip(damaged / "checkpoint-6" / name)
+        found = newest_checkpoint(damaged)
+        assert found is not None
+        assert found[0] == 3
+    flip(kept / "checkpoint-6" / "optimizer.pt")
     same(tmp_path / "a", tune(tmp_path / "a"), whole)
 
 
