@@ -90,8 +90,9 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
             self._log(numbers)
 
     def _log(self, numbers: dict[str, float]) -> None:
-        """Log to the Trainer's loggers, except the terminal."""
+        """Log to the Trainer's loggers, except the terminal, and leave its own log of this step due."""
         handler = self._trainer.callback_handler
+        losses_due = self._trainer.control.should_log
         callbacks = handler.callbacks
         terminal = (PrinterCallback, ProgressCallback)
         handler.callbacks = [callback for callback in callbacks if not isinstance(callback, terminal)]
@@ -99,3 +100,4 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
             self._trainer.log(numbers)
         finally:
             handler.callbacks = callbacks
+            self._trainer.control.should_log = losses_due  # logging has taken it back

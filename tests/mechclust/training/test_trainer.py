@@ -190,6 +190,16 @@ def test_other_callbacks_see_what_was_added_and_the_terminal_does_not(runs):
     assert "NDims" not in printed()
 
 
+def test_no_loss_of_the_trainer_is_lost(runs):
+    """Step 24 is measured and logged."""
+    losses = {
+        name: {entry["step"]: entry["loss"] for entry in runs[name][0].state.log_history if "loss" in entry}
+        for name in ("added", "none")
+    }
+    assert sorted(losses["none"]) == [8, 16, 24]
+    assert losses["added"] == losses["none"]
+
+
 def test_training_goes_on_to_the_same_bits(runs):
     weights = [dict(runs[name][0].model.named_parameters()) for name in ("added", "none")]
     for name, weight in weights[0].items():
