@@ -18,11 +18,10 @@ from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
 from mechclust.models.same_input import same_input
 from probes import RowStore, load_result, record
-from probes.engine.run import RunStep
 from probes.functional import linear_cka
 from tests.mechclust.commands.compare.cases import TASKS
 
-DEPTH, ALTERED = 6, 4  # the altered layer, counted from the embedding
+DEPTH, ALTERED = 4, 2  # the altered layer, counted from the embedding
 
 
 def alter(block):
@@ -55,6 +54,13 @@ def compared(planted, settings, tmp_path_factory):
     return compare_models(*map(str, planted), settings, out), out
 
 
+@pytest.fixture(scope="module")
+def without(planted, settings, tmp_path_factory):
+    """The same with ``--no-blocks``."""
+    out = tmp_path_factory.mktemp("without")
+    return compare_models(*map(str, planted), replace(settings, blocks=False), out), out
+
+
 class TestPlanted:
     def test_only_the_altered_block_changed(self, compared):
         result, _ = compared
@@ -62,22 +68,22 @@ class TestPlanted:
         assert result.changed_together.tolist() == layers
         for k in range(len(TASKS)):
             assert result.changed[1:, k].tolist() == layers[1:]  # the embedding of the last token is one
-        assert result.headline.startswith("Layers whose blocks changed: 4 of 0-6. Tasks that stand out: ")
+        assert result.headline.startswith("Layers whose blocks changed: 2 of 0-4. Tasks that stand out: ")
         assert len(result.headline.split()) <= 25
         assert (result.patching, result.why_no_patching) == (None, "--n-patched 0 was given")
         summary = result.summary()
-        assert summary["begins_at"].tolist() == [4, 4, 4]
-        assert set(summary["changed_layers"]) == {"4"}
-        assert result.by_layer()["changed"].tolist() == [0, 0, 0, 3, 0, 0]
-        assert result.sentences[1].startswith("Change begins, layer 4: ")
+        assert summary["begins_at"].tolist() == [2, 2, 2]
+        assert set(summary["changed_layers"]) == {"2"}
+        assert result.by_layer()["changed"].tolist() == [0, 3, 0, 0]
+        assert result.sentences[1].startswith("Change begins, layer 2: ")
 
-    def test_the_residual_stream_calls_later_layers_too(self, compared, planted, settings, tmp_path):
+    def test_the_residual_stream_calls_later_layers_too(self, compared, without):
         """Change begins behind that block, wherever it is largest."""
-        without = compare_models(*map(str, planted), replace(settings, blocks=False), tmp_path / "out")
-        assert without.summary()["begins_at"].tolist() == [4, 4, 4]
-        assert set(without.summary()["changed_layers"]) == {"4-6"}
-        assert without.headline.startswith("Layers that changed: 4-6 of 0-6.")
-        assert without.sentences[1].startswith("Change begins, layer 4: ")
+        without, _ = without
+        assert without.summary()["begins_at"].tolist() == [2, 2, 2]
+        assert set(without.summary()["changed_layers"]) == {"2-4"}
+        assert without.headline.startswith("Layers that changed: 2-4 of 0-4.")
+        assert without.sentences[1].startswith("Change begins, layer 2: ")
         assert compared[0].residual_verdict.changed[:, 1:].tolist() == without.changed.tolist()
         assert np.array_equal(compared[0].change, without.change, equal_nan=True)
         assert compared[0].stands_out.tolist() == without.stands_out.tolist()
@@ -85,10 +91,10 @@ class TestPlanted:
     def test_readings(self, compared, tmp_path, undrawn):
         readings = {reading.what: reading for reading in compared[0].readings}
         changed = readings["Layers whose blocks changed for at least one task"]
-        assert changed.value == "4"
+        assert changed.value == "2"
         assert "inherits no change" in changed.verdict
         inherited = readings["Layers after which the residual stream differs"]
-        assert inherited.value == "4-6"
+        assert inherited.value == "2-4"
         assert "Later layers are computed from earlier ones and inherit their change" in inherited.verdict
         assert not any("inherit their change" in r.verdict for r in readings.values() if r is not inherited)
         said = " ".join(compared[0].caveats)
@@ -136,19 +142,15 @@ class TestPlanted:
 
 class TestPrompts:
     def test_at_most_so_many_of_a_task(self, planted, settings, tmp_path):
-        """They are drawn by a hash of their index."""
-        result = compare_models(*map(str, planted), replace(settings, blocks_prompts=8), tmp_path)
-        assert result.blocks["n"].tolist() == [24, 8, 8, 8]
+        """They are drawn by a hash of their index; these are too few for an interval: neither changed nor unchanged."""
+        result = compare_models(*map(str, planted), replace(settings, blocks_prompts=4), tmp_path)
+        assert result.blocks["n"].tolist() == [12, 4, 4, 4]
         assert result.cka["n"].tolist() == [36, 12, 12, 12]
         of_task = {task: torch.arange(12 * k, 12 * k + 12) for k, task in enumerate(TASKS)}
-        drawn = torch.cat([*drawn_of_each(of_task, 8).values()])
+        drawn = torch.cat([*drawn_of_each(of_task, 4).values()])
         for model in ("base", "tuned"):
             assert RowStore(tmp_path / "rows" / f"blocks-{model}").index.tolist() == drawn.tolist()
-        assert "decided on 24 prompts (8 of a task)" in " ".join(result.caveats)
-
-    def test_without_an_interval_it_is_left_open(self, planted, settings, tmp_path):
-        """Too few prompts for an interval: neither changed nor unchanged."""
-        result = compare_models(*map(str, planted), replace(settings, blocks_prompts=4), tmp_path)
+        assert "decided on 12 prompts (4 of a task)" in " ".join(result.caveats)
         assert result.changed.mask.all()
         assert result.maybe_changed[ALTERED].any()
         assert not result.maybe_changed[ALTERED + 1 :].any()
@@ -181,10 +183,9 @@ class TestNotPossible:
         assert sentence.startswith("Which layers changed is decided by the residual stream, in which later layers")
         return sentence.split("was not compared: ")[1]
 
-    def test_switched_off(self, gpt2, shaken, settings, tmp_path):
-        result = compare_models(str(gpt2), str(shaken), replace(settings, blocks=False), tmp_path)
-        assert self.said(result) == "--no-blocks was given."
-        assert not (tmp_path / "rows" / "blocks-base").exists()
+    def test_switched_off(self, without):
+        assert self.said(without[0]) == "--no-blocks was given."
+        assert not (without[1] / "rows" / "blocks-base").exists()
 
     def test_models_that_cannot_be_loaded_together(self, gpt2, shaken, settings, tmp_path, monkeypatch):
         def load(model, **options):
@@ -232,67 +233,12 @@ class TestNotPossible:
 
 
 class TestModels:
-    def test_in_memory(self, planted, settings, compared, tmp_path):
-        models = [AutoModelForCausalLM.from_pretrained(path) for path in planted]
-        before = [{name: w.clone() for name, w in model.state_dict().items()} for model in models]
-        tokenizer = AutoTokenizer.from_pretrained(planted[0])
-        result = compare_models(*models, settings, tmp_path, tokenizer=tokenizer)
-        assert result.to_dataframe().equals(compared[0].to_dataframe())
-        for model, weights in zip(models, before, strict=True):
-            assert all(torch.equal(w, weights[name]) for name, w in model.state_dict().items())
-            assert not any(module._forward_hooks for module in model.modules())
-
-    def test_an_adapter_on_a_model_in_memory(self, gpt2, settings, tmp_path):
-        """The tuned model's weights are the caller's, and another model's than the base's."""
-        peft = pytest.importorskip("peft")
-        config = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True)
-        config.layers_to_transform = [1]
-        torch.manual_seed(0)
-        peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), config).save_pretrained(tmp_path / "adapter")
-        settings = replace(settings, adapter=tmp_path / "adapter")
-        by_name = compare_models(str(gpt2), str(gpt2), settings, tmp_path / "by name")
-        assert by_name.blocks is not None
-        assert by_name.changed_together.tolist() == [False, False, True]
-        model = AutoModelForCausalLM.from_pretrained(gpt2)
-        before = {name: weight.clone() for name, weight in model.state_dict().items()}
-        tokenizer = AutoTokenizer.from_pretrained(gpt2)
-        result = compare_models(str(gpt2), model, settings, tmp_path / "out", tokenizer=tokenizer)
-        assert torch.equal(result.blocks["debiased_cka"], by_name.blocks["debiased_cka"])
-        assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-
     def test_another_pair_is_not_mixed_in(self, shaken, write_checkpoint, settings, measured, tmp_path):
         """Rows of blocks belong to both models."""
         first = RowStore(measured.config.prompts.parent / "out" / "rows" / "blocks-tuned").model
         other = write_checkpoint(tmp_path / "other", seed=8)
         compare_models(str(other), str(shaken), settings, tmp_path / "other out")
         assert RowStore(tmp_path / "other out" / "rows" / "blocks-tuned").model != first
-
-
-class TestResume:
-    def test_an_interrupted_comparison_goes_on(self, planted, settings, compared, tmp_path, monkeypatch):
-        """Killed while what the tuned model's blocks add was written; then the same call again."""
-        monkeypatch.setattr("mechclust.commands.parts.MIN_SHARD_ROWS", 8)
-        passed: list[int] = []
-        original = RunStep.__call__
-
-        def counting(self, batch):
-            if len(passed) == limit:
-                raise KeyboardInterrupt
-            passed.append(len(batch))
-            original(self, batch)
-
-        monkeypatch.setattr(RunStep, "__call__", counting)
-        per_model = sum(1 for _ in range(0, 36, 8))
-        limit = 3 * per_model + 2
-        with pytest.raises(KeyboardInterrupt):
-            compare_models(*map(str, planted), settings, tmp_path)
-        assert 3 * 36 < sum(passed) < 4 * 36
-        limit = -1
-        resumed = compare_models(*map(str, planted), settings, tmp_path)
-        assert sum(passed) == 4 * 36
-        assert resumed.to_dataframe().equals(compared[0].to_dataframe())
-        compare_models(*map(str, planted), settings, tmp_path)
-        assert sum(passed) == 4 * 36
 
 
 @pytest.mark.slow

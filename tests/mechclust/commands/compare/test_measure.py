@@ -62,7 +62,7 @@ class TestMeasure:
         together = measured.to_dataframe().set_index(["task", "layer"]).loc["(all)", "changed"]
         assert together.tolist() == [False, False, True]
 
-    def test_only_one_task_was_altered(self, write_checkpoint, tmp_path, plain, out):
+    def test_only_one_task_was_altered(self, write_checkpoint, tmp_path, least, out):
         """Its words have other embeddings. At layer 0 there are the three that end its prompts, two of them rare: a
         half-sample that misses these has no CKA, and so there is no interval there."""
         rows = []
@@ -71,7 +71,7 @@ class TestMeasure:
                 last = 10 + max(0, (i - 12) // 5) if task == "sentence" else 13 + i % 3
                 context = f"w{first + i % 4} w{first + 3 + i // 4 % 2} w{first + i // 8}"
                 rows.append({"prompt": f"{context} w{last}", "task": task})
-        write_prompts(plain.prompts, rows)
+        write_prompts(least.prompts, rows)
 
         def attentive(model):
             for name, weight in model.named_parameters():
@@ -85,7 +85,7 @@ class TestMeasure:
 
         base = write_checkpoint(tmp_path / "base", change=attentive)
         tuned = write_checkpoint(tmp_path / "tuned", change=alter)
-        result = compare_models(str(base), str(tuned), plain, out)
+        result = compare_models(str(base), str(tuned), least, out)
         table = result.summary().set_index("task")
         assert result.change[0, result.tasks.index("sentence")] > 0.01
         assert table["no_interval_layers"].to_dict() == {"sentence": "0", "word": "", "sum": "", "list": ""}
@@ -95,7 +95,9 @@ class TestMeasure:
         assert re.search(r"No interval, layer 0: sentence .* 24 prompts: too few, or too alike", said)
 
     def test_identical_checkpoints(self, gpt2, plain, out):
-        result = compare_models(str(gpt2), str(shutil.copytree(gpt2, out.parent / "copy")), plain, out)
+        copy = str(shutil.copytree(gpt2, out.parent / "copy"))
+        result = compare_models(str(gpt2), copy, replace(plain, n_patched=0), out)
+        assert "Base and tuned model are the same: their weights and configurations are identical." in result.notes
         assert not result.changed.any()
         assert not result.stands_out.any()
         assert np.nanmax(np.abs(result.change)) < 1e-12
@@ -114,9 +116,9 @@ class TestMeasure:
         rows = RowStore(out / "rows" / "tuned").take(torch.arange(3), ["rows/hook_embed"])
         assert rows["rows/hook_embed"].dtype == torch.bfloat16
 
-    def test_another_width(self, gpt2, write_checkpoint, tmp_path, plain, out):
+    def test_another_width(self, gpt2, write_checkpoint, tmp_path, least, out):
         wide = write_checkpoint(tmp_path / "wide", n_embd=24)
-        result = compare_models(str(gpt2), str(wide), plain, out)
+        result = compare_models(str(gpt2), str(wide), least, out)
         assert set(zip(result.to_dataframe()["d_tuned"], result.to_dataframe()["d_base"], strict=True)) == {(24, 16)}
         assert "d = 24 (tuned) and 16 (base)" in result.caveats[0]
 
@@ -135,8 +137,8 @@ class TestMeasure:
         assert opinion.where == f"layer 2, {row['task']}"
         assert opinion.value == f"{row['without_top_pc']:.2f}, debiased_cka {row['debiased_cka']:.2f}"
 
-    def test_mean_over_tokens(self, gpt2, shaken, config, out, together):
-        result = compare_models(str(gpt2), str(shaken), replace(config, position="mean"), out)
+    def test_mean_over_tokens(self, gpt2, shaken, least, out, together):
+        result = compare_models(str(gpt2), str(shaken), replace(least, position="mean"), out)
         expected = together(CKA(readout=mean(), label="task"))["debiased_cka"]
         torch.testing.assert_close(result.cka["debiased_cka"], expected, rtol=0, atol=1e-5)  # other kernels
 
@@ -154,7 +156,7 @@ class TestMeasure:
 
     def test_leaves_the_random_state_alone_and_is_reproducible(self, gpt2, shaken, measured, config, out):
         before = torch.get_rng_state()
-        again = compare_models(str(gpt2), str(shaken), replace(measured.config, prompts=config.prompts), out)
+        again = compare_models(gpt2, str(shaken), replace(measured.config, prompts=config.prompts), out)
         assert torch.equal(torch.get_rng_state(), before)
         assert again.to_dataframe().equals(measured.to_dataframe())
 

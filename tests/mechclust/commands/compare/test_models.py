@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -30,12 +31,13 @@ def states(found, out, model, layer=2):
 
 @pytest.fixture(scope="session")
 def adapters(gpt2, tmp_path_factory):
-    """``adapters(name)``: two on ``gpt2``, on its fused query, key and value matrix, and ``merged(name)``: the first as
-    a model of its own. Read only."""
+    """Folders ``one`` and ``two``: adapters on ``gpt2``, on its fused query, key and value matrix, the first in the
+    second block alone; and ``one merged`` and ``two merged``: each as a model of its own. Read only."""
     peft = pytest.importorskip("peft")
     folder = tmp_path_factory.mktemp("adapters")
     for seed, name in enumerate(("one", "two")):
         config = peft.LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True)
+        config.layers_to_transform = [1] if name == "one" else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(gpt2), config)
@@ -49,17 +51,32 @@ def adapters(gpt2, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def loads(monkeypatch):
-    """What was loaded, one after the other."""
+@contextmanager
+def counted_loads():
+    """What is loaded in the block, one after the other."""
     found = []
 
     def loading(model, **options):
         found.append(str(model))
         return load_pretrained(model, **options)
 
-    monkeypatch.setattr("mechclust.commands.settings.load_pretrained", loading)
-    return found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechclust.commands.settings.load_pretrained", loading)
+        yield found
+
+
+@pytest.fixture
+def loads():
+    with counted_loads() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def adapted(gpt2, adapters, measured, tmp_path_factory):
+    """``gpt2`` and the same with the first adapter: result, folder and loads; read only."""
+    config, out = replace(measured.config, n_permutations=0, top_pc=False, map_prompts=0), tmp_path_factory.mktemp("a")
+    with counted_loads() as found:
+        return compare_models(str(gpt2), str(adapters / "one"), config, out), out, found
 
 
 class TestNotTheSameKind:
@@ -87,9 +104,9 @@ class TestNotTheSameKind:
 class TestNothingVaries:
     """CKA is undefined at every layer, in the model that has the same states for all prompts or in both."""
 
-    def test_weights_of_zero(self, gpt2, write_checkpoint, plain, out, tmp_path):
+    def test_weights_of_zero(self, gpt2, write_checkpoint, least, out, tmp_path):
         zeroed = write_checkpoint(tmp_path / "zeroed", change=lambda model: [w.zero_() for w in model.parameters()])
-        found = compare_models(str(gpt2), str(zeroed), plain, out)
+        found = compare_models(str(gpt2), str(zeroed), least, out)
         assert np.isnan(found.change).all()
         assert "undefined at every layer" in found.sentences[0]
         assert "No layer changed" not in " ".join(found.sentences)
@@ -105,14 +122,14 @@ class TestInMemory:
     def models(self, gpt2, shaken):
         return [AutoModelForCausalLM.from_pretrained(path) for path in (gpt2, shaken)]
 
-    def test_the_same_as_by_name(self, models, gpt2, shaken, plain, out, tmp_path, undrawn):
+    def test_the_same_as_by_name(self, models, gpt2, measured, out, undrawn):
         tokenizer = AutoTokenizer.from_pretrained(gpt2)
-        before = {name: weight.clone() for name, weight in models[0].state_dict().items()}
-        found = compare_models(*models, plain, out, tokenizer=tokenizer)
-        by_name = compare_models(gpt2, str(shaken), plain, tmp_path / "by name")
-        assert found.to_dataframe().equals(by_name.to_dataframe())
-        assert all(torch.equal(weight, before[name]) for name, weight in models[0].state_dict().items())
-        assert not any(module._forward_hooks for module in models[0].modules())
+        before = [{name: weight.clone() for name, weight in model.state_dict().items()} for model in models]
+        found = compare_models(*models, measured.config, out, tokenizer=tokenizer)
+        assert found.to_dataframe().equals(measured.to_dataframe())
+        for model, weights in zip(models, before, strict=True):
+            assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
+            assert not any(module._forward_hooks for module in model.modules())
         assert found.base == str(gpt2)
         assert "What tuning changed" in found.write(out).read_text()
 
@@ -145,10 +162,6 @@ class TestInMemory:
         with pytest.raises(InputError, match="is in the model already; take it out with set_adapter"):
             compare_models(model, str(adapters / "one"), config, out)
 
-    def test_that_are_one(self, gpt2, plain, out):
-        found = compare_models(str(gpt2), str(gpt2), plain, out)
-        assert "Base and tuned model are the same: their weights and configurations are identical." in found.notes
-
     def test_without_a_tokenizer(self, models, gpt2, config, out):
         with pytest.raises(InputError) as refused:
             compare_models(gpt2, models[1], config, out)
@@ -166,13 +179,13 @@ class TestInMemory:
 
 
 class TestAdapters:
-    def test_as_the_tuned_model(self, gpt2, adapters, plain, out, tmp_path, loads):
+    def test_as_the_tuned_model(self, gpt2, adapters, adapted, plain, tmp_path, loads):
         """The base is loaded once, and twice for what blocks add; the adapter counts as the merged model does."""
-        found = compare_models(str(gpt2), str(adapters / "one"), plain, out)
-        assert loads == 3 * [str(gpt2)]
+        found, out, loads_by_adapter = adapted
+        assert loads_by_adapter == 3 * [str(gpt2)]
         merged = compare_models(str(gpt2), str(adapters / "one merged"), plain, tmp_path / "merged")
-        assert loads[3:] == 2 * [str(gpt2), str(adapters / "one merged")]
-        assert found.changed.any()
+        assert loads == 2 * [str(gpt2), str(adapters / "one merged")]
+        assert found.changed_together.tolist() == [False, False, True]
         torch.testing.assert_close(
             found.cka["debiased_cka"], merged.cka["debiased_cka"], rtol=0, atol=1e-6, equal_nan=True
         )
@@ -182,23 +195,31 @@ class TestAdapters:
         assert torch.equal(states(found, out, "base"), states(merged, tmp_path / "merged", "base"))
         assert found.tuned == f"{gpt2} with {adapters / 'one'}"
 
-    def test_as_an_option(self, gpt2, adapters, plain, out, tmp_path, loads):
+    def test_as_an_option(self, gpt2, adapters, adapted, plain, out, loads):
         found = compare_models(str(gpt2), str(gpt2), replace(plain, adapter=adapters / "one"), out)
         assert loads == 3 * [str(gpt2)]
-        other = compare_models(str(gpt2), str(adapters / "one"), plain, tmp_path / "other")
-        assert found.to_dataframe().equals(other.to_dataframe())
+        assert found.to_dataframe().equals(adapted[0].to_dataframe())
+
+    def test_as_an_option_on_a_model_in_memory(self, gpt2, adapters, adapted, plain, out):
+        """The tuned model's weights are the caller's, and another model's than the base's."""
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
+        before = {name: weight.clone() for name, weight in model.state_dict().items()}
+        config = replace(plain, adapter=adapters / "one", n_patched=0)
+        found = compare_models(str(gpt2), model, config, out, tokenizer=tokenizer)
+        assert torch.equal(found.blocks["debiased_cka"], adapted[0].blocks["debiased_cka"])
+        assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
     def test_on_another_device_dtype_the_base_is_loaded_again(self, gpt2, adapters, plain, out, loads):
         compare_models(str(gpt2), str(adapters / "one"), replace(plain, tuned_dtype="bfloat16"), out)
         assert loads == [str(gpt2), str(gpt2)]
 
-    def test_in_memory_the_base_is_as_it_was(self, gpt2, adapters, plain, least, out, tmp_path):
+    def test_in_memory_the_base_is_as_it_was(self, gpt2, adapters, adapted, plain, out):
         model, tokenizer = AutoModelForCausalLM.from_pretrained(gpt2), AutoTokenizer.from_pretrained(gpt2)
         before = {name: weight.clone() for name, weight in model.state_dict().items()}
         found = compare_models(model, str(adapters / "one"), plain, out, tokenizer=tokenizer)
-        # one model in memory cannot have and lack an adapter at once
-        by_name = compare_models(str(gpt2), str(adapters / "one"), least, tmp_path / "by name")
-        assert found.to_dataframe().equals(by_name.to_dataframe())
+        assert found.blocks is None  # one model in memory cannot have and lack an adapter at once
+        for measure, values in found.cka.values.items():
+            assert torch.equal(values.nan_to_num(9), adapted[0].cka[measure].nan_to_num(9))
         assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 
     def test_two_adapters_each_with_its_base(self, gpt2, adapters, plain, least, out, tmp_path):
@@ -207,8 +228,8 @@ class TestAdapters:
         expected = compare_models(*merged, least, tmp_path / "merged").cka["debiased_cka"]
         torch.testing.assert_close(found.cka["debiased_cka"], expected, rtol=0, atol=1e-6, equal_nan=True)
 
-    def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, config, least, out):
-        compare_models(str(gpt2), str(adapters / "one"), least, out)
+    def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, adapted, config, out):
+        shutil.copytree(adapted[1], out)
         for tuned in (adapters / "two", gpt2):
             with pytest.raises(InputError, match=r"^tuned .*rows/tuned' holds rows of another model; give another f"):
                 compare_models(str(gpt2), str(tuned), config, out)
@@ -262,7 +283,7 @@ class TestAdapters:
         ]
 
 
-def test_one_model_is_in_memory_at_a_time(gpt2, shaken, config, out, monkeypatch):
+def test_one_model_is_in_memory_at_a_time(gpt2, shaken, plain, out, monkeypatch):
     """But for what blocks add, the base stays when the tuned model is loaded."""
     load_pretrained(gpt2, attention="sdpa")  # what is imported now may log an error, which holds who imported it
     alive: list[weakref.ref] = []
@@ -274,7 +295,7 @@ def test_one_model_is_in_memory_at_a_time(gpt2, shaken, config, out, monkeypatch
         return model
 
     monkeypatch.setattr("mechclust.commands.settings.load_pretrained", loading)
-    compare_models(str(gpt2), str(shaken), config, out)
+    compare_models(str(gpt2), str(shaken), replace(plain, n_patched=0), out)
     assert len(alive) == 2 + 2
 
 

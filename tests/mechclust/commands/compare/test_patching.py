@@ -142,14 +142,23 @@ def replaced(stream, module, args, output):
 
 class TestWhere:
     def test_two_blocks(self, base, tuned, settings, tmp_path):
+        """Prompts of a unit are not independent: the interval is over units."""
+        rows = [
+            {"prompt": f"w{i % 4} w{4 + i // 4} w{10 + k}", "task": task, "half": str(i % 8)}
+            for k, task in enumerate(TASKS)
+            for i in range(16)
+        ]
+        prompts = write_prompts(tmp_path / "prompts.jsonl", rows)
+        config = replace(settings, prompts=prompts, blocks=False, units="half")
         model = tuned("transformer.h.1", "transformer.h.3")
-        result = compare_models(str(base), str(model), replace(settings, blocks=False), tmp_path)
+        result = compare_models(str(base), str(model), config, tmp_path / "out")
         assert matters(result) == [2, 4]
         restored = result.patching["restored"][:, 0].tolist()
         assert restored[2] == pytest.approx(restored[3], abs=1e-4)
         verdict = result.output_verdicts["(all)"]
         assert (verdict.first[0], verdict.last[0]) == (2, 4)
         assert "Layers that matter to the output: 2, 4." in result.headline
+        assert result.patching.metadata["units"] == "half"
 
     def test_positions_are_seen_by_patching_alone(self, base, tuned, settings, tmp_path):
         result = compare_models(str(base), str(tuned("transformer.wpe")), settings, tmp_path)
@@ -157,15 +166,21 @@ class TestWhere:
         assert result.headline.startswith("No layer")
         assert result.headline.endswith("Layers that matter to the output: 0.")
 
-    def test_after_the_last_block(self, base, tuned, settings, tmp_path):
-        result = compare_models(str(base), str(tuned("transformer.ln_f")), settings, tmp_path)
+    def test_after_the_last_block(self, base, tuned, settings, compared, tmp_path):
+        config = replace(settings, blocks=False)
+        result = compare_models(str(base), str(tuned("transformer.ln_f")), config, tmp_path)
+        before, after = (
+            {path.name for path in (out / "rows" / "patched").iterdir()} for out in (compared[1], tmp_path)
+        )
+        assert before
+        assert before.isdisjoint(after)  # what was patched is of both models
         assert matters(result) == []
         assert "Layers that matter to the output: the unembedding." in result.headline
         (reading,) = (r for r in result.readings if r.where == "after the last block")
         assert reading.value == "1.00 (1.00 to 1.00)"
 
-    def test_outputs_that_differ_by_rounding_only(self, base, planted, settings, tmp_path):
-        result = compare_models(str(base), str(planted), settings, tmp_path)
+    def test_outputs_that_differ_by_rounding_only(self, compared):
+        result, _ = compared
         assert matters(result) == [ALTERED]
         tiny = {"divergence": torch.full_like(result.patching["divergence"], 1e-6)}
         rounded = replace(result, patching=replace(result.patching, values={**result.patching.values, **tiny}))
@@ -174,7 +189,7 @@ class TestWhere:
         assert not any("share restored" in reading.what for reading in rounded.readings)
 
     def test_the_base_itself(self, base, settings, tmp_path, undrawn):
-        result = compare_models(str(base), str(base), settings, tmp_path)
+        result = compare_models(str(base), str(base), replace(settings, blocks=False), tmp_path)
         assert result.patching["restored"].isnan().all()
         assert matters(result) == []
         assert result.headline.endswith("Layers that matter to the output: none, as the outputs do not differ.")
@@ -208,21 +223,6 @@ class TestPrompts:
                 assert torch.allclose(alone[name][:, 0], together[name][:, i], atol=1e-6, equal_nan=True)
         assert together["shuffled"].isnan().all(dim=0).tolist() == [False, False, True]
 
-    def test_units(self, base, tuned, settings, tmp_path):
-        """Prompts of a unit are not independent: the interval is over units."""
-        rows = [
-            {"prompt": f"w{i % 4} w{4 + i // 4} w{10 + k}", "task": task, "half": str(i % 8)}
-            for k, task in enumerate(TASKS)
-            for i in range(16)
-        ]
-        prompts = write_prompts(tmp_path / "prompts.jsonl", rows)
-        config = replace(settings, prompts=prompts, blocks=False)
-        model = tuned("transformer.h.1", "transformer.h.3")
-        alone = compare_models(str(base), str(model), config, tmp_path / "alone").patching
-        by_unit = compare_models(str(base), str(model), replace(config, units="half"), tmp_path / "units").patching
-        torch.testing.assert_close(alone["restored"], by_unit["restored"])
-        assert not torch.allclose(alone["restored_low"], by_unit["restored_low"], atol=1e-6)
-
 
 class TestNotPossible:
     @staticmethod
@@ -253,35 +253,6 @@ class TestNotPossible:
 
 
 class TestResume:
-    def test_an_interrupted_comparison_goes_on(self, base, planted, settings, compared, tmp_path, monkeypatch):
-        settings = replace(settings, tokens_per_batch=36, blocks=False)
-        passed: list[int] = []
-        limit = 2
-
-        def counting(base, tuned, batch, partners):
-            if len(passed) == limit:
-                raise KeyboardInterrupt
-            passed.append(len(batch))
-            return patch_batch(base, tuned, batch, partners)
-
-        monkeypatch.setattr("mechclust.commands.compare.patching.patch_batch", counting)
-        with pytest.raises(KeyboardInterrupt):
-            compare_models(str(base), str(planted), settings, tmp_path)
-        limit = -1
-        resumed = compare_models(str(base), str(planted), settings, tmp_path)
-        assert passed == [12, 12, 12]
-        compare_models(str(base), str(planted), settings, tmp_path)
-        assert passed == [12, 12, 12]
-        for measure in ("restored", "chance"):  # neither depends on the batches
-            assert torch.allclose(resumed.patching[measure], compared[0].patching[measure], atol=1e-4)
-
-    def test_another_model_is_not_mixed_in(self, base, tuned, settings, compared, tmp_path):
-        before = {path.name for path in (compared[1] / "rows" / "patched").iterdir()}
-        assert before
-        other = tuned("transformer.h.0")
-        compare_models(str(base), str(other), replace(settings, blocks=False), tmp_path / "other")
-        assert before.isdisjoint(path.name for path in (tmp_path / "other" / "rows" / "patched").iterdir())
-
     @pytest.mark.slow
     def test_two_processes(self, base, planted, settings, compared, tmp_path, forked):
         result = compare_models(str(base), str(planted), replace(settings, workers=2), tmp_path)

@@ -10,7 +10,7 @@ import torch
 
 import mechclust.commands.parts
 from mechclust.cli import main
-from mechclust.commands.compare import compare_models
+from mechclust.commands.compare import compare_models, patching
 from mechclust.commands.compare.inputs import check_same_prompts, read_inputs
 from mechclust.report.folder import claim_folder
 from probes.engine.run import RunStep
@@ -23,29 +23,44 @@ class TestResume:
     def small_shards(self, monkeypatch):
         monkeypatch.setattr(mechclust.commands.parts, "MIN_SHARD_ROWS", 8)
 
-    def test_an_interrupted_comparison_goes_on(self, gpt2, shaken, measured, config, out, monkeypatch):
-        """Killed while the tuned model's rows were written; then the same call again."""
+    def test_an_interrupted_comparison_goes_on(self, gpt2, shaken, measured, out, monkeypatch):
+        """Killed while the tuned model's rows were written, while what its blocks add was, and while it was patched."""
         passed: list[int] = []
-        original = RunStep.__call__
+        patched: list[int] = []
+        limits = {"rows": 7, "patched": 2}
 
-        def counting(self, batch):
-            if len(passed) == limit:
+        def counted(name, found, n, go_on):
+            if len(found) == limits[name]:
                 raise KeyboardInterrupt
-            passed.append(len(batch))
-            original(self, batch)
+            found.append(n)
+            return go_on()
 
-        monkeypatch.setattr(RunStep, "__call__", counting)
-        limit = 7
-        with pytest.raises(KeyboardInterrupt):
-            compare_models(str(gpt2), str(shaken), config, out)
-        assert sum(passed) == 36 + 2 * 8
-        limit = -1
-        resumed = compare_models(str(gpt2), str(shaken), config, out)
+        step, patch = RunStep.__call__, patching.patch_batch
+        monkeypatch.setattr(
+            RunStep, "__call__", lambda self, batch: counted("rows", passed, len(batch), lambda: step(self, batch))
+        )
+        monkeypatch.setattr(
+            patching,
+            "patch_batch",
+            lambda *given: counted("patched", patched, len(given[2]), lambda: patch(*given)),
+        )
+
+        def compare(**changes):
+            return compare_models(str(gpt2), str(shaken), replace(measured.config, **changes), out)
+
+        for limits["rows"], rows in ((7, 36 + 2 * 8), (17, 3 * 36 + 2 * 8), (-1, 4 * 36)):
+            with pytest.raises(KeyboardInterrupt):
+                compare()
+            assert sum(passed) == rows
+        limits["patched"] = -1
+        resumed = compare()
+        again = compare(n_resamples=20, tolerance=0.02)
         assert sum(passed) == 4 * 36  # no prompt twice: both models, alone and together
-        again = compare_models(str(gpt2), str(shaken), replace(config, n_resamples=20, tolerance=0.02), out)
-        assert sum(passed) == 4 * 36
-        for measure in resumed.cka.values:
-            torch.testing.assert_close(resumed.cka[measure], measured.cka[measure], rtol=0, atol=1e-5, equal_nan=True)
+        assert patched == [8, 8, 8, 8, 4]
+        for name in ("cka", "blocks", "patching"):
+            for measure, values in getattr(resumed, name).values.items():
+                expected = getattr(measured, name)[measure]
+                torch.testing.assert_close(values, expected, rtol=0, atol=1e-5, equal_nan=True)
         assert torch.equal(again.cka["cka"].nan_to_num(9), resumed.cka["cka"].nan_to_num(9))
 
     def test_interrupted_command(self, monkeypatch, capsys, tmp_path):

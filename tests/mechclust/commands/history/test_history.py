@@ -47,15 +47,24 @@ def config(history_prompts):
 
 
 @pytest.fixture(scope="module")
-def measured(spoilt_series, config, tmp_path_factory):
+def short_series(spoilt_series, tmp_path_factory):
+    """Four of its checkpoints; read only."""
+    folder = tmp_path_factory.mktemp("short") / "run"
+    for step in (8, 16, 24, 48):
+        shutil.copytree(spoilt_series / f"checkpoint-{step}", folder / f"checkpoint-{step}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(short_series, config, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "run"
-    return measure_history(spoilt_series, config, out), out
+    return measure_history(short_series, config, out), out
 
 
 def test_the_stale_checkpoint_is_found_and_left_out(measured):
     result, _ = measured
     assert [(finding.kind, finding.checkpoints) for finding in result.findings] == [("last", (1,))]
-    assert result.headline.startswith("1 of 6 checkpoints fails integrity checks.")
+    assert result.headline.startswith("1 of 4 checkpoints fails integrity checks.")
     reading = result.readings[0]
     assert (reading.where, reading.value) == ("'checkpoint-16'", "left out of all conclusions")
     assert reading.verdict == "'checkpoint-16' has the weights of the last checkpoint."
@@ -67,12 +76,12 @@ def test_the_stale_checkpoint_is_found_and_left_out(measured):
 def test_training_is_seen(measured):
     result, _ = measured
     ari, last = result.curves["clusters"], result.curves["cka_last"]
-    assert result.names == [f"checkpoint-{step}" for step in (8, 16, 24, 32, 40, 48)]
+    assert result.names == [f"checkpoint-{step}" for step in (8, 16, 24, 48)]
     assert ari.layers == [0, 1, 2]
     assert ari.value[-1].max() > ari.high[-1].max()  # the task's word is in the middle, and attention brings it
     assert last.value[-1] == pytest.approx(np.ones(3))
     assert last.value[1] == pytest.approx(np.ones(3))
-    assert last.value[0, -1] < last.value[4, -1]
+    assert last.value[0, -1] < last.value[2, -1]
     assert np.isnan(result.curves["cka_previous"].value[0]).all()
     assert (result.curves["heads"].n[0], ari.n[0]) == (36, 36)
 
@@ -89,31 +98,39 @@ def test_intervals_are_in_the_table(measured):
     assert " to " in shown.split(" at ")[0]
 
 
-def test_measures_equal_those_of_single_models(measured, spoilt_series, config):
+def test_measures_equal_those_of_single_models(measured, short_series, config):
     from mechclust import load_pretrained
     from probes import CKA, last_token, run
     from tasks import LabelledPrompts
 
     result, _ = measured
-    one, other = (load_pretrained(spoilt_series / f"checkpoint-{step}") for step in (8, 48))
+    one, other = (load_pretrained(short_series / f"checkpoint-{step}") for step in (8, 48))
     batches = list(LabelledPrompts.from_file(config.prompts).batches(one.tokenizer))
     found = run({"one": one, "other": other}, batches, CKA(readout=last_token()))
     assert result.curves["cka_last"].value[0] == pytest.approx(found["debiased_cka"][:, 0].numpy(), abs=1e-5)
 
 
-def test_a_second_call_loads_no_model(measured, spoilt_series, config, monkeypatch):
+def test_a_second_call_loads_no_model(measured, short_series, config, monkeypatch):
     result, out = measured
     monkeypatch.setattr(HistoryConfig, "load", lambda *_, **__: pytest.fail("a model was loaded"))
-    again = measure_history(spoilt_series, config, out)
+    again = measure_history(short_series, config, out)
     assert again.to_dataframe().equals(result.to_dataframe())
 
 
-def test_the_report(measured):
+@pytest.fixture(scope="module")
+def written(measured):
+    """The path of the report, which has no pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechclust.report.panel.png_bytes", lambda figure: b"\x89PNG\r\n\x1a\n")
+        return measured[0].write(measured[1])
+
+
+def test_the_report(measured, written):
     result, out = measured
-    path = result.write(out)
+    path = written
     check_report(path, result.shown_table)
     page = path.read_text()
-    assert page.index("1 of 6 checkpoints fails") < page.index("<figure") < page.index("Step by step")
+    assert page.index("1 of 4 checkpoints fails") < page.index("<figure") < page.index("Step by step")
     assert '"layer 0 (hook_embed)","layer 1 (blocks.0.hook_resid_post)"' in page
     assert '"heads":[["L0H0","L0H1"],["L1H0","L1H1"]]' in page
     assert (out / "history.csv").exists()
@@ -132,7 +149,7 @@ def attention_of(folder, text):
         return torch.cat(model(tokens, output_attentions=True).attentions).numpy()
 
 
-def test_the_attention_on_the_page_is_the_models(measured, spoilt_series, config):
+def test_the_attention_on_the_page_is_the_models(measured, short_series, config):
     result, _ = measured
     shown = json.loads(re.search(r"^show\(.*?\), (\{.*\})\);$", slider(result), re.MULTILINE)[1])
     prompts = config.read_prompts().prompts
@@ -144,7 +161,7 @@ def test_the_attention_on_the_page_is_the_models(measured, spoilt_series, config
         assert each["blocks"] == ["blocks.0", "blocks.1"]
         assert each["heads"] == [["L0H0", "L0H1"], ["L1H0", "L1H1"]]
         for name, packed in zip(result.names, each["patterns"], strict=True):
-            own = attention_of(spoilt_series / name, text)
+            own = attention_of(short_series / name, text)
             numbers = np.frombuffer(base64.b64decode(packed), dtype=np.uint8).reshape(own.shape)
             assert numbers / 255 == pytest.approx(own, abs=0.5 / 255 + 1e-5)
         assert np.abs(own[:, 0] - own[:, 1]).max() > 0.05  # another head would be seen
@@ -164,19 +181,17 @@ POINT_AFTER_PLAY = """() => {
 
 
 @pytest.mark.browser
-def test_the_slider(measured, spoilt_series, config, browser, undrawn):
-    result, out = measured
-    path = result.write(out)
+def test_the_slider(written, short_series, config, browser):
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 1000})
     page, trouble = context.new_page(), []
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
-    page.goto(path.as_uri())
+    page.goto(written.as_uri())
     page.wait_for_selector(".history canvas")
-    assert page.inner_text(".history .step") == "checkpoint-48 (6 of 6)"
+    assert page.inner_text(".history .step") == "checkpoint-48 (4 of 4)"
     before = page.evaluate("document.querySelector('.history .maps canvas:last-of-type').toDataURL()")
     page.locator(".history input[type=range]").fill("1")
-    assert page.inner_text(".history .step") == "checkpoint-16 (2 of 6)"
+    assert page.inner_text(".history .step") == "checkpoint-16 (2 of 4)"
     assert page.inner_text(".history .wrong") == "'checkpoint-16' has the weights of the last checkpoint."
     page.locator(".history input[type=range]").fill("0")
     assert page.evaluate("document.querySelector('.history .maps canvas:last-of-type').toDataURL()") != before
@@ -205,9 +220,9 @@ def test_the_slider(measured, spoilt_series, config, browser, undrawn):
     page.locator("select[aria-label=Prompt]").select_option("3")
     assert (block.input_value(), head.locator("option:checked").inner_text()) == ("0", "L0H1")
     page.locator("select[aria-label=Prompt]").select_option("0")
-    page.locator(".history input[type=range]").fill("5")
+    page.locator(".history input[type=range]").fill("3")
     words = config.read_prompts().prompts[0].split()
-    own = attention_of(spoilt_series / "checkpoint-48", " ".join(words))
+    own = attention_of(short_series / "checkpoint-48", " ".join(words))
     assert np.abs(own[:, 0] - own[:, 1]).max(axis=(1, 2)).min() > 0.02  # the other head would be seen
     page.locator("canvas.attention").scroll_into_view_if_needed()
     for block, head in ((1, 1), (1, 0), (0, 1)):
@@ -219,12 +234,12 @@ def test_the_slider(measured, spoilt_series, config, browser, undrawn):
             for row, word in enumerate(words)
             for column, other in enumerate(words)
         }
-    assert page.evaluate(POINT_AFTER_PLAY) == "checkpoint-8 (1 of 6)"
+    assert page.evaluate(POINT_AFTER_PLAY) == "checkpoint-8 (1 of 4)"
     context.close()
     assert trouble == []
 
 
-def test_the_command(trained_series, history_prompts, tmp_path, capsys, undrawn):
+def test_the_command(trained_series, history_prompts, tmp_path, capsys):
     folders = [str(trained_series / f"checkpoint-{step}") for step in (48, 8)]
     out = tmp_path / "out"
     given = ["--prompts", str(history_prompts), "--checkpoints", *folders, "--n-permutations", "19", "--n-init", "1"]
@@ -235,6 +250,8 @@ def test_the_command(trained_series, history_prompts, tmp_path, capsys, undrawn)
     assert "With 19 relabellings, no single one of the 6 tests (layers times checkpoints) can be significant" in said
     assert "unless others are too; --n-permutations 119 is enough" in said
     assert (out / "report.html").exists()
+    (picture,) = (out / "figures").glob("clusters_map.png")
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +339,7 @@ def test_a_crossing_at_the_first_checkpoint_may_be_earlier(measured):
     result, _ = measured
     ari = result.curves["clusters"]
     early = replace(ari, p=np.full_like(ari.p, 0.001))
-    one = np.where(np.arange(3) == 1, 0.001, 1.0)[None].repeat(6, axis=0)
+    one = np.where(np.arange(3) == 1, 0.001, 1.0)[None].repeat(4, axis=0)
     one[:2] = 1.0
 
     def crossed(curve, **changed):

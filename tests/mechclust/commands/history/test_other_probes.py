@@ -11,7 +11,7 @@ from mechclust import HistoryConfig, load_pretrained, measure_history
 from probes import AttentionEntropy, HeadRoles, LinearDecodability, first_token, run
 from tasks import InputError, LabelledPrompts
 
-NAMES = ("AttentionEntropy", "LinearDecodability", "CKA")
+NAMES = ("AttentionEntropy", "LinearDecodability", "CKA", "NeighbourPurity")
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +58,8 @@ def test_a_probe_without_a_number_per_layer_says_so(measured):
     assert "CKA/checkpoint-8" in result.results
 
 
-def test_a_probe_that_counts_examples_by_class(trained_series, history_prompts):
-    folders = tuple(trained_series / f"checkpoint-{step}" for step in (8, 48))
-    config = HistoryConfig(history_prompts, checkpoints=folders, probes=("NeighbourPurity",), map_prompts=0)
-    curve = measure_history(trained_series, config).curves["NeighbourPurity_neighbour_purity"]
+def test_a_probe_that_counts_examples_by_class(measured, history_prompts):
+    curve = measured[0].curves["NeighbourPurity_neighbour_purity"]
     n_prompts = len(LabelledPrompts.from_file(history_prompts).prompts)
     assert curve.n == [n_prompts, n_prompts]
 

@@ -73,7 +73,7 @@ def test_an_interrupted_series_goes_on_with_the_checkpoint_it_had_reached(series
         assert torch.equal(one[0], other[0])
 
 
-def test_tasks_that_were_corrected_after_an_interruption_are_clustered_anew(series, quick, tmp_path, monkeypatch):
+def test_tasks_corrected_after_an_interruption_are_clustered_anew(series, quick, walked, tmp_path, monkeypatch):
     """The first run is interrupted when the clusters of a layer are found."""
     config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]), probes=("clusters",))
     lines = [json.loads(line) for line in config.prompts.read_text().splitlines()]
@@ -90,7 +90,7 @@ def test_tasks_that_were_corrected_after_an_interruption_are_clustered_anew(seri
         with pytest.raises(KeyboardInterrupt):
             measure_history(series, replace(config, prompts=wrong), tmp_path / "out")
     again = measure_history(series, config, tmp_path / "out")
-    assert_same_bits(again, measure_history(series, config), again.results)
+    assert_same_bits(again, walked[0], again.results)
 
 
 def test_units_that_were_corrected_are_counted_anew(series, quick, tmp_path):
@@ -114,9 +114,10 @@ def test_units_that_were_corrected_are_counted_anew(series, quick, tmp_path):
     assert not torch.equal(before.results[name]["p_value"], fresh.results[name]["p_value"])
 
 
-def test_attention_that_is_not_asked_for_again_is_gone(series, quick, tmp_path):
+def test_attention_that_is_not_asked_for_again_is_gone(series, quick, walked, undrawn, tmp_path):
     config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]), probes=("clusters",))
-    assert measure_history(series, config, tmp_path / "out").attention[0]
+    assert walked[0].attention[0]
+    shutil.copytree(walked[1], tmp_path / "out")
     again = measure_history(series, replace(config, attention_prompts=()), tmp_path / "out")
     assert again.attention == [{}, {}]
     again.write(tmp_path / "out")

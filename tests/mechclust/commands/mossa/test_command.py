@@ -10,7 +10,7 @@ import pytest
 from mechclust.cli import main
 
 SETTINGS = [  # those of tiny.run
-    *("--tuning.lr", "1e-2", "--tuning.batch-size", "4", "--tuning.accumulation", "1", "--tuning.save-every", "2"),
+    *("--tuning.lr", "1e-2", "--tuning.batch-size", "4", "--tuning.accumulation", "1", "--tuning.save-every", "5"),
     *("--tuning.rank", "2", "--steps-per-task", "3", "--cutoff", "32", "--ceilings", "1", "--nulls", "1"),
     *("--n-answers", "4", "--n-shown", "6", "--n-resamples", "20", "--svcca", "--keep-rows"),
 ]

@@ -15,8 +15,11 @@ from mechclust.commands.mossa.curve_figures import (
     groups_figure,
 )
 from mechclust.commands.mossa.model_figures import answers_figure, picture_figure
+from mechclust.report.pictures import png_bytes
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import ELEVEN, made_result
+
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +35,8 @@ def line(axis, color, index=0):
     return [curve for curve in axis.lines if curve.get_color() == color][index]
 
 
-def test_every_figure_of_the_paper_and_what_it_lacks(result):
-    panels = result.panels()
+def test_every_figure_of_the_paper_and_what_it_lacks(undrawn):
+    panels = made_result(n_layers=4).panels()
     assert [panel.name for panel in panels] == [
         "cka_by_layer", "layer_groups", "clusters", "held_out", "answers", "hidden_states", "neighbours", "dimensions",
         "correlations", "second_opinions",
@@ -42,7 +45,7 @@ def test_every_figure_of_the_paper_and_what_it_lacks(result):
     assert all(f"The paper's figure {number}:" in captions for number in range(2, 8))
 
 
-def test_what_was_not_measured_is_not_drawn():
+def test_what_was_not_measured_is_not_drawn(undrawn):
     result = made_result(n_answers=0, trained=False, held_out=(), ceilings=0, n_layers=4)
     result = replace(result, of_model={kind: {"dims": of["dims"]} for kind, of in result.of_model.items()})
     of_task = {
@@ -119,6 +122,8 @@ HARD = ["boxed formula", "bad formula", "29 Chinese characters", "long", "newlin
 
 def test_hostile_names_are_drawn():
     names = [HOSTILE[name] for name in HARD]
-    result = made_result({name: [name, f"{name} 2"] for name in names}, held_out=(names[0],), n_layers=4)
-    for panel in result.panels():
-        assert panel.png.startswith(b"\x89PNG")
+    clusters = {name: [name] for name in names}
+    clusters[names[0]].append("seen")
+    result = made_result(clusters, held_out=(names[0],), n_layers=3)
+    for figure in (clusters_figure, answers_figure, picture_figure):  # the others show no names
+        assert png_bytes(figure(result)).startswith(b"\x89PNG")

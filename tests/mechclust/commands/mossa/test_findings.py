@@ -18,16 +18,14 @@ from tests.mechclust.mossa.test_task_curves import curves as curves_of
 N_SEEN = 60
 N_HELD_OUT = 20
 LAYERS = 32
+RESAMPLES = 200  # enough for what the figures show
 N = N_SEEN + N_HELD_OUT
 LEARNT = np.ones(N, dtype=bool)
 HELD = ("C9", "C18", "C19")
 END = "; expected at least 6, or there is no interval over tasks"
 
 
-@pytest.fixture(autouse=True)
-def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals from fewer draws of tasks, which is quicker."""
-    monkeypatch.setattr("mechclust.mossa.curve_findings.RESAMPLES", 200)
+pytestmark = pytest.mark.usefixtures("few_draws")
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +127,9 @@ def test_values_are_those_of_18_layers_by_hand():
         assert [part.measured for part in findings[id].parts] == pytest.approx(values), id
 
 
-def test_intervals_are_those_of_tasks_drawn_anew(published):
-    drawn = published.seen.resampled(200, 5)
+def test_intervals_are_those_of_tasks_drawn_anew(published, monkeypatch):
+    monkeypatch.setattr("mechclust.mossa.curve_findings.RESAMPLES", RESAMPLES)
+    drawn = published.seen.resampled(RESAMPLES, 5)
     gaps = np.median(drawn.tuned[..., -1], axis=1) - np.median(drawn.base[..., -1], axis=1)
     low, high = task_bootstrap_ends(gaps)
     assert judged(published, seed=5)["C4"].interval == (float(low), float(high))
@@ -139,7 +138,8 @@ def test_intervals_are_those_of_tasks_drawn_anew(published):
 # ---- verdicts ----
 
 
-def test_hold_on_the_published_curves(published):
+def test_hold_on_the_published_curves(published, monkeypatch):
+    monkeypatch.setattr("mechclust.mossa.curve_findings.RESAMPLES", RESAMPLES)
     verdict_of = verdicts(published)
     assert list(verdict_of) == [f"C{i}" for i in range(2, 21)]
     others = {id: verdict for id, verdict in verdict_of.items() if verdict != "holds"}
@@ -301,7 +301,8 @@ def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(publish
     assert "no interval" not in finding.note
 
 
-def test_a_number_that_is_undefined_in_many_draws_has_no_interval(published):
+def test_a_number_that_is_undefined_in_many_draws_has_no_interval(published, monkeypatch):
+    monkeypatch.setattr("mechclust.mossa.curve_findings.RESAMPLES", RESAMPLES)
     gains = np.where(np.arange(N) % 10, np.nan, np.arange(N) ** 2)  # of six seen tasks
     finding = {c.id: c for c in findings_of(published, n=1, d=1, gains=gains)}["C7"]
     assert (finding.interval, finding.verdict) == (None, "undecided")

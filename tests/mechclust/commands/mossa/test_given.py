@@ -12,11 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mechclust.commands.mossa.config import N_PERMUTATIONS
+from mechclust.commands.mossa.inputs import read_inputs
+from mechclust.commands.mossa.states import READOUT, block_sites
 from mechclust.commands.settings import ModelSettings
 from mechclust.models import adapter_fit
 from mechclust.models.adapters import with_adapter
 from mechclust.models.resolved import ResolvedModel
 from mechclust.mossa.published import DATA_SIZE
+from probes import CKA, RowStore, run_stores
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
 
@@ -35,6 +39,7 @@ def loads(monkeypatch):
     return counted
 
 
+pytestmark = pytest.mark.usefixtures("unpictured")
 LEAST = {"n_resamples": 0, "n_answers": 0, "nulls": 0, "rbf": False, "without_top": False}
 
 
@@ -56,14 +61,21 @@ def test_models_that_were_trained_elsewhere(result, base, tasks, out, tmp_path):
         np.testing.assert_array_equal(run.values(role), result.values(role))
     assert not run.trained
     assert not (tmp_path / "run" / "adapters").exists()
+    assert np.isnan(run.covariates[DATA_SIZE]).all()  # it is not known what the controls saw
 
 
 def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
-    """Tasks without a control, and held-out ones without a model that did not see them; another base is named too."""
+    """Tasks without a control, and held-out ones without a model that did not see them; another base is named too.
+
+    An adapter whose scale is changed then is measured again: its weights are the same, and only its configuration says
+    what they add.
+    """
+    copied = shutil.copytree(out / "adapters" / "control-copy", tmp_path / "copy")
     renamed = shutil.copytree(out / "adapters" / "tuned", tmp_path / "renamed")
     config = json.loads((renamed / "adapter_config.json").read_text())
     (renamed / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "meta/other"}))
-    few = adapters(out, ("copy", "count", "first", "last"), experimental=str(renamed), without_held_out=None)
+    few = adapters(out, ("count", "first", "last"), experimental=str(renamed), without_held_out=None)
+    few["controls"] = (*few["controls"], str(copied))
     run = tiny.run(base, tasks, tmp_path / "run", **few)
     assert sorted(run.tasks) == ["copy", "count", "first"]
     assert "No control was given for swap: not measured" in run.notes
@@ -78,34 +90,24 @@ def test_tasks_that_are_left_out_are_told(result, base, tasks, out, tmp_path):
         f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on {str(base)!r}: "
         "the weights fit, but only you can know whether the base is the same."
     ]
+    config = json.loads((copied / "adapter_config.json").read_text())
+    (copied / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 4 * config["lora_alpha"]}))
+    after = tiny.run(base, tasks, tmp_path / "run", **few)
+    place = run.tasks.index("copy")
+    assert (run.values("base")[place] != after.values("base")[place]).any()
 
 
 def test_a_model_that_may_have_seen_every_task(result, base, tasks, out, tmp_path):
-    """No tasks are drawn as held out of a model that was trained elsewhere, nor is it known what its controls saw."""
+    """No tasks are drawn as held out of a model that was trained elsewhere."""
     given = adapters(out, without_held_out=None, n_held_out=2, clusters=tmp_path / "clusters.toml")
     (tmp_path / "clusters.toml").write_text('[clusters]\nwhole = ["copy", "swap"]\n')
-    run = tiny.run(base, tasks, tmp_path / "run", **given)
-    assert not any(run.held_out)
-    assert np.isnan(run.covariates[DATA_SIZE]).all()
+    assert not read_inputs(str(base), tiny.settings(tasks, **given)).collection.held_out
     with pytest.raises(InputError) as caught:
         tiny.run(base, tasks, tmp_path / "other", **{**given, "without_held_out": str(out / "adapters" / "tuned")})
     assert str(caught.value) == (
         "--without-held-out is given, but no task is held out; name those that it was not trained on (--held-out, or "
         "held_out in clusters.toml)"
     )
-
-
-def test_an_adapter_with_another_scale_is_measured_again(result, base, tasks, out, tmp_path):
-    """Its weights are the same, and only its configuration says what they add."""
-    copied = shutil.copytree(out / "adapters" / "control-copy", tmp_path / "copy")
-    few = adapters(out, ("count", "first"), without_held_out=None)
-    few["controls"] = (*few["controls"], str(copied))
-    before = tiny.run(base, tasks, tmp_path / "run", **few)
-    config = json.loads((copied / "adapter_config.json").read_text())
-    (copied / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 4 * config["lora_alpha"]}))
-    after = tiny.run(base, tasks, tmp_path / "run", **few)
-    place = before.tasks.index("copy")
-    assert (before.values("base")[place] != after.values("base")[place]).any()
 
 
 def test_too_few_controls_are_refused_before_work(result, base, tasks, out, tmp_path, loads):
@@ -223,26 +225,29 @@ class TestUnits:
             )
         return folder
 
-    def test_models_that_are_alike_have_the_same_cka(self, result, base, templated, out, tmp_path):
-        """Whatever is compared is estimated alike: no role's similarity is that of other pairs of prompts."""
-        copies = {"experimental": str(base), "without_top": True}
-        run = tiny.run(base, templated, tmp_path / "run", **adapters(out, **copies), units="template")
+    def test_whatever_is_compared_is_estimated_over_units(self, result, base, templated, out, tmp_path):
+        """No role's similarity is that of other pairs of prompts, and chance levels pair whole units."""
+        given = adapters(out, ("copy", "count", "first"), without_held_out=None, experimental=str(base))
+        given |= {"without_top": True, "units": "template", "keep_rows": True}
+        run = tiny.run(base, templated, tmp_path / "run", **given)
+        found = run.of_task["copy"]
         for measure in ("cka", "without-top"):
-            before, after = (run.of_task["copy"][f"{role}.{measure}"]["debiased_cka"] for role in ("base", "tuned"))
+            before, after = (found[f"{role}.{measure}"]["debiased_cka"] for role in ("base", "tuned"))
             torch.testing.assert_close(before, after, equal_nan=True)
+        assert any("one template as one unit" in note for note in run.notes)
+        assert any("independent" in note for note in result.notes)
+        known = result.of_task["copy"]["base.cka"]
+        torch.testing.assert_close(found["base.cka"]["cka"], known["cka"])
+        assert not torch.allclose(found["base.cka"]["debiased_cka"], known["debiased_cka"], equal_nan=True)
+        pair = {role: RowStore(tmp_path / "run" / "rows" / "copy" / role) for role in ("tuned", "control")}
+        for units in ("unit", None):
+            probe = CKA(at=block_sites(3), readout=READOUT, form="rows", units=units, n_permutations=N_PERMUTATIONS)
+            expected = run_stores(pair, probe)["cka_null_high"]
+            assert torch.equal(found["tuned.cka"]["cka_null_high"], expected) == (units is not None)
 
     def test_too_few_units_are_refused(self, result, base, templated, out, tmp_path):
         with pytest.raises(InputError, match=r"of them, and CKA needs 4; give another field, or leave out --units"):
             tiny.run(base, templated, tmp_path / "run", **adapters(out), units="same")
-
-    def test_chance_levels_pair_whole_units(self, result, base, templated, out, tmp_path):
-        with_units = tiny.run(base, templated, tmp_path / "run", **adapters(out), units="template")
-        assert any("one template as one unit" in note for note in with_units.notes)
-        assert any("independent" in note for note in result.notes)
-        measures = {name: with_units.of_task["copy"]["tuned.cka"][name] for name in ("cka", "cka_null_high")}
-        before = {name: result.of_task["copy"]["tuned.cka"][name] for name in measures}
-        torch.testing.assert_close(measures["cka"], before["cka"])
-        assert not torch.equal(measures["cka_null_high"], before["cka_null_high"])
 
     def test_an_example_without_the_field_is_named(self, base, tasks, tmp_path):
         with pytest.raises(InputError, match=r'line 1 has no "template"; add it, or leave out --units'):

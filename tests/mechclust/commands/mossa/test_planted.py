@@ -7,6 +7,7 @@ import torch
 
 from tests.mechclust.commands.mossa import tiny
 
+pytestmark = pytest.mark.usefixtures("few_draws")
 SEEN = [task for task in tiny.TASKS if task != "last"]
 
 
@@ -37,7 +38,10 @@ def planted(tasks, tmp_path_factory):
     for seed, task in enumerate(SEEN, 1):
         save_adapter(base, folder / task, seed, [4, 5])
     given = {"experimental": str(folder / "tuned"), "controls": tuple(str(folder / task) for task in SEEN)}
-    return tiny.run(base, tasks, folder / "run", n_answers=0, nulls=0, rbf=False, without_top=False, **given)
+    least = {"n_resamples": 0, "n_answers": 0, "nulls": 0, "rbf": False, "without_top": False}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probes.projection.project_2d", lambda rows, seed: rows[:, :2])  # t-SNE takes most of the run
+        return tiny.run(base, tasks, folder / "run", **least, **given)
 
 
 def test_what_the_curves_are(planted):

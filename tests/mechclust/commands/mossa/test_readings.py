@@ -13,6 +13,8 @@ from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import made_result
 
+pytestmark = pytest.mark.usefixtures("few_draws")
+
 
 @pytest.fixture(scope="module")
 def result():

@@ -24,7 +24,9 @@ from tasks import InputError
 from tests.faults.bits import bits, other
 from tests.mechclust.commands.mossa import tiny
 
+pytestmark = pytest.mark.usefixtures("few_draws")
 LEAST = {"n_resamples": 0, "n_answers": 0, "nulls": 0, "rbf": False, "without_top": False}
+SHORT = {**LEAST, "steps_per_task": 2, "ceilings": 0}  # a poisoned adapter ends in its second step
 
 
 def test_what_is_trained(result, out):
@@ -168,10 +170,10 @@ def test_gains_have_intervals_over_prompts(result, tmp_path, undrawn):
     shown = {reading.what: reading.value for reading in result.readings}["Seen task that gains most"]
     assert shown.startswith(f"{seen['task']} {seen['gain']:z.2f} ({low:z.2f} to {high:z.2f}), ")
     assert any("interval of a task's gain is over prompts" in note for note in result.caveats)
-    assert (
-        f"{seen['gain']:z.3f} ({seen['gain_low']:z.3f} to {seen['gain_high']:z.3f})"
-        in result.write(tmp_path).read_text()
-    )
+    page = result.write(tmp_path).read_text()
+    assert f"{seen['gain']:z.3f} ({seen['gain_low']:z.3f} to {seen['gain_high']:z.3f})" in page
+    assert "Held out: last" in page
+    assert len(list((tmp_path / "figures").glob("*.png"))) == 10
 
 
 @pytest.mark.slow
@@ -223,11 +225,11 @@ def poison(monkeypatch, *names):
     return stepped
 
 
-def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monkeypatch):
+def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monkeypatch, unpictured):
     """The others go on; what cannot be measured is left out, and said. The same call says so again, trains nothing and
     reads no text anew; another setting trains what was given up."""
     stepped = poison(monkeypatch, "control-swap", "without-held-out")
-    run = tiny.run(base, tasks, tmp_path / "run", **LEAST)
+    run = tiny.run(base, tasks, tmp_path / "run", **SHORT)
     assert run.tasks == ["count", "first", "copy"]
     assert run.unmeasured == ["last"]
     reasons = {
@@ -243,11 +245,11 @@ def test_a_loss_that_is_not_finite_ends_one_adapter(base, tasks, tmp_path, monke
         "why."
     ) in run.sentences
 
-    assert stepped == {"tuned", "without-held-out", "again-copy", *(f"control-{task}" for task in tiny.TASKS)}
+    assert stepped == {"tuned", "without-held-out", *(f"control-{task}" for task in tiny.TASKS)}
     stepped.clear()
     with monkeypatch.context() as patch:
         patch.setattr("mechclust.commands.mossa.readability.readability", None)
-        again = tiny.run(base, tasks, tmp_path / "run", **LEAST)
+        again = tiny.run(base, tasks, tmp_path / "run", **SHORT)
     assert not stepped
     assert (again.tasks, again.failed, again.readability) == (run.tasks, run.failed, run.readability)
     assert again.notes == run.notes
@@ -262,7 +264,7 @@ def test_without_a_multi_task_model_there_is_nothing(base, tasks, tmp_path, monk
     for taken in (True, False):  # the same again, without training
         stepped.clear()
         with pytest.raises(InputError) as caught:
-            tiny.run(base, tasks, tmp_path / "run", steps_per_task=1, ceilings=0)
+            tiny.run(base, tasks, tmp_path / "run", only=("copy", "count", "first"), steps_per_task=1, ceilings=0)
         assert str(caught.value) == message
         assert bool(stepped) == taken
 
@@ -298,13 +300,15 @@ class TestRefusals:
         for name in ("copy", "last"):
             path = folder / f"{name}_test.jsonl"
             path.write_text("".join(path.read_text().splitlines(keepends=True)[:3]))
-        run = tiny.run(base, folder, tmp_path / "run", ceilings=0, **LEAST)
-        assert run.tasks == ["count", "first", "swap"]
-        trained = {path.name for path in (tmp_path / "run" / "adapters").iterdir()}
-        assert trained == {"tuned", "control-count", "control-first", "control-swap"}
-        assert "No control is trained for copy and last, since nothing could be measured with it" in run.notes
-        assert "No model is trained without the held-out tasks, since none of these has 4 test prompts" in run.notes
-        assert any("fewer than 4 test prompts" in note and "copy 3" in note for note in run.notes)
+        inputs = read_inputs(str(base), tiny.settings(folder, ceilings=0))
+        assert {model.name for model in inputs.models} == {
+            "base", "tuned", "control-count", "control-first", "control-swap",
+        }  # fmt: skip
+        assert [job.task for job in task_jobs(inputs, [], 0)] == ["count", "first", "swap"]
+        notes = inputs.notes
+        assert "No control is trained for copy and last, since nothing could be measured with it" in notes
+        assert "No model is trained without the held-out tasks, since none of these has 4 test prompts" in notes
+        assert any("fewer than 4 test prompts" in note and "copy 3" in note for note in notes)
 
     def test_another_run_in_the_folder(self, result, base, tasks, out, tmp_path):
         with pytest.raises(InputError, match="was trained with other settings; give the same, or another folder"):
@@ -314,12 +318,18 @@ class TestRefusals:
             tiny.run(other_base, tasks, out)
 
 
-def test_prompts_that_are_all_alike_are_reported(base, tmp_path, undrawn):
+def test_prompts_that_are_all_alike_are_reported(result, base, out, tmp_path, undrawn, unpictured):
     """No CKA is defined, so that no layer has a median."""
+    adapters = out / "adapters"
+    given = {
+        "experimental": str(adapters / "tuned"),
+        "without_held_out": str(adapters / "without-held-out"),
+        "controls": tuple(f"{name}={adapters / f'control-{name}'}" for name in tiny.TASKS),
+    }
     tasks = tiny.write_tasks(tmp_path / "tasks")
     for path in tasks.glob("*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps({**line, "inputs": "copy a b"}) + "\n" for line in lines))
-    result = tiny.run(base, tasks, tmp_path / "out", steps_per_task=1, ceilings=0, nulls=0, n_answers=0)
-    assert "layers" not in result.tables
-    assert result.write(tmp_path / "out").exists()
+    alike = tiny.run(base, tasks, tmp_path / "out", nulls=0, n_answers=0, **given)
+    assert "layers" not in alike.tables
+    assert alike.write(tmp_path / "out").exists()

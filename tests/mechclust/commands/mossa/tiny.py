@@ -62,7 +62,7 @@ def write_tasks(folder: Path) -> Path:
 
 def settings(tasks: Path, **fields: Any) -> MossaConfig:
     """Seconds."""
-    tuning = TuneConfig(lr=1e-2, batch_size=4, accumulation=1, save_every=2, rank=2)
+    tuning = TuneConfig(lr=1e-2, batch_size=4, accumulation=1, save_every=5, rank=2)
     known: dict[str, Any] = {"steps_per_task": 3, "cutoff": 32, "ceilings": 1, "nulls": 1, "n_answers": 4, "n_shown": 6}
     return MossaConfig(tasks=tasks, **{**known, "n_resamples": 20, "tuning": tuning, **fields})
 
@@ -91,7 +91,7 @@ def killed_run(base: Path, tasks: Path, out: Path, when: str) -> None:
     if when == "training":
         from mechclust.training.tuning.answer_trainer import AnswerTrainer
 
-        _kill_at(AnswerTrainer, "training_step", 8)  # of 15 of the first adapter
+        _kill_at(AnswerTrainer, "training_step", 8)  # of 15 of the first adapter, 5 of which are kept
     else:
         from mechclust.commands.mossa import measure
 
