@@ -95,5 +95,5 @@ def killed_run(base: Path, tasks: Path, out: Path, when: str) -> None:
     else:
         from mechclust.commands.mossa import measure
 
-        _kill_at(measure, "save_rows", 6)  # in the second task
+        _kill_at(measure, "save_rows_anew", 6)  # in the second task
     run(base, tasks, out)
