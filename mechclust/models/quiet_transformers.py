@@ -6,7 +6,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterator
-from logging import ERROR, getLogger
+from logging import ERROR, Logger, getLogger
 
 
 @contextlib.contextmanager
@@ -14,21 +14,23 @@ def quiet_transformers() -> Iterator[None]:
     """Silence warnings, loading bars and advice inside the block. The caller shows progress instead."""
     from transformers.utils import logging
 
-    others = [getLogger(name) for name in ("accelerate", "bitsandbytes")]
-    levels = [other.level for other in others]
-    verbosity = logging.get_verbosity()
+    loggers = [getLogger(name) for name in ("transformers", "accelerate", "bitsandbytes")]
+    levels = [logger.level for logger in loggers]
     bars_enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    for other in others:
-        other.setLevel(ERROR)
+    for logger in loggers:
+        _set_level(logger, ERROR)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.set_verbosity(verbosity)
-        for other, before in zip(others, levels, strict=True):
-            other.setLevel(before)
+        for logger, before in zip(loggers, levels, strict=True):
+            _set_level(logger, before)
         if bars_enabled:
             logging.enable_progress_bar()
+
+
+def _set_level(logger: Logger, level: int) -> None:
+    if logger.level != level:  # setting a level empties the caches of all loggers
+        logger.setLevel(level)
