@@ -181,7 +181,7 @@ class TestRefusals:
 
     def test_too_small_a_disk(self, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
-        with pytest.raises(InputError, match=r"the rows of 90 examples take 16\.9 KiB on disk"):
+        with pytest.raises(InputError, match=r"the rows of 90 examples take 11\.2 KiB on disk"):
             saved(tmp_path / "s", [WHOLE])
 
     def test_no_examples(self, tmp_path: Path) -> None:

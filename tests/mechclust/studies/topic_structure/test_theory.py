@@ -155,6 +155,7 @@ def test_where_there_is_no_optimum_it_is_said(fields, message):
 # ---- training finds them ----
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [(FIXED, "E2"), ({"attention": "uniform", "value": "identity", "init_std": 0.05}, "E1")],
@@ -286,6 +287,7 @@ def trained_g(n_topics, tau, seed):
     return (4 * same_topic + same_word) / 5 / different
 
 
+@pytest.mark.slow
 def test_trained_attention_rises_with_the_topics_of_a_document_and_with_their_number():
     """O3 by training; explored on seeds 200 and 201."""
     g = {(n, tau): trained_g(n, tau, seed=7) for n, tau in ((10, 2), (10, 3), (10, 5), (20, 2))}
