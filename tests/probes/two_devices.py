@@ -141,6 +141,7 @@ def simulated_cuda() -> Iterator[None]:
     """
     functions = {
         "is_available": lambda: True,
+        "init": lambda: None,
         "current_device": lambda: 0,
         "set_device": lambda device: None,
         "mem_get_info": lambda device=None: (2**34, 2**34),

@@ -63,8 +63,6 @@ def test_a_full_disk_during_a_study(tmp_path: Path) -> None:
     ended = digests(after)
     assert len(kept) >= 3
     assert {name: ended.get(name) for name in kept} == kept
-    times = [[(folder / name).stat().st_mtime_ns for name in kept] for folder in (before, after)]
-    assert times[0] == times[1]
     for job in STUDY.jobs(config):
         STUDY.run_job(config, job, tmp_path / "whole")
     assert ended == digests(tmp_path / "whole")
