@@ -21,9 +21,8 @@ DRAWN = """
 () => {
   const canvas = [...document.querySelectorAll("canvas")].pop();
   if (canvas.clientWidth < 200) return false;
-  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  const pixels = new Uint32Array(data.buffer).filter((_, i) => i % 17 === 0);  // every pixel takes long
-  return pixels.filter((pixel) => pixel !== 0).length > pixels.length / 3;
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return pixels.filter((value, i) => i % 4 === 3 && value > 0).length > pixels.length / 4 / 3;
 }
 """
 
