@@ -4,7 +4,7 @@
 
 Runs in ``quick_presets.json`` are not measured again. A run of clustering heads trains eight networks, as the preset
 does: about one in three solves its task. Seeds are fresh: presets were chosen on seeds below 100.
-Runs with ``n_eval`` had so many prompts per skill, fewer than the preset has now.
+Runs with ``n_eval`` had so many prompts per skill, fewer than the preset has now. Runs without seconds were paused.
 """
 
 from __future__ import annotations
