@@ -26,14 +26,6 @@ def test_every_study_says_what_it_trains(name: str) -> None:
     assert _work(smoke) < _work(quick) / 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in STUDIES if name != "task-clusters"])
-def test_the_smoke_preset_runs(name: str, tmp_path: Path) -> None:
-    """As it is: the studies' own tests run smaller ones, and that of task clusters is run by many tests."""
-    study = get_study(name)
-    assert run_study(study, study.preset("smoke"), tmp_path / "run", workers=1).panels
-
-
 def _work(trainings: Any) -> float:
     return sum(training.config.steps * training.times * training.memory_bytes for training in trainings)
 
