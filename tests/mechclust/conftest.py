@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.mechclust.browser import at_start, browser, drawn, open_page, opened, trouble_of  # noqa: F401 - fixtures
+from tests.mechclust.small_run import leave_figures_out
 from tests.mechclust.trained import (  # noqa: F401 - fixtures
     history_prompts,
     spoilt_series,
@@ -25,8 +26,8 @@ COMMON = {"vocab_size": len(WORDS), "initializer_range": 0.1}
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports have an empty picture in place of each figure, for tests that repeat a run whose figures were drawn."""
-    monkeypatch.setattr("mechclust.report.panel.png_bytes", lambda figure: b"\x89PNG\r\n\x1a\n")
+    """See ``leave_figures_out``."""
+    leave_figures_out(monkeypatch)
 
 
 def _configuration(family: str) -> tuple[str, dict[str, Any]]:
@@ -121,6 +122,12 @@ def encoder_checkpoint(
 def gpt2(write_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 checkpoint; read only."""
     return write_checkpoint(tmp_path_factory.mktemp("gpt2"))
+
+
+@pytest.fixture(scope="session")
+def shallow(write_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 checkpoint of one layer, for tests that compare no layers; read only."""
+    return write_checkpoint(tmp_path_factory.mktemp("shallow"), n_layer=1)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A small run of the study of task clusters, by its command."""
+"""A small run of the study of task clusters, by its command, and reports without figures."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ SMALL = [
 ]
 
 
+def leave_figures_out(patch: pytest.MonkeyPatch) -> None:
+    """Put an empty picture in place of each figure of reports, for tests that look at no figure."""
+    patch.setattr("mechclust.report.panel.png_bytes", lambda figure: b"\x89PNG\r\n\x1a\n")
+
+
 def small_run(out: Path) -> str:
     """Make it, without pictures, and return what it printed."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as printed:
-        patch.setattr("mechclust.report.panel.png_bytes", lambda figure: b"\x89PNG\r\n\x1a\n")
+        leave_figures_out(patch)
         assert main([*SMALL, "--out", str(out)]) == 0
     return printed.getvalue()

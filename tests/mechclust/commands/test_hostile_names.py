@@ -39,12 +39,6 @@ def harmless(text):
 
 
 @pytest.fixture(scope="module")
-def model(write_checkpoint, tmp_path_factory):
-    """A checkpoint of one layer; read only."""
-    return write_checkpoint(tmp_path_factory.mktemp("model"), n_layer=1)
-
-
-@pytest.fixture(scope="module")
 def other(write_checkpoint, tmp_path_factory):
     def change(model):
         for weight in model.transformer.h[0].parameters():
@@ -54,13 +48,13 @@ def other(write_checkpoint, tmp_path_factory):
 
 
 class TestCompare:
-    def test_everything_of_hostile_tasks_is_written(self, model, other, tmp_path):
+    def test_everything_of_hostile_tasks_is_written(self, shallow, other, tmp_path):
         tasks = [HOSTILE[name] for name in TASKS]
         prompts = write_prompts(tmp_path / "prompts.jsonl", tasks)
         config = CompareConfig(prompts, min_per_task=4, n_resamples=20, n_permutations=0)
         out = tmp_path / "runs" / "out"
         before = {path for path in tmp_path.rglob("*") if out not in path.parents}
-        result = compare_models(str(model), str(other), config, out)
+        result = compare_models(str(shallow), str(other), config, out)
         page = result.write(out).read_bytes().decode()
         assert {path for path in tmp_path.rglob("*") if out not in path.parents} - before <= {out, out.parent}
         assert "<script>window.hacked" not in page
@@ -74,10 +68,10 @@ class TestCompare:
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
         assert all(len(sentence) < 2_000 for sentence in result.sentences)
 
-    def test_on_a_terminal(self, model, other, tmp_path, capsys, undrawn):
+    def test_on_a_terminal(self, shallow, other, tmp_path, capsys, undrawn):
         tasks = [HOSTILE[name] for name in ("clears the screen", "bad formula", "carriage return", "eight-bit escape")]
         prompts = write_prompts(tmp_path / "prompts.jsonl", tasks)
-        argv = ["compare", str(model), str(other), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
+        argv = ["compare", str(shallow), str(other), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
         argv += ["--min-per-task", "4", "--n-resamples", "20", "--n-permutations", "0"]
         assert cli.main(argv) == 0
         said = capsys.readouterr().out
@@ -86,11 +80,11 @@ class TestCompare:
 
 
 class TestClusters:
-    def test_hostile_labels(self, model, tmp_path, capsys):
+    def test_hostile_labels(self, shallow, tmp_path, capsys):
         labels = [HOSTILE[name] for name in LABELS]
         tasks = [HOSTILE[name] for name in ("boxed formula", "right to left", "image with a handler")]
         prompts = write_prompts(tmp_path / "prompts.jsonl", tasks, *labels)
-        argv = ["clusters", str(model), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
+        argv = ["clusters", str(shallow), "--prompts", str(prompts), "--out", str(tmp_path / "out")]
         argv += ["--also", *labels, "--n-init", "1", "--n-permutations", "5", "--n-resamples", "20", "--untrained", "0"]
         argv += ["--n-shuffles", "5"]
         assert cli.main(argv) == 0, capsys.readouterr().err
@@ -107,14 +101,14 @@ class TestRefused:
     """On the command line, in one sentence that does nothing to the terminal."""
 
     @pytest.fixture
-    def refused(self, model, capsys):
+    def refused(self, shallow, capsys):
         def run(*argv, prompts=None):
             """Run a command line or, which takes less time, ``clusters`` on prompts, whose error it prints."""
             if prompts is None:
                 assert cli.main(list(argv)) == 2
             else:
                 with pytest.raises(InputError) as error:
-                    measure_clusters(str(model), ClustersConfig(prompts))
+                    measure_clusters(str(shallow), ClustersConfig(prompts))
                 assert cli._bad_input(str(error.value)) == 2
             said = capsys.readouterr().err
             assert said.startswith("mechclust: ")
@@ -146,23 +140,24 @@ class TestRefused:
             path.write_bytes(line + b"\n")
             assert "prompts.jsonl" in refused(prompts=path)
 
-    def test_prompts_on_the_command_line(self, refused, tmp_path, model):
+    def test_prompts_on_the_command_line(self, refused, tmp_path, shallow):
         path = tmp_path / HOSTILE["clears the screen"]
         path.write_text(HOSTILE["nul"])
-        assert "\\x1b[2J" in refused("clusters", str(model), "--prompts", str(path))
+        assert "\\x1b[2J" in refused("clusters", str(shallow), "--prompts", str(path))
 
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_reports_of_hostile_names_in_a_browser(model, other, tmp_path, trouble_of, open_page):
+def test_reports_of_hostile_names_in_a_browser(shallow, other, tmp_path, trouble_of, open_page):
     """With the maps of prompts and the folded tables, and no rule of the page's policy broken."""
     names = ("script", "end of a script", "image with a handler", "right to left", "jinja", "nul", "newline")
     tasks, label = [HOSTILE[name] for name in names], HOSTILE["out of an attribute"]
     prompts = write_prompts(tmp_path / "prompts.jsonl", tasks, label)
     few = ["--prompts", str(prompts), "--n-permutations", "5"]
-    argv = ["clusters", str(model), *few, "--untrained", "0", "--n-shuffles", "5", "--out", str(tmp_path / "clusters")]
+    argv = ["clusters", str(shallow), *few, "--untrained", "0", "--n-shuffles", "5"]
+    argv += ["--out", str(tmp_path / "clusters")]
     assert cli.main(argv) == 0
-    argv = ["compare", str(model), str(other), *few, "--min-per-task", "4", "--n-resamples", "20"]
+    argv = ["compare", str(shallow), str(other), *few, "--min-per-task", "4", "--n-resamples", "20"]
     assert cli.main([*argv, "--out", str(tmp_path / "compare")]) == 0
     for command in ("clusters", "compare"):
         assert trouble_of(tmp_path / command / "report.html") == []

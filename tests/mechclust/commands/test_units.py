@@ -123,15 +123,9 @@ def shared_templates(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def model(write_checkpoint, tmp_path_factory):
-    """A checkpoint of one layer; read only."""
-    return write_checkpoint(tmp_path_factory.mktemp("model"), n_layer=1)
-
-
-@pytest.fixture(scope="module")
-def other(model, tmp_path_factory):
+def other(shallow, tmp_path_factory):
     """Another checkpoint of the same shape; read only."""
-    folder = shutil.copytree(model, tmp_path_factory.mktemp("models") / "other")
+    folder = shutil.copytree(shallow, tmp_path_factory.mktemp("models") / "other")
     weights = load_file(folder / "model.safetensors")
     draw = torch.Generator().manual_seed(1)
     changed = {name: x + 0.1 * torch.randn(x.shape, generator=draw) for name, x in weights.items()}
@@ -145,32 +139,32 @@ HIDDEN_STATES_ALONE = {"blocks": False, "n_patched": 0, "top_pc": False, "map_pr
 class TestCommands:
     """Each command finds the templates, gives them to its probes, says so, and can be told otherwise."""
 
-    def test_clusters(self, model, shared_templates, tmp_path):
+    def test_clusters(self, shallow, shared_templates, tmp_path):
         few = {"n_init": 1, "n_permutations": 39, "n_resamples": 20, "n_shuffles": 19, "untrained": 0}
         config, out = ClustersConfig(shared_templates, map_prompts=0, **few), tmp_path / "out"
-        found = measure_clusters(str(model), config, out)
+        found = measure_clusters(str(shallow), config, out)
         assert found.trained.raw.metadata["parameters"]["units"] == TEMPLATE
         assert found.trained.linear.metadata["parameters"]["units"] == TEMPLATE
         assert any("16 templates, which are taken as independent" in note for note in found.caveats)
-        alone = measure_clusters(str(model), replace(config, units="none"), out)
+        alone = measure_clusters(str(shallow), replace(config, units="none"), out)
         assert alone.trained.raw.metadata["parameters"]["units"] is None
         assert (alone.trained.raw["ari"] == found.trained.raw["ari"]).all()
-        named = measure_clusters(str(model), replace(config, units="other"), out)
+        named = measure_clusters(str(shallow), replace(config, units="other"), out)
         assert named.trained.raw.metadata["parameters"]["units"] == "other"
 
-    def test_compare(self, model, other, shared_templates, tmp_path):
+    def test_compare(self, shallow, other, shared_templates, tmp_path):
         config = CompareConfig(shared_templates, n_resamples=20, n_permutations=19, **HIDDEN_STATES_ALONE)
-        found = compare_models(str(model), str(other), config, tmp_path / "out")
+        found = compare_models(str(shallow), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] == TEMPLATE
         assert any("16 templates" in note for note in found.caveats)
         assert any("95% over units ('template')" in note for note in found.caveats)
-        alone = compare_models(str(model), str(other), replace(config, units="none"), tmp_path / "alone")
+        alone = compare_models(str(shallow), str(other), replace(config, units="none"), tmp_path / "alone")
         torch.testing.assert_close(alone.cka["cka"], found.cka["cka"], equal_nan=True)
         assert not torch.equal(alone.cka["cka_low"].nan_to_num(), found.cka["cka_low"].nan_to_num())
         assert not torch.equal(alone.cka["debiased_cka"].nan_to_num(), found.cka["debiased_cka"].nan_to_num())
 
     @pytest.mark.parametrize("n_permutations", [0, 19])
-    def test_compare_with_too_few_templates_of_a_task(self, model, other, tmp_path, n_permutations):
+    def test_compare_with_too_few_templates_of_a_task(self, shallow, other, tmp_path, n_permutations):
         """They are taken as independent, and it is said why; a label that is given is refused before work starts."""
         path = tmp_path / "few.jsonl"
         rows = [
@@ -182,20 +176,20 @@ class TestCommands:
         ]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         config = CompareConfig(path, n_resamples=20, n_permutations=n_permutations, **HIDDEN_STATES_ALONE)
-        found = compare_models(str(model), str(other), config, tmp_path / "out")
+        found = compare_models(str(shallow), str(other), config, tmp_path / "out")
         assert found.cka.metadata["parameters"]["units"] is None
         assert any("'t1' has 3 of them, and CKA needs 8" in note for note in found.caveats)
         with pytest.raises(InputError, match="--units is 'other', but 't1' has 3 of them"):
-            compare_models(str(model), str(other), replace(config, units="other"), tmp_path / "refused")
+            compare_models(str(shallow), str(other), replace(config, units="other"), tmp_path / "refused")
         assert not (tmp_path / "refused").exists()
 
-    def test_history(self, model, other, shared_templates, tmp_path):
+    def test_history(self, shallow, other, shared_templates, tmp_path):
         few = {"n_init": 1, "n_permutations": 39, "n_resamples": 20, "cka_permutations": 19, "map_prompts": 0}
-        config = HistoryConfig(shared_templates, checkpoints=(model, other), **few)
-        found = measure_history(str(model), config, tmp_path / "out")
+        config = HistoryConfig(shared_templates, checkpoints=(shallow, other), **few)
+        found = measure_history(str(shallow), config, tmp_path / "out")
         assert any("16 templates" in note for note in found.caveats)
         assert found.config.unit_label == TEMPLATE
         table = found.to_dataframe()
         assert set(table[table["measure"] == "cka_first"]["n"]) == {48}
         respelled = Path(f"{tmp_path}/./out")
-        assert measure_history(Path(os.path.relpath(model)), config, respelled).headline == found.headline
+        assert measure_history(Path(os.path.relpath(shallow)), config, respelled).headline == found.headline

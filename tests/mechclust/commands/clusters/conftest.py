@@ -38,12 +38,6 @@ def trained(config):
 
 
 @pytest.fixture(scope="session")
-def shallow(write_checkpoint, tmp_path_factory):
-    """A GPT-2 checkpoint of one layer, for tests that compare no layers; read only."""
-    return write_checkpoint(tmp_path_factory.mktemp("shallow"), n_layer=1)
-
-
-@pytest.fixture(scope="session")
 def measured(gpt2, tmp_path_factory):
     """``gpt2`` measured with these settings, by two labels, also given the first word: result, folder; read only."""
     folder = tmp_path_factory.mktemp("measured")
