@@ -8,8 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from mechclust.mossa.nan_statistics import nan_mean
-from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
+from mechclust.mossa.task_curves import LEAST_TASKS, Numbers, TaskCurves, Which
 
+_LARGEST = 1 - 1e-12  # correlation whose arctanh is finite
+_NORMAL = 1.959964  # upper 2.5% point
 _ROUNDING = 1e-12  # spread, as a share of the largest value, below which a variable counts as constant
 
 
@@ -52,6 +54,31 @@ def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: fl
     first = min(math.floor(start * curves.n_layers), curves.n_layers - 1)
     last = max(math.ceil(end * curves.n_layers), first + 1)
     return nan_mean(covariate_correlation(curves, which, covariate)[..., first:last])
+
+
+def n_known(curves: TaskCurves, covariate: str) -> int:
+    """Return how many tasks have a value of the covariate."""
+    return int(np.isfinite(np.asarray(curves.covariates[covariate], dtype=float)).sum())
+
+
+def correlation_interval(r: Numbers | float, n: int) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """Return the ends of the 95% interval of Pearson correlations over ``n`` tasks. NaN for fewer than ``LEAST_TASKS``.
+
+    Of unrelated numbers of 6 to 40 tasks, 2% to 3% of samples have an interval above 0. If both are lognormal, 5%
+    have. (Percentiles of a bootstrap over tasks: 4% to 6%.)
+
+    Source: Fisher 1921.
+
+    Example:
+        >>> low, high = correlation_interval(0.6, 20)
+        >>> round(float(low), 3), round(float(high), 3)
+        (0.214, 0.824)
+    """
+    if n < LEAST_TASKS:
+        return (np.full(np.shape(r), np.nan),) * 2
+    z = np.arctanh(np.clip(r, -_LARGEST, _LARGEST))
+    half = _NORMAL / math.sqrt(n - 3)
+    return np.asarray(np.tanh(z - half)), np.asarray(np.tanh(z + half))
 
 
 def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:

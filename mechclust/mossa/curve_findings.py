@@ -15,12 +15,19 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampled_part, share_part
 from mechclust.evidence.finding import Shown
 from mechclust.evidence.intervals import Interval
 from mechclust.mossa import shuffled_curves as shuffled
-from mechclust.mossa.correlations import band_correlation, base_median_depth_correlation, base_spread_depth_correlation
+from mechclust.mossa.correlations import (
+    band_correlation,
+    base_median_depth_correlation,
+    base_spread_depth_correlation,
+    correlation_interval,
+    n_known,
+)
 from mechclust.mossa.gaps_and_spreads import (
     base_median_fall,
     base_spread_doubling,
@@ -62,11 +69,13 @@ class CurveFindingPart:
         name: the quantity, or ``""`` if the finding's statement says it.
         statistic: one number for ``TaskCurves``. For ``curves.resampled(n)``, an array of ``n``.
         bound: the bound that it must satisfy.
+        covariate: name of the covariate, if the statistic is a correlation with it over tasks.
     """
 
     name: str
     statistic: Statistic
     bound: Bound
+    covariate: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,14 +246,9 @@ _FINDINGS = (
         parts=(
             CurveFindingPart(
                 "",
-                partial(
-                    band_correlation,
-                    which="tuned",
-                    covariate=FLESCH_KINCAID,
-                    start=14 / 32,
-                    end=29 / 32,
-                ),
+                partial(band_correlation, which="tuned", covariate=FLESCH_KINCAID, start=14 / 32, end=29 / 32),
                 Bound(">", 0),
+                covariate=FLESCH_KINCAID,
             ),
         ),
         control=OTHER_TASKS,
@@ -259,6 +263,7 @@ _FINDINGS = (
                 "",
                 partial(band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
                 Bound(">", 0),
+                covariate=COLEMAN_LIAU,
             ),
         ),
         control=OTHER_TASKS,
@@ -272,6 +277,7 @@ _FINDINGS = (
                 "",
                 partial(band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0),
                 Bound(">", 0),
+                covariate=DATA_SIZE,
             ),
         ),
         control=OTHER_TASKS,
@@ -391,7 +397,7 @@ def judge_curves_over_tasks(
     note: str = "",
     seed: int = 0,
 ) -> Finding:
-    """Judge a finding of one run by a bootstrap over tasks.
+    """Judge a finding of one run by its interval over tasks: a bootstrap's, or Fisher's of a correlation over tasks.
 
     Args:
         stated: the finding.
@@ -417,16 +423,25 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
     parts = []
     remarks = []
     for spec in stated.parts:
-        over_draws = np.asarray(spec.statistic(drawn), dtype=float)
-        interval = None if curves.few else _interval(over_draws)
-        parts.append(resampled_part(spec.name, [float(spec.statistic(curves))], interval, spec.bound))
-        remarks.append(_remark(spec.name or "the value", interval, float(np.isnan(over_draws).mean()), few=curves.few))
+        value = float(spec.statistic(curves))
+        if spec.covariate:
+            n = n_known(curves, spec.covariate)
+            interval = _defined(correlation_interval(value, n))
+            undefined = 0.0
+            few = n < LEAST_TASKS
+        else:
+            over_draws = np.asarray(spec.statistic(drawn), dtype=float)
+            interval = None if curves.few else _defined(task_bootstrap_ends(over_draws))
+            undefined = float(np.isnan(over_draws).mean())
+            few = curves.few
+        parts.append(resampled_part(spec.name, [value], interval, spec.bound))
+        remarks.append(_remark(spec.name or "the value", interval, undefined, few=few))
     return tuple(parts), [remark for remark in remarks if remark]
 
 
-def _interval(over_draws: Float[np.ndarray, "draw"]) -> Interval | None:
-    low, high = task_bootstrap_ends(over_draws)
-    return (float(low), float(high)) if np.isfinite([low, high]).all() else None
+def _defined(ends: tuple[ArrayLike, ArrayLike]) -> Interval | None:
+    low, high = np.asarray(ends, dtype=float).tolist()
+    return (low, high) if np.isfinite([low, high]).all() else None
 
 
 def _remark(name: str, interval: Interval | None, undefined: float, *, few: bool) -> str:

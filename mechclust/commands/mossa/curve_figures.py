@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from operator import methodcaller
 
 import numpy as np
@@ -31,7 +30,7 @@ from mechclust.commands.mossa.drawing import (
 )
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
-from mechclust.mossa.correlations import covariate_correlation
+from mechclust.mossa.correlations import correlation_interval, covariate_correlation, n_known
 from mechclust.mossa.layer_groups import LayerGroupsInterval
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
@@ -189,13 +188,13 @@ def correlations_figure(result: Measurements) -> Figure:
     curves = result.curves().seen
     names = [name for name in (FLESCH_KINCAID, COLEMAN_LIAU, DATA_SIZE) if name in curves.covariates]
     figure, axes = subplots(len(names), size=(4.3, 3.3), grid="y", sharey=True)
-    chance = _chance_correlation(len(curves.tasks))
     for axis, name in zip(axes, names, strict=True):
-        labels = _draw_correlations(axis, curves, name, result.config.seed)
+        n = n_known(curves, name)
+        labels = _draw_correlations(axis, curves, name, n)
+        chance = _chance_correlation(n)
         axis.axhline(0, color=GREY, lw=0.9)
         if not labels:
-            few = np.isfinite(curves.covariates[name]).sum() < 3
-            why = "known for too few tasks" if few else "it is the same for all tasks"
+            why = "known for too few tasks" if n < 3 else "it is the same for all tasks"
             axis.text(0.5, 0.7, f"no correlation: {why}", ha="center", color=SOFT, transform=axis.transAxes)
         if np.isfinite(chance):
             plot_chance_band(axis, [0.4, curves.n_layers + 0.6], np.full(2, -chance), np.full(2, chance))
@@ -217,14 +216,12 @@ def _chance_correlation(n: int) -> float:
     return quantile / math.sqrt(n - 2 + quantile**2)
 
 
-def _draw_correlations(axis: Axes, curves: TaskCurves, covariate: str, seed: int) -> list[Label]:
+def _draw_correlations(axis: Axes, curves: TaskCurves, covariate: str, n: int) -> list[Label]:
     labels = []
     for role in MODELS:
-        value, ends = task_bootstrap_interval(
-            curves, partial(covariate_correlation, which=role, covariate=covariate), seed=seed
-        )
+        value = covariate_correlation(curves, role, covariate)
         if np.isfinite(value).any():
-            draw_band(axis, *ends, role)
+            draw_band(axis, *correlation_interval(value, n), role)
             labels.append(draw_curve(axis, value, role, lw=1.6))
     return labels
 

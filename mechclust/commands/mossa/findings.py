@@ -1,7 +1,7 @@
 """Judge the findings of a run on a real model over tasks.
 
-One run has one tuned model, so every interval is over tasks (bootstrap). It shows the dependence on the measured tasks,
-not on the seed of the tuning. C7 is stated here, all others in ``mechclust.mossa``.
+One run has one tuned model, so every interval is over tasks. It shows the dependence on the measured tasks, not on the
+seed of the tuning. C7 is stated here, all others in ``mechclust.mossa``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for tasks on which tuning "
     "separated more right answers from others (correlation over tasks)",
-    parts=(CurveFindingPart("", partial(gain_correlation, covariate=GAIN), Bound(">", 0)),),
+    parts=(CurveFindingPart("", partial(gain_correlation, covariate=GAIN), Bound(">", 0), covariate=GAIN),),
     control=OTHER_TASKS,
     shown="page",
 )

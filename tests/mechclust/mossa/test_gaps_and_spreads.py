@@ -96,7 +96,7 @@ def test_many_draws_at_once_are_those_one_by_one():
         for module in (correlations, of)
         for name, value in vars(module).items()
         if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-        and name != "correlation"
+        and name not in ("correlation", "correlation_interval", "n_known")
     ]  # fmt: skip
     assert len(statistics) >= 16
     for statistic in (*statistics, has_all_layer_groups, shared_layers_end_distance, transition_layers_end_distance):
@@ -152,6 +152,17 @@ class TestUndefined:
         assert np.isnan(correlations.covariate_correlation(found, "base", "x")).all()
         flat = replace(found, covariates={"x": np.ones(4)})
         assert np.isnan(correlations.covariate_correlation(flat, "base", "x")).all()
+
+    @pytest.mark.parametrize("n", [6, 20])
+    def test_the_interval_of_unrelated_numbers_excludes_zero_in_one_of_twenty_samples(self, n):
+        numbers = np.random.default_rng(0).standard_normal((2, 4000, n))
+        low, high = correlations.correlation_interval(correlations.correlation(*numbers), n)
+        assert 0.018 < np.mean(low > 0) < 0.032
+        assert 0.018 < np.mean(high < 0) < 0.032
+
+    def test_the_interval_needs_six_tasks(self):
+        assert np.isnan(correlations.correlation_interval(np.array([0.5, 0.9]), 5)).all()
+        assert np.isfinite(correlations.correlation_interval(1.0, 6)).all()
 
     def test_a_covariate_is_constant_relative_to_its_size(self):
         found = curves(np.random.default_rng(0).random((4, 2)))

@@ -303,7 +303,14 @@ def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(publish
 
 def test_a_number_that_is_undefined_in_many_draws_has_no_interval(published, monkeypatch):
     monkeypatch.setattr("mechclust.mossa.curve_findings.RESAMPLES", RESAMPLES)
+    base = np.tile([0.2, 0.5, 0.5, 0.8], N // 4)  # no spread where more than half of the drawn tasks have 0.5
+    finding = judged(replace(published, base=np.tile(base[:, None], LAYERS)))["C6"]
+    assert (finding.parts[1].interval, finding.parts[1].verdict) == (None, "undecided")
+    assert "no interval of upper half / that of the base: undefined in more than 5% of the draws" in finding.note
+
+
+def test_a_correlation_counts_the_tasks_whose_covariate_is_known(published):
     gains = np.where(np.arange(N) % 10, np.nan, np.arange(N) ** 2)  # of six seen tasks
     finding = {c.id: c for c in findings_of(published, n=1, d=1, gains=gains)}["C7"]
-    assert (finding.interval, finding.verdict) == (None, "undecided")
-    assert finding.note == "no interval of the value: undefined in more than 5% of the draws of tasks"
+    distance = np.arctanh(finding.interval) - np.arctanh(finding.measured)
+    assert distance == pytest.approx(np.array([-1.96, 1.96]) / 3**0.5, abs=1e-4)
