@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 import numpy as np
 import pytest
 
+from tests.real.data import INSTRUCTIONS
 from tests.real.findings import findings
+from tests.real.fresh_prompts import ENDINGS, INPUTS, WORDINGS, fresh_rows
 
 LAYERS = 31
 WORD = np.where(np.arange(LAYERS) < 5, 0.0, 0.8)  # by layer
@@ -66,7 +71,8 @@ def measured(**changes):
         "chat_untrained": [untrained(0.0), untrained(0.01), untrained(0.02)],
         "smollm2_controls": {"null_high": 0.01, "given_null_high": 0.01},
     }
-    return found | changes
+    fresh = {key: value for key, value in found.items() if key.startswith(("smollm2", "chat"))}
+    return {**found, "fresh": fresh, **changes}
 
 
 def judged(**changes):
@@ -136,6 +142,28 @@ def test_do_not_hold_on_measurements_that_contradict_them(changes, failing):
 def test_what_random_weights_show_too_is_not_specific():
     found = judged(smollm2_untrained=[clusters(0.0), clusters(0.01), clusters(0.02)])
     assert {id for id, finding in found.items() if finding.verdict == "not specific"} == {"R15", "R18", "R19"}
+
+
+def test_fresh_prompts_are_judged_by_the_same_rules(ideal):
+    flat = [untrained(0.0), untrained(0.01), untrained(0.02)]
+    fresh = {**measured()["fresh"], "smollm2": flat, "chat": flat}
+    verdicts = {id: finding.verdict for id, finding in judged(fresh=fresh).items()}
+    assert {verdicts[id] for id in ("R18", "R19", "R20", "R22", "R23")} == {"holds"}
+    assert {verdicts[id] for id in ("R24", "R25", "R26", "R27", "R28")} == {"does not hold"}
+    assert {ideal[id].verdict for id in ("R24", "R25", "R26", "R27", "R28")} == {"holds"}
+
+
+def test_fresh_prompts_are_new_and_balanced():
+    known = [json.loads(line) for line in INSTRUCTIONS.read_text().splitlines()]
+    rows = fresh_rows()
+    assert len(rows) == len({row["prompt"] for row in rows}) == len(known)
+    assert {row["task"] for row in rows} == {row["task"] for row in known}
+    assert not {row["input"] for row in rows} & {row["input"] for row in known}
+    for task in WORDINGS:
+        of_task = [row for row in rows if row["task"] == task]
+        words = Counter(row["prompt"].split()[-1] for row in of_task)
+        assert {word: n for word, n in words.items() if word.endswith(":")} == dict.fromkeys(ENDINGS[:4], 5), task
+        assert {row["input"] for row in of_task} == set(INPUTS), task
 
 
 def test_generated_reactions_test_nothing():

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
+from tests.real.fresh_prompts import fresh_rows
 from tests.real.models import ANTIBERTY, RXNFP
 from tests.real.packages import CACHE, whole
 
@@ -50,6 +51,11 @@ class Prompts:
         """One line in ``n``."""
         path = _jsonl(f"{self.path.stem}-{n}", self.rows[::n])
         return replace(self, path=path, source=f"one in {n} of {self.source}")
+
+
+def fresh_instructions() -> Prompts:
+    """Prompts like ``INSTRUCTIONS`` that were written before any model had read them."""
+    return Prompts(_jsonl("instructions-fresh", fresh_rows()), "tests/real/fresh_prompts.py, 10 tasks x 30")
 
 
 def reactions() -> Prompts:

@@ -243,29 +243,52 @@ def _smollm2(out: Path) -> Found:
     folder = _cli(out, INSTRUCT, "clusters", "--prompts", str(data.INSTRUCTIONS))
     readme.check_command(folder.with_name("clusters.txt").read_text(encoding="utf-8"))
     readme.run_python(INSTRUCT.folder()).save(folder.with_name("decodability.safetensors"))
-    table = _of_task(pd.read_csv(folder / "clusters.csv"))
     said = measure.next_words(INSTRUCT.folder(), [f"The capital of {name} is" for name in data.CAPITALS])
-    trained, untrained = _clusters(folder)
+    trained, untrained = _clusters(folder, data.INSTRUCTIONS)
     _roles(out, INSTRUCT)
     return {
         "checks": {INSTRUCT.name: _check(out, INSTRUCT)},
         "capitals": [float(a == b) for a, b in zip(said, data.CAPITALS.values(), strict=True)],
         "smollm2": trained,
-        "smollm2_controls": {name: table[name].max() for name in ("null_high", "given_null_high")},
+        "smollm2_controls": _chance(folder),
         "smollm2_untrained": untrained,
     }
 
 
 def _smollm2_chat(out: Path) -> Found:
     options = ("--prompts", str(data.INSTRUCTIONS), "--chat", "--untrained", "0")
-    trained, untrained = _clusters(_cli(out, INSTRUCT, "clusters", *options, name="clusters-chat"), chat=True)
+    folder = _cli(out, INSTRUCT, "clusters", *options, name="clusters-chat")
+    trained, untrained = _clusters(folder, data.INSTRUCTIONS, chat=True)
     return {"chat": trained, "chat_untrained": untrained}
 
 
-def _clusters(folder: Path, chat: bool = False) -> tuple[list[Found], list[Found]]:
+def _smollm2_fresh(out: Path) -> Found:
+    """Measure what ``_smollm2`` and ``_smollm2_chat`` do, on prompts that no rule was made for."""
+    prompts = data.fresh_instructions().path
+    options = ("--prompts", str(prompts), "--untrained", "0")
+    folder = _cli(out, INSTRUCT, "clusters", *options, name="clusters-fresh")
+    trained, untrained = _clusters(folder, prompts)
+    in_chat = _cli(out, INSTRUCT, "clusters", *options, "--chat", name="clusters-fresh-chat")
+    chat, chat_untrained = _clusters(in_chat, prompts, chat=True)
+    found = {
+        "smollm2": trained,
+        "smollm2_controls": _chance(folder),
+        "smollm2_untrained": untrained,
+        "chat": chat,
+        "chat_untrained": chat_untrained,
+    }
+    return {"fresh": found}
+
+
+def _chance(folder: Path) -> dict[str, float]:
+    """Return the highest ends of chance intervals over layers, of the index of the task."""
+    table = _of_task(pd.read_csv(folder / "clusters.csv"))
+    return {name: table[name].max() for name in ("null_high", "given_null_high")}
+
+
+def _clusters(folder: Path, prompts: Path, chat: bool = False) -> tuple[list[Found], list[Found]]:
     """Return what SmolLM2's states cluster by for each seed of k-means, and those of models with random weights."""
     model = str(INSTRUCT.folder())
-    prompts = data.INSTRUCTIONS
     trained = [measure.clusters(model, prompts, folder, seed, chat) for seed in _CLUSTER_SEEDS]
     fresh = (load_pretrained(model, untrained=True, seed=seed) for seed in range(measure.UNTRAINED))
     untrained = [measure.clusters(network, prompts, None, _CLUSTER_SEEDS[0], chat) for network in fresh]
@@ -295,6 +318,7 @@ def _gemma3(out: Path) -> Found:
 _JOBS: Mapping[str, Callable[[Path], Found]] = {  # the longest first
     "gemma3": _gemma3,
     "smollm2": _smollm2,
+    "smollm2-fresh": _smollm2_fresh,
     "smollm2-chat": _smollm2_chat,
     "rxnfp": _rxnfp,
     "minilm": _minilm,
