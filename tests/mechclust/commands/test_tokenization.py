@@ -8,9 +8,11 @@ import re
 import shutil
 from functools import partial
 from itertools import permutations
+from unittest.mock import Mock
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from mechclust import (
     ClustersConfig,
@@ -292,15 +294,18 @@ def test_commands_read_a_model_in_memory_as_its_checkpoint(checkpoint, texts, tm
     assert inputs.tokenization == by_name.metadata["tokenization"]
 
 
-def test_a_tokenizer_that_is_gone(write_checkpoint, tmp_path):
-    """It cannot be told whether it adds the token, so nothing is guessed."""
+def test_a_tokenizer_that_is_gone(write_checkpoint, tmp_path, monkeypatch):
+    """It cannot be told whether it adds the token, so nothing is guessed, and no network is asked."""
     write_checkpoint(tmp_path / "m", "llama", vocab_size=300)
     llama_tokenizer(tmp_path / "m")
     model, tokenizer = booted(tmp_path / "m"), load_tokenizer(tmp_path / "m")[0]
     shutil.rmtree(tmp_path / "m")
+    reader = Mock(side_effect=AutoTokenizer.from_pretrained)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", reader)
     for read in (partial(run, model, TEXTS, NDims()), partial(attention_view, model, TEXTS[0])):
         with pytest.raises(InputError, match=re.escape("; give tokenizer=, or load the model with load_pretrained")):
             read()
+    assert [call.kwargs["local_files_only"] for call in reader.call_args_list] == [True, True]
     assert run(model, TEXTS, NDims(), tokenizer=tokenizer).metadata["tokenization"]["adds"] == "<s> before"
 
 
