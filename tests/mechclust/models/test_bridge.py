@@ -12,7 +12,7 @@ import transformers
 
 from mechclust.models import load_pretrained
 from mechclust.models.plain_model import plain_model
-from mechclust.models.short_logits import are_equal
+from mechclust.models.short_logits import are_equal, short_logits
 from probes import AttentionEntropy, record, run
 from probes.engine.hooked_model import evaluation_mode, modules_of
 from tasks import Batch, InputError
@@ -181,6 +181,13 @@ class TestWhatABridgeDoesNotReproduce:
         overflown = torch.tensor([float("inf"), 1.0])
         assert are_equal([overflown], [overflown])
         assert not are_equal([overflown], [torch.ones(2)])
+
+    def test_the_padded_place_is_not_compared(self):
+        plain = build("GPT2LMHeadModel", **GPT2)
+        alone, padded = short_logits(plain, plain.config)
+        tokens = (torch.arange(8).view(2, 4) + plain.config.vocab_size // 2) % plain.config.vocab_size
+        torch.testing.assert_close(alone, plain(tokens).logits)
+        torch.testing.assert_close(padded, torch.cat([alone[0], alone[1, :3]]))
 
     def test_no_memory_is_no_reason(self, monkeypatch):
         def without_memory(*_):

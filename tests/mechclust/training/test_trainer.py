@@ -7,6 +7,7 @@ import math
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -218,3 +219,13 @@ def test_a_callback_that_cannot_reach_the_loggers_is_refused(untrained_gpt2, tmp
     callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"])
     with pytest.raises(InputError, match=r"^leave MechclustCallback out of callbacks=.*call callback.add_to\("):
         train(*untrained_gpt2(), tmp_path, [callback])
+
+
+def test_only_the_first_of_several_processes_measures(model, batch):
+    from mechclust.training.trainer_callback import MechclustCallback
+
+    callback = MechclustCallback(NDims(readout=last_token()), batch)
+    state = SimpleNamespace(is_world_process_zero=False, global_step=0)
+    callback.on_epoch_begin(None, state, None, model=model)
+    callback.on_step_end(None, state, None, model=model)
+    assert not callback.hook.results

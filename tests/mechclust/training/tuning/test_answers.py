@@ -10,7 +10,7 @@ import transformers
 
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning import score_answers
-from mechclust.training.tuning.answers import IGNORED, answer_collator, padded_answers
+from mechclust.training.tuning.answers import IGNORED, answer_collator, check_answers_fit, padded_answers
 from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, examples, language_model
 
@@ -111,6 +111,11 @@ def test_a_padded_batch_is_what_it_says() -> None:
     assert whole["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert whole["labels"].tolist() == [[IGNORED, IGNORED, IGNORED, 8], [IGNORED, 1, IGNORED, IGNORED]]
     assert whole.keys() == {"input_ids", "attention_mask", "labels"}
+
+
+def test_a_model_without_a_limit_of_its_own_reads_every_length() -> None:
+    config = transformers.BloomConfig(vocab_size=40, hidden_size=8, n_layer=1, n_head=2)
+    check_answers_fit(transformers.BloomForCausalLM(config), [FormattedExample(list(range(30)), 4)], "the answers")
 
 
 def test_what_a_model_cannot_read() -> None:
