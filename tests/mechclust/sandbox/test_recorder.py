@@ -205,13 +205,18 @@ def test_the_recorder_is_a_callback_and_leaves_the_model_alone(batch):
 
 
 def test_clusters_with_several_answers_have_colours_of_their_own(checkpoints, batch):
-    labels = {**batch.labels, "half": torch.arange(len(batch)) % 2}
-    run = record_sandbox(checkpoints, Batch(batch.tokens, targets=batch.targets, labels=labels), label="half",
-                         label_names=["even", "odd"], heads=[], max_sequences=16)  # fmt: skip
+    labels = {**batch.labels, "positive": (batch.labels["sum"] > 0).long()}  # answers: 0, and 0 or 1
+    run = record_sandbox(checkpoints, Batch(batch.tokens, targets=batch.targets, labels=labels), label="positive",
+                         label_names=["no", "yes"], heads=[], max_sequences=16)  # fmt: skip
     assert run.sequences.cluster_answers is None
     keys = legend_of(run, list(run.panels.values()))
-    assert [key.text for key in keys] == ["even", "odd"]
+    assert [key.text for key in keys] == ["no", "yes"]
     assert len({color for key in keys for color in key.colors}) == 2
+
+
+def test_long_names_of_tokens_are_cut(checkpoints, batch):
+    run = record_sandbox(checkpoints, batch, vocab=lambda token: f"{token}{30 * 'x'}", heads=[], max_sequences=8)
+    assert run.sequences.token_names[0] == f"0{23 * 'x'}"
 
 
 def test_without_answers_there_is_no_loss(checkpoints, batch):
