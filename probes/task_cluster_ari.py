@@ -380,9 +380,11 @@ class _Label:
             self.notes.append(f"{why}; its chance and p_value are NaN")
             return
         if share > 0 and (others or not self.relabelling.whole_units):
+            member = self.relabelling.member  # a unit may have many examples
+            share = single_class_strata(self.relabelling.strata[member], self.classes)
             self.notes.append(
-                f"{share:.0%} of the examples are in classes of {strata} with one class of {name!r} only, which "
-                "relabellings leave as they are"
+                f"relabellings within classes of {strata} leave {share:.0%} of the examples as they are, for lack of "
+                f"another class of {name!r}"
             )
 
 

@@ -288,9 +288,21 @@ def test_what_is_partly_determined_is_noted(fake_model: Any) -> None:
     batch = Batch(torch.arange(N)[:, None], labels={"task": task, "ending": given})
     result = run(fake_model(blobs(task, 3.0)), batch, TaskClusterARI(**QUICK, at="hook_embed", given="ending"))
     assert result.notes == [
-        "20% of the examples are in classes of 'ending' with one class of 'task' only, which relabellings leave as "
-        "they are",
+        "relabellings within classes of 'ending' leave 20% of the examples as they are, for lack of another class of "
+        "'task'",
         "1 classes of 'ending' have one example, whose state is 0 once its class mean is removed",
+    ]
+
+
+def test_the_examples_that_keep_their_class_are_counted_not_their_units(fake_model: Any) -> None:
+    """One unit of half of the examples is alone in its stratum, beside ten that may exchange labels."""
+    unit = torch.cat([torch.zeros(N // 2, dtype=torch.int64), 1 + torch.arange(N - N // 2) % 10])
+    batch = Batch(torch.arange(N)[:, None], labels={"task": unit % 2, "unit": unit, "half": (unit > 0).long()})
+    probe = TaskClusterARI(**QUICK, at="hook_embed", units="unit", within="half")
+    result = run(fake_model(blobs(unit % 2, 3.0)), batch, probe)
+    assert result.notes == [
+        "relabellings within classes of 'half' and 'unit' leave 50% of the examples as they are, for lack of another "
+        "class of 'task'"
     ]
 
 
