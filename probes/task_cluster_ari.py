@@ -461,8 +461,9 @@ class _Space:
             return []
         if k not in self._halves:
             probe = self._probe
+            rows = self._rows if self.distinct <= k else self._reduced  # a t-SNE would tear equal states apart
             self._halves[k] = kmeans_of_halves(
-                self._reduced, self.clusters(k), probe.n_resamples, self._units, probe.seed, probe.device
+                rows, self.clusters(k), probe.n_resamples, self._units, probe.seed, probe.device
             )
         return self._halves[k]
 

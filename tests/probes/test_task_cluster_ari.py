@@ -489,6 +489,14 @@ def test_a_projection_says_where_it_is_pca_instead(fake_model: Any, batch: Batch
     assert result.notes == ["hook_embed: PCA instead of tsne, as the states are a few points many times over"]
 
 
+def test_a_projection_of_a_single_point_is_pca(fake_model: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("probes.projection.project_2d")  # whose t-SNE of one point ends the process
+    probe = Projection(readout=last_token(), at=residual())
+    result = run(fake_model(torch.ones(N, D)), batch.select(slice(0, 6)), probe)
+    assert bool((result["xy"] == 0).all())
+    assert len(result.notes) == 1
+
+
 def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match="method is 'umap'; expected 'tsne', 'opentsne' or 'pca'"):
         Projection(method="umap")  # type: ignore[arg-type]
@@ -511,6 +519,15 @@ class TestInterval:
         covered = (result["ari_low"] <= mean) & (mean <= result["ari_high"])
         assert int(covered.sum()) >= 21
         assert bool((result["ari_low"] < result["ari"]).all() and (result["ari"] < result["ari_high"]).all())
+
+    def test_no_t_sne_of_a_few_states(self, fake_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each state is a cluster. A t-SNE of one state, as at layer 0, ends the process in scikit-learn's code."""
+        monkeypatch.delattr("probes.task_cluster_ari.project_2d")
+        task = torch.arange(N) % 3
+        for states in (torch.ones(N, D), torch.eye(D)[task]):
+            probe = TaskClusterARI(**QUICK, at="hook_embed", reduce="tsne", n_resamples=5, keep_halves=True)
+            result = run(fake_model(states), Batch(torch.arange(N)[:, None], labels={"task": task}), probe)
+            assert (result["ari_halves"] == result["ari"]).all()
 
     def test_values_of_halves_give_the_interval(self, fake_model: Any) -> None:
         task = torch.arange(N) % 3
