@@ -239,6 +239,11 @@ exclude_current_token=False, seed=0)
             notes.append(f"no query has a key of {', '.join(without_key)}, so its scores are NaN")
         if n < 2:
             notes.append("there is one example, so no score has an interval and no role is called")
+        else:
+            lacks_interval = (values["excess_low"].isnan() & ~values["score"].isnan()).any(dim=0).any(dim=0).tolist()
+            alone = [role for role, is_alone in zip(_ROLES, lacks_interval, strict=True) if is_alone]
+            if alone:
+                notes.append(f"one example only has a score of {', '.join(alone)}, so there is no interval and no call")
         if self.n_permutations == 0:
             notes.append("n_permutations is 0, so there are no p-values, and roles are called by their interval alone")
         if bool(values["share"][..., 0].isnan().any()):

@@ -138,7 +138,7 @@ class LinearDecodability(LabelledRows):
                 if not label.fixed:
                     null[i, j] = torch.from_numpy(is_right[1:].mean(1))
         majority = [np.bincount(label.classes[0]).max() / n for label in labels]
-        notes = []
+        notes = [] if self.n_shuffles else ["n_shuffles is 0, so chance and p_value are NaN"]
         for label in labels:
             notes += label.notes
         return self.result(

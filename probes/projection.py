@@ -86,8 +86,8 @@ class Projection(LabelledRows):
     def _project(self, rows: Float[np.ndarray, "row dim"]) -> tuple[Float[np.ndarray, "row 2"], str]:
         """Return coordinates and the method that gave them."""
         rows = rows - rows.mean(axis=0)
-        # If the states repeat a few points (layer 0), PCA shows these points, and t-SNE does not.
-        if self.method != "pca" and len(np.unique(rows, axis=0)) > len(rows) // 10:
+        # If the states repeat a few points (layer 0), PCA shows these points, and t-SNE does not. One point crashes it.
+        if self.method != "pca" and len(np.unique(rows, axis=0)) > max(1, len(rows) // 10):
             project = project_2d if self.method == "tsne" else open_tsne_2d
             return project(rows, self.seed).astype(np.float32), self.method
         _, _, directions = np.linalg.svd(rows, full_matrices=False)

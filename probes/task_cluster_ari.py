@@ -380,9 +380,11 @@ class _Label:
             self.notes.append(f"{why}; its chance and p_value are NaN")
             return
         if share > 0 and (others or not self.relabelling.whole_units):
+            member = self.relabelling.member  # a unit may have many examples
+            share = single_class_strata(self.relabelling.strata[member], self.classes)
             self.notes.append(
-                f"{share:.0%} of the examples are in classes of {strata} with one class of {name!r} only, which "
-                "relabellings leave as they are"
+                f"relabellings within classes of {strata} leave {share:.0%} of the examples as they are, for lack of "
+                f"another class of {name!r}"
             )
 
 
@@ -459,8 +461,9 @@ class _Space:
             return []
         if k not in self._halves:
             probe = self._probe
+            rows = self._rows if self.distinct <= k else self._reduced  # a t-SNE would tear equal states apart
             self._halves[k] = kmeans_of_halves(
-                self._reduced, self.clusters(k), probe.n_resamples, self._units, probe.seed, probe.device
+                rows, self.clusters(k), probe.n_resamples, self._units, probe.seed, probe.device
             )
         return self._halves[k]
 

@@ -122,8 +122,8 @@ class Pairwise(RowsByClass):
             {**values, "n": torch.tensor(list(n.values()))},
             {**by_measure, "n": ("label",)},
             coords,
-            layers={split_site(site.name)[1]: site.layer for site in [*second, *first]},
-            metadata={"d": self._dims(), "models": self._models, **metadata},
+            layers={**_layers_by_hook(second), **_layers_by_hook(first)},
+            metadata={"d": self._dims(), "models": self._models, **self._other_layers(), **metadata},
             notes=[*self._pairing_notes(), *self._undefined_notes(undefined), *(notes(n, values) if notes else [])],
         )
 
@@ -153,8 +153,21 @@ class Pairwise(RowsByClass):
                     values[measure][j, i, k] = value
         return values, undefined
 
+    def _other_layers(self) -> dict[str, dict[str, int]]:
+        """Return the second model's layers for metadata if a hook that both have is another layer there.
+
+        The final norm is, in models of different depths.
+        """
+        first, second = map(_layers_by_hook, self._sides())
+        differs = any(first.get(hook, layer) != layer for hook, layer in second.items())
+        return {"other_layers": second} if differs else {}
+
     def _pairing_notes(self) -> list[str]:
         if not self._models or self.pairs == "all" or self._diagonal():
             return []
         sizes = " and ".join(f"{m!r} has {len(side)}" for m, side in zip(self._models, self._sides(), strict=True))
         return [f"the models do not have the same sites ({sizes}), so every site is compared with every other"]
+
+
+def _layers_by_hook(sites: Sequence[Site]) -> dict[str, int]:
+    return {split_site(site.name)[1]: site.layer for site in sites}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -419,7 +419,8 @@ def _draw_matrix(axis: Axes, result: ResultFields, name: str, at: Mapping[str, s
     """Draw every site against every other."""
     image = _draw_image(axis, _values(result, name, at, ("site", "other_site")), norm)
     _set_site_ticks(axis.yaxis, result, result.coords["site"], short=True)
-    _set_site_ticks(axis.xaxis, result, result.coords["other_site"], short=True)
+    others = replace(result, layers={**result.layers, **result.metadata.get("other_layers", {})})
+    _set_site_ticks(axis.xaxis, others, result.coords["other_site"], short=True)
     axis.set(xlabel="layer (other_site)", ylabel="layer (site)")
     return image
 

@@ -12,12 +12,14 @@ from probes.functional.arrays import in_float64
 
 _RELATIVE_TOLERANCE = 1e-5  # share of the largest number: float32 states of one prompt differ by less between batches
 _ROWS_AT_ONCE = 4096
+_AFTER_ATTENTION = ("attn.hook_z", "hook_attn_out", "hook_mlp_out")  # of blocks.0 too, whose number is 0
 
 
 def notes_on_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> list[str]:
     """Return a note that counts examples whose states repeat another's, or none.
 
-    Layer 0, the embedding, does not count: any two prompts that end in one token have equal states there.
+    Layer 0, the embedding, does not count: any two prompts that end in one token have equal states there. The outputs
+    of the first block's parts do.
     """
     repeated = n_repeats(rows, layers)
     if not repeated:
@@ -30,11 +32,12 @@ def notes_on_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mappin
 
 
 def n_repeats(rows: Mapping[str, Shaped[Tensor, "n ..."]], layers: Mapping[str, int]) -> int:
-    """Return how many examples repeat another's states at every site above layer 0 (0 without such a site).
+    """Return how many examples repeat another's states at every site after attention (0 without such a site).
 
     States are compared up to rounding, because a prompt's states depend a little on its batch.
     """
-    return min((_repeats(x.flatten(1)) for site, x in rows.items() if layers.get(site, 1) > 0), default=0)
+    counted = [site for site in rows if layers.get(site, 1) > 0 or site.endswith(_AFTER_ATTENTION)]
+    return min((_repeats(rows[site].flatten(1)) for site in counted), default=0)
 
 
 def _repeats(x: Float[Tensor, "n d"]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from numbers import Integral
 from typing import NamedTuple
@@ -55,9 +56,10 @@ def integer_weights(
     The points are regressed (least squares) on whether value ``v >= 1`` stands at position ``t``. ``u`` is the first
     principal direction of the fitted points, and ``w_t(v)``, relative to ``w_t(0) = 0``, the coefficient along it. A
     head can add modulo ``p`` if, up to scale, ``w_t(v)`` is congruent to ``a v`` on the support and to 0 off it: for
-    ``p = 2``, odd and even. The scale makes the support's median ``w_t(1)`` equal to ``a``, one of 1 to ``p - 1``.
-    Among values whose residues match, if any, ``a`` is the one that leaves the weights nearest to integers. (The median
-    is the lower one, which is a weight itself. A mean of two weights of opposite sign would be no scale.)
+    ``p = 2``, odd and even. The scale makes the support's median ``w_t(1)`` equal to ``a``, one of 1 to ``p - 1`` that
+    shares no divisor with ``p``, or different sums would have one residue. Among values whose residues match, if any,
+    ``a`` is the one that leaves the weights nearest to integers. (The median is the lower one, which is a weight
+    itself. A mean of two weights of opposite sign would be no scale.)
 
     Undefined, and then NaN without a match: if the points do not vary, if the rows do not determine all weights (a
     value missing at a position, too few rows), or if the median weight is 0 or below 1e-6 of the largest.
@@ -137,7 +139,7 @@ def _scaled(
         return torch.full_like(along, torch.nan), torch.tensor(False, device=along.device)
     residues = integer_weight_residues(support, len(along), modulus, along.device)
     best: tuple[bool, float] | None = None
-    for a in range(1, modulus):
+    for a in (a for a in range(1, modulus) if math.gcd(a, modulus) == 1):
         weights = along * (a / median)
         rounded = weights.round()
         is_wrong = bool(((rounded.long() - a * residues) % modulus).any())

@@ -198,6 +198,10 @@ def test_notes_say_what_is_undefined(model: Any) -> None:
     one = run(model, tokens[:1], HeadRoles(n_permutations=0))
     assert one["called"].sum() == 0
     assert "there is one example, so no score has an interval and no role is called" in one.notes
+    tokens[1, 4] = tokens[1, 1]  # the only text that repeats a token
+    result = run(model, tokens, HeadRoles(n_permutations=9))
+    assert bool(result["excess_low"][..., 4:6].isnan().all() & ~result["excess_low"][..., :4].isnan().any())
+    assert "one example only has a score of duplicate, induction, so there is no interval and no call" in result.notes
 
 
 def test_the_plot_is_a_map_of_roles() -> None:

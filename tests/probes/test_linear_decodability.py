@@ -102,6 +102,7 @@ def test_without_shuffles_the_accuracy_is_the_same(fake_model: Any) -> None:
         assert torch.equal(result[name], expected[name])
     assert result["null"].shape[-1] == 0
     assert result["p_value"].isnan().all()
+    assert result.notes == ["n_shuffles is 0, so chance and p_value are NaN"]
 
 
 def test_the_same_shuffles_serve_every_site(fake_model: Any) -> None:

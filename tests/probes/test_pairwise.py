@@ -167,6 +167,16 @@ def test_different_numbers_of_layers_give_a_heat_map(fake_model: Any) -> None:
     assert result.notes[0].startswith("the models do not have the same sites ('tuned' has 3 and 'base' has 2), so")
 
 
+def test_the_final_norm_has_the_number_of_its_own_model(tiny_model: Any, batch: Batch) -> None:
+    models = {"shallow": tiny_model(n_layers=1), "deep": tiny_model(n_layers=3)}
+    result = run(models, batch, SVCCA(at=residual([0, 1], final_norm=True)))
+    assert result.layers["unembed.hook_in"] == 2
+    axes = result.plot()
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "1", "2"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1", "4"]
+    assert "other_layers" not in run({"a": models["deep"], "b": models["deep"]}, batch, SVCCA()).metadata
+
+
 # ---- notes ----
 
 

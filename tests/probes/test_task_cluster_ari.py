@@ -288,9 +288,21 @@ def test_what_is_partly_determined_is_noted(fake_model: Any) -> None:
     batch = Batch(torch.arange(N)[:, None], labels={"task": task, "ending": given})
     result = run(fake_model(blobs(task, 3.0)), batch, TaskClusterARI(**QUICK, at="hook_embed", given="ending"))
     assert result.notes == [
-        "20% of the examples are in classes of 'ending' with one class of 'task' only, which relabellings leave as "
-        "they are",
+        "relabellings within classes of 'ending' leave 20% of the examples as they are, for lack of another class of "
+        "'task'",
         "1 classes of 'ending' have one example, whose state is 0 once its class mean is removed",
+    ]
+
+
+def test_the_examples_that_keep_their_class_are_counted_not_their_units(fake_model: Any) -> None:
+    """One unit of half of the examples is alone in its stratum, beside ten that may exchange labels."""
+    unit = torch.cat([torch.zeros(N // 2, dtype=torch.int64), 1 + torch.arange(N - N // 2) % 10])
+    batch = Batch(torch.arange(N)[:, None], labels={"task": unit % 2, "unit": unit, "half": (unit > 0).long()})
+    probe = TaskClusterARI(**QUICK, at="hook_embed", units="unit", within="half")
+    result = run(fake_model(blobs(unit % 2, 3.0)), batch, probe)
+    assert result.notes == [
+        "relabellings within classes of 'half' and 'unit' leave 50% of the examples as they are, for lack of another "
+        "class of 'task'"
     ]
 
 
@@ -477,6 +489,14 @@ def test_a_projection_says_where_it_is_pca_instead(fake_model: Any, batch: Batch
     assert result.notes == ["hook_embed: PCA instead of tsne, as the states are a few points many times over"]
 
 
+def test_a_projection_of_a_single_point_is_pca(fake_model: Any, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("probes.projection.project_2d")  # whose t-SNE of one point ends the process
+    probe = Projection(readout=last_token(), at=residual())
+    result = run(fake_model(torch.ones(N, D)), batch.select(slice(0, 6)), probe)
+    assert bool((result["xy"] == 0).all())
+    assert len(result.notes) == 1
+
+
 def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match="method is 'umap'; expected 'tsne', 'opentsne' or 'pca'"):
         Projection(method="umap")  # type: ignore[arg-type]
@@ -499,6 +519,15 @@ class TestInterval:
         covered = (result["ari_low"] <= mean) & (mean <= result["ari_high"])
         assert int(covered.sum()) >= 21
         assert bool((result["ari_low"] < result["ari"]).all() and (result["ari"] < result["ari_high"]).all())
+
+    def test_no_t_sne_of_a_few_states(self, fake_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each state is a cluster. A t-SNE of one state, as at layer 0, ends the process in scikit-learn's code."""
+        monkeypatch.delattr("probes.task_cluster_ari.project_2d")
+        task = torch.arange(N) % 3
+        for states in (torch.ones(N, D), torch.eye(D)[task]):
+            probe = TaskClusterARI(**QUICK, at="hook_embed", reduce="tsne", n_resamples=5, keep_halves=True)
+            result = run(fake_model(states), Batch(torch.arange(N)[:, None], labels={"task": task}), probe)
+            assert (result["ari_halves"] == result["ari"]).all()
 
     def test_values_of_halves_give_the_interval(self, fake_model: Any) -> None:
         task = torch.arange(N) % 3

@@ -240,6 +240,14 @@ def test_states_that_repeat_up_to_rounding_are_counted() -> None:
     assert n_repeats({"hook": states}, {"hook": 0}) == 0
 
 
+@pytest.mark.parametrize("site", ["blocks.0.attn.hook_z", "tuned/blocks.0.hook_mlp_out"])
+def test_repeats_in_the_parts_of_the_first_block_are_counted(site: str) -> None:
+    """Their block's number is 0, as the embedding's, but they depend on the whole prompt."""
+    states = torch.randn(20, 8, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
+    assert n_repeats({site: states}, {site: 0}) == 20
+    assert n_repeats({site: states, "hook_embed": states[:1].expand(40, 8)}, {site: 0, "hook_embed": 0}) == 20
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_repeats_are_counted_in_half_precision(dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(0)

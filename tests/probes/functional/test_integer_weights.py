@@ -118,6 +118,23 @@ def test_the_weight_of_digit_one_may_be_any_unit(a: int) -> None:
     assert torch.allclose(fit.weights / fit.weights[0, 0], weights / weights[0, 0])
 
 
+@pytest.mark.parametrize(("p", "a"), [(4, 2), (6, 2), (6, 3), (9, 3)])
+def test_weights_that_join_different_sums_do_not_match(p: int, a: int) -> None:
+    """``a v`` has equal residues for different ``v`` if ``a`` and ``p`` share a divisor, such as parity for p = 4."""
+    row = a * torch.arange(1, p) % p
+    points, tokens = planted(torch.stack([row, row, torch.zeros(p - 1)]).double())
+    at_one_point = tokens[(points - points[0]).norm(dim=1) < 1e-9]
+    assert len(torch.unique(at_one_point[:, :2].sum(dim=1) % p)) > 1
+    assert not bool(integer_weights(points, tokens, (0, 1), p).matches)
+
+
+@pytest.mark.parametrize(("p", "a"), [(4, 3), (6, 5), (9, 2)])
+def test_units_of_a_composite_modulus_match(p: int, a: int) -> None:
+    row = a * torch.arange(1, p) % p
+    points, tokens = planted(torch.stack([row, row, torch.zeros(p - 1)]).double())
+    assert bool(integer_weights(points, tokens, (0, 1), p).matches)
+
+
 def test_a_ramp_is_its_own_smallest_unit() -> None:
     """1 and 2 of p = 3 match as they are and doubled; noise-free both are exact, and the smaller counts."""
     ramp = torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0]], dtype=torch.float64)
