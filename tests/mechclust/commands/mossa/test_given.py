@@ -181,6 +181,14 @@ def test_names_that_peft_makes_others_of_are_left_to_it(result, base, tasks, out
     adapter_fit.check_fits_base(["a"], ResolvedModel(str(base)))
 
 
+def test_a_whole_checkpoint_of_another_depth_is_refused_before_work(result, base, tasks, out, tmp_path, loads):
+    deep = tiny.write_base(tmp_path / "deep", num_hidden_layers=4)
+    with pytest.raises(InputError, match="has 4 layers, but the base 3; give models tuned from the same base"):
+        tiny.run(base, tasks, tmp_path / "run", **adapters(out, experimental=str(deep)))
+    assert not loads
+    assert not (tmp_path / "run").exists()
+
+
 def test_whole_checkpoints_are_loaded_once_a_task(result, base, tasks, out, tmp_path, loads):
     """And once for what tells them from others: answers are scored by the model that is in, and where everything is
     measured none is loaded for a task."""

@@ -56,5 +56,8 @@ def test_tuned_alone_changed_below_the_controls(planted):
     assert planted.groups.tuned_alone == (2, 3, 4)  # layer 4 inherits the change
     (reading,) = [reading for reading in planted.readings if reading.what == "Tuned alone changed"]
     assert reading.where == "layers 2-4"
+    curves = planted.curves().seen
+    base, tuned = (curves.median(role)[1:4].min() for role in ("base", "tuned"))
+    assert reading.value == f"median CKA with the controls at least {base:.2f} (pre), down to {tuned:.2f} (tuned)"
     assert reading.verdict.startswith("The controls are like pre there.")
     assert any("tuned alone changed at 2-4" in reading.value for reading in planted.readings)
