@@ -295,9 +295,13 @@ def _on_given(result: Measurements) -> Iterator[str]:
     if given is None or result.trained.given is None:
         return
     name = result.followed.called(given)
+    exchanged = f"{result.config.sampled} with the same value"
+    chance = f"labels are permuted among {exchanged}"
+    if result.given_is_untested:
+        chance = f"there is neither a test nor an interval: tasks of {exchanged} can be permuted in too few ways"
     yield (
         f"Given {name}: the mean state of each of its {len(set(result.values[given]))} values is subtracted before "
-        "clustering, and labels are permuted among prompts with the same value."
+        f"clustering, and {chance}."
     )
     for label in result.labels:
         if label not in result.trained.given.coords["label"]:
