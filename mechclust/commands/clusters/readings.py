@@ -54,6 +54,9 @@ def headline(result: Measurements) -> str:
 
 
 def _what_is_followed(result: Measurements) -> str:
+    untested = result.followed.untested_best(result.labels)
+    if untested is not None:
+        return f"The clusters agree most with {result.followed.called(untested)}: open, too few relabellings."
     best = result.followed.best(result.labels)
     if best is None:
         task = result.judged["task"].clusters
@@ -148,11 +151,15 @@ def _followed_readings(result: Measurements) -> Iterator[Reading]:
     followed = result.followed
     best = followed.best(result.labels)
     where = f"mean over {layers_text(ranges_text(followed.layers))}"
-    if best is None:
+    untested = followed.untested_best(result.labels)
+    if untested is not None:
+        value = f"{followed.called(untested)} ({_agreement(result, untested)})"
+        verdict = f"{LabelVerdict.TOO_FEW.capitalize()}."
+        yield Reading("Clusters agree most with", value, where, "0", _of_random_weights(result, untested), verdict)
+    elif best is None:
         rule = f"Followed in part: adjusted mutual information from {PARTLY:g}, above chance at some layer."
         yield Reading("Clusters follow", "no label or surface feature", where, verdict=rule)
     else:
-        random = followed.highest_of_random[best]
         verdicts = [f"{_verdict_on_followed(result, best).capitalize()}."]
         for what, names in (("Nearly the same in these prompts", followed.same_as(best)),
                             ("As much", followed.as_much_as(best))):  # fmt: skip
@@ -163,9 +170,15 @@ def _followed_readings(result: Measurements) -> Iterator[Reading]:
             f"{_name_of_followed(result, best)} ({_agreement(result, best)})",
             where,
             chance="0",
-            random_weights="" if np.isnan(random) else f"{random:z.2f}",
+            random_weights=_of_random_weights(result, best),
             verdict=" ".join(verdicts),
         )
+
+
+def _of_random_weights(result: Measurements, name: str) -> str:
+    """Return the mean agreement of clusters of random weights with a candidate, empty without such models."""
+    random = result.followed.highest_of_random[name]
+    return "" if np.isnan(random) else f"{random:z.2f}"
 
 
 def _agreement(result: Measurements, name: str) -> str:
