@@ -97,7 +97,10 @@ def _other_measures(result: Measurements) -> str:
     """
     if result.inseparable is not None:
         name = result.followed.called(result.inseparable)
-        return f"{name[0].upper()}{name[1:]} determines the task, so the two cannot be separated."
+        name = f"{name[0].upper()}{name[1:]}"
+        if result.config.within is None:
+            return f"{name} determines the task, so the two cannot be separated."
+        return f"{name} and {quoted(result.config.within)} together determine the task, so they cannot be separated."
     task = result.judged["task"]
     if result.followed.best(result.labels) == "task":
         return _on_wording(result)
@@ -280,12 +283,13 @@ def caveats(result: Measurements) -> list[str]:
     after = ", after t-SNE" if config.tsne else ""
     clusters = ", ".join(f"{n} for {quoted(label)}" for label, n in metadata["n_clusters"].items())
     exchanged = config.sampled
+    same = "" if config.within is None else f" with the same {quoted(config.within)}"
     return [
         *result.input_notes,
         f"{metadata['n']} prompts, hidden state at {config.states}{after}; clusters: {clusters}.",
         *([tokenization_in_words(metadata["tokenization"])] if "tokenization" in metadata else []),
         *_on_given(result),
-        f"Chance: 95% of the indices when labels are permuted among the {exchanged}; p: the share of "
+        f"Chance: 95% of the indices when labels are permuted among the {exchanged}{same}; p: the share of "
         f"{config.n_permutations} such permutations at least as high. Above chance: p of at most "
         f"{CHANCE_LEVEL:g}, corrected for the number of layers looked at (Benjamini-Hochberg: of the layers "
         "named, at most 5% are there by chance, on average). Below chance, as 2.5% of layers are by chance alone: it "
@@ -318,7 +322,12 @@ def _on_given(result: Measurements) -> Iterator[str]:
     )
     for label in result.labels:
         if label not in result.trained.given.coords["label"]:
-            yield f"Nothing is left of {quoted(label)} given {name}, which determines it in these prompts."
+            yield f"Nothing is left of {quoted(label)} given {name}{_which_determines(result)} it in these prompts."
+
+
+def _which_determines(result: Measurements) -> str:
+    within = result.config.within
+    return ", which determines" if within is None else f" and {quoted(within)}, which together determine"
 
 
 def _on_classifier(result: Measurements) -> Iterator[str]:
@@ -333,7 +342,18 @@ def _on_classifier(result: Measurements) -> Iterator[str]:
         f"chance: the same with {result.config.n_shuffles} shuffles of the labels. Above "
         f"chance: at most {CHANCE_LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
         f"predicting the commonest class gives {', '.join(shares)}. What a classifier reads may be the prompts' "
-        "wording: compare with random weights."
+        f"wording: compare with random weights.{_on_units_of_classifier(result)}"
+    )
+
+
+def _on_units_of_classifier(result: Measurements) -> str:
+    """Return what the classifier takes as one, if it is not what other measures do."""
+    within = result.config.within
+    if within is None:
+        return ""
+    return (
+        f" Prompts with the same {quoted(within)} are left out together, exchange labels with each other, and are one "
+        "unit for its interval."
     )
 
 

@@ -77,3 +77,13 @@ def test_units_that_are_too_few_within_it_and_a_further_label_are_no_error(measu
     result = measured(endings_by_input(), within="input")
     assert result.verdicts["task"]["given"] == LabelVerdict.TOO_FEW
     assert all(math.isnan(p) for p in result.to_dataframe()["given_p"])
+
+
+def test_the_report_says_within_what_labels_are_exchanged(measured):
+    """Of the classifier, whose units are these classes and not the templates."""
+    text = " ".join(measured(endings_by_input(), within="input").caveats)
+    assert "when labels are permuted among the units ('template') with the same 'input'; p:" in text
+    assert "Prompts with the same 'input' are left out together" in text
+    text = " ".join(measured(endings_by_input()).caveats)
+    assert "when labels are permuted among the units ('template'); p:" in text
+    assert "left out together" not in text

@@ -265,6 +265,14 @@ class TestHeadline:
         assert result.headline.endswith("The prompts' last word determines the task, so the two cannot be separated.")
         assert reading(result, "Linear classifier of task").value == "accuracy 0.90"
 
+    def test_what_is_followed_determines_the_task_within_another_label(self):
+        result = concluded(a_table(HIGH, SOME), followed(last_word=0.9, task=0.6), inseparable=True)
+        within = replace(result, config=replace(result.config, within="input"))
+        vars(within)["judged"] = result.judged
+        assert within.headline.endswith(
+            "The prompts' last word and 'input' together determine the task, so they cannot be separated."
+        )
+
     def test_no_index_and_no_classifier(self):
         nowhere = [math.nan] * 4
         result = concluded(a_table(nowhere, nowhere), followed())
