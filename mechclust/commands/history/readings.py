@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from mechclust.commands.history.changes import mean_change, mean_over_layers, measured_ends
 from mechclust.commands.history.config import HistoryConfig
-from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
+from mechclust.commands.history.curves import FROM_FIRST, SINGLE, UNDEFINED, UNTESTED, Curve
 from mechclust.commands.history.integrity import listed_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
@@ -53,6 +53,8 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
     title = _SHORT_TITLES[curve.name]
     if not curve.measured:
         return f"Undefined at every checkpoint: {title}."
+    if not np.isfinite(curve.p[result.right]).any():
+        return f"Not tested against chance, for want of relabellings: {title}."
     table = result.crossings_of(curve)
     places = sorted(result.names.index(name) for name in table["crosses_at"].dropna())
     where = f"{capitalised(curve.place)}s crossing chance"
@@ -110,7 +112,16 @@ def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
     later = table[table["crosses_at"].isin(at[MAX_CROSSINGS:])]
     if len(later):
         yield Reading(what, f"at {len(at) - MAX_CROSSINGS} later checkpoints", _layers(later, curve))
-    never = table[table["crosses_at"].isna()]
+    yield from _without_crossing(table[table["crosses_at"].isna()], curve, what)
+
+
+def _without_crossing(table: pd.DataFrame, curve: Curve, what: str) -> Iterator[Reading]:
+    """Yield the layers that never cross chance, and those of which it is not known."""
+    for note in (UNTESTED, UNDEFINED):
+        rows = table[table["note"] == note]
+        if len(rows):
+            yield Reading(what, "unknown", _layers(rows, curve), verdict=f"{capitalised(note)}.")
+    never = table[~table["note"].isin([UNTESTED, UNDEFINED])]
     if len(never):
         yield Reading(what, "never", _layers(never, curve), verdict=_notes(never[never["note"] == SINGLE], curve))
 
@@ -248,7 +259,7 @@ def _on_intervals(config: HistoryConfig) -> str:
 
 def _too_few_permutations(result: Measurements) -> Iterator[str]:
     n = result.config.n_permutations
-    n_tests = max((len(result.right) * len(curve.layers) for curve in result.tested.values()), default=0)
+    n_tests = max((int(np.isfinite(curve.p[result.right]).sum()) for curve in result.tested.values()), default=0)
     least = least_permutations_for_p_values(n_tests)
     if n < least:
         yield (
