@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from mechclust.commands.history.changes import mean_change, mean_over_layers, measured_ends
 from mechclust.commands.history.config import HistoryConfig
-from mechclust.commands.history.curves import FROM_FIRST, SINGLE, UNDEFINED, UNTESTED, Curve
+from mechclust.commands.history.curves import FROM_FIRST, SINGLE, TITLES, UNDEFINED, UNTESTED, Curve
 from mechclust.commands.history.integrity import listed_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
@@ -239,8 +239,9 @@ def caveats(result: Measurements) -> list[str]:
             "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg: of the places above chance, "
             "at most 5% are so by chance, on average, so the earliest crossing may be too early)."
         )
-    if any(np.isfinite(curve.value_low).any() for curve in result.curves.values()):
+    if any(np.isfinite(curve.value_low).any() for name, curve in result.curves.items() if name in TITLES):
         notes.append(_on_intervals(result.config))
+    notes += _on_others_without_units(result)
     for name in result.config.others:
         if not any(key.startswith(f"{name}_") for key in result.curves):
             notes.append(f"{name} has no measure with one number per layer or head; all it found is in results.")
@@ -255,6 +256,19 @@ def _on_intervals(config: HistoryConfig) -> str:
         f"In brackets after a value: its 95% interval over {config.sampled}, from {config.n_resamples} random halves "
         f"that are the same at every checkpoint. After several layers' values: the outermost ends.{documents}"
     )
+
+
+def _on_others_without_units(result: Measurements) -> Iterator[str]:
+    """Yield the other probes with chance or intervals, if these are not of the units of the series' own."""
+    if result.config.unit_label is None:
+        return
+    for name in result.config.others:
+        curves = [curve for key, curve in result.curves.items() if key.startswith(f"{name}_")]
+        if any(np.isfinite([curve.high, curve.value_low]).any() for curve in curves):
+            yield (
+                f"{name} has its default settings, without units: its chance and intervals take prompts as "
+                "independent, and may be too narrow."
+            )
 
 
 def _too_few_permutations(result: Measurements) -> Iterator[str]:
