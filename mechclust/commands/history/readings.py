@@ -213,9 +213,13 @@ def _undefined(result: Measurements) -> Iterator[Reading]:
         if curve.measured:
             continue
         notes: list[str] = []
-        for place, probe_result in result.results.items():
-            if place.startswith(f"{name}/"):
-                notes += probe_result.notes
+        of_curve = [each for place, each in result.results.items() if place.startswith(f"{name}/")]
+        if any("debiased_cka" in each and bool(each["debiased_cka"].isfinite().any()) for each in of_curve):
+            verdict = "The checkpoints to compare with have findings."
+            yield Reading(capitalised(curve.title), "not given", verdict=verdict)
+            continue
+        for probe_result in of_curve:
+            notes += probe_result.notes
         if notes or name in result.tested:
             reasons = " ".join(f"{capitalised(note)}." for note in dict.fromkeys(notes))
             yield Reading(capitalised(curve.title), "undefined at every checkpoint", verdict=reasons)
@@ -227,7 +231,8 @@ def caveats(result: Measurements) -> list[str]:
     if result.flagged:
         notes.append(
             "Checkpoints with findings are drawn hollow and left out of all conclusions, that is, of the crossings of "
-            "chance and their correction for the number of tests; no CKA with one of them is given."
+            "chance and their correction for the number of tests; no other checkpoint's CKA with the first or the one "
+            "before is given if that is one of them."
         )
     if any(checkpoint.step is None for checkpoint in result.series):
         notes.append(
