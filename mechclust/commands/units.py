@@ -61,6 +61,12 @@ class Units:
         of_class = _by_group(self.held_out, classes)
         return sorted(name for name, values in of_class.items() if len(set(values)) == 1)
 
+    def of(self, places: Sequence[int]) -> Units:
+        """Return the units of the prompts at these places."""
+        values = None if self.values is None else [self.values[i] for i in places]
+        held_out = None if self.held_out is None else [self.held_out[i] for i in places]
+        return replace(self, values=values, held_out=held_out)
+
     def added_to(self, prompts: LabelledPrompts) -> LabelledPrompts:
         """Return the prompts with their units as a label, so that batches have it."""
         if self.label is None or self.values is None:
@@ -126,8 +132,9 @@ def units_of(
     values = _found_templates(prompts)
     if values is None:
         return _independent('Prompts are taken as independent: templates are only found if prompts have an "input".')
-    n_templates = len(set(values))
-    if n_templates == len(values):
+    measured = _measured(values, compared_in)
+    n_templates = len(set(measured))
+    if n_templates == len(measured):
         return _independent("Prompts are taken as independent: no two share a template.")
     too_few = _too_few(prompts, values, relabelled, within, compared_in)
     if too_few:
@@ -155,12 +162,20 @@ def _by_label(
         raise InputError(f"--units is {label!r}, the label that is measured; give another label, or none")
     values = list(prompts.labels[label])
     few = "" if compared_in is None else few_units(values, compared_in)
-    if len(set(values)) == 1:
+    n_units = len(set(_measured(values, compared_in)))
+    if n_units == 1:
         few = "it has one value only"
     if few:
         raise InputError(f"--units is {label!r}, but {few}; give another label, or none")
-    sentence = f"Prompts of one {label} are taken as one unit; there are {len(set(values))} units."
+    sentence = f"Prompts of one {label} are taken as one unit; there are {n_units} units."
     return Units(label, values, sentence, held_out=values)
+
+
+def _measured(values: Sequence[str], compared_in: Sequence[str | None] | None) -> Sequence[str]:
+    """Return the values of prompts that are in a group, or all without groups."""
+    if compared_in is None:
+        return values
+    return [value for value, group in zip(values, compared_in, strict=True) if group is not None]
 
 
 def _found_templates(prompts: LabelledPrompts) -> list[str] | None:

@@ -56,7 +56,9 @@ def _curves_caption(result: Measurements) -> str:
         given = result.followed.called(result.given)
         sentences.append(f"Orange: the same after subtracting the mean state of each value of {given}.")
     if result.trained.linear is not None:
-        sentences.append("Green: held-out accuracy of a linear classifier; nothing was subtracted.")
+        within = result.config.within
+        bars = "" if within is None else f" (bars: over units ('{within}'))"
+        sentences.append(f"Green: held-out accuracy of a linear classifier{bars}; nothing was subtracted.")
     return " ".join([*sentences, *_baselines_caption(result)])
 
 

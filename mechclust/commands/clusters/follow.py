@@ -48,11 +48,13 @@ class Followed:
         alike: agreement of the candidates with each other (adjusted mutual information), by sorted pair.
         unshown: labels that a stricter test than the table's does not show, such as one that permutes labels only
             within the classes of another.
+        untested: candidates with too few relabellings for a p-value at any layer.
     """
 
     table: pd.DataFrame
     alike: Mapping[tuple[str, str], float]
     unshown: Collection[str] = ()
+    untested: Collection[str] = ()
 
     @cached_property
     def means(self) -> dict[str, float]:
@@ -102,10 +104,17 @@ class Followed:
         Args:
             first: labels that are preferred to another candidate that is higher by ``TIE`` at most.
         """
-        if not self.shown:
-            return None
-        top = next(iter(self.shown))
-        return next((name for name in first if self.shown.get(name, -1.0) >= self.shown[top] - TIE), top)
+        return _preferred(self.shown, first)
+
+    def untested_best(self, first: Sequence[str] = ()) -> str | None:
+        """Return the untested candidate that clusters agree with most, or ``None`` if they agree more with ``best``.
+
+        Args:
+            first: labels that are preferred to another untested one that is higher by ``TIE`` at most.
+        """
+        best = self.best(first)
+        least = PARTLY if best is None else self.means[best] + TIE
+        return _preferred({name: m for name, m in self.means.items() if name in self.untested and m >= least}, first)
 
     def same_as(self, name: str) -> list[str]:
         """Return the candidates that divide the prompts nearly as ``name`` does."""
@@ -126,6 +135,14 @@ class Followed:
 
     def _alike(self, one: str, other: str) -> float:
         return self.alike[min(one, other), max(one, other)]
+
+
+def _preferred(means: Mapping[str, float], first: Sequence[str]) -> str | None:
+    """Return the first candidate, or one of ``first`` that is lower by ``TIE`` at most; ``None`` without any."""
+    if not means:
+        return None
+    top = next(iter(means))
+    return next((name for name in first if means.get(name, -1.0) >= means[top] - TIE), top)
 
 
 @dataclass(frozen=True)
@@ -186,8 +203,11 @@ def what_clusters_follow(
     alike = {}
     for one, other in combinations(sorted(candidates, key=attrgetter("name")), 2):
         alike[one.name, other.name] = float(adjusted_mutual_info_score(one.codes, other.codes))
-    unshown = [name for name, p in (p_values or {}).items() if not (corrected_p_values(p) <= CHANCE_LEVEL).any()]
-    return Followed(table, alike, unshown)
+    p_values = p_values or {}
+    unshown = [name for name, p in p_values.items() if not (corrected_p_values(p) <= CHANCE_LEVEL).any()]
+    untested = {name for name, p in p_values.items() if np.isnan(p).all()}
+    untested |= {str(name) for name, rows in table.groupby("name") if rows["p_value"].isna().all()}
+    return Followed(table, alike, unshown, untested)
 
 
 def _candidates(kind: str, values_by_name: Mapping[str, Sequence[str]]) -> Iterator[_Candidate]:

@@ -68,8 +68,16 @@ class Inputs:
 
     def undetermined(self, given: str, config: ClustersConfig) -> list[str]:
         """Return the compared labels that are not determined by ``given``, together with ``within`` if there is one."""
-        strata = [self.values[name] for name in (given, config.within) if name is not None]
+        strata = self._strata(given, config)
         return [name for name in config.labels if not labels_determine(self.labels[name], *strata)]
+
+    def testable(self, given: str, config: ClustersConfig) -> bool:
+        """Return whether whole units can exchange tasks often enough within ``given`` and ``within``."""
+        strata = map(str, zip(*self._strata(given, config), strict=True))
+        return self.units.testable(self.labels["task"], list(strata))
+
+    def _strata(self, given: str, config: ClustersConfig) -> list[Sequence[str]]:
+        return [self.values[name] for name in (given, config.within) if name is not None]
 
     @property
     def held_out(self) -> str | None:

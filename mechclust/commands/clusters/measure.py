@@ -162,8 +162,7 @@ def _further_probes(
     probes: dict[str, Sequence[Probe]] = {}
     if given is not None:
         labels = inputs.undetermined(given, config)
-        testable = inputs.units.testable(inputs.labels["task"], inputs.values[given])
-        given_config = config if testable else replace(config, units=NONE)
+        given_config = config if inputs.testable(given, config) else replace(config, units=NONE)
         probes["given"] = [given_config.clustering(site, labels, given) for site in sites]
     folds = config.folds(inputs.labels)
     probes["linear"] = [config.classifier(site, config.labels, folds) for site in sites]

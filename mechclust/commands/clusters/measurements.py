@@ -112,6 +112,13 @@ class Measurements:
         return self.followed.besides_task(self.labels)
 
     @property
+    def given_is_untested(self) -> bool:
+        """Whether ``given`` was measured without units, as too few of them could exchange tasks within its values."""
+        if self.trained.given is None or self.config.unit_label is None:
+            return False
+        return self.trained.given.metadata["parameters"]["units"] is None
+
+    @property
     def results(self) -> dict[str, ProbeResult]:
         """The measurements, by the name of their file."""
         models = {"trained": self.trained}
@@ -131,8 +138,10 @@ class Measurements:
         linear_null_high, linear_p, linear_p_corrected, untrained_accuracy, untrained_accuracy_high``. Of nearest
         neighbours, for the task: ``nearest, untrained_nearest, untrained_nearest_high, held_out, held_out_low,
         held_out_high, held_out_null_low, held_out_null_high, held_out_p, untrained_held_out, untrained_held_out_high``.
-        ``ari_low`` and so on are 95% intervals over prompts, or over their units. With random weights, a column has the
-        mean over the models, and the one ending in ``_high`` the highest model's. Unmeasured values are missing.
+        ``ari_low`` and so on are 95% intervals over prompts, or over their units. After subtracting, there is none, and
+        no test, if too few whole units could exchange tasks within the values of ``given``. With random weights, a
+        column has the mean over the models, and the one ending in ``_high`` the highest model's. Unmeasured values are
+        missing.
         """
         return self._table.copy()
 
@@ -150,7 +159,10 @@ class Measurements:
         n_clusters = int(raw.metadata["n_clusters"][label])
         row: dict[str, Any] = {"layer": raw.layers[site], "site": site, "label": label, "n_clusters": n_clusters}
         for name, curve in CURVES.items():
-            row |= _values(getattr(self.trained, name), curve.of_measures, place)
+            values = _values(getattr(self.trained, name), curve.of_measures, place)
+            if name == "given" and self.given_is_untested:  # intervals and p-values would be of prompts, not units
+                values |= dict.fromkeys(values.keys() - {curve.value}, np.nan)
+            row |= values
             at_random = [getattr(curves, name) for curves in self.untrained]
             row |= _over_models(at_random, curve.measure, curve.untrained, place)
         if self.given is not None:

@@ -54,6 +54,9 @@ def headline(result: Measurements) -> str:
 
 
 def _what_is_followed(result: Measurements) -> str:
+    untested = result.followed.untested_best(result.labels)
+    if untested is not None:
+        return f"The clusters agree most with {result.followed.called(untested)}: open, too few relabellings."
     best = result.followed.best(result.labels)
     if best is None:
         task = result.judged["task"].clusters
@@ -94,7 +97,10 @@ def _other_measures(result: Measurements) -> str:
     """
     if result.inseparable is not None:
         name = result.followed.called(result.inseparable)
-        return f"{name[0].upper()}{name[1:]} determines the task, so the two cannot be separated."
+        name = f"{name[0].upper()}{name[1:]}"
+        if result.config.within is None:
+            return f"{name} determines the task, so the two cannot be separated."
+        return f"{name} and {quoted(result.config.within)} together determine the task, so they cannot be separated."
     task = result.judged["task"]
     if result.followed.best(result.labels) == "task":
         return _on_wording(result)
@@ -148,11 +154,15 @@ def _followed_readings(result: Measurements) -> Iterator[Reading]:
     followed = result.followed
     best = followed.best(result.labels)
     where = f"mean over {layers_text(ranges_text(followed.layers))}"
-    if best is None:
+    untested = followed.untested_best(result.labels)
+    if untested is not None:
+        value = f"{followed.called(untested)} ({_agreement(result, untested)})"
+        verdict = f"{LabelVerdict.TOO_FEW.capitalize()}."
+        yield Reading("Clusters agree most with", value, where, "0", _of_random_weights(result, untested), verdict)
+    elif best is None:
         rule = f"Followed in part: adjusted mutual information from {PARTLY:g}, above chance at some layer."
         yield Reading("Clusters follow", "no label or surface feature", where, verdict=rule)
     else:
-        random = followed.highest_of_random[best]
         verdicts = [f"{_verdict_on_followed(result, best).capitalize()}."]
         for what, names in (("Nearly the same in these prompts", followed.same_as(best)),
                             ("As much", followed.as_much_as(best))):  # fmt: skip
@@ -163,9 +173,15 @@ def _followed_readings(result: Measurements) -> Iterator[Reading]:
             f"{_name_of_followed(result, best)} ({_agreement(result, best)})",
             where,
             chance="0",
-            random_weights="" if np.isnan(random) else f"{random:z.2f}",
+            random_weights=_of_random_weights(result, best),
             verdict=" ".join(verdicts),
         )
+
+
+def _of_random_weights(result: Measurements, name: str) -> str:
+    """Return the mean agreement of clusters of random weights with a candidate, empty without such models."""
+    random = result.followed.highest_of_random[name]
+    return "" if np.isnan(random) else f"{random:z.2f}"
 
 
 def _agreement(result: Measurements, name: str) -> str:
@@ -267,12 +283,13 @@ def caveats(result: Measurements) -> list[str]:
     after = ", after t-SNE" if config.tsne else ""
     clusters = ", ".join(f"{n} for {quoted(label)}" for label, n in metadata["n_clusters"].items())
     exchanged = config.sampled
+    same = "" if config.within is None else f" with the same {quoted(config.within)}"
     return [
         *result.input_notes,
         f"{metadata['n']} prompts, hidden state at {config.states}{after}; clusters: {clusters}.",
         *([tokenization_in_words(metadata["tokenization"])] if "tokenization" in metadata else []),
         *_on_given(result),
-        f"Chance: 95% of the indices when labels are permuted among the {exchanged}; p: the share of "
+        f"Chance: 95% of the indices when labels are permuted among the {exchanged}{same}; p: the share of "
         f"{config.n_permutations} such permutations at least as high. Above chance: p of at most "
         f"{CHANCE_LEVEL:g}, corrected for the number of layers looked at (Benjamini-Hochberg: of the layers "
         "named, at most 5% are there by chance, on average). Below chance, as 2.5% of layers are by chance alone: it "
@@ -295,13 +312,22 @@ def _on_given(result: Measurements) -> Iterator[str]:
     if given is None or result.trained.given is None:
         return
     name = result.followed.called(given)
+    exchanged = f"{result.config.sampled} with the same value"
+    chance = f"labels are permuted among {exchanged}"
+    if result.given_is_untested:
+        chance = f"there is neither a test nor an interval: tasks of {exchanged} can be permuted in too few ways"
     yield (
         f"Given {name}: the mean state of each of its {len(set(result.values[given]))} values is subtracted before "
-        "clustering, and labels are permuted among prompts with the same value."
+        f"clustering, and {chance}."
     )
     for label in result.labels:
         if label not in result.trained.given.coords["label"]:
-            yield f"Nothing is left of {quoted(label)} given {name}, which determines it in these prompts."
+            yield f"Nothing is left of {quoted(label)} given {name}{_which_determines(result)} it in these prompts."
+
+
+def _which_determines(result: Measurements) -> str:
+    within = result.config.within
+    return ", which determines" if within is None else f" and {quoted(within)}, which together determine"
 
 
 def _on_classifier(result: Measurements) -> Iterator[str]:
@@ -316,7 +342,18 @@ def _on_classifier(result: Measurements) -> Iterator[str]:
         f"chance: the same with {result.config.n_shuffles} shuffles of the labels. Above "
         f"chance: at most {CHANCE_LEVEL:g} of the shuffles have a layer as high (Westfall & Young 1993). Always "
         f"predicting the commonest class gives {', '.join(shares)}. What a classifier reads may be the prompts' "
-        "wording: compare with random weights."
+        f"wording: compare with random weights.{_on_units_of_classifier(result)}"
+    )
+
+
+def _on_units_of_classifier(result: Measurements) -> str:
+    """Return what the classifier takes as one, if it is not what other measures do."""
+    within = result.config.within
+    if within is None:
+        return ""
+    return (
+        f" Prompts with the same {quoted(within)} are left out together, exchange labels with each other, and are one "
+        "unit for its interval."
     )
 
 

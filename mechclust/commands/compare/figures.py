@@ -49,7 +49,9 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
     summary = tables["tasks"]
     figure, (axis,) = subplots(1, size=(9, 4.4))
     bottom = min(-0.03, float(table["debiased_cka"].fillna(0).min()) - 0.03)
+    hatched = ""
     if "null_high" in table:
+        hatched = " Hatched: up to the highest chance level of any task."
         chance = of_tasks.groupby("layer")["null_high"].max()
         axis.fill_between(
             chance.index, bottom, chance, facecolor="none", edgecolor=SOFT, hatch="////", alpha=0.6, lw=0, label=CHANCE
@@ -74,9 +76,8 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
         "cka_by_layer",
         figure,
         "Debiased CKA between the tuned and the base model by layer (0: the embedding), one line per task "
-        f"with its 95% interval over {result.config.sampled}; 1: the same geometry. Dashed: all prompts together. "
-        "Hatched: up to the highest chance level of any task. Bold in the legend: tasks that stand out over all "
-        "layers.",
+        f"with its 95% interval over {result.config.sampled}; 1: the same geometry. Dashed: all prompts together."
+        f"{hatched} Bold in the legend: tasks that stand out over all layers.",
     )
 
 

@@ -199,7 +199,8 @@ def _tokenize(
     kept = {"task", *([] if units.label is None else [units.label])}
     labels = {name: [values[i] for i in places] for name, values in prompts.labels.items() if name in kept}
     fewest = min((size.d_vocab for size in sizes.values() if size.d_vocab is not None), default=None)
-    some = LabelledPrompts([prompts.prompts[i] for i in places], labels, source).batches(
+    drawn = LabelledPrompts([prompts.prompts[i] for i in places], labels, source)
+    some = drawn.batches(
         encode,
         config.tokens_per_batch,
         pad_id=known_pad_token_id(tokenizer.pad_token_id, fewest),
@@ -212,7 +213,7 @@ def _tokenize(
     return batches, [
         *notes,
         *tokenizer_unknown_token_notes(tokenizer, batches),
-        *repeated_prompt_notes(prompts, units),
+        *repeated_prompt_notes(drawn, units.of(places)),
     ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.commands.compare.by_layer import ALL
+from mechclust.commands.compare.layer_verdict import LayerVerdict
 from mechclust.commands.compare.measurements import Measurements
 from mechclust.commands.compare.output_readings import how_patched, output_readings, output_sentence
 from mechclust.evidence.intervals import value_with_interval
@@ -49,18 +50,19 @@ def headline(result: Measurements, tables: Tables) -> str:
         if result.changed_only_together.any():
             layers = f"{layers} ({result.ranges_of(result.changed_only_together)} for all prompts together only)"
         what = _CHANGED_LAYERS[result.blocks is not None]
-        stands_out = f"Tasks that stand out: {first_few(out) if out else 'none'}."
+        none = "none" if tasks["stands_out"].notna().any() else "unknown"
+        stands_out = f"Tasks that stand out: {first_few(out) if out else none}."
         return f"{what}: {layers}.{output_sentence(result)} {stands_out}"
-    known = "is known to have changed" if _is_open(result) else "changed"
+    known = "is known to have changed" if _is_open(result.verdict) else "changed"
     return (
         f"No layer {known}: the 95% interval of 1 - {result.judged_by} reaches down to the tolerance of "
         f"{result.config.tolerance:g}, where there is one.{output_sentence(result)}"
     )
 
 
-def _is_open(result: Measurements) -> bool:
-    """Return whether a possible change cannot be judged."""
-    return bool(result.maybe_changed.any() or np.isnan(result.verdict.change[:, 1:]).any())
+def _is_open(verdict: LayerVerdict) -> bool:
+    """Return whether a possible change of a task cannot be judged."""
+    return bool(verdict.maybe_changed[:, 1:].any() or np.isnan(verdict.change[:, 1:]).any())
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -106,7 +108,7 @@ def _where_change_begins(result: Measurements) -> Iterator[Reading]:
 
 def _changed_layers(result: Measurements) -> Iterator[Reading]:
     layers = result.ranges_of(result.changed_for_a_task)
-    nothing = "none is known to have" if _is_open(result) else "none"
+    nothing = "none is known to have" if _is_open(result.verdict) else "none"
     what = _CHANGED_LAYERS[result.blocks is not None]
     how = _INHERITED if result.blocks is None else _SAME_INPUT
     yield Reading(f"{what} for at least one task", layers or nothing, verdict=how)
@@ -116,13 +118,13 @@ def _changed_layers(result: Measurements) -> Iterator[Reading]:
 
 
 def _residual_stream(result: Measurements) -> Iterator[Reading]:
-    """Yield the layers that differ including inherited change, if blocks decide which changed."""
+    """Yield the layers that differ for a task or all, including inherited change, if blocks decide which changed."""
     if result.blocks is None:
         return
-    of_residual = np.asarray(result.residual_verdict.changed[:, 1:].filled(False).any(axis=1))
-    yield Reading(
-        "Layers after which the residual stream differs", result.ranges_of(of_residual) or "none", verdict=_INHERITED
-    )
+    of_residual = np.asarray(result.residual_verdict.changed.filled(False).any(axis=1))
+    nothing = "none is known to" if _is_open(result.residual_verdict) else "none"
+    layers = result.ranges_of(of_residual) or nothing
+    yield Reading("Layers after which the residual stream differs", layers, verdict=_INHERITED)
 
 
 def _extremes(layers: pd.DataFrame) -> Iterator[Reading]:
@@ -247,8 +249,13 @@ def caveats(result: Measurements, table: pd.DataFrame) -> list[str]:
         *_how_judged(result),
         *how_patched(result),
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. Intervals: 95% over "
-        f"{sampled}, from half-samples; chance: 97.5% of CKA for {sampled} paired at random.",
+        f"{sampled}, from half-samples{_on_chance(result)}.",
     ]
+
+
+def _on_chance(result: Measurements) -> str:
+    config = result.config
+    return f"; chance: 97.5% of CKA for {config.sampled} paired at random" if config.n_permutations else ""
 
 
 def _how_judged(result: Measurements) -> Iterator[str]:

@@ -28,6 +28,8 @@ TESTED = ("clusters", "heads", "topics")
 """Measures of which crossings of chance are found."""
 FROM_FIRST = "above chance from the first checkpoint"
 SINGLE = "above chance at single checkpoints only"
+UNTESTED = "too few relabellings for a p-value"
+UNDEFINED = "undefined at every checkpoint"
 _MEASURES_OF_HALVES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # by the curve's first word
     "clusters": ("ari_halves", {"label": "task"}),
     "cka": ("debiased_cka_halves", {"label": "all"}),
@@ -268,8 +270,16 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
             row["null_high"] = curve.high[right[at], column]
         if at:
             row["after"] = names[right[at - 1]]
-        rows.append({**row, "note": _note(above, at)})
+        unknown = "" if at is not None else _unknown(curve, right, column)
+        rows.append({**row, "note": unknown or _note(above, at)})
     return pd.DataFrame(rows)
+
+
+def _unknown(curve: Curve, right: Sequence[int], column: int) -> str:
+    """Return why it is not known whether a layer crosses chance, or ``""`` if it was tested."""
+    if np.isfinite(curve.p[right, column]).any():
+        return ""
+    return UNTESTED if np.isfinite(curve.value[right, column]).any() else UNDEFINED
 
 
 def _crossing(above: Bool[np.ndarray, "right"]) -> int | None:

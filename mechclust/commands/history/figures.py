@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.commands.history.curves import Curve
+from mechclust.commands.history.curves import TITLES, Curve
 from mechclust.commands.history.measurements import Measurements
 from mechclust.commands.history.planes import evenly_spaced
 from mechclust.commands.history.readings import capitalised
@@ -27,7 +27,6 @@ MAX_PANELS = 12  # layers in a figure of curves by checkpoint
 _MISSING = "#e5e5e5"
 _BAR: dict[str, Any] = {"lw": 1.2, "alpha": 0.7}
 _DOT: dict[str, Any] = {"s": 32, "color": "white", "edgecolors": TEXT, "linewidths": 1.0, "zorder": 3}
-_HATCHED = "Bars: 95% intervals over prompts or documents. Hatched: central 95% of the chance distribution."
 
 
 @styled()
@@ -43,11 +42,22 @@ def history_panels(result: Measurements) -> list[Panel]:
         title = capitalised(curve.title)
         place = curve.place
         dots = f" Dot: the {place} crosses chance." if name in result.tested else ""
-        by_checkpoint = f"{title}, by checkpoint. One panel per {place}. {_HATCHED}{hollow}"
+        by_checkpoint = f"{title}, by checkpoint. One panel per {place}.{_marks(result, curve)}{hollow}"
         heat_map = f"{title}, {place} by checkpoint.{dots}{crossed}"
         heat_maps.append(Panel(f"{name}_map", map_figure(result, curve), heat_map))
         curves.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), by_checkpoint))
     return [*heat_maps, *curves]
+
+
+def _marks(result: Measurements, curve: Curve) -> str:
+    """Return what bars and hatching are, if there are any."""
+    marks = ""
+    if np.isfinite(curve.value_low).any():
+        of_prompts = result.config.sampled if curve.name in TITLES else "prompts"
+        marks += f" Bars: 95% intervals over {'documents' if curve.name == 'topics' else of_prompts}."
+    if np.isfinite(curve.high).any():
+        marks += " Hatched: central 95% of the chance distribution."
+    return marks
 
 
 def map_figure(result: Measurements, curve: Curve) -> Figure:

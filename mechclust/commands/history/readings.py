@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from mechclust.commands.history.changes import mean_change, mean_over_layers, measured_ends
 from mechclust.commands.history.config import HistoryConfig
-from mechclust.commands.history.curves import FROM_FIRST, SINGLE, Curve
+from mechclust.commands.history.curves import FROM_FIRST, SINGLE, TITLES, UNDEFINED, UNTESTED, Curve
 from mechclust.commands.history.integrity import listed_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
@@ -53,6 +53,8 @@ def _crossing_in_short(result: Measurements, curve: Curve) -> str:
     title = _SHORT_TITLES[curve.name]
     if not curve.measured:
         return f"Undefined at every checkpoint: {title}."
+    if not np.isfinite(curve.p[result.right]).any():
+        return f"Not tested against chance, for want of relabellings: {title}."
     table = result.crossings_of(curve)
     places = sorted(result.names.index(name) for name in table["crosses_at"].dropna())
     where = f"{capitalised(curve.place)}s crossing chance"
@@ -110,7 +112,16 @@ def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
     later = table[table["crosses_at"].isin(at[MAX_CROSSINGS:])]
     if len(later):
         yield Reading(what, f"at {len(at) - MAX_CROSSINGS} later checkpoints", _layers(later, curve))
-    never = table[table["crosses_at"].isna()]
+    yield from _without_crossing(table[table["crosses_at"].isna()], curve, what)
+
+
+def _without_crossing(table: pd.DataFrame, curve: Curve, what: str) -> Iterator[Reading]:
+    """Yield the layers that never cross chance, and those of which it is not known."""
+    for note in (UNTESTED, UNDEFINED):
+        rows = table[table["note"] == note]
+        if len(rows):
+            yield Reading(what, "unknown", _layers(rows, curve), verdict=f"{capitalised(note)}.")
+    never = table[~table["note"].isin([UNTESTED, UNDEFINED])]
     if len(never):
         yield Reading(what, "never", _layers(never, curve), verdict=_notes(never[never["note"] == SINGLE], curve))
 
@@ -202,9 +213,13 @@ def _undefined(result: Measurements) -> Iterator[Reading]:
         if curve.measured:
             continue
         notes: list[str] = []
-        for place, probe_result in result.results.items():
-            if place.startswith(f"{name}/"):
-                notes += probe_result.notes
+        of_curve = [each for place, each in result.results.items() if place.startswith(f"{name}/")]
+        if any("debiased_cka" in each and bool(each["debiased_cka"].isfinite().any()) for each in of_curve):
+            verdict = "The checkpoints to compare with have findings."
+            yield Reading(capitalised(curve.title), "not given", verdict=verdict)
+            continue
+        for probe_result in of_curve:
+            notes += probe_result.notes
         if notes or name in result.tested:
             reasons = " ".join(f"{capitalised(note)}." for note in dict.fromkeys(notes))
             yield Reading(capitalised(curve.title), "undefined at every checkpoint", verdict=reasons)
@@ -216,7 +231,8 @@ def caveats(result: Measurements) -> list[str]:
     if result.flagged:
         notes.append(
             "Checkpoints with findings are drawn hollow and left out of all conclusions, that is, of the crossings of "
-            "chance and their correction for the number of tests; no CKA with one of them is given."
+            "chance and their correction for the number of tests; no other checkpoint's CKA with the first or the one "
+            "before is given if that is one of them."
         )
     if any(checkpoint.step is None for checkpoint in result.series):
         notes.append(
@@ -228,8 +244,9 @@ def caveats(result: Measurements) -> list[str]:
             "p-values are corrected for all layers and checkpoints (Benjamini & Hochberg: of the places above chance, "
             "at most 5% are so by chance, on average, so the earliest crossing may be too early)."
         )
-    if any(np.isfinite(curve.value_low).any() for curve in result.curves.values()):
+    if any(np.isfinite(curve.value_low).any() for name, curve in result.curves.items() if name in TITLES):
         notes.append(_on_intervals(result.config))
+    notes += _on_others_without_units(result)
     for name in result.config.others:
         if not any(key.startswith(f"{name}_") for key in result.curves):
             notes.append(f"{name} has no measure with one number per layer or head; all it found is in results.")
@@ -246,9 +263,22 @@ def _on_intervals(config: HistoryConfig) -> str:
     )
 
 
+def _on_others_without_units(result: Measurements) -> Iterator[str]:
+    """Yield the other probes with chance or intervals, if these are not of the units of the series' own."""
+    if result.config.unit_label is None:
+        return
+    for name in result.config.others:
+        curves = [curve for key, curve in result.curves.items() if key.startswith(f"{name}_")]
+        if any(np.isfinite([curve.high, curve.value_low]).any() for curve in curves):
+            yield (
+                f"{name} has its default settings, without units: its chance and intervals take prompts as "
+                "independent, and may be too narrow."
+            )
+
+
 def _too_few_permutations(result: Measurements) -> Iterator[str]:
     n = result.config.n_permutations
-    n_tests = max((len(result.right) * len(curve.layers) for curve in result.tested.values()), default=0)
+    n_tests = max((int(np.isfinite(curve.p[result.right]).sum()) for curve in result.tested.values()), default=0)
     least = least_permutations_for_p_values(n_tests)
     if n < least:
         yield (

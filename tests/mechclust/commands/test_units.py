@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust import ClustersConfig, CompareConfig, HistoryConfig, compare_models, measure_clusters, measure_history
+from mechclust.commands.compare.inputs import read_inputs
 from mechclust.commands.units import TEMPLATE, Units, few_units, repeated_prompt_notes, templates_of, units_of
 from tasks import InputError, LabelledPrompts
 
@@ -85,6 +86,20 @@ def test_a_group_with_fewer_units_than_cka_needs_is_named() -> None:
     assert few_units([*enough, *enough[:7]], [*["x"] * 8, *[None] * 7]) == ""
     assert few_units(["u", "v", "u"], ["x", "y", "x"], least=1) == ""
     assert few_units(["u", "v", "u"], ["x", "y", "x"], least=2) == "'x' has 1 of them, and CKA needs 2"
+
+
+def test_units_of_prompts_that_are_not_measured_are_not_counted() -> None:
+    given = prompts(2, 12)
+    drawn = [i for i in range(len(given)) if i % 48 < 40]  # ten templates of each task
+    groups = [given.labels["task"][i] if i in set(drawn) else None for i in range(len(given))]
+    found = units_of(given, "auto", relabelled=None, compared_in=groups)
+    assert found.sentence == "Prompts share 20 templates, which are taken as independent units."
+    assert len(set(found.of(drawn).values or ())) == 20
+    assert Units(None, None, "").of(drawn).values is None
+    labelled = replace(given, labels={**given.labels, "form": templates_of(given.prompts, given.labels["input"])})
+    assert units_of(labelled, "form", relabelled=None, compared_in=groups).sentence.endswith("there are 20 units.")
+    alone = [group if i % 4 == 0 else None for i, group in enumerate(groups)]
+    assert units_of(given, "auto", relabelled=None, compared_in=alone).label is None
 
 
 def test_classes_with_one_unit_are_named() -> None:
@@ -182,6 +197,16 @@ class TestCommands:
         with pytest.raises(InputError, match="--units is 'other', but 't1' has 3 of them"):
             compare_models(str(shallow), str(other), replace(config, units="other"), tmp_path / "refused")
         assert not (tmp_path / "refused").exists()
+
+    def test_compare_counts_repeats_among_the_prompts_that_it_draws(self, shallow, other, tmp_path):
+        path = tmp_path / "twice.jsonl"
+        rows = [{"prompt": f"w{1 + i % 15} w{3 + task}", "task": f"t{task}"} for task in range(2) for i in range(30)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        config = CompareConfig(path, min_per_task=4, max_per_task=4, **HIDDEN_STATES_ALONE)
+        inputs = read_inputs(str(shallow), str(other), config, tmp_path / "out")
+        drawn = [rows[i]["prompt"] for index in inputs.of_task().values() for i in index.tolist()]
+        assert len(drawn) == len(set(drawn))
+        assert not [note for note in inputs.notes if "an earlier one" in note]
 
     def test_history(self, shallow, other, shared_templates, tmp_path):
         few = {"n_init": 1, "n_permutations": 39, "n_resamples": 20, "cka_permutations": 19, "map_prompts": 0}

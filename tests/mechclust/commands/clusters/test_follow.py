@@ -129,6 +129,25 @@ def test_whole_units_are_relabelled_where_there_are_enough():
     assert follow([NOISE], None, features, units=codes(ENDING)).best() is None
 
 
+def test_what_cannot_be_tested_is_not_denied():
+    """Clusters that are one half of the endings each, and units that are the endings: 3 relabellings of the half."""
+    half = np.where(codes(ENDING) < 2, "a", "b")
+    features = {"last word": ENDING, "half": half}
+    found = follow([codes(half)] * 2, None, features, units=codes(ENDING))
+    assert found.best() == "last word"
+    assert found.means["half"] == 1.0
+    assert found.untested_best() == "half"
+    assert follow([codes(ENDING)], None, features, units=codes(ENDING)).untested_best() is None
+    assert follow([NOISE], None, features, units=codes(ENDING)).untested_best() is None
+
+
+def test_a_label_that_the_stricter_test_could_not_test():
+    found = follow([codes(TASK)] * 2, p_values={"task": [np.nan, np.nan]})
+    assert found.best(["task"]) is None
+    assert found.untested_best(["task"]) == "task"
+    assert follow([codes(TASK)] * 2, p_values={"task": [1.0, np.nan]}).untested_best(["task"]) is None
+
+
 @pytest.mark.slow
 def test_perfect_agreement_at_every_layer_is_shown_however_many_tests():
     found = follow([codes(ENDING)] * 80, features={"last word": ENDING, **{f"f{i}": NOISE for i in range(9)}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,23 @@ class TestHeadline:
         assert result.headline.startswith("The clusters follow no label or surface feature")
         assert "Above chance at layers 1-2 of 0-3." in reading(result, "Clusters by task").verdict
 
+    @pytest.mark.parametrize("others", [{}, {"last_word": 0.5}])
+    def test_what_the_clusters_agree_with_most_could_not_be_tested(self, others):
+        none = [math.nan] * 4
+        agreement = replace(followed(task=0.9, untrained=0.2, **others), unshown={"task"}, untested={"task"})
+        result = concluded(a_table(HIGH, none), agreement)
+        assert result.headline.startswith("The clusters agree most with the task: open, too few relabellings.")
+        most = reading(result, "Clusters agree most with")
+        assert (most.value, most.random_weights) == (
+            "the task (adjusted mutual information 0.91; 0.92 at layer 2)",
+            "0.20",
+        )
+        assert "Clusters follow" not in {each.what for each in result.readings}
+
+    def test_what_they_agree_with_less_and_could_not_be_tested_is_not_named(self):
+        agreement = replace(followed(last_word=0.8, task=0.5), unshown={"task"}, untested={"task"})
+        assert concluded(a_table(), agreement).headline.startswith("The clusters follow the prompts' last word ")
+
     def test_one_layer_that_clusters_by_the_task(self):
         one = a_table([0.0, 0.0, 0.0, 1.0], [0.9, 0.9, 0.9, 0.01], fresh={"ari": LOW})
         result = concluded(one, followed(task=0.09, length=0.03))
@@ -246,6 +264,14 @@ class TestHeadline:
         result = concluded(table, followed(last_word=0.9, task=0.6), inseparable=True)
         assert result.headline.endswith("The prompts' last word determines the task, so the two cannot be separated.")
         assert reading(result, "Linear classifier of task").value == "accuracy 0.90"
+
+    def test_what_is_followed_determines_the_task_within_another_label(self):
+        result = concluded(a_table(HIGH, SOME), followed(last_word=0.9, task=0.6), inseparable=True)
+        within = replace(result, config=replace(result.config, within="input"))
+        vars(within)["judged"] = result.judged
+        assert within.headline.endswith(
+            "The prompts' last word and 'input' together determine the task, so they cannot be separated."
+        )
 
     def test_no_index_and_no_classifier(self):
         nowhere = [math.nan] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,20 @@ class TestOneIntervalIsMissing:
         result = found(*around([[0.1, 0.2], [0.1, 0.2]], without=[(0, 0), (1, 1)]))
         assert result.summary()["stands_out"].isna().all()
         assert rows(result, "Stands out") == [("no layer", "unknown: no layer has intervals of two tasks")]
+        assert result.headline.endswith("Tasks that stand out: unknown.")
+
+    @pytest.mark.parametrize(
+        ("change", "without", "together", "layers"),
+        [
+            (0.3, [(0, 0), (0, 1), (1, 0), (1, 1)], [[0, 0, 0], [0.3, 0.295, 0.305]], "1"),
+            (0.3, [(0, 0), (0, 1), (1, 0), (1, 1)], None, "none is known to"),
+            (0.0, [], None, "none"),
+        ],
+    )
+    def test_the_residual_stream(self, change, without, together, layers):
+        result = found(*around([[0, 0], [change, change]], 0.005, without), together=together)
+        result = replace(result, blocks=result.cka)
+        assert rows(result, "Layers after which the residual stream differs") == [("", layers)]
 
 
 class TestWhereChangeBegins:

@@ -11,6 +11,7 @@ import torch
 from mechclust.commands.compare import CompareResult
 from probes import load_result
 from tasks import InputError
+from tests.mechclust.commands.compare.cases import found
 from tests.mechclust.commands.hook_columns import check_report
 
 
@@ -101,3 +102,16 @@ class TestReport:
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot write to"):
             written[0].write(tmp_path / "file" / "out")
+
+
+def test_chance_is_named_if_it_was_measured():
+    """``--n-permutations 0`` leaves it out."""
+    some = found([[0.1, 0.2]], [[0.05, 0.1]], [[0.2, 0.3]])
+    name = "debiased_cka_null_high"
+    values = {**some.cka.values, name: some.cka["cka"] * 0}
+    with_chance = replace(some.cka, values=values, axes={**some.cka.axes, name: ("site", "label")})
+    none = replace(some, config=replace(some.config, n_permutations=0))
+    for result, is_named in ((replace(some, cka=with_chance), True), (none, False)):
+        assert ("chance: 97.5% of CKA" in " ".join(result.caveats)) is is_named
+        (panel,) = (panel for panel in result.panels() if panel.name == "cka_by_layer")
+        assert ("Hatched" in panel.caption) is is_named

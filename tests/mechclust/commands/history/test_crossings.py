@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -172,3 +174,30 @@ def test_the_headline_of_a_measure_without_crossings():
     assert str(result.readings[-1]) == means
     nothing = made_result([curve.without([0, 1])], flagged=[2])
     assert nothing.headline == "1 of 3 checkpoints fails integrity checks."
+
+
+class TestUnknown:
+    """Layers without a p-value are not said to stay at chance."""
+
+    @pytest.fixture
+    def curve(self):
+        """Layer 0 could not be tested, layer 1 is undefined, layer 2 stays at chance."""
+        p = np.tile([np.nan, np.nan, NO], (3, 1))
+        value = np.tile([0.9, np.nan, 0.0], (3, 1))
+        return made_curve(p, value=value)
+
+    def test_of_some_layers(self, curve):
+        result = made_result([curve])
+        assert result.crossings["note"].tolist() == [
+            "too few relabellings for a p-value",
+            "undefined at every checkpoint",
+            "never above chance",
+        ]
+        assert rows(result, "Crosses chance") == [("layer 0", "unknown"), ("layer 1", "unknown"), ("layer 2", "never")]
+
+    def test_of_all_layers(self, curve):
+        curve = replace(curve, p=np.full((3, 3), np.nan))
+        result = made_result([curve])
+        assert "crossing chance" not in result.headline
+        assert result.headline.endswith("Not tested against chance, for want of relabellings: clusters against tasks.")
+        assert not [note for note in result.caveats if "--n-permutations" in note]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from mechclust.commands.history.figures import map_figure, steps_figure
+from mechclust.commands.history.figures import history_panels, map_figure, steps_figure
 from mechclust.report.style import RED
 from tests.mechclust.commands.history.made import made_curve, made_result
 
@@ -83,6 +85,30 @@ def test_panels_by_checkpoint(result, curve):
         assert (is_red(line), is_red(hollow), is_hollow(hollow)) == (False, True, True)
         assert band(axis) == {i: (curve.low[i, column], curve.high[i, column]) for i in kept}
         assert axis.get_title() == f"layer {LAYERS[column]}"
+
+
+def test_captions_name_the_bars_and_bands_that_are_there():
+    p = np.full((3, 2), 0.5)
+    none = np.full((3, 2), np.nan)
+    ends = {"value_low": p, "value_high": p}
+    curves = [
+        made_curve(p, **ends),
+        made_curve(p, "heads"),
+        made_curve(none, "cka_last", low=none, high=none),
+        made_curve(none, "LinearDecodability_accuracy", **ends),
+        made_curve(p, "topics", **ends),
+    ]
+    result = made_result(curves)
+    result = replace(result, config=replace(result.config, units="template"))
+    hatched = " Hatched: central 95% of the chance distribution."
+    endings = [panel.caption.split("One panel per layer.")[1] for panel in history_panels(result)[len(curves) :]]
+    assert endings == [
+        f" Bars: 95% intervals over units ('template').{hatched}",
+        hatched,
+        "",
+        f" Bars: 95% intervals over prompts.{hatched}",
+        f" Bars: 95% intervals over documents.{hatched}",
+    ]
 
 
 def test_what_was_not_measured_has_a_colour_of_its_own(result, curve):

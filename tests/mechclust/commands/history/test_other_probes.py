@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from mechclust import HistoryConfig, load_pretrained, measure_history
 from probes import AttentionEntropy, HeadRoles, LinearDecodability, first_token, run
 from tasks import InputError, LabelledPrompts
+from tests.mechclust.commands.history.made import made_curve, made_result
 
 NAMES = ("AttentionEntropy", "LinearDecodability", "CKA", "NeighbourPurity")
 
@@ -56,6 +58,20 @@ def test_a_probe_without_a_number_per_layer_says_so(measured):
     assert not any(name.startswith("CKA_") for name in result.curves)
     assert "CKA has no measure with one number per layer or head; all it found is in results." in result.caveats
     assert "CKA/checkpoint-8" in result.results
+
+
+@pytest.mark.parametrize(("units", "n_told"), [("template", 1), ("none", 0)])
+def test_their_intervals_are_not_those_of_the_series(units, n_told):
+    """They are drawn over prompts and from other draws, whatever the units and halves of clusters and CKA."""
+    p = np.full((2, 2), 0.5)
+    curves = [made_curve(p, "LinearDecodability_accuracy", value_low=p), made_curve(p, "Other_score", high=p * np.nan)]
+    result = made_result(curves)
+    probes = ("LinearDecodability", "Other")
+    result = replace(result, config=replace(result.config, probes=probes, units=units, n_resamples=0))
+    told = [note for note in result.caveats if "take prompts as independent" in note]
+    assert len(told) == n_told
+    assert all(note.startswith("LinearDecodability has its default settings, without units") for note in told)
+    assert not [note for note in result.caveats if "random halves" in note]
 
 
 def test_a_probe_that_counts_examples_by_class(measured, history_prompts):

@@ -61,7 +61,10 @@ def test_weights_of_the_last_one(spoil, walk):
 
 
 def test_weights_of_another_one(spoil, walk):
-    assert named(spoil(walk[0])) == [("equal", (0, PLACE))]
+    result = spoil(walk[0])
+    assert named(result) == [("equal", (0, PLACE))]
+    (first,) = (each for each in result.readings if each.what.startswith("CKA with the first checkpoint"))
+    assert (first.value, first.verdict) == ("not given", "The checkpoints to compare with have findings.")
 
 
 def test_another_tokenizer(spoil):
