@@ -78,6 +78,7 @@ def every_arm() -> HeadsResults:
         "batch 64": {0: (1.0, 0.9), 1: (1.0, 0.995)},
         "lr 0.001": {0: (0.7, 0.6)},
         "width 8": {0: (0.7, 0.6), 1: (0.9, 0.99), 2: (0.9, 0.98)},
+        "dropout 0": made.ends(True, False, True),
         "dropout 0.5": made.ends(False, True),
         "discount 0.3": made.ends(True, True),
         SCRATCH: made.ends(True, False, True),
