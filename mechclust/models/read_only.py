@@ -25,6 +25,7 @@ from mechclust.models.hugging_face_blocks import (
     hugging_face_block_input,
     hugging_face_block_output,
 )
+from mechclust.models.hugging_face_checkpoint import config_value
 from mechclust.models.sizes import ModelShape
 from probes.engine.attention import Attention
 from probes.engine.hooked_model import evaluation_mode
@@ -435,9 +436,9 @@ def _counts_by_token(positions: nn.Embedding | None) -> bool:
 
 def _sizes(body: Any, stream: Blocks, positions: nn.Embedding | None) -> ModelShape:
     config = body.config.get_text_config()
-    n_heads: int = stream.n_heads or getattr(config, "num_attention_heads", 0) or 0
-    d_head = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
-    limits = [getattr(config, "max_position_embeddings", None)]
+    n_heads: int = stream.n_heads or config_value(config, "num_attention_heads") or 0
+    d_head = config_value(config, "head_dim") or config_value(config, "d_kv")
+    limits = [config_value(config, "max_position_embeddings")]
     if positions is not None:
         limits.append(_n_positions(positions))
     return ModelShape(
