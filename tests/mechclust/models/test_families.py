@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mechclust import load_pretrained
 from mechclust.models.hugging_face_blocks import find_blocks
 from mechclust.models.read_only import ReadOnlyModel, is_read_only
 from probes import attention_pattern, record, residual, resolve
@@ -263,6 +264,12 @@ class TestBlocks:
             f"a {name} cannot be measured: {why}; give a transformer over tokens, whose Hugging Face model has "
             "output_hidden_states"
         )
+
+    def test_the_decoder_of_an_encoder_decoder(self):
+        parts = {"layers": 1, "attention_heads": 2, "ffn_dim": 8}
+        fields = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in parts.items()}
+        with pytest.raises(InputError, match=r"^a BartDecoderWrapper cannot be measured: it does not name its token"):
+            load_pretrained(build("BartForCausalLM", vocab_size=22, d_model=8, **fields))
 
     def test_states_of_two_widths_are_refused(self):
         """Each block passes its states on, but the first makes them wider."""
