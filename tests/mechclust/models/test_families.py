@@ -124,6 +124,18 @@ class TestPadding:
         assert (plain - alone).abs().max() > 0.1
         torch.testing.assert_close(seen(model, tokens, LEFT)["output"][0, 3:], alone, atol=CLOSE, rtol=0)
 
+    @pytest.mark.parametrize("side", [RIGHT, LEFT])
+    def test_that_a_model_reads_although_it_is_masked(self, side):
+        """FNet mixes all positions, and takes no mask."""
+        model = ReadOnlyModel(build("FNetModel", **SMALL))
+        with pytest.raises(InputError) as error:
+            model(TOKENS, attention_mask=side)
+        assert str(error.value) == (
+            "the batch has padding, which changes what a FNetModel computes, although it is masked; give examples of "
+            "one length, or one example per batch"
+        )
+        model(TOKENS, attention_mask=torch.ones_like(TOKENS))
+
 
 def build(model, **fields):
     """A small model of another family."""
