@@ -12,6 +12,7 @@ from tasks import InputError
 # Families that number positions from behind their padding token, so that fewer tokens fit than they have positions.
 _OFFSET_FAMILIES = (
     "roberta",
+    "roberta-prelayernorm",
     "xlm-roberta",
     "xlm-roberta-xl",
     "camembert",
@@ -19,6 +20,8 @@ _OFFSET_FAMILIES = (
     "longformer",
     "data2vec-text",
     "ibert",
+    "luke",
+    "xmod",
 )
 
 

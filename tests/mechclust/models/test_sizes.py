@@ -23,6 +23,28 @@ def test_sizes_that_are_not_known_count_as_nothing():
     assert Sizes(None, None, None, None).least_weights == 0
 
 
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("Roberta", {}),
+        ("RobertaPreLayerNorm", {}),
+        ("Xmod", {"languages": ["en_XX"], "default_language": "en_XX"}),
+        ("Luke", {"entity_vocab_size": 4, "entity_emb_size": 4}),
+    ],
+)
+def test_positions_that_begin_behind_the_padding_token(family, fields):
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=9, max_position_embeddings=8, pad_token_id=1, **shape, **fields
+    )
+    model = getattr(transformers, f"{family}Model")(config).eval()
+    longest = Sizes.from_config(config).n_ctx
+    assert longest == load_pretrained(model).cfg.n_ctx == 6
+    model(torch.full((1, longest), 3))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, longest + 1), 3))
+
+
 @pytest.mark.skipif(not hasattr(transformers, "Gemma4TextConfig"), reason="needs a transformers with Gemma 4")
 def test_layers_whose_heads_differ_in_width():
     """Transformers refuses to tell the width of a head, which Gemma 4 has twice."""
