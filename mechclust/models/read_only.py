@@ -162,8 +162,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
 
         Raises:
             InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding that changes what the
-                model computes (on the left if it takes no positions, anywhere in FNet), and for hooks that return a
-                value.
+                model computes (on the left if it counts columns, anywhere in FNet), and for hooks that return a value.
         """
         if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
             raise InputError(
@@ -215,10 +214,11 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
                 f"the batch is padded on the left, but a {name} counts positions from the first column, padding "
                 "included, which would change what it computes; pad on the right"
             )
-        if self._reads_padding and not bool(mask.all()):
+        behind, before = self._reads_padding
+        if (behind and not bool(mask.all())) or (before and not bool(mask[:, 0].all())):
+            way = "give examples of one length, or one example per batch" if behind else "pad on the right"
             raise InputError(
-                f"the batch has padding, which changes what a {name} computes, although it is masked; give examples of "
-                "one length, or one example per batch"
+                f"the batch has padding, which changes what a {name} computes, although it is masked; {way}"
             )
         return self._masked(mask)
 
@@ -229,18 +229,18 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         positions = torch.arange(mask.shape[1], device=mask.device)[None] - mask.long().argmax(1, keepdim=True)
         return {"attention_mask": mask, "position_ids": positions.clamp(min=0)}
 
-    def _does_read_padding(self) -> bool:
-        """Return whether masked padding changes the state of a token before it, as in FNet. Found by running it."""
+    def _does_read_padding(self) -> tuple[bool, bool]:
+        """Return whether masked padding changes states of tokens before it (FNet), and behind it (RecurrentGemma)."""
         pad = known_pad_token_id(config_value(self.body.config.get_text_config(), "pad_token_id"), self.cfg.d_vocab)
-        tokens = torch.tensor([[0, 1, pad]])
-        mask = torch.tensor([[1, 1, 0]], device=_device(self.body))
+        tokens = torch.tensor([[0, 1, pad], [pad, 0, 1]])
+        mask = torch.tensor([[1, 1, 0], [0, 1, 1]], device=_device(self.body))
         with evaluation_mode(self.body), torch.no_grad():
-            alone = self._run(tokens[:, :2], {}).last_hidden_state
+            (alone,) = self._run(tokens[:1, :2], {}).last_hidden_state
             try:
-                padded = self._run(tokens, self._masked(mask)).last_hidden_state[:, :2]
+                right, left = self._run(tokens, self._masked(mask)).last_hidden_state
             except Exception:  # of a family that takes no mask: anything
-                return True
-        return not are_equal([padded], [alone])
+                return True, True
+        return not are_equal([right[:2]], [alone]), not are_equal([left[1:]], [alone])
 
 
 class _ForwardPass:

@@ -136,6 +136,17 @@ class TestPadding:
         )
         model(TOKENS, attention_mask=torch.ones_like(TOKENS))
 
+    def test_that_a_recurrence_reads_on_the_left(self):
+        shape = {**SMALL, "num_hidden_layers": 3, "lru_width": 16, "attention_window_size": 8}
+        plain = build("RecurrentGemmaModel", **shape)
+        with torch.no_grad():  # at first the padding's embedding is 0
+            plain.get_input_embeddings().weight[0] = 1
+        model = ReadOnlyModel(plain)
+        with pytest.raises(InputError, match=r"changes what a RecurrentGemmaModel computes, .*; pad on the right$"):
+            model(TOKENS, attention_mask=LEFT)
+        padded = model(TOKENS, attention_mask=RIGHT)[0, :4]
+        torch.testing.assert_close(padded, model(TOKENS[:1, :4])[0], atol=CLOSE, rtol=0)
+
 
 def build(model, **fields):
     """A small model of another family."""
