@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks import InputError
 from tasks.errors import error_line
-from tasks.text.bos_token import Bos
+from tasks.text.bos_token import Bos, leading_bos
 from tasks.text.prompts import Encode
 from tasks.text.text_encoder import TextEncoder, text_encoder
 
@@ -54,6 +54,19 @@ def _encode_messages(template: Any, read: TextEncoder, texts: Sequence[str]) -> 
     if len(set(messages)) == 1 < len(set(texts)):
         raise InputError(f"{OWN_TEMPLATE} renders every prompt alike; {_TEMPLATE_REMEDY}")
     return read(messages, add_special_tokens=False)
+
+
+def n_special_tokens_at_start(tokenizer: Any, ids: Sequence[int], before: Sequence[int]) -> int:
+    """Count the special tokens at the start of a text, which stay when its beginning is cut off.
+
+    Args:
+        tokenizer: of the model.
+        ids: the text's tokens.
+        before: what the tokenizer adds before a plain text. A chat template may begin with its own token instead.
+    """
+    if before and list(ids[: len(before)]) == list(before):
+        return len(before)
+    return int(leading_bos(tokenizer, ids) != "none")
 
 
 def render_chat_template(template: Any, *turns: str, called: str = OWN_TEMPLATE, mend: str = _TEMPLATE_REMEDY) -> str:

@@ -97,6 +97,20 @@ def find_blocks(body: nn.Module, forward: Callable[[], Any]) -> Blocks:
     )
 
 
+def check_embeds_tokens(body: Any) -> None:
+    """Refuse a module that does not name its configuration or its token embedding, such as BART's decoder.
+
+    Raises:
+        InputError: for such a module.
+    """
+    try:
+        named = hasattr(body, "config") and isinstance(body.get_input_embeddings(), nn.Module)
+    except (AttributeError, NotImplementedError):
+        named = False
+    if not named:
+        raise _refusal(type(body).__name__, "does not name its token embedding, as decoders of encoder-decoders do not")
+
+
 def _is_passed_on(state: Float[Tensor, "batch pos d_model"], layer_calls: Sequence[Sequence[_Call]]) -> bool:
     """Return whether the last block but one returns the hidden state that the last block takes."""
     return len(layer_calls) == 1 or any(hugging_face_block_output(call.output) is state for call in layer_calls[-2])
@@ -138,7 +152,7 @@ def _heads(attentions: Any, n_layers: int, shape: Any) -> int | None:
     square = (shape[0], shape[1], shape[1])
     if not attentions or len(attentions) != n_layers:
         return None
-    if any(a is None or a.ndim != 4 or (a.shape[0], *a.shape[2:]) != square for a in attentions):
+    if any(not isinstance(a, Tensor) or a.ndim != 4 or (a.shape[0], *a.shape[2:]) != square for a in attentions):
         return None
     return int(attentions[0].shape[1])
 

@@ -257,12 +257,20 @@ def read_checkpoint_config(source: HuggingFaceCheckpoint) -> Any:
 def _check_sizes(config: Any) -> None:
     """Refuse sizes below 1, because some make a model that fails when it runs."""
     for name in _SIZES:
-        size = getattr(config, name, None)
+        size = config_value(config, name)
         if isinstance(size, int) and size < 1:
             raise InputError(
                 f"its config.json has {config.attribute_map.get(name, name)} {size}; expected at least 1, so give "
                 "the config.json that was saved with the weights"
             )
+
+
+def config_value(config: Any, name: str) -> Any:
+    """Return a value of a Hugging Face configuration, or ``None`` if it has none, or another one for each layer."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:  # of transformers, for a value that differs between layers, as in Gemma 4
+        return None
 
 
 @contextlib.contextmanager

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.chat_templates import OWN_TEMPLATE, render_chat_template, templated_tokenizer
+from mechclust.models.chat_templates import (
+    OWN_TEMPLATE,
+    n_special_tokens_at_start,
+    render_chat_template,
+    templated_tokenizer,
+)
 from tasks import InputError
 from tasks.settings import check_at_least
 from tasks.text.bos_token import Bos, leading_bos
@@ -204,8 +209,7 @@ class InstructionFormat:
 
     def _n_kept(self, ids: list[int]) -> int:
         """Count the tokens that stay when the beginning is cut off."""
-        n = len(self._before)
-        return n if ids[:n] == self._before else int(ids[:1] == [self.tokenizer.bos_token_id])
+        return n_special_tokens_at_start(self.tokenizer, ids, self._before)
 
     def _cut(self, ids: list[int], most: int) -> list[int]:
         kept = self._n_kept(ids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, update_wrapper
 from typing import Any, NoReturn
@@ -21,14 +21,18 @@ from transformer_lens.hook_points import HookPoint
 from mechclust.models.attention_calls import KIND, caught_attention_calls, caught_eager_attention_calls, eager_function
 from mechclust.models.hugging_face_blocks import (
     Blocks,
+    check_embeds_tokens,
     find_blocks,
     hugging_face_block_input,
     hugging_face_block_output,
 )
+from mechclust.models.hugging_face_checkpoint import config_value
+from mechclust.models.short_logits import are_equal
 from mechclust.models.sizes import ModelShape
 from probes.engine.attention import Attention
 from probes.engine.hooked_model import evaluation_mode
 from tasks import InputError
+from tasks.text.token_ids import known_pad_token_id
 
 Mask = Shaped[Tensor, "batch pos"]
 
@@ -120,6 +124,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         super().__init__()
         _check_reads_tokens(model.config)
         body = _body(model)
+        check_embeds_tokens(body)
         if getattr(body, "pooler", None) is not None:
             body.pooler = None  # never read, and random in many checkpoints
         self._stream, self._attending = _find_blocks(body)
@@ -144,6 +149,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         )
         self.setup()  # before the body is added: it would write a name on Hugging Face's modules too
         self.body = body
+        self._reads_padding = self._does_read_padding()
 
     def forward(
         self, tokens: Int[Tensor, "batch pos"], attention_mask: Mask | None = None
@@ -155,8 +161,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             attention_mask: 1 for tokens, 0 for padding. No padding when ``None``.
 
         Raises:
-            InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding on the left of a model
-                that takes no positions, and for hooks that return a value.
+            InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding that changes what the
+                model computes (on the left if it counts columns, anywhere in FNet), and for hooks that return a value.
         """
         if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
             raise InputError(
@@ -166,15 +172,9 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         blocks: Any = self.blocks
         unembed: Any = self.unembed
         patterns = self._stream.patterns and any(block.attn.hook_pattern._forward_hooks for block in blocks)
+        padding = self._padding(attention_mask)
         with _ForwardPass(self, patterns).hooked():
-            out = self.body(
-                input_ids=tokens.to(_device(self.body)),
-                **self._padding(tokens, attention_mask),
-                **_options(self._arguments),
-                output_hidden_states=False,
-                output_attentions=patterns,
-                return_dict=True,
-            )
+            out = self._run(tokens, padding, patterns)
         if patterns:
             for block, pattern in zip(blocks, out.attentions, strict=True):
                 block.attn.hook_pattern(pattern)
@@ -186,21 +186,61 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         """Return Hugging Face's module that embeds the tokens."""
         return self.body.get_input_embeddings()
 
-    def _padding(self, tokens: Int[Tensor, "batch pos"], mask: Mask | None) -> dict[str, Shaped[Tensor, "batch pos"]]:
-        """Return the mask, and positions that start at each example's first token if the model takes positions."""
+    def _run(self, tokens: Int[Tensor, "batch pos"], padding: Mapping[str, Mask], patterns: bool = False) -> Any:
+        """Return Hugging Face's output."""
+        return self.body(
+            input_ids=tokens.to(_device(self.body)),
+            **padding,
+            **_options(self._arguments),
+            output_hidden_states=False,
+            output_attentions=patterns,
+            return_dict=True,
+        )
+
+    def _padding(self, mask: Mask | None) -> dict[str, Mask]:
+        """Return the mask, and positions if the model takes them.
+
+        Raises:
+            InputError: for padding that would change what the model computes.
+        """
         if mask is None:
             return {}
         mask = mask.to(_device(self.body))
-        start = mask.long().argmax(1, keepdim=True)
-        if "position_ids" in self._arguments and not _counts_by_token(self._positions):
-            positions = torch.arange(tokens.shape[1], device=mask.device)[None] - start
-            return {"attention_mask": mask, "position_ids": positions.clamp(min=0)}
-        if self._positions is not None and not _counts_by_token(self._positions) and bool(start.any()):
+        name = type(self.body).__name__
+        takes_positions = "position_ids" in self._arguments
+        counts_columns = self._positions is not None and not _counts_by_token(self._positions) and not takes_positions
+        if counts_columns and not bool(mask[:, 0].all()):
             raise InputError(
-                f"the batch is padded on the left, but a {type(self.body).__name__} counts positions from the first "
-                "column, padding included, which would change what it computes; pad on the right"
+                f"the batch is padded on the left, but a {name} counts positions from the first column, padding "
+                "included, which would change what it computes; pad on the right"
             )
-        return {"attention_mask": mask}
+        behind, before = self._reads_padding
+        if (behind and not bool(mask.all())) or (before and not bool(mask[:, 0].all())):
+            way = "give examples of one length, or one example per batch" if behind else "pad on the right"
+            raise InputError(
+                f"the batch has padding, which changes what a {name} computes, although it is masked; {way}"
+            )
+        return self._masked(mask)
+
+    def _masked(self, mask: Mask) -> dict[str, Mask]:
+        """Return a mask, and positions that start at each example's first token if the model takes positions."""
+        if "position_ids" not in self._arguments or _counts_by_token(self._positions):
+            return {"attention_mask": mask}
+        positions = torch.arange(mask.shape[1], device=mask.device)[None] - mask.long().argmax(1, keepdim=True)
+        return {"attention_mask": mask, "position_ids": positions.clamp(min=0)}
+
+    def _does_read_padding(self) -> tuple[bool, bool]:
+        """Return whether masked padding changes states of tokens before it (FNet), and behind it (RecurrentGemma)."""
+        pad = known_pad_token_id(config_value(self.body.config.get_text_config(), "pad_token_id"), self.cfg.d_vocab)
+        tokens = torch.tensor([[0, 1, pad], [pad, 0, 1]])
+        mask = torch.tensor([[1, 1, 0], [0, 1, 1]], device=_device(self.body))
+        with evaluation_mode(self.body), torch.no_grad():
+            (alone,) = self._run(tokens[:1, :2], {}).last_hidden_state
+            try:
+                right, left = self._run(tokens, self._masked(mask)).last_hidden_state
+            except Exception:  # of a family that takes no mask: anything
+                return True, True
+        return not are_equal([right[:2]], [alone]), not are_equal([left[1:]], [alone])
 
 
 class _ForwardPass:
@@ -435,9 +475,9 @@ def _counts_by_token(positions: nn.Embedding | None) -> bool:
 
 def _sizes(body: Any, stream: Blocks, positions: nn.Embedding | None) -> ModelShape:
     config = body.config.get_text_config()
-    n_heads: int = stream.n_heads or getattr(config, "num_attention_heads", 0) or 0
-    d_head = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
-    limits = [getattr(config, "max_position_embeddings", None)]
+    n_heads: int = stream.n_heads or config_value(config, "num_attention_heads") or 0
+    d_head = config_value(config, "head_dim") or config_value(config, "d_kv")
+    limits = [config_value(config, "max_position_embeddings")]
     if positions is not None:
         limits.append(_n_positions(positions))
     return ModelShape(

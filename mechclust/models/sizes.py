@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mechclust.models.hugging_face_checkpoint import config_value
 from mechclust.models.plain_model import plain_model
 from tasks import InputError
 
 # Families that number positions from behind their padding token, so that fewer tokens fit than they have positions.
 _OFFSET_FAMILIES = (
     "roberta",
+    "roberta-prelayernorm",
     "xlm-roberta",
     "xlm-roberta-xl",
     "camembert",
@@ -18,6 +20,8 @@ _OFFSET_FAMILIES = (
     "longformer",
     "data2vec-text",
     "ibert",
+    "luke",
+    "xmod",
 )
 
 
@@ -54,12 +58,12 @@ class Sizes:
         """Read the sizes in a configuration of Hugging Face's, of text and pictures too."""
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
         names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
-        n_layers, d_model, d_vocab, n_ctx = (getattr(config, name, None) for name in names)
+        n_layers, d_model, d_vocab, n_ctx = (config_value(config, name) for name in names)
         if n_ctx is not None and config.model_type in _OFFSET_FAMILIES:
             n_ctx -= config.pad_token_id + 1
         n_ctx = None if n_ctx is None or n_ctx < 1 else n_ctx
         family = getattr(config, "model_type", None)
-        n_heads = getattr(config, "num_attention_heads", None)
+        n_heads = config_value(config, "num_attention_heads")
         return cls(n_layers, d_model, d_vocab, n_ctx, _block_weights(config), family, n_heads)
 
     @classmethod
@@ -106,10 +110,10 @@ class ModelShape:
 def _block_weights(config: Any) -> int | None:
     """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
-    width, heads, *inner = (getattr(config, name, None) for name in names)
+    width, heads, *inner = (config_value(config, name) for name in names)
     if not isinstance(width, int) or not isinstance(heads, int) or not heads:
         return None
-    d_head = getattr(config, "head_dim", None) or width // heads
-    groups = getattr(config, "num_key_value_heads", None) or heads
+    d_head = config_value(config, "head_dim") or width // heads
+    groups = config_value(config, "num_key_value_heads") or heads
     hidden = next((size for size in inner if isinstance(size, int)), 4 * width)
     return 2 * width * d_head * (heads + groups) + 2 * width * hidden

@@ -206,7 +206,7 @@ def _tokenize(
         pad_id=known_pad_token_id(tokenizer.pad_token_id, fewest),
         max_length=min((size.n_ctx for size in sizes.values() if size.n_ctx is not None), default=None),
         too_long=config.too_long,
-        keep=n_special_tokens_before(tokenizer, config.bos),
+        keep=n_special_tokens_before(tokenizer, config.bos, chat=config.chat, template=template),
     )
     batches = [replace(batch, index=torch.tensor(places)[batch.index]) for batch in some]
     _check_ids(batches, sizes)

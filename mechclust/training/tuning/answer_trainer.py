@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +88,7 @@ def trainer_arguments(
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
     steps = config.steps_for(n_examples)
-    every = max(1, steps // 100)  # a logged loss is a mean over these
+    every = max(1, min(steps // 100, config.save_every))  # a logged loss is a mean over these
     arguments = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=config.batch_size,
@@ -103,7 +102,7 @@ def trainer_arguments(
         **trainer_precision(config, device, dtype),
         logging_steps=every,
         logging_nan_inf_filter=False,
-        save_steps=every * math.ceil(config.save_every / every),  # a mean is not cut by an interruption
+        save_steps=every * (config.save_every // every),  # a mean is not cut by an interruption
         save_total_limit=2,
         seed=config.seed,
         data_seed=config.seed,

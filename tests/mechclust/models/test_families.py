@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from mechclust import load_pretrained
 from mechclust.models.hugging_face_blocks import find_blocks
 from mechclust.models.read_only import ReadOnlyModel, is_read_only
 from probes import attention_pattern, record, residual, resolve
@@ -122,6 +123,29 @@ class TestPadding:
         plain = expected(theirs, tokens, LEFT)["last_hidden_state"][0, 3:]
         assert (plain - alone).abs().max() > 0.1
         torch.testing.assert_close(seen(model, tokens, LEFT)["output"][0, 3:], alone, atol=CLOSE, rtol=0)
+
+    @pytest.mark.parametrize("side", [RIGHT, LEFT])
+    def test_that_a_model_reads_although_it_is_masked(self, side):
+        """FNet mixes all positions, and takes no mask."""
+        model = ReadOnlyModel(build("FNetModel", **SMALL))
+        with pytest.raises(InputError) as error:
+            model(TOKENS, attention_mask=side)
+        assert str(error.value) == (
+            "the batch has padding, which changes what a FNetModel computes, although it is masked; give examples of "
+            "one length, or one example per batch"
+        )
+        model(TOKENS, attention_mask=torch.ones_like(TOKENS))
+
+    def test_that_a_recurrence_reads_on_the_left(self):
+        shape = {**SMALL, "num_hidden_layers": 3, "lru_width": 16, "attention_window_size": 8}
+        plain = build("RecurrentGemmaModel", **shape)
+        with torch.no_grad():  # at first the padding's embedding is 0
+            plain.get_input_embeddings().weight[0] = 1
+        model = ReadOnlyModel(plain)
+        with pytest.raises(InputError, match=r"changes what a RecurrentGemmaModel computes, .*; pad on the right$"):
+            model(TOKENS, attention_mask=LEFT)
+        padded = model(TOKENS, attention_mask=RIGHT)[0, :4]
+        torch.testing.assert_close(padded, model(TOKENS[:1, :4])[0], atol=CLOSE, rtol=0)
 
 
 def build(model, **fields):
@@ -263,6 +287,12 @@ class TestBlocks:
             f"a {name} cannot be measured: {why}; give a transformer over tokens, whose Hugging Face model has "
             "output_hidden_states"
         )
+
+    def test_the_decoder_of_an_encoder_decoder(self):
+        parts = {"layers": 1, "attention_heads": 2, "ffn_dim": 8}
+        fields = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in parts.items()}
+        with pytest.raises(InputError, match=r"^a BartDecoderWrapper cannot be measured: it does not name its token"):
+            load_pretrained(build("BartForCausalLM", vocab_size=22, d_model=8, **fields))
 
     def test_states_of_two_widths_are_refused(self):
         """Each block passes its states on, but the first makes them wider."""

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
-from tasks import InputError
+from mechclust.models.sizes import Sizes
+from mechclust.models.tokenized_prompts import tokenize_prompts
+from tasks import InputError, LabelledPrompts
 
 WORDS = ("<s>", "</s>", "<unk>", "<user>", "<model>", "<end>", "Answer", ":", *(f"w{i}" for i in range(20)))
 CHAT = (
@@ -163,6 +165,21 @@ class TestCutting:
         own = InstructionFormat(tokenizer(CHAT.replace("{{ bos_token }}", "")), cutoff=6)
         (found,) = own.answered(["w1 w2 w3 w4"], ["w5"])
         assert shown(own, found) == ("w3 w4 <end> <model>", "w5 <end>")
+
+    def test_the_first_token_of_a_chat_template_that_plain_texts_lack(self) -> None:
+        own = InstructionFormat(tokenizer(CHAT, around="$A"), cutoff=7)
+        (found,) = own.answered(["w1 w2 w3 w4"], ["w5"])
+        assert shown(own, found) == ("<s> w3 w4 <end> <model>", "w5 <end>")
+
+    @pytest.mark.parametrize("around", ["$A", "<s> $A"])
+    @pytest.mark.parametrize("begins", [True, False])
+    def test_prompts_of_commands_in_a_chat_template(self, around: str, begins: bool) -> None:
+        words = tokenizer(CHAT if begins else CHAT.replace("{{ bos_token }}", ""), around=around)
+        prompts = LabelledPrompts(["w1 w2 w3 w4"], {"task": ["a"]})
+        sizes = Sizes(None, None, len(WORDS), n_ctx=4 + begins)
+        (batch,) = tokenize_prompts(prompts, words, sizes, tokens_per_batch=9, chat=True, too_long="truncate")
+        kept = words.convert_ids_to_tokens(batch.tokens[0].tolist())
+        assert kept == [*(["<s>"] if begins else []), "w3", "w4", "<end>", "<model>"]
 
 
 class TestChat:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+import transformers
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from mechclust import load_pretrained
 from mechclust.models.sizes import Sizes
 from probes.engine import devices
 from probes.engine.devices import free_device_memory
@@ -17,6 +21,52 @@ def test_least_weights_are_nearly_all_weights_of_a_model():
 
 def test_sizes_that_are_not_known_count_as_nothing():
     assert Sizes(None, None, None, None).least_weights == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("Roberta", {}),
+        ("RobertaPreLayerNorm", {}),
+        ("Xmod", {"languages": ["en_XX"], "default_language": "en_XX"}),
+        ("Luke", {"entity_vocab_size": 4, "entity_emb_size": 4}),
+    ],
+)
+def test_positions_that_begin_behind_the_padding_token(family, fields):
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=9, max_position_embeddings=8, pad_token_id=1, **shape, **fields
+    )
+    model = getattr(transformers, f"{family}Model")(config).eval()
+    longest = Sizes.from_config(config).n_ctx
+    assert longest == load_pretrained(model).cfg.n_ctx == 6
+    model(torch.full((1, longest), 3))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, longest + 1), 3))
+
+
+@pytest.mark.skipif(not hasattr(transformers, "Gemma4TextConfig"), reason="needs a transformers with Gemma 4")
+def test_layers_whose_heads_differ_in_width():
+    """Transformers refuses to tell the width of a head, which Gemma 4 has twice."""
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.Gemma4TextConfig(
+        vocab_size=40,
+        vocab_size_per_layer_input=40,
+        hidden_size_per_layer_input=4,
+        num_key_value_heads=2,
+        head_dim=4,
+        global_head_dim=8,
+        layer_types=["sliding_attention", "full_attention"],
+        num_kv_shared_layers=0,
+        **shape,
+    )
+    sizes = Sizes.from_config(config)
+    assert (sizes.n_layers, sizes.d_model, sizes.n_heads) == (2, 16, 4)
+    plain = transformers.Gemma4ForCausalLM(config).eval()
+    tokens = torch.tensor([[3, 1, 4]])
+    with torch.no_grad():
+        states = load_pretrained(plain, attention="sdpa")(tokens)
+        torch.testing.assert_close(states, plain.model(tokens).last_hidden_state, atol=1e-5, rtol=0)
 
 
 def test_free_memory_is_what_linux_calls_available(tmp_path, monkeypatch):

@@ -256,6 +256,14 @@ def test_a_digest_is_of_names_and_weights(tmp_path: Path) -> None:
     assert len(set(found)) == 3
 
 
+@pytest.mark.parametrize("steps", [1, 80, 300, 4000, 20_000])
+@pytest.mark.parametrize("save_every", [1, 7, 50])
+def test_an_interruption_loses_no_more_steps_than_is_said(steps: int, save_every: int, tmp_path: Any) -> None:
+    found = trainer_arguments(settings(steps=steps, save_every=save_every), 13, tmp_path, torch.device("cpu"))
+    assert 1 <= found.save_steps <= save_every
+    assert found.save_steps % found.logging_steps == 0  # a mean loss is not cut
+
+
 def test_one_gpu_per_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there are several, the Trainer would cut batches between them."""
     from transformers import TrainingArguments
