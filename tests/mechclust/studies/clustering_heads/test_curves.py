@@ -269,7 +269,7 @@ def test_levels_are_passed_by_one_curve(function: Any) -> None:
     [
         (loss_drops, {"window": 0}, "window is 0; expected at least 1"),
         (loss_drops, {"least": 0.0}, "least is 0.0; expected a share between 0 and 1, such as 0.1"),
-        (loss_drops, {"least": 10}, "least is 10; expected a share between 0 and 1, such as 0.1"),
+        (loss_drops, {"least": 1}, "least is 1; expected a share between 0 and 1, such as 0.1"),
         (loss_spikes, {"window": 0}, "window is 0; expected at least 1"),
         (loss_spikes, {"factor": 1.0}, "factor is 1.0; expected more than 1, such as 5.0"),
         (loss_spikes, {"factor": NAN}, "factor is nan; expected more than 1, such as 5.0"),
