@@ -10,7 +10,7 @@ from typing import Any
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
-from tasks.settings import Count, DrawsOrZero, Repeats, Seed, check_choice, check_different_settings, check_settings
+from tasks.settings import Count, Draws, Repeats, Seed, check_choice, check_different_settings, check_settings
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
@@ -55,7 +55,7 @@ class TaskClustersConfig:
     n_heads: Count = 4
     tied: bool = False
     n_init: Repeats = 10
-    n_permutations: DrawsOrZero = 1000
+    n_permutations: Draws = 1000
     tsne: bool = True
     device: str = "cpu"
     test_findings: bool = True

@@ -47,7 +47,7 @@ def findings_of(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> l
 
 def _top_layer_clusters(config: TaskClustersConfig, private: _Runs, shared: _Runs) -> Finding:
     n = config.n_layers
-    low, high = np.mean([run.null for run in private], axis=(0, 1, 2))[:2]
+    low, high, _ = np.mean([run.null[_END, n - 1 : n + 1] for run in private], axis=(0, 1))
     finding = _grows(
         config,
         "T2",
@@ -56,7 +56,7 @@ def _top_layer_clusters(config: TaskClustersConfig, private: _Runs, shared: _Run
         private,
         shared,
     )
-    chance = f"chance: tasks relabelled within the classes of x, 95% within {low:.3f} to {high:.3f}"
+    chance = f"chance at the end: tasks relabelled within the classes of x, 95% within {low:.3f} to {high:.3f}"
     return replace(finding, note=f"{chance}; {finding.note}" if finding.note else chance)
 
 

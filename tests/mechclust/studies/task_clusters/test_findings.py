@@ -182,7 +182,7 @@ def test_values_are_those_of_the_seeds_arms_layers_and_steps_that_a_finding_name
         check_part("maximum", [max(of) for of in layer_0], Bound("<=", 0.15)),
     )
     assert findings["T8"].parts == (check_part("", of_input, Bound("<=", 3 / 4)),)
-    low, high = (np.mean([run.null[..., end] for run in private]) for end in (0, 1))
+    low, high = (np.mean([run.null[-1, N - 1 : N + 1, end] for run in private]) for end in (0, 1))
     assert f"{low:.3f} to {high:.3f}" in findings["T2"].note
     after, before = (np.mean([run.ari[VALIDATION][step, 6] for run in private]) for step in (6, 0))
     chance = max(run.null[6, 6, 1] for run in private)
@@ -283,6 +283,8 @@ def test_a_missing_arm_is_not_tested(arms: tuple[str, ...]) -> None:
 
 class TestConfig:
     def test_refusals(self):
+        with pytest.raises(InputError, match=r"^n_permutations is 0; expected at least 1$"):
+            TaskClustersConfig(n_permutations=0)
         with pytest.raises(InputError, match=r"^seeds is empty; expected at least one seed, such as --seeds 0$"):
             replace(CONFIG, seeds=())
         with pytest.raises(
