@@ -17,6 +17,7 @@ from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT
 from mechclust.report.subplots import subplots
 from mechclust.studies.planted_layers.config import (
     NONE,
+    ORDER,
     Pair,
     PlantedConfig,
     false_columns,
@@ -150,7 +151,9 @@ def unplanted_panels(config: PlantedConfig) -> list[DotPanel]:
     panels = []
     for column in false_columns(config):
         if column != NONE:
-            panels.append(DotPanel(f"{column}: right is 0", "share called", column, "false"))
+            is_noise = column == ORDER and config.model is not None  # a given model is not tuned
+            title = "two draws of small noise" if is_noise else column
+            panels.append(DotPanel(f"{title}: right is 0", "share called", column, "false"))
     for column in whole_columns(config):
         title = f"{column.removesuffix(' changed')}: right is 1"
         panels.append(DotPanel(title, "share called", column, "hit"))

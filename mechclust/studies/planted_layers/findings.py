@@ -39,6 +39,7 @@ _LARGER = Bound(">", 0)
 _SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 0 to .28: no lower bound could hold
 _BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
 _NOT_TUNED = "a given model is not tuned"
+_CANNOT_WRITE = "the hooks of this model cannot write"
 _STREAM = Row(RESIDUAL, DEBIASED)
 _ADDED = Row(CONTRIBUTION, DEBIASED)
 _ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)
@@ -85,19 +86,27 @@ def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
         *_of_all_layers(config, runs),
         *_checks(config, runs),
     ]
-    findings = [replace(finding, not_tested=_why_not_tested(config, finding.id)) for finding in findings]
+    findings = [replace(finding, not_tested=_why_not_tested(config, runs, finding.id)) for finding in findings]
     if config.model is None:
         return findings
     return [replace(finding, control=None) if finding.id in ("P7", "P8") else finding for finding in findings]
 
 
-def _why_not_tested(config: PlantedConfig, id: str) -> str:
+def _why_not_tested(config: PlantedConfig, runs: Runs, id: str) -> str:
     """Return why a finding cannot be tested, or ``""`` if it can."""
     if config.model is None:
         return ""
     if id in ("P1", "P10"):
         return _BY_CONSTRUCTION
+    if id in ("P6", "P19", "K2") and _hooks_cannot_write(config, runs):
+        return _CANNOT_WRITE
     return _NOT_TUNED if id in ("P7", "P8") else ""
+
+
+def _hooks_cannot_write(config: PlantedConfig, runs: Runs) -> bool:
+    """Return whether no block was given the same input, and so nothing was patched either."""
+    curves = [run.curve(pair, _ADDED_TO_SAME) for run in runs for pair in run.of(main_column(config))]
+    return bool(np.isnan(curves).all())
 
 
 def _how(config: PlantedConfig) -> str:

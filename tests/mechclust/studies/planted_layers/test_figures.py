@@ -116,6 +116,12 @@ class TestDots:
         titles = [panel.title for panel in unplanted_panels(PAPER)]
         assert all(title.endswith(("right is 0", "right is 1")) for title in titles)
         assert not any(title.startswith(NONE) for title in titles)
+        assert "other order: right is 0" in titles
+
+    def test_a_given_model_has_no_order_of_data(self):
+        titles = [panel.title for panel in unplanted_panels(GIVEN)]
+        assert "two draws of small noise: right is 0" in titles
+        assert not any("order" in title for title in titles)
 
 
 def test_twice_the_steps_is_a_comparison_of_trained_networks_only():

@@ -173,6 +173,20 @@ def test_a_given_model_is_not_tuned_and_what_holds_by_construction_is_not_tested
     assert found["P7"].control is None
 
 
+def test_what_needs_hooks_that_write_is_not_tested_on_a_read_only_model():
+    given = replace(PAPER, model="somewhere", prompts="prompts.jsonl")
+    runs = [measured(seed, given) for seed in range(SEEDS)]
+    for run in runs:
+        for curve in run.curves.values():
+            if curve.flags.writeable:
+                curve[:, ROW_VIEWS.index("same input")] = np.nan
+    runs = [replace(run, restored={name: np.full(L, np.nan) for name in run.restored}) for run in runs]
+    found = {finding.id: finding for finding in findings_of(given, runs)}
+    for id in ("P6", "P19", "K2"):
+        assert found[id].verdict_text == "– not tested: the hooks of this model cannot write"
+    assert found["P2"].verdict == "holds"
+
+
 def test_patching_is_wrong_by_its_largest_deviation_below_or_above():
     """From the last planted layer on, all of the loss is restored; what happens within the plant is not judged."""
     run = measured(5)
