@@ -133,6 +133,8 @@ def _skill_to_explain(seeds: Sequence[SeedResults]) -> tuple[str, str]:
     if all(one.seen.all() for one in seeds):
         return "no controls of held-out tasks", ""
     above = float(np.mean([one.zero_shot for one in seeds]))
+    if np.isnan(above):
+        return "pre-training encoded the operations of all held-out tasks", ""
     skill = f"tuned answers held-out, not encoded tasks {above:.2f} above chance without their examples"
     if above >= _LEAST_SKILL:
         return "", skill

@@ -188,7 +188,10 @@ def groups_table(seeds: Sequence[int], runs: Sequence[SeedResults]) -> pd.DataFr
     """Return the layer groups of each seed."""
     import pandas as pd
 
-    rows = [(seed, str(run.groups), str(run.unseen_groups)) for seed, run in zip(seeds, runs, strict=True)]
+    rows = []
+    for seed, run in zip(seeds, runs, strict=True):
+        held_out = "no controls" if run.seen.all() else str(run.unseen_groups)
+        rows.append((seed, str(run.groups), held_out))
     return pd.DataFrame(rows, columns=["seed", "seen", "held out (without dimensions)"])
 
 

@@ -173,6 +173,9 @@ def test_held_out_tasks_are_tested_if_tuned_answers_them():
     seen = by_id([replace(measured(draw), seen=np.ones(24, dtype=bool), ceiling=None) for draw in range(SEEDS)])
     assert {seen[id].why_not for id in ("C9", "C18", "C19")} == {"no controls of held-out tasks"}
     assert seen["C14"].why_not == "no task has a second control"
+    encoded = by_id([replace(measured(draw), encoded=~SEEN | ENCODED) for draw in range(SEEDS)])
+    why = "pre-training encoded the operations of all held-out tasks"
+    assert {encoded[id].why_not for id in ("C9", "C18", "C19")} == {why}
 
 
 def test_few_layers_or_prompts():

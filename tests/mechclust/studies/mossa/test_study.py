@@ -294,6 +294,8 @@ def test_tables_of_the_report():
     groups, medians = groups_table((3, 4), found), medians_table(found)
     assert groups["seen"].tolist() == [str(m.groups) for m in found]
     assert groups["seed"].tolist() == [3, 4]
+    without = replace(measured(), seen=np.ones(24, dtype=bool), ceiling=None)
+    assert groups_table((3,), [without]).iloc[0, 2] == "no controls"
     assert medians[["tasks", "model"]].to_numpy().tolist() == [
         *([which, model] for which in ("seen", "held out", "held out, not encoded") for model in ("pre", "tuned")),
         ["seen", "ceiling"],
