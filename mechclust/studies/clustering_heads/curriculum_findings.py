@@ -91,11 +91,14 @@ def _barriers_note(runs: _Runs) -> str:
     if not runs:
         return ""
     plain = _barriers(runs, "line")
-    low, high = prediction_interval(plain.tolist()) or (np.nan, np.nan)
     least, most = _PUBLISHED_BARRIERS
-    place = "within" if low <= least and high >= most else "not within"
+    beside = f"published: {least} to {most}"
+    interval = prediction_interval(plain.tolist())
+    if interval is not None:
+        low, high = interval
+        place = "within" if low <= least and high >= most else "not within"
+        beside = f"one more run {low:.1f} to {high:.1f} ({beside}, {place} it)"
     return (
         f"without matching, as in the paper: mean {plain.mean():.1f}, seeds from {plain.min():.1f} to "
-        f"{plain.max():.1f}, one more run {low:.1f} to {high:.1f} (published: {least} to {most}, {place} it); with "
-        f"matching {_barriers(runs, 'matched_line').mean():.1f}"
+        f"{plain.max():.1f}, {beside}; with matching {_barriers(runs, 'matched_line').mean():.1f}"
     )

@@ -298,6 +298,10 @@ class TestCurriculum:
         low = findings(network(), curriculum={i: curriculum(0.25, 1.0, 10 + i) for i in range(3)})["H5b"]
         assert "(published: 25 to 28, not within it)" in low.note
 
+    def test_h5b_of_one_run_predicts_none(self):
+        note = findings(network(), curriculum={0: curriculum(0.25, 1.0, 26)})["H5b"].note
+        assert "seeds from 26.0 to 26.0, published: 25 to 28; with" in note
+
     def test_h5b_verdicts(self):
         def of(matched, own):
             runs = {i: curriculum(0.25, 1.0, matched=matched + i, own=own) for i in range(4)}
