@@ -84,6 +84,9 @@ def roc_area(
 ) -> tuple[float, Interval]:
     """Return the area under the ROC curve and its 95% interval by bootstrap over both kinds of network.
 
+    Of normal scores with an area of .9, the nominal 95% interval covers it in 78% of samples with 6 networks of each
+    kind, 88% with 12 and 94% with 40 and 45. Of an area of .97, these are 45%, 74% and 90%.
+
     Args:
         positive: scores of cases that should be detected.
         negative: scores of cases that should not.

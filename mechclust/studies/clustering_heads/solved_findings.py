@@ -26,7 +26,7 @@ from mechclust.studies.clustering_heads.results import WEAK, HeadsResults, Train
 from probes.clustering_head import INTEGER_DEVIATION
 
 _REPLICATION = "our replication on seeds 0-39"
-_MIN_NETWORKS = 6  # of a kind, from which on resampling them gives an interval
+_MIN_NETWORKS = 12  # of a kind, from which on resampling them gives an interval, see ``roc_area``
 _SLOWER = "a slower feed-forward layer"
 _BETWEEN = f"networks in between ({WEAK} to {SOLVED}) in place of solved ones"
 _DETECTED = "solved: detected"

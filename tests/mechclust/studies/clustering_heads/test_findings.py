@@ -63,18 +63,18 @@ class TestShares:
 
 
 class TestDetector:
-    between = 10 * [network(accuracy=0.9, line=None)]  # no head
+    between = 12 * [network(accuracy=0.9, line=None)]  # no head
 
     def test_h1a_finds_lines_and_planes(self):
         solved = [*20 * [network()], *20 * [network(line=None, plane=0.1)]]
         found = findings(*solved, *40 * [weak()], *self.between)["H1a"]
         assert (found.verdict, found.control.verdict) == ("holds", "does not hold")
         assert [len(part.values) for part in found.parts] == [40, 40]
-        assert [len(part.values) for part in found.control.parts] == [10, 40]
+        assert [len(part.values) for part in found.control.parts] == [12, 40]
         assert findings(*40 * [network()], *40 * [weak(line=0.1)])["H1a"].verdict == "does not hold"
         missed = findings(network(), network(line=0.3), *40 * [weak()], *self.between)["H1a"]
         assert missed.measured == 0.5
-        assert "solved without: seeds 1; before training, 0 of 52" in missed.note
+        assert "solved without: seeds 1; before training, 0 of 54" in missed.note
 
     def test_areas_are_mean_shares_of_weak_networks_below_a_solved_one(self):
         solved = [network(line=0.05), network(line=0.15), network(line=None, plane=0.02)]
@@ -82,17 +82,21 @@ class TestDetector:
         found = findings(*solved, *low)
         assert values(found["H1e"]) == [0.75, 0.5, 0.75]
         assert (found["H1e"].measured, found["H1e"].verdict) == (pytest.approx(2 / 3), "undecided")
-        assert found["H1e"].interval is None  # fewer than six of a kind
+        assert found["H1e"].interval is None  # fewer than twelve of a kind
 
     def test_an_area_is_not_specific_if_networks_in_between_have_the_same(self):
-        groups = [*10 * [network()], *40 * [weak()]]
+        groups = [*12 * [network()], *40 * [weak()]]
         specific = findings(*groups, *self.between)
         assert (specific["H1e"].verdict, specific["H1e"].control.verdict) == ("holds", "does not hold")
-        alike = findings(*groups, *10 * [network(accuracy=0.9)])
+        alike = findings(*groups, *12 * [network(accuracy=0.9)])
         assert alike["H1e"].verdict == "not specific"
-        assert "against the 10 in between: 0.50" in alike["H1e"].note
+        assert "against the 12 in between: 0.50" in alike["H1e"].note
         planar = [*20 * [network()], *20 * [network(line=None, plane=0.1)], *40 * [weak()], *self.between]
         assert findings(*planar)["H1e"].verdict == "holds"
+
+    def test_resampling_a_few_separate_networks_shows_nothing_of_the_area(self):
+        assert findings(*11 * [network()], *40 * [weak()])["H1e"].verdict == "undecided"
+        assert findings(*12 * [network()], *11 * [weak()])["H1e"].verdict == "undecided"
 
     def test_one_kind_of_network_tests_nothing(self):
         found = findings(network(), network())
