@@ -23,6 +23,8 @@ _SHOWN: dict[str, Shown] = {
     **dict.fromkeys(("H1e", "H4a", "H6"), "headline"),
     **dict.fromkeys(("H1", "H2", "H5", "H5b", "H7"), "page"),
 }
+# Judged on the networks that were solved, spiked or fell, of which there may be one although there are many seeds.
+_OF_SOME_NETWORKS = ("H1a", "H1b", "H1e", "H2", "H3", "H3c", "H4a", "H4f", "H6", "H7", "H7b")
 
 
 def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
@@ -38,7 +40,7 @@ def findings_of(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Fi
 
 
 def _described(finding: Finding) -> Finding:
-    """Return a finding with the place where it is shown.
+    """Return a finding with its unit, and the place where it is shown.
 
     A control for which the run holds no values is left out, and the note says so.
     """
@@ -49,4 +51,5 @@ def _described(finding: Finding) -> Finding:
         control=control if measured else None,
         note=finding.note if measured else joined_notes(finding.note, "its control was not measured"),
         shown=_SHOWN.get(finding.id, "table"),
+        unit="networks" if finding.id in _OF_SOME_NETWORKS else finding.unit,
     )

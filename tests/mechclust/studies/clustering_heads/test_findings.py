@@ -98,6 +98,11 @@ class TestDetector:
         assert findings(*11 * [network()], *40 * [weak()])["H1e"].verdict == "undecided"
         assert findings(*12 * [network()], *11 * [weak()])["H1e"].verdict == "undecided"
 
+    def test_one_solved_network_of_many_seeds_is_not_one_seed(self):
+        found = findings(network(), *7 * [weak()])
+        assert found["H7"].why_not == found["H1b"].why_not == "only one value (networks)"
+        assert findings(network())["H1"].why_not == "one seed"
+
     def test_one_kind_of_network_tests_nothing(self):
         found = findings(network(), network())
         assert {found[id].verdict for id in ("H1a", "H1e")} == {"not tested"}
