@@ -16,10 +16,10 @@ CAPTIONS = {
     "replay": "Left: share of the loss spikes after solving that disappear when a part is frozen as it was before, "
     "mean over runs with its 95% interval, one point per run. Right: the loss before every spike, and after the step "
     "with a part frozen, as a share of the loss at the spike (1e-6 or less drawn there); bars: medians.",
-    "two_falls": "Full batch: of the runs that solve the task with two falls of the loss or more, the one whose "
-    "gradient norm stands out most in the falls (grey). From left: training loss of the published run, a line through "
-    "the points that its caption gives; ours, with test accuracy before and after the first and the last fall; the "
-    "embeddings of all sequences before and after the first fall. Dotted: guessing.",
+    "two_falls": "Full batch: a run that solves the task with two falls of the loss or more (grey), if there is one; "
+    "of several, the one whose gradient norm stands out most in the falls. From left: training loss of the published "
+    "run, a line through the points that its caption gives; ours, with test accuracy before and after the first and "
+    "the last fall; the embeddings of all sequences before and after the first fall. Dotted: guessing.",
     "gradients": "Full batch: training loss and gradient norm by layer of the same run, on linear scales, to a little "
     "after the last fall of the loss. Grey: where the loss falls.",
     "ablations": f"Test accuracy at the end as one setting varies: every seed and their mean, and the {SHARE_SOLVED} "

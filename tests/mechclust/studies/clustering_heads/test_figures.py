@@ -10,6 +10,7 @@ import torch
 
 from mechclust.evidence.intervals import share_interval
 from mechclust.studies.clustering_heads.arm_figures import ablations_figure, curriculum_figure
+from mechclust.studies.clustering_heads.captions import CAPTIONS
 from mechclust.studies.clustering_heads.fall_figures import clean_run, gradients_figure, marks_of, two_falls_figure
 from mechclust.studies.clustering_heads.figures import replay_figure, training_figure
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
@@ -54,6 +55,7 @@ class TestCleanRun:
         assert clean_run(of(curved={1: once, 2: unsolved, 5: noisy, 7: run()}), 2)[0] == 7
         assert clean_run(of(curved={1: once, 2: unsolved}), 2)[0] == 1
         assert clean_run(of(curved={1: unsolved, 2: run(falls=())}), 2)[0] == 2
+        assert "if there is one" in CAPTIONS["two_falls"]  # none solves the task in the last case
 
     def test_marks_stand_before_and_after_the_first_and_the_last_fall(self):
         three = run(falls=((50, 60), (100, 120), (200, 220)))
