@@ -16,7 +16,7 @@ from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, everything_arm
 from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig
 from mechclust.studies.topic_structure.labelling import RIGHT
-from mechclust.studies.topic_structure.results import THEORY_G, ArmRuns, growth_of, mixing_values
+from mechclust.studies.topic_structure.results import ArmRuns, growth_of, mixing_values, theory_g
 from mechclust.studies.topic_structure.run import load_trained
 from tasks.topic_documents import N_SPECIAL
 
@@ -75,10 +75,10 @@ def mixing_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.plot(taus, g.mean(axis=0), color=color, lw=1)
         axis.axhline(total, color=color, lw=1, ls=":")
         labels.append((float(g[:, -1].mean()), f"trained, {total} topics", color))
-    if 10 in by_total:
-        optimum = list(THEORY_G.values())
-        axis.plot(list(THEORY_G), optimum, color=RED, ls="--")
-        labels.append((optimum[-1], "population, 10 topics", RED))
+    optimum = theory_g(config)
+    if optimum:
+        axis.plot(list(optimum), list(optimum.values()), color=RED, ls="--")
+        labels.append(([*optimum.values()][-1], "population, 10 topics", RED))
     axis.plot(taus, taus, color=GREY, lw=1, ls=":")
     labels.append((float(taus[-1]), "bounds (dotted)", SOFT))
     axis.axhline(1, color=GREY, lw=1.2, ls="--")

@@ -23,11 +23,11 @@ from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROW
 from mechclust.studies.topic_structure.labelling import RANDOM, RIGHT
 from mechclust.studies.topic_structure.optimum_findings import optimum_findings
 from mechclust.studies.topic_structure.results import (
-    THEORY_G,
     ArmRuns,
     TrainedRun,
     growth_of,
     mixing_values,
+    theory_g,
     topic_block,
 )
 from mechclust.studies.topic_structure.stage_findings import stage_findings
@@ -110,7 +110,7 @@ def _everything_trained(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
 
 
 def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
-    """Return P6 and P8b. Without ten topics there is no P8b."""
+    """Return P6 and P8b. If the optimum is not known there is no P8b."""
     values = mixing_values(config, runs)
     totals = sorted(values)
     g = np.stack([values[total] for total in totals], axis=1)
@@ -119,8 +119,9 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
     note = f"g with {totals[0]} topics: {', '.join(by_tau)}"
     not_tested = "" if len(totals) > 1 else TOO_SMALL
     findings = [replace(_rising(g, totals), shown="table", note=note, not_tested=not_tested)]
-    optimum = {place: THEORY_G[tau] for place, tau in enumerate(config.topics_per_document) if tau in THEORY_G}
-    if 10 in values and optimum:
+    known = theory_g(config)
+    optimum = {place: known[tau] for place, tau in enumerate(config.topics_per_document) if tau in known}
+    if optimum:
         ten = totals.index(10)
         findings.append(_at_optimum(g[:, ten], _shuffled(g)[:, ten], optimum))
     return findings

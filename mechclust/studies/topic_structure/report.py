@@ -39,8 +39,9 @@ _CAPTIONS = {
     "line for each of {released}; dotted: the end of stage 1, when W_K or W_Q has made a tenth of its total change.",
     "attention": "E4: the published attention table and ours, one point for each of {table}, line: mean. Right "
     "labels on the first tokens are what the paper describes; shifted labels on whole documents what it seems to show.",
-    "mixing": "g against the number of topics a document mixes; dashed: the population optimum with ten topics; "
-    "dotted: theorem 3's bounds with constants 1; grey, dashed: uniform attention. One point for each of {seeds}.",
+    "mixing": "g against the number of topics a document mixes; dashed: the population optimum with ten topics, if it "
+    "is known; dotted: theorem 3's bounds with constants 1; grey, dashed: uniform attention. One point for each of "
+    "{seeds}.",
 }
 _NOTES = [
     "Documents of E1, E2 and E4a theory follow the theory (an equal mix of a few topics, no START and END); those of "

@@ -27,11 +27,12 @@ from mechclust.studies.topic_structure.config import TopicStructureConfig
 from mechclust.studies.topic_structure.stages import TwoStages, two_stages
 from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
+from tasks import TopicDocuments
 
 _ATTENTION_WEIGHTS = ("W_K", "W_Q")
 _MOVED = 0.1
 """Attention counts as moved if W_K or W_Q has changed by this share of the norm of a weight at the default start."""
-# g at the population optimum with ten topics, by topics in a document (O3).
+# g at the population optimum with ten topics of ten words and the published masks, by topics in a document (O3).
 THEORY_G = {2: 5.76, 3: 7.01, 4: 7.72, 5: 8.18, 8: 8.95}
 
 _Seeds = Float[np.ndarray, "seed"]
@@ -179,6 +180,14 @@ def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, Floa
         g = [[run.g(v) for run in runs[theory_arm(total, tau)]] for tau in config.topics_per_document]
         by_total[total] = np.array(g).T
     return by_total
+
+
+def theory_g(config: TopicStructureConfig) -> Mapping[int, float]:
+    """Return g at the population optimum with ten topics. It is known for the published words and masks only."""
+    published = TopicDocuments()
+    settings = ("words_per_topic", "selected_share", "correct_share", "random_share")
+    known = all(getattr(config.documents, name) == getattr(published, name) for name in settings)
+    return THEORY_G if known and 10 in config.topics else {}
 
 
 def ways_of(runs: Sequence[TrainedRun]) -> dict[str, Float[np.ndarray, "seed step"]]:

@@ -113,6 +113,12 @@ class TestMixing:
         assert 10 not in PAPER.topics[1:]
         assert [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2] == []
 
+    @pytest.mark.parametrize("other", [{"words_per_topic": 5}, {"selected_share": 0.3}, {"random_share": 0.02}])
+    def test_draws_no_optimum_of_other_documents(self, other):
+        config = replace(PAPER, documents=replace(PAPER.documents, **other))
+        (axis,) = mixing_figure(config, RUNS).axes
+        assert [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2] == []
+
 
 def test_the_published_table_is_drawn_beside_both_readings():
     means = attention_means(PAPER, RUNS)

@@ -150,6 +150,10 @@ class TestValues:
         far = [max(abs(g[s, 0, k] / THEORY_G[taus[k]] - 1) for k in range(4)) for s in range(5)]
         assert far == by_seed(found["P8b"])
 
+    @pytest.mark.parametrize("other", [{"correct_share": 0.2}, {"random_share": 0.02}])
+    def test_g_is_not_compared_with_the_optimum_of_other_documents(self, other):
+        assert "P8b" not in judged(config=replace(PAPER, documents=replace(PAPER.documents, **other)))
+
     def test_the_arms_of_g_change_places_in_the_control(self):
         order = np.random.default_rng(0).permutation(8)
         names = [f"E4a theory T{n} tau{tau}" for n in PAPER.topics for tau in PAPER.topics_per_document]
