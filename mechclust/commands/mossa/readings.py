@@ -36,11 +36,14 @@ def headline(result: Measurements) -> str:
 
 
 def _groups(result: Measurements) -> str:
-    """Return the layer groups, unless tasks are too few or leave open whether any layer is not shared."""
+    """Return the layer groups, unless tasks are too few or leave open whether any layer is not shared.
+
+    Without an interval, in half of the runs of 4 or 5 tasks without any effect some layers would not be shared.
+    """
     if not result.named_groups:
         return "No layer groups are named."
     shared_end = result.groups.shared_end
-    if shared_end is not None and shared_end[1] == result.n_layers:
+    if shared_end is None or shared_end[1] == result.n_layers:
         return "No layer group is clear."
     return f"Layers: {result.groups.groups}."
 

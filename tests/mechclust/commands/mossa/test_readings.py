@@ -62,6 +62,8 @@ class TestHeadline:
 
     def test_of_few_tasks_names_no_groups(self, few):
         assert few.headline.startswith("No layer groups are named. Tuned is not clearly nearer to ")
+        without_interval = made_result({"a": ["v", "w", "x", "y", "z"]}, held_out=())
+        assert without_interval.headline.startswith("No layer group is clear. Tuned is not clearly nearer to ")
 
     def test_without_answers(self):
         assert made_result(n_answers=0).headline.endswith("Learning was not measured.")
