@@ -160,6 +160,15 @@ class TestUndefined:
         assert 0.018 < np.mean(low > 0) < 0.032
         assert 0.018 < np.mean(high < 0) < 0.032
 
+    def test_tasks_without_similarity_are_not_behind_a_correlation(self):
+        found = curves(np.random.default_rng(0).random((8, 16)), covariates={"x": np.arange(8.0)})
+        assert correlations.n_known(found, "x") == 8
+        lost = found.tuned.copy()
+        lost[3:, 8:] = np.nan  # of five tasks
+        lost[:, 0] = np.nan  # of all
+        assert correlations.n_known(replace(found, tuned=lost), "x") == 3
+        assert correlations.n_known(replace(found, tuned=0 * lost * np.nan), "x") == 0
+
     def test_the_interval_needs_six_tasks(self):
         assert np.isnan(correlations.correlation_interval(np.array([0.5, 0.9]), 5)).all()
         assert np.isfinite(correlations.correlation_interval(1.0, 6)).all()
