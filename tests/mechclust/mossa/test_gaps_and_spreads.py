@@ -136,6 +136,14 @@ class TestLayers:
 
 
 class TestUndefined:
+    def test_layer_groups_are_unknown_if_a_layer_is(self):
+        base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (6, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (6, 1))
+        tuned[:3, 3] -= 0.1
+        statistics = (has_all_layer_groups, shared_layers_end_distance, transition_layers_end_distance)
+        assert np.isfinite([statistic(curves(base, tuned)) for statistic in statistics]).all()
+        tuned[:, 2] = np.nan
+        assert np.isnan([statistic(curves(base, tuned)) for statistic in statistics]).all()
+
     def test_a_task_without_numbers_changes_nothing(self):
         lost = np.full((1, 16), np.nan)
         more = curves(np.concatenate([RANDOM.base, lost]), np.concatenate([RANDOM.tuned, lost]))

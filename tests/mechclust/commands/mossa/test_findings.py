@@ -265,6 +265,14 @@ class TestNotTested:
     def test_no_transition(self, published):
         assert self.reasons(flipped(published))["C12"] == "there is no transition"
 
+    def test_layer_groups_of_undefined_layers_are_unknown(self, published):
+        tuned = published.tuned.copy()
+        tuned[:, -2:] = np.nan
+        reasons = self.reasons(replace(published, tuned=tuned))
+        assert reasons["C20"] == "the value is undefined"
+        ends = "end of the shared layers from 9/32 and end of the transition from 15/32"
+        assert reasons["C12"] == f"{ends} are undefined"
+
     def test_few_layers(self, published):
         names = ("base", "tuned", "ceiling", "null")
         arrays = {name: getattr(published, name)[:, -2:] for name in names}
