@@ -92,7 +92,9 @@ def _learnt(result: Measurements) -> Iterator[Reading]:
     measured = len(result.tasks) - len(tasks_by_state.get("not measured", []))
     what = "Tasks learnt by their own controls"
     if not measured:
-        yield Reading(what, "unknown", verdict="Answers were not measured.")
+        scored = any(result.scores.values())
+        why = "Too few scored prompts have different answers." if scored else "Answers were not measured."
+        yield Reading(what, "unknown", verdict=why)
         return
     rule = (
         "Right answers are told apart from other prompts' better than at random and than by pre (95% intervals over "
@@ -100,10 +102,13 @@ def _learnt(result: Measurements) -> Iterator[Reading]:
     )
     yield Reading(what, f"{len(tasks_by_state.get('learnt', []))} of {measured}", verdict=rule)
     if "form only" in tasks_by_state:
-        verdict = "They became more probable, but right ones are not told apart."
+        verdict = (
+            "They became more probable or more often exact, but right ones are not clearly told apart better than at "
+            "random and than by pre."
+        )
         yield Reading("Only the form of the answers learnt", first_few(tasks_by_state["form only"]), verdict=verdict)
     if "not learnt" in tasks_by_state:
-        verdict = "The control is no better than pre, and CKA with such a control means little."
+        verdict = "The control is not clearly better than pre. CKA with a control that learnt nothing means little."
         yield Reading("Not learnt", first_few(tasks_by_state["not learnt"]), verdict=verdict)
 
 
@@ -214,8 +219,10 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
         else:
             yield Reading("Held-out tasks", "none", verdict=verdict)
         return
+    which = f"Held out: {first_few(curves.tasks)}"
     value = float(upper_half_gap(curves))
     if not np.isfinite(value):
+        yield Reading(which, "unknown", _UPPER, verdict="Similarity with the controls is undefined.")
         return
     gains = curves.gain[np.isfinite(curves.gain)]
     span = f" ({gains.min():z.2f} to {gains.max():z.2f})" if len(gains) > 1 else ""
@@ -223,7 +230,6 @@ def _held_out(result: Measurements) -> Iterator[Reading]:
     seen_too = ""
     if np.isfinite(all_tasks).any():
         seen_too = f", and {float(upper_half_gap(replace(curves, tuned=all_tasks))):z.2f} if tuned on them too"
-    which = f"Held out: {first_few(curves.tasks)}"
     yield Reading(which, f"tuned - pre {value:z.2f}{span} if tuned without them{seen_too}", _UPPER)
 
 
@@ -235,14 +241,13 @@ def caveats(result: Measurements) -> list[str]:
     groups = [f"Layer groups: {'; '.join(result.groups.notes)}"] if result.named_groups else []
     return [
         f"Measured at the last token of each test prompt, at the output of every block and after the final norm: n is "
-        f"{result.n:,} prompts for the task that has the fewest, d = {result.d:,}. pre is the base model, tuned the "
-        "base with one adapter for all tasks, a control the base with an adapter for one task.",
+        f"{result.n:,} prompts for the task that has the fewest, d = {result.d:,}. {_roles(result)}",
         "Debiased CKA is 1 for the same geometry, near 0 for unrelated ones, and may be negative. It does not see a "
         "rotation, a common scale or a shift, nor whether a change matters to the answers; a few far-off prompts can "
         "move it.",
-        "Intervals of findings, medians and layer groups are over tasks, by bootstrap: they show how much depends "
-        "on which tasks were measured. One run has one tuned model; the intervals include neither the variation "
-        "between seeds of its tuning nor the likeness of tasks in a cluster.",
+        "Intervals of findings, medians and layer groups are over tasks, by bootstrap (of correlations over tasks, "
+        "Fisher's): they show how much depends on which tasks were measured. One run has one tuned model; the "
+        "intervals include neither the variation between seeds of its tuning nor the likeness of tasks in a cluster.",
         *_on_gains(result),
         *_few_prompts(result),
         *map(_sentence, groups),
@@ -250,6 +255,15 @@ def caveats(result: Measurements) -> list[str]:
         *_lacking_answers(result),
         *map(_sentence, result.notes),
     ]
+
+
+def _roles(result: Measurements) -> str:
+    if result.config.trains:
+        return (
+            "pre is the base model, tuned the base with one adapter for all tasks (for held-out ones, for the others), "
+            "a control the base with an adapter for one task."
+        )
+    return "pre is the base model, tuned the given model of many tasks, a control the given model of one task."
 
 
 def _on_gains(result: Measurements) -> Iterator[str]:
@@ -291,7 +305,10 @@ def _lacking_answers(result: Measurements) -> Iterator[str]:
     lacking = [task for task, state in states.items() if state == "not measured"]
     alike = [task for task in lacking if "control" in result.scores[task]]
     if alike:
-        yield f"The scored answers are (nearly) all the same, so it is not known what was learnt: {first_few(alike)}."
+        yield (
+            "Fewer than two pairs of scored prompts have different answers, so it is not known what was learnt: "
+            f"{first_few(alike)}."
+        )
     unscored = [task for task in lacking if task not in alike]
     if 0 < len(unscored) < len(states):
         yield f"Answers were not measured for {first_few(unscored)}."
