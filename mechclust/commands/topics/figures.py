@@ -42,8 +42,10 @@ def topics_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> l
     ratios = tables["ratios"]
     first = first_threshold(ratios)
     has_copies = any(result.twins.values())
-    attention_marks = " Crosses: published." if result.has_published else ""
-    vector_marks = "; crosses: published" if result.has_published else ""
+    has_published = bool(ratios["published"].notna().any())
+    topic_models = " and topic models" if len(result.texts.fitted.seeds) > 1 else ""
+    attention_marks = " Crosses: published." if has_published else ""
+    vector_marks = "; crosses: published" if has_published else ""
     left_out = "negative ratios"
     if has_copies:
         attention_marks += " Dashed grey: the same architectures with random weights."
@@ -54,8 +56,8 @@ def topics_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> l
             "attention",
             _attention(result, ratios),
             "Attention between words of one topic over that between words of different topics, within documents, by "
-            "ambiguity threshold: over all pairs (above) and at equal distance (below). Bars: 95% over documents and "
-            f"topic models.{attention_marks}",
+            "ambiguity threshold: over all pairs (above) and at equal distance (below). Bars: 95% over "
+            f"documents{topic_models}.{attention_marks}",
         ),
         *(_heads_panel(name, result.labels[name], tables["heads"], first) for name in result.trained),
         Panel(
