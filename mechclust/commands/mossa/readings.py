@@ -148,6 +148,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
     if not result.named_groups:
         return
     curves = result.curves().seen
+    few = " Without an interval, this may be chance." if curves.few else ""
     alone = result.groups.tuned_alone
     if alone:
         base = min(curves.median("base")[layer - 1] for layer in alone)
@@ -156,7 +157,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
             "Tuned alone changed",
             f"median CKA with the controls at least {base:z.2f} (pre), down to {tuned:z.2f} (tuned)",
             layers_text(ranges_text(alone)),
-            verdict="The controls are like pre there. A layer also inherits what changed below it.",
+            verdict=f"The controls are like pre there. A layer also inherits what changed below it.{few}",
         )
     both = [layer for layer in result.groups.farther if layer not in alone]
     if both:
@@ -164,7 +165,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
             "Tuned is less similar to the controls than pre",
             f"median CKA lower by up to {-min(curves.gap[layer - 1] for layer in both):z.2f}",
             layers_text(ranges_text(both)),
-            verdict="Tuned changed there, but not as the controls did.",
+            verdict=f"Tuned changed there, but not as the controls did.{few}",
         )
 
 

@@ -160,6 +160,9 @@ class TestLayers:
         assert gain.verdict.startswith("Tuned is farther from the controls than pre")
         less = reading(swapped(result), "Tuned is less similar to the controls than pre")
         assert less.verdict == "Tuned changed there, but not as the controls did."
+        five = swapped(made_result({"a": ["v", "w", "x", "y", "z"]}, held_out=()))
+        less = reading(five, "Tuned is less similar to the controls than pre")
+        assert less.verdict.endswith("as the controls did. Without an interval, this may be chance.")
 
 
 class TestTasks:
