@@ -84,7 +84,9 @@ def _verdict(result: Measurements, summary: RoleSummary) -> str:
         return f"Played only by heads that have another role ({called})." if called else "Not played."
     if not summary.compared:
         return ""
-    return "More than random weights." if summary.above_random else "No more than random weights."
+    if summary.above_random:
+        return "More than random weights."
+    return f"{'Not clearly' if summary.excess > summary.random_excess else 'No'} more than random weights."
 
 
 # ---- what to know about the numbers ----

@@ -63,12 +63,15 @@ class TestRoles:
         assert len(found.readings) == 7
 
     def test_random_weights_are_compared(self, found: HeadsResult) -> None:
-        weak = replace(found.trained, roles={text: _halved(roles) for text, roles in found.trained.roles.items()})
+        weak = replace(found.trained, roles={text: _weaker(roles) for text, roles in found.trained.roles.items()})
         above = replace(found, untrained=[weak])
         assert {reading.verdict for reading in above.readings} == {"More than random weights."}
         alike = replace(found, untrained=[weak, found.trained])
         assert {reading.verdict for reading in alike.readings} == {"No more than random weights."}
         assert alike.headline.endswith("Random weights: 11.")
+        near = {text: _weaker(roles, 0.999) for text, roles in found.trained.roles.items()}  # within the intervals
+        unclear = replace(found, untrained=[replace(found.trained, roles=near)])
+        assert {reading.verdict for reading in unclear.readings} == {"Not clearly more than random weights."}
 
     def test_no_role_is_found_in_random_weights(self, gpt2: Path) -> None:
         result = measure_heads(str(gpt2), replace(SMALL, n_permutations=199))
@@ -128,9 +131,9 @@ class TestRoles:
         assert table.loc[table["model"] != "trained", "p_value"].isna().all()
 
 
-def _halved(roles: Any) -> Any:
-    """Return a result with half of each excess, and no role."""
-    values = {**roles.values, "excess": roles["excess"] / 2, "role": 0 * roles["role"]}
+def _weaker(roles: Any, share: float = 0.5) -> Any:
+    """Return a result with a share of each excess, and no role."""
+    values = {**roles.values, "excess": roles["excess"] * share, "role": 0 * roles["role"]}
     return replace(roles, values=values)
 
 
