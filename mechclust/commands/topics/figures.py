@@ -103,11 +103,12 @@ def _heads_panel(name: str, label: str, heads: pd.DataFrame, threshold: float) -
     table = heads[(heads["model"] == name) & (heads["threshold"] == threshold) & ~heads["overlap"]]
     maps = [as_map(table, measure) for measure in ("ratio", "matched")]
     figure, _ = draw_head_maps(("all pairs", "at equal distance"), maps, table, columns=2)
+    grey = ", grey undefined" if any(np.isnan(each).any() and not np.isnan(each).all() for each in maps) else ""
     return Panel(
         f"heads-{file_name(name)}",
         figure,
         f"{label}: ratio by block and head at threshold {threshold:g}, words of one topic; over all pairs (left) and "
-        "at equal distance. White is 1.",
+        f"at equal distance. White is 1{grey}.",
     )
 
 

@@ -305,6 +305,21 @@ class TestMeasured:
         assert names == ["attention", "heads-planted", "heads-plain", "vectors"]
         assert found.plot().axes[0].get_title() == "attention, no overlap"
 
+    def test_white_heads_are_at_one(self, found):
+        """Not those that are undefined, nor those at 0."""
+        heads = found.tables["heads"].copy()
+        shown = heads.index[(heads["model"] == "planted") & (heads["threshold"] == 0.1) & ~heads["overlap"]]
+        heads.loc[shown[0], "ratio"] = 0.0
+        panel = figures._heads_panel("planted", "planted", heads, 0.1)
+        assert panel.caption.endswith("White is 1.")
+        image = panel.figure.axes[0].images[0]
+        assert image.to_rgba(image.get_array())[0, 0].tolist() == list(image.cmap(0.0))
+        heads.loc[shown[0], "ratio"] = np.nan
+        panel = figures._heads_panel("planted", "planted", heads, 0.1)
+        assert panel.caption.endswith("White is 1, grey undefined.")
+        image = panel.figure.axes[0].images[0]
+        assert image.to_rgba(image.get_array())[0, 0].tolist() == pytest.approx([200 / 255] * 3 + [1])
+
     def test_notes_on_what_is_not_known(self, found):
         told = (
             "With one set of random weights (planted) nothing is known of what its seed adds; give --untrained 3 (or "
