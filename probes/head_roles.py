@@ -246,9 +246,26 @@ exclude_current_token=False, seed=0)
                 notes.append(f"one example only has a score of {', '.join(alone)}, so there is no interval and no call")
         if self.n_permutations == 0:
             notes.append("n_permutations is 0, so there are no p-values, and roles are called by their interval alone")
+        elif has_too_few_permutations(self.n_permutations, values["role"].numel()):
+            notes.append(
+                f"n_permutations is {self.n_permutations}, too few for any p_holm of at most {ALPHA:g}, so "
+                f"{' and '.join(TESTED_ROLES)} cannot be called"
+            )
         if bool(values["share"][..., 0].isnan().any()):
             notes.append("a share is NaN where all attention is left out")
         return notes
+
+
+def has_too_few_permutations(n_permutations: int | None, n_heads: int) -> bool:
+    """Return whether so few permutations that Holm's correction over the tests of all heads leaves none to call.
+
+    Example:
+        >>> has_too_few_permutations(99, 16), has_too_few_permutations(999, 16), has_too_few_permutations(0, 16)
+        (True, False, False)
+    """
+    if not n_permutations:
+        return False
+    return len(TESTED_ROLES) * n_heads / (n_permutations + 1) > ALPHA
 
 
 def _called(values: Mapping[str, Shaped[Tensor, "site head role"]]) -> Int[Tensor, "site head role"]:

@@ -57,8 +57,11 @@ def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: fl
 
 
 def n_known(curves: TaskCurves, covariate: str) -> int:
-    """Return how many tasks have a value of the covariate."""
-    return int(np.isfinite(np.asarray(curves.covariates[covariate], dtype=float)).sum())
+    """Return how many tasks have the covariate and both curves, at the layer with fewest (layers without any aside)."""
+    known = np.isfinite(curves.base) & np.isfinite(curves.tuned)
+    known &= np.isfinite(np.asarray(curves.covariates[covariate], dtype=float))[:, None]
+    counts = known.sum(axis=0)
+    return int(min(counts[counts > 0], default=0))
 
 
 def correlation_interval(r: Numbers | float, n: int) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:

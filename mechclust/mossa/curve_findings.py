@@ -462,7 +462,7 @@ def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
     names = [part.name or "the value" for part in stated.parts if np.isnan(part.statistic(curves))]
     if not names:
         return ""
-    if stated.condition:
+    if stated.condition and not curves.undefined_layers:
         return f"there is no {stated.condition}"
     return f"{list_text(names)} {'is' if len(names) == 1 else 'are'} undefined"
 

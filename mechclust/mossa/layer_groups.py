@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from mechclust.mossa.crossovers import Layers, crossovers
 from mechclust.mossa.published import GROUPS, N_LAYERS
@@ -298,20 +298,34 @@ def _whole(layers: Int[np.ndarray, "draw"]) -> tuple[int, int]:
 
 
 def has_all_layer_groups(curves: TaskCurves) -> Numbers:
-    """Return 1 if some layers are shared, some in transition and some refine, else 0."""
+    """Return 1 if some layers are shared, some in transition and some refine, else 0. NaN if a median is undefined."""
     shared, end = group_boundaries_of(curves)
-    return ((shared > 0) & (shared < end) & (end < curves.n_layers)).astype(float)
+    has_all = (shared > 0) & (shared < end) & (end < curves.n_layers)
+    return np.where(_is_defined(curves), has_all.astype(float), np.nan)
 
 
 def shared_layers_end_distance(curves: TaskCurves) -> Numbers:
-    """Return how far the shared layers' end is from the paper's, as a share of the depth. NaN without a transition."""
+    """Return how far the shared layers' end is from the paper's, as a share of the depth.
+
+    NaN without a transition, or if a median is undefined.
+    """
     shared, end = group_boundaries_of(curves)
     expected = GROUPS["shared"][1] / N_LAYERS
-    return np.where(end > shared, np.abs(shared / curves.n_layers - expected), np.nan)
+    distance = np.abs(shared / curves.n_layers - expected)
+    return np.where((end > shared) & _is_defined(curves), distance, np.nan)
 
 
 def transition_layers_end_distance(curves: TaskCurves) -> Numbers:
-    """Return how far the transition's end is from the paper's, as a share of the depth. NaN without a transition."""
+    """Return how far the transition's end is from the paper's, as a share of the depth.
+
+    NaN without a transition, or if a median is undefined.
+    """
     shared, end = group_boundaries_of(curves)
     expected = GROUPS["transition"][1] / N_LAYERS
-    return np.where(end > shared, np.abs(end / curves.n_layers - expected), np.nan)
+    distance = np.abs(end / curves.n_layers - expected)
+    return np.where((end > shared) & _is_defined(curves), distance, np.nan)
+
+
+def _is_defined(curves: TaskCurves) -> Bool[np.ndarray, "..."]:
+    """Return whether both medians are defined at every layer, without which the groups' ends are not known."""
+    return np.asarray(np.isfinite(curves.gap).all(axis=-1))

@@ -103,7 +103,9 @@ def _documented_shapes(checked: CheckedModel, kind: str) -> list[tuple[int, ...]
 def finite_values(checked: CheckedModel) -> tuple[bool, str]:
     """Check that there is no NaN and no infinity among weights and activations."""
     troubles = {}
-    for name, parameter in checked.model.named_parameters():
+    parameters = dict(checked.model.named_parameters())
+    elsewhere = sum(parameter.is_meta for parameter in parameters.values())
+    for name, parameter in parameters.items():
         if not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
             troubles[name] = f"the weights {name!r} hold NaN or infinity; load the checkpoint again, or train again"
     values = checked.seen
@@ -115,7 +117,12 @@ def finite_values(checked: CheckedModel) -> tuple[bool, str]:
             )
     if troubles:
         return False, first_trouble(troubles)
-    return True, f"all weights, and activations at {len(values)} hook points for {EXAMPLES} sequences"
+    weights = "all weights"
+    if elsewhere:
+        weights = (
+            f"weights ({elsewhere} of {len(parameters)} tensors are elsewhere until needed and were not looked at)"
+        )
+    return True, f"{weights}, and activations at {len(values)} hook points for {EXAMPLES} sequences"
 
 
 def attention_rows(checked: CheckedModel) -> tuple[bool, str]:

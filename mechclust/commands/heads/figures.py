@@ -40,8 +40,8 @@ def heads_panels(result: Measurements) -> list[Panel]:
         Panel(
             "scores_by_role",
             _scores(result),
-            f"Attention of every head to the tokens of each role, less chance. Blue: the model.{random} The lower end "
-            "of the interval of a head that plays the role is above the line.",
+            f"Attention of every head to the tokens of each role but local, less chance. Blue: the model.{random} The "
+            "lower end of the interval of a head that plays the role is above the line.",
         ),
     ]
 

@@ -12,7 +12,7 @@ import torch
 from mechclust.commands.heads.config import HeadsConfig
 from probes import ProbeResult
 from probes.engine.head_names import head_name
-from probes.head_roles import HEAD_ROLES
+from probes.head_roles import HEAD_ROLES, TESTED_ROLES, has_too_few_permutations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +113,11 @@ class Measurements:
     def n_heads(self) -> int:
         """Number of heads of the model."""
         return next(iter(self.trained.roles.values()))["role"].numel()
+
+    @property
+    def untested(self) -> tuple[str, ...]:
+        """Roles that no head can be found to play, with too few permutations for Holm's correction."""
+        return TESTED_ROLES if has_too_few_permutations(self.config.n_permutations, self.n_heads) else ()
 
     @property
     def results(self) -> dict[str, ProbeResult]:

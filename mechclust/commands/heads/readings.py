@@ -9,7 +9,7 @@ from mechclust.commands.heads.inputs import NATURAL_TEXT, REPEATED
 from mechclust.commands.heads.measurements import NAMES, Measurements, RoleSummary
 from mechclust.models.tokenizers import tokenization_in_words
 from mechclust.report.reading import Reading
-from mechclust.report.text import counted
+from mechclust.report.text import counted, list_text
 from probes.head_roles import ALPHA, LEAST_EXCESS, LEAST_LOCALITY
 
 _ROLES_IN_HEADLINE = 3
@@ -18,17 +18,24 @@ _NO_TEXT = "Random tokens are no language: heads may play other roles in text. G
 
 def headline(result: Measurements) -> str:
     """Return how many heads play a role on repeated random tokens, which ones, and the same of random weights."""
+    rest = f"{_of_untested(result)}{_of_random(result)}"
     played = [summary for summary in result.summaries(REPEATED) if summary.heads]
     n = sum(summary.heads for summary in played)
     if not played:
-        return f"On repeated random tokens, none of {counted(result.n_heads, 'head')} plays a role.{_of_random(result)}"
+        return f"On repeated random tokens, none of {counted(result.n_heads, 'head')} plays a role.{rest}"
     named = [f"{summary.heads} {NAMES[summary.role]}" for summary in played[:_ROLES_IN_HEADLINE]]
     others = sum(summary.heads for summary in played[_ROLES_IN_HEADLINE:])
     if others:
         named.append(f"{others} {'other' if others == 1 else 'others'}")
     play = "plays" if n == 1 else "play"
     subject = f"On repeated random tokens, {n} of {counted(result.n_heads, 'head')} {play} a role"
-    return f"{subject}: {', '.join(named)}.{_of_random(result)}"
+    return f"{subject}: {', '.join(named)}.{rest}"
+
+
+def _of_untested(result: Measurements) -> str:
+    """Return the roles of which it is not known how many heads play them."""
+    names = [NAMES[role] for role in NAMES if role in result.untested]
+    return f" Unknown: {list_text(names)}." if names else ""
 
 
 def _of_random(result: Measurements) -> str:
@@ -45,34 +52,41 @@ def readings(result: Measurements) -> list[Reading]:
     elsewhere = [result.summaries(text) for text in result.texts if text != REPEATED]
     for summary in result.summaries(REPEATED):
         others = [other for other in chain.from_iterable(elsewhere) if other.role == summary.role]
-        rows.append(_reading(summary, others))
+        rows.append(_reading(result, summary, others))
     return rows
 
 
-def _reading(summary: RoleSummary, others: Sequence[RoleSummary]) -> Reading:
+def _reading(result: Measurements, summary: RoleSummary, others: Sequence[RoleSummary]) -> Reading:
+    elsewhere = [f"On {other.text}: {_value(result, other)}." for other in others]
     return Reading(
         NAMES[summary.role].capitalize(),
-        _value(summary),
+        _value(result, summary),
         chance=f"{summary.chance:z.2f}",
         random_weights=f"{summary.random_weights:z.2f}" if summary.compared else "",
-        verdict=" ".join([_verdict(summary), *(f"On {other.text}: {_value(other)}." for other in others)]).strip(),
+        verdict=" ".join([_verdict(result, summary), *elsewhere]).strip(),
     )
 
 
-def _value(summary: RoleSummary) -> str:
+def _value(result: Measurements, summary: RoleSummary) -> str:
     """Return the number of heads, and the strongest one with its score."""
     back = "" if summary.offset is None else f", {summary.offset} back"
-    n = counted(summary.heads, "head") if summary.heads else "no head"
+    none = "unknown" if summary.role in result.untested else "no head"
+    n = counted(summary.heads, "head") if summary.heads else none
     measure = "nearer by" if summary.role == "local" else "attention"
     return f"{n}, {measure} up to {summary.score:z.2f} ({summary.strongest}{back})"
 
 
-def _verdict(summary: RoleSummary) -> str:
+def _verdict(result: Measurements, summary: RoleSummary) -> str:
+    if summary.role in result.untested:
+        return "Too few permutations to tell (--n-permutations)."
     if not summary.heads:
-        return "Not played."
+        called = int((result.trained.roles[summary.text].sel("called", role=summary.role) == 1).sum())
+        return f"Played only by heads that have another role ({called})." if called else "Not played."
     if not summary.compared:
         return ""
-    return "More than random weights." if summary.above_random else "No more than random weights."
+    if summary.above_random:
+        return "More than random weights."
+    return f"{'Not clearly' if summary.excess > summary.random_excess else 'No'} more than random weights."
 
 
 # ---- what to know about the numbers ----
@@ -82,14 +96,16 @@ def caveats(result: Measurements) -> list[str]:
     """Return how the numbers are to be read, and what was measured."""
     config = result.config
     roles = result.trained.roles[REPEATED]
+    by_p = f", and for duplicate token and induction if p, corrected for all heads (Holm), is at most {ALPHA:g}"
     return [
         "Value: mean attention to the tokens of the role, over the positions that have some, of the head with the most "
-        "above chance. Local: how much nearer than uniform attention the head attends, as a share of its distance.",
+        "above chance, among those of the role if there are any. Local: how much nearer than uniform attention the "
+        "head attends, as a share of its distance.",
         "Chance: uniform attention over the tokens that a position sees; for duplicate token and induction, the token "
         "ids permuted.",
         f"A head plays a role if the lower end of its 95% interval over sequences is {LEAST_EXCESS:g} above chance "
-        f"(local: {LEAST_LOCALITY:g}), and for duplicate token and induction if p, corrected for all heads (Holm), is "
-        f"at most {ALPHA:g}. Of several roles it has the one most above chance; local only if it has no other.",
+        f"(local: {LEAST_LOCALITY:g}){'' if config.n_permutations == 0 else by_p}. Of several roles it has the one "
+        "most above chance; local only if it has no other.",
         f"Repeated tokens: {config.n_sequences} sequences of random tokens of the vocabulary that repeat after "
         f"{config.periods[0]} to {config.periods[1]} tokens ({roles.metadata['n']} measured).",
         *([] if NATURAL_TEXT in result.texts else [_NO_TEXT]),

@@ -202,7 +202,7 @@ def correlations_figure(result: Measurements) -> Figure:
         axis.set(title=name, ylim=(-1.05, 1.05))
         finish_layers(axis, curves.n_layers)
         direct_labels(axis, labels)
-    axes[0].set_ylabel(f"correlation over {len(curves.tasks)} tasks")
+    axes[0].set_ylabel("correlation over seen tasks")
     return figure
 
 

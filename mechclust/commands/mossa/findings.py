@@ -147,9 +147,15 @@ def _forms(curves: TaskCurves, biased: TaskTables | None, n: int, d: int) -> Fin
 
 
 def _crossings(curves: TaskCurves) -> str:
-    layers = [crossover(part.median("base"), part.median("tuned")) for part in (curves.unseen, curves.seen)]
-    unseen, seen = ("never" if layer > curves.n_layers else str(layer) for layer in layers)
+    unseen, seen = map(_crossing, (curves.unseen, curves.seen))
     return f"crossing at layer (held out against seen) {unseen} against {seen}; the paper's 13 and 9 are of 32 layers"
+
+
+def _crossing(curves: TaskCurves) -> str:
+    if curves.undefined_layers:
+        return "unknown"
+    layer = crossover(curves.median("base"), curves.median("tuned"))
+    return "never" if layer > curves.n_layers else str(layer)
 
 
 def _seen_curves(curves: TaskCurves, tables: TaskTables | None) -> TaskCurves | None:
@@ -178,7 +184,7 @@ def _few_tasks(curves: TaskCurves) -> str:
 
 def _few_held_out(curves: TaskCurves, learnt: Bool[np.ndarray, " task"] | None) -> str:
     if learnt is None and curves.held_out.any():
-        return "answers were not measured, so nothing says that a held-out task was learnt without its examples"
+        return "no answers say whether a held-out task was learnt without its examples"
     known = curves.held_out if learnt is None else curves.held_out & learnt
     return _fewer(int(known.sum()), "held-out task", "learnt without its examples" if curves.held_out.any() else "")
 

@@ -103,12 +103,20 @@ def dims_figure(result: Measurements) -> Figure:
         draw_band(by_task, nan_quantile_over_tasks(seen, 0.25), nan_quantile_over_tasks(seen, 0.75), role)
         labels.append(draw_curve(by_task, nan_quantile_over_tasks(seen, 0.5), role))
     by_task.set_title(f"each seen task separately (median and quartiles, n ≥ {result.n:,})", fontsize=10)
-    _finish_dims(by_task, result, labels, result.n)
+    seen_tasks = [task for task, held_out in zip(result.tasks, result.held_out, strict=True) if not held_out]
+    _finish_dims(by_task, result, labels, max(map(result.n_prompts, seen_tasks)))
     return figure
 
 
 def _finish_dims(axis: Axes, result: Measurements, labels: list[Label], prompts: int) -> None:
-    """Draw the most dimensions that this number of prompts can have, if it is near, and finish the axes."""
+    """Draw the most dimensions that so many prompts can have, if they are near, and finish the axes.
+
+    Args:
+        axis: where to draw.
+        result: the measurements.
+        labels: of the curves.
+        prompts: number of prompts, of tasks the most.
+    """
     _, top = axis.get_ylim()
     most = min(prompts - 1, result.d)
     if 0 < most < 1.6 * top:

@@ -64,7 +64,7 @@ def shown_tables(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> di
         "Layer groups": tables.get("groups"),
         "Tasks, the largest gain first": _shown_tasks(tables["tasks"]),
         "Clusters, the largest gain first": tables.get("clusters"),
-        "Answers, with 95% intervals over prompts": tables.get("answers"),
+        "Answers, with 95% intervals over prompts (of margins, over pairs)": tables.get("answers"),
         "Adapters, and how they were trained": tables.get("adapters"),
         "Before and after the final norm (medians over tasks)": before_and_after(result),
     }

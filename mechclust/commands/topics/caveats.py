@@ -53,13 +53,15 @@ def _measured(result: Measurements) -> str:
 
 
 def _intervals(result: Measurements) -> str:
+    """Return over what intervals are. One topic model, or one copy with random weights, has no variation to cover."""
+    topics = " and the topic models" if len(result.texts.fitted.seeds) > 1 else ""
     weights = copies = ""
-    if any(result.twins.values()):
-        weights = ", and those of random weights the weights too"
-        copies = ", and so is each copy with random weights"
+    if any(len(twins) > 1 for twins in result.twins.values()):
+        weights = ", and those of several copies with random weights these weights too"
+        copies = ", and so is each of several copies"
     return (
-        f"Intervals (95%) cover the documents measured and the topic models{weights}. For attention, documents are "
-        f"resampled whole; for cosine and dot product, each of {PARTS} parts of them is left out (a jackknife){copies}."
+        f"Intervals (95%) cover the documents measured{topics}{weights}. For attention, documents are resampled whole; "
+        f"for cosine and dot product, each of {PARTS} parts of them is left out (a jackknife){copies}."
     )
 
 

@@ -42,8 +42,10 @@ def topics_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> l
     ratios = tables["ratios"]
     first = first_threshold(ratios)
     has_copies = any(result.twins.values())
-    attention_marks = " Crosses: published." if result.has_published else ""
-    vector_marks = "; crosses: published" if result.has_published else ""
+    has_published = bool(ratios["published"].notna().any())
+    topic_models = " and topic models" if len(result.texts.fitted.seeds) > 1 else ""
+    attention_marks = " Crosses: published." if has_published else ""
+    vector_marks = "; crosses: published" if has_published else ""
     left_out = "negative ratios"
     if has_copies:
         attention_marks += " Dashed grey: the same architectures with random weights."
@@ -54,8 +56,8 @@ def topics_panels(result: Measurements, tables: Mapping[str, pd.DataFrame]) -> l
             "attention",
             _attention(result, ratios),
             "Attention between words of one topic over that between words of different topics, within documents, by "
-            "ambiguity threshold: over all pairs (above) and at equal distance (below). Bars: 95% over documents and "
-            f"topic models.{attention_marks}",
+            "ambiguity threshold: over all pairs (above) and at equal distance (below). Bars: 95% over "
+            f"documents{topic_models}.{attention_marks}",
         ),
         *(_heads_panel(name, result.labels[name], tables["heads"], first) for name in result.trained),
         Panel(
@@ -101,11 +103,12 @@ def _heads_panel(name: str, label: str, heads: pd.DataFrame, threshold: float) -
     table = heads[(heads["model"] == name) & (heads["threshold"] == threshold) & ~heads["overlap"]]
     maps = [as_map(table, measure) for measure in ("ratio", "matched")]
     figure, _ = draw_head_maps(("all pairs", "at equal distance"), maps, table, columns=2)
+    grey = ", grey undefined" if any(np.isnan(each).any() and not np.isnan(each).all() for each in maps) else ""
     return Panel(
         f"heads-{file_name(name)}",
         figure,
         f"{label}: ratio by block and head at threshold {threshold:g}, words of one topic; over all pairs (left) and "
-        "at equal distance. White is 1.",
+        f"at equal distance. White is 1{grey}.",
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HeadMap = Float[np.ndarray, "layer head"]
+_UNDEFINED = "#c8c8c8"
+_LEAST = 1e-9  # in place of a ratio of 0, which has no logarithm
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 _FINE_TICKS = (0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5)  # if no ratio is above 2
 
@@ -31,7 +34,7 @@ def as_map(table: pd.DataFrame, measure: str) -> HeadMap:
 def draw_head_maps(
     titles: Sequence[str], maps: Sequence[HeadMap], table: pd.DataFrame, columns: int
 ) -> tuple[Figure, list[Axes]]:
-    """Draw maps of ratios with one colour scale, on which half and double are as far from 1.
+    """Draw maps of ratios with one colour scale, on which half and double are as far from 1. Grey: undefined.
 
     Args:
         titles: of the panels.
@@ -46,6 +49,7 @@ def draw_head_maps(
     first_head = table["head"].min() - 0.5
     extent = (first_head, first_head + n_heads, first_layer, first_layer + n_layers)
     top = _top(maps)
+    colors = colormaps["RdBu_r"].with_extremes(bad=_UNDEFINED)
     image: Any = None
     for axis, title, ratios in zip(axes, titles, maps, strict=True):
         axis.set_title(title, fontsize=10)
@@ -55,7 +59,8 @@ def draw_head_maps(
             axis.text(0.5, 0.5, "no pairs", ha="center", va="center", transform=axis.transAxes, color=SOFT)
             continue
         norm = LogNorm(1 / top, top)
-        image = axis.imshow(ratios, cmap="RdBu_r", norm=norm, origin="lower", extent=extent, aspect="auto")
+        above_zero = np.maximum(ratios, _LEAST)
+        image = axis.imshow(above_zero, cmap=colors, norm=norm, origin="lower", extent=extent, aspect="auto")
     for axis in axes[::columns]:
         axis.set_ylabel("block")
     for axis in axes[-columns:]:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MAX_MODELS = 8  # that have readings
-_PUBLISHED_DISTANCE = 0.0008  # of the cosine ratio of random weights from 1
+_PUBLISHED_DISTANCE = 0.0008  # of the cosine ratio of random weights from 1, words of one topic
+_NO_RANDOM = "without random weights, nothing says what chance would give"
+_PAIRS = "pairs of words of one topic and of different topics in every topic model"
 
 
 def headline(result: Measurements, ratios: pd.DataFrame) -> str:
@@ -36,14 +38,17 @@ def headline(result: Measurements, ratios: pd.DataFrame) -> str:
     attention = plain.xs("attention", level="measure")["value"].dropna()
     if not len(attention):
         where = "" if len(result.models) == 1 else " in any model"
-        return f"At no threshold did words of one topic meet{where}, so there is no ratio; the notes say why."
+        return f"No threshold has a ratio{where}: it needs {_PAIRS}."
     if len(result.models) == 1:
         return _of_one_model(result, plain.loc[(attention.index[0], "attention")], threshold)
     ends = [f"{attention[name]:.3f} ({result.labels[name]})" for name in (attention.idxmin(), attention.idxmax())]
     judged = [finding for finding in findings_in_tables(result.findings) if finding.verdict != "not tested"]
-    verdicts = [f"{finding.id} {finding.verdict}" for finding in judged]
-    conclusion = f"{_what(threshold)}: {' to '.join(dict.fromkeys(ends))}."
-    return f"{conclusion} {'; '.join(verdicts)}." if verdicts else conclusion
+    conclusion = f"{_what(threshold)}: {' to '.join(dict.fromkeys(ends))}"
+    if not any(result.twins.values()):
+        return f"{conclusion}; {_NO_RANDOM}."
+    compared = "" if all(result.twins.values()) else " (of models with random weights)"
+    verdicts = [f"{finding.id} {finding.verdict}{compared if finding.id == 'S1' else ''}" for finding in judged]
+    return f"{conclusion}. {'; '.join(verdicts)}."
 
 
 def _what(threshold: float) -> str:
@@ -56,7 +61,7 @@ def _of_one_model(result: Measurements, attention: pd.Series[Any], threshold: fl
     (name,) = result.trained
     conclusion = f"{_what(threshold)}: {attention['value']:.3f}"
     if not result.twins[name]:
-        return f"{conclusion} ({result.labels[name]}); without random weights, nothing says what chance would give."
+        return f"{conclusion} ({result.labels[name]}); {_NO_RANDOM}."
     verdicts = {finding.id: finding.verdict for finding in result.findings}
     random = f"{attention['random_value']:.3f} (random weights)"
     return (
@@ -79,7 +84,8 @@ def readings(result: Measurements, ratios: pd.DataFrame) -> list[Reading]:
     for finding in result.findings:
         if finding.verdict != "not tested":
             statement = finding.statement[:1].upper() + finding.statement[1:]
-            conclusions.append(Reading(finding.id, finding.verdict, verdict=f"{statement}."))
+            note = f" {finding.note[:1].upper()}{finding.note[1:]}." if finding.note else ""
+            conclusions.append(Reading(finding.id, finding.verdict, verdict=f"{statement}.{note}"))
     conclusions += _embeddings(result, threshold)
     if result.has_published:
         conclusions += [*_closest_vectors(ratios), *_random_vectors(ratios)]
@@ -96,7 +102,7 @@ def _attention(name: str, measures: pd.DataFrame, threshold: float) -> Reading:
     where = f"threshold {threshold:g}"
     attention, matched = [measures.loc[measure] for measure in ATTENTION]
     if math.isnan(attention["value"]):
-        return Reading(what, "none", where, verdict="No words of one topic met.")
+        return Reading(what, "unknown", where, verdict=f"A ratio needs {_PAIRS}.")
     random = attention.get("random_value", math.nan)
     value = f"{ratio_text(attention)}, at equal distance {ratio_text(matched)}"
     return Reading(what, value, where, random_weights="" if math.isnan(random) else f"{random:.3f}")
@@ -146,9 +152,10 @@ def _closest_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:
 
 
 def _random_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:
-    """Yield how far from 1 the ratio of cosines is with random weights."""
+    """Yield how far from 1 the ratio of cosines is with random weights, for words of one topic."""
     if "random_value" not in ratios or ratios["random_value"].isna().all():
         return
+    ratios = ratios[~ratios["overlap"]]
     distances = []
     for vectors in VECTORS:
         values = ratios.loc[ratios["measure"] == f"cosine, {vectors}", "random_value"]

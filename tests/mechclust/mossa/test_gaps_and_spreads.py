@@ -136,6 +136,14 @@ class TestLayers:
 
 
 class TestUndefined:
+    def test_layer_groups_are_unknown_if_a_layer_is(self):
+        base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (6, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (6, 1))
+        tuned[:3, 3] -= 0.1
+        statistics = (has_all_layer_groups, shared_layers_end_distance, transition_layers_end_distance)
+        assert np.isfinite([statistic(curves(base, tuned)) for statistic in statistics]).all()
+        tuned[:, 2] = np.nan
+        assert np.isnan([statistic(curves(base, tuned)) for statistic in statistics]).all()
+
     def test_a_task_without_numbers_changes_nothing(self):
         lost = np.full((1, 16), np.nan)
         more = curves(np.concatenate([RANDOM.base, lost]), np.concatenate([RANDOM.tuned, lost]))
@@ -159,6 +167,15 @@ class TestUndefined:
         low, high = correlations.correlation_interval(correlations.correlation(*numbers), n)
         assert 0.018 < np.mean(low > 0) < 0.032
         assert 0.018 < np.mean(high < 0) < 0.032
+
+    def test_tasks_without_similarity_are_not_behind_a_correlation(self):
+        found = curves(np.random.default_rng(0).random((8, 16)), covariates={"x": np.arange(8.0)})
+        assert correlations.n_known(found, "x") == 8
+        lost = found.tuned.copy()
+        lost[3:, 8:] = np.nan  # of five tasks
+        lost[:, 0] = np.nan  # of all
+        assert correlations.n_known(replace(found, tuned=lost), "x") == 3
+        assert correlations.n_known(replace(found, tuned=0 * lost * np.nan), "x") == 0
 
     def test_the_interval_needs_six_tasks(self):
         assert np.isnan(correlations.correlation_interval(np.array([0.5, 0.9]), 5)).all()

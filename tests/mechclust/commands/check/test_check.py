@@ -766,6 +766,12 @@ class TestPlaced:
         assert "float32 on cpu and disk or CPU until needed; " in report["model"].detail
         assert report["equals Hugging Face"].passed is True, str(report)
         assert report.passed, str(report)
+        found = re.match(
+            r"weights \((\d+) of (\d+) tensors are elsewhere until needed and were not looked at\), and act",
+            report["finite values"].detail,
+        )
+        assert found is not None
+        assert 0 < int(found[1]) < int(found[2])
 
     def test_what_is_said_of_them(self):
         model = SimpleNamespace(

@@ -14,7 +14,19 @@ from tasks import InputError
 from tests.mechclust.commands.heads.planted import PLANTED_CONFIG, SMALL, planted
 from tests.mechclust.commands.hook_columns import faults, tables_of
 
-OPTIONS = ["--n-sequences", "6", "--length", "16", "--periods", "4", "6", "--max-offset", "2", "--n-permutations", "19"]
+OPTIONS = [
+    "--n-sequences",
+    "6",
+    "--length",
+    "16",
+    "--periods",
+    "4",
+    "6",
+    "--max-offset",
+    "2",
+    "--n-permutations",
+    "199",
+]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from mechclust.commands.heads.inputs import read_inputs
 from mechclust.models import load_pretrained
 from mechclust.models.resolved import resolve_model
 from probes import HeadRoles, run
+from probes.head_roles import HEAD_ROLES
 from tasks import InputError
 from tests.mechclust.commands.heads.planted import PLANTED_CONFIG, SMALL, planted
 from tests.probes.planted_roles import PLANTED
@@ -62,17 +63,50 @@ class TestRoles:
         assert len(found.readings) == 7
 
     def test_random_weights_are_compared(self, found: HeadsResult) -> None:
-        weak = replace(found.trained, roles={text: _halved(roles) for text, roles in found.trained.roles.items()})
+        weak = replace(found.trained, roles={text: _weaker(roles) for text, roles in found.trained.roles.items()})
         above = replace(found, untrained=[weak])
         assert {reading.verdict for reading in above.readings} == {"More than random weights."}
         alike = replace(found, untrained=[weak, found.trained])
         assert {reading.verdict for reading in alike.readings} == {"No more than random weights."}
         assert alike.headline.endswith("Random weights: 11.")
+        near = {text: _weaker(roles, 0.999) for text, roles in found.trained.roles.items()}  # within the intervals
+        unclear = replace(found, untrained=[replace(found.trained, roles=near)])
+        assert {reading.verdict for reading in unclear.readings} == {"Not clearly more than random weights."}
 
     def test_no_role_is_found_in_random_weights(self, gpt2: Path) -> None:
-        result = measure_heads(str(gpt2), SMALL)
+        result = measure_heads(str(gpt2), replace(SMALL, n_permutations=199))
         assert result.headline == "On repeated random tokens, none of 4 heads plays a role. Random weights: 0."
         assert {reading.verdict for reading in result.readings} == {"Not played."}
+
+    def test_roles_that_too_few_permutations_leave_open_are_unknown(self) -> None:
+        """Of 16 heads, 639 are enough."""
+        result = measure_heads(planted(), replace(PLANTED_CONFIG, n_permutations=99))
+        assert result.headline == (
+            "On repeated random tokens, 7 of 16 heads play a role: 2 previous token, 2 fixed offset, 1 first token, 2 "
+            "others. Unknown: induction and duplicate token."
+        )
+        unknown = [reading for reading in result.readings if reading.value.startswith("unknown, attention up to ")]
+        assert [reading.what for reading in unknown] == ["Induction", "Duplicate token"]
+        assert {reading.verdict for reading in unknown} == {"Too few permutations to tell (--n-permutations)."}
+        assert any("is 99, too few for any p_holm of at most 0.05" in note for note in result.caveats)
+        enough = replace(result, config=replace(PLANTED_CONFIG, n_permutations=639))
+        assert enough.untested == ()
+
+    def test_a_role_that_no_head_plays_most_may_be_played(self, found: HeadsResult) -> None:
+        """The two previous-token heads are local too."""
+        roles = found.trained.roles["repeated tokens"]
+        only_local = roles["role"] == HEAD_ROLES.index("local")
+        called = roles["called"] * ~only_local[..., None]
+        changed = replace(roles, values={**roles.values, "role": roles["role"] * ~only_local, "called": called})
+        shown = replace(found, trained=replace(found.trained, roles={"repeated tokens": changed}))
+        (local,) = [reading for reading in shown.readings if reading.what == "Local"]
+        assert local.value.startswith("no head, ")
+        assert local.verdict == "Played only by heads that have another role (2)."
+
+    def test_without_permutations_no_p_is_said_to_decide(self, found: HeadsResult) -> None:
+        assert any("corrected for all heads (Holm)" in note for note in found.caveats)
+        without = replace(found, config=replace(PLANTED_CONFIG, n_permutations=0))
+        assert not any("Holm" in note for note in without.caveats)
 
     def test_equals_the_probe_run_by_hand(self, gpt2: Path, of_texts: HeadsConfig) -> None:
         result = measure_heads(str(gpt2), of_texts)
@@ -97,9 +131,9 @@ class TestRoles:
         assert table.loc[table["model"] != "trained", "p_value"].isna().all()
 
 
-def _halved(roles: Any) -> Any:
-    """Return a result with half of each excess, and no role."""
-    values = {**roles.values, "excess": roles["excess"] / 2, "role": 0 * roles["role"]}
+def _weaker(roles: Any, share: float = 0.5) -> Any:
+    """Return a result with a share of each excess, and no role."""
+    values = {**roles.values, "excess": roles["excess"] * share, "role": 0 * roles["role"]}
     return replace(roles, values=values)
 
 

@@ -14,7 +14,7 @@ from mechclust.commands.mossa.curve_figures import (
     correlations_figure,
     groups_figure,
 )
-from mechclust.commands.mossa.model_figures import answers_figure, picture_figure
+from mechclust.commands.mossa.model_figures import answers_figure, dims_figure, picture_figure
 from mechclust.report.pictures import png_bytes
 from tests.faults.hostile import HOSTILE
 from tests.mechclust.commands.mossa.made import ELEVEN, made_result
@@ -55,6 +55,57 @@ def test_what_was_not_measured_is_not_drawn(undrawn):
     assert [panel.name for panel in replace(result, of_task=of_task).panels()] == [
         "cka_by_layer", "layer_groups", "clusters", "dimensions", "correlations", "second_opinions",
     ]  # fmt: skip
+
+
+def captions(result):
+    return {panel.name: panel.caption for panel in result.panels()}
+
+
+def test_captions_name_what_is_drawn(result, undrawn):
+    shown = captions(result)
+    for name in ("cka_by_layer", "layer_groups", "clusters", "second_opinions"):
+        assert "Green, dotted: ceiling" in shown[name]
+        assert "Hatched: null" in shown[name]
+    assert "Hatched: null" in shown["held_out"]
+    assert "ceiling" not in shown["held_out"]  # no held-out task's control is trained twice
+    assert "Bars on top: 95% of where the shared layers (grey) and the transition (orange) end" in shown["layer_groups"]
+    assert "bands: 95%" not in shown["clusters"]  # of clusters of few tasks
+    assert "bands: 95% by bootstrap over tasks" in shown["second_opinions"]
+    assert "bands: 95% over tasks, by Fisher's transformation" in shown["correlations"]
+    assert "bootstrap" not in shown["correlations"]
+    assert "Red, not learnt" in shown["answers"]
+    assert "; the next figure counts neighbours" in shown["hidden_states"]
+
+
+def test_captions_do_not_name_what_is_not_drawn(undrawn):
+    result = made_result({"a": ["v", "w", "x", "y", "z"]}, held_out=(), ceilings=0, n_layers=4, learnt=tuple("vwxyz"))
+    of_task = {
+        task: {name: found for name, found in of.items() if not name.startswith("other")}
+        for task, of in result.of_task.items()
+    }
+    of_model = {kind: {"projection": of["projection"]} for kind, of in result.of_model.items()}
+    shown = captions(replace(result, of_task=of_task, of_model=of_model))
+    assert not any(
+        each in " ".join(shown.values())
+        for each in (
+            "ceiling", "ull", "controls of other tasks", "bootstrap", "Bars on top", "ands: ", "Fisher", "dimensions",
+            "Red", "Form only", "held out", "next figure", "five layers",
+        )
+    )  # fmt: skip
+    assert "hidden states at 4 layers" in shown["hidden_states"]
+    three = captions(made_result({"a": ["x", "y", "z"]}, held_out=(), n_layers=4))["layer_groups"]
+    assert three.startswith("What layer groups are read from, of the seen tasks. None are named. Above: ")
+
+
+def test_the_most_dimensions_are_those_of_the_task_of_most_prompts(result):
+    of_task = {}
+    for place, (task, of) in enumerate(result.of_task.items()):
+        base = of["base.cka"]
+        n = base["n"] * 0 + (20 if place else 140)
+        of_task[task] = {**of, "base.cka": replace(base, values={**base.values, "n": n})}
+    by_task = dims_figure(replace(result, of_task=of_task)).axes[1]
+    assert by_task.get_title() == "each seen task separately (median and quartiles, n ≥ 20)"
+    assert "maximum possible (139)" in texts(by_task)
 
 
 def test_boxes_show_medians_ceiling_and_null(result):

@@ -241,7 +241,7 @@ class TestNotTested:
     def test_what_was_not_measured(self, published, null):
         bare = replace(published, ceiling=None, null=null, covariates={})
         findings = findings_of(bare, n=50_000, d=4096)
-        unlearnt = "answers were not measured, so nothing says that a held-out task was learnt without its examples"
+        unlearnt = "no answers say whether a held-out task was learnt without its examples"
         assert {c.id: c.why_not for c in findings if c.verdict == "not tested"} == {
             "C7": f"no seen task of which the share of answers told apart is known{END}",
             "C8": "dimensions were not measured",
@@ -264,6 +264,14 @@ class TestNotTested:
 
     def test_no_transition(self, published):
         assert self.reasons(flipped(published))["C12"] == "there is no transition"
+
+    def test_layer_groups_of_undefined_layers_are_unknown(self, published):
+        tuned = published.tuned.copy()
+        tuned[:, -2:] = np.nan
+        reasons = self.reasons(replace(published, tuned=tuned))
+        assert reasons["C20"] == "the value is undefined"
+        ends = "end of the shared layers from 9/32 and end of the transition from 15/32"
+        assert reasons["C12"] == f"{ends} are undefined"
 
     def test_few_layers(self, published):
         names = ("base", "tuned", "ceiling", "null")
@@ -289,6 +297,10 @@ def test_c9_says_where_the_curves_cross(published):
     note = judged(published)["C9"].note
     assert note.startswith("crossing at layer (held out against seen)")
     assert note.endswith("the paper's 13 and 9 are of 32 layers")
+    never = replace(published, tuned=published.base - 0.1)
+    assert "seen) never against never" in judged(never)["C9"].note
+    never.tuned[never.held_out, -2:] = np.nan
+    assert "seen) unknown against never" in judged(never)["C9"].note
 
 
 def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(published):

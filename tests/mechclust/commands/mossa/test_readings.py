@@ -62,6 +62,8 @@ class TestHeadline:
 
     def test_of_few_tasks_names_no_groups(self, few):
         assert few.headline.startswith("No layer groups are named. Tuned is not clearly nearer to ")
+        without_interval = made_result({"a": ["v", "w", "x", "y", "z"]}, held_out=())
+        assert without_interval.headline.startswith("No layer group is clear. Tuned is not clearly nearer to ")
 
     def test_without_answers(self):
         assert made_result(n_answers=0).headline.endswith("Learning was not measured.")
@@ -83,7 +85,9 @@ class TestLearnt:
         named = "gsm8k, creak_explain, ecqa_explain, sensemaking_explain, ecqa, sensemaking"
         assert form_only.value == f"{named} and 2 others"
         assert (not_learnt.what, not_learnt.value) == ("Not learnt", "qasc")
-        assert not_learnt.verdict == "The control is no better than pre, and CKA with such a control means little."
+        assert not_learnt.verdict == (
+            "The control is not clearly better than pre. CKA with a control that learnt nothing means little."
+        )
         assert (seen.what, seen.value) == (
             "Seen tasks learnt by the tuned model", "2 of 9 (exact answers 21%, pre 10%)",
         )  # fmt: skip
@@ -98,6 +102,25 @@ class TestLearnt:
         first, second, *_ = made_result(n_answers=0).readings
         assert (first.value, first.verdict) == ("unknown", "Answers were not measured.")
         assert second.what.startswith("Layer groups")
+
+    def test_what_the_base_can_do_is_not_called_unable(self, result):
+        """Base and control tell answers apart equally well; the control's only became more probable."""
+        of_task = {task: {**of} for task, of in result.of_task.items()}
+        control = of_task["aqua"]["control.answers"]
+        easy = {"margin": control["margin"], "loss": control["loss"] + 1}
+        of_task["aqua"]["base.answers"] = replace(control, values={**control.values, **easy})
+        shown = replace(result, of_task=of_task)
+        assert shown.states()["aqua"] == "form only"
+        assert reading(shown, "Only the form of the answers learnt").verdict == (
+            "They became more probable or more often exact, but right ones are not clearly told apart better than at "
+            "random and than by pre."
+        )
+
+    def test_too_few_different_answers_leave_it_open(self):
+        result = made_result(n_answers=3)  # one pair
+        first, *_ = result.readings
+        assert (first.value, first.verdict) == ("unknown", "Too few scored prompts have different answers.")
+        assert any(note.startswith("Fewer than two pairs of scored prompts have different") for note in result.caveats)
 
 
 class TestLayers:
@@ -137,6 +160,9 @@ class TestLayers:
         assert gain.verdict.startswith("Tuned is farther from the controls than pre")
         less = reading(swapped(result), "Tuned is less similar to the controls than pre")
         assert less.verdict == "Tuned changed there, but not as the controls did."
+        five = swapped(made_result({"a": ["v", "w", "x", "y", "z"]}, held_out=()))
+        less = reading(five, "Tuned is less similar to the controls than pre")
+        assert less.verdict.endswith("as the controls did. Without an interval, this may be chance.")
 
 
 class TestTasks:
@@ -162,6 +188,15 @@ class TestTasks:
             f"without them, and {upper_half_gap(with_examples):.2f} if tuned on them too"
         )
 
+    def test_held_out_tasks_without_similarity_are_unknown(self, result):
+        of_task = {task: {**of} for task, of in result.of_task.items()}
+        for task in ("gsm8k_work", "qasc"):
+            tuned = of_task[task]["tuned.cka"]
+            undefined = {"debiased_cka": tuned["debiased_cka"] * np.nan}
+            of_task[task]["tuned.cka"] = replace(tuned, values={**tuned.values, **undefined})
+        found = reading(replace(result, of_task=of_task), "Held out: gsm8k_work and qasc")
+        assert (found.value, found.verdict) == ("unknown", "Similarity with the controls is undefined.")
+
     def test_without_held_out_tasks(self, few):
         nothing = "Nothing is known about tasks that the model was not tuned on."
         none = reading(few, "Held-out tasks")
@@ -186,6 +221,11 @@ def test_caveats_say_what_the_numbers_depend_on():
     assert "dimensions, which end the transition, are of all tasks together and the same in every draw" in caveats
     assert "Tasks with a ceiling, whose controls were trained twice: aqua, gsm8k and creak_explain." in caveats
     assert "Clusters are those of 'clusters.toml'." in caveats
+    assert "tuned the base with one adapter for all tasks" in caveats
+    assert "by bootstrap (of correlations over tasks, Fisher's)" in caveats
+    given = made_result()
+    given = replace(given, config=replace(given.config, experimental="tuned", controls=("aqua=control",)))
+    assert "tuned the given model of many tasks, a control the given model of one task." in " ".join(given.caveats)
     many = " ".join(made_result(ceilings=0, n=6400).caveats)
     assert "n is below 10 d" not in many
     assert "there is no ceiling" in many

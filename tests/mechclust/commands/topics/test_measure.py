@@ -218,7 +218,7 @@ class TestMeasured:
         assert len(found.headline.split()) <= 25
         assert re.fullmatch(
             r"Attention within over between topics, threshold 0\.1: [\d.]+ \(plain\) to [\d.]+ \(planted\)\. "
-            r"S1 holds\.",
+            r"S1 holds \(of models with random weights\)\.",
             found.headline,
         )
         assert found.sentences == [found.headline, *map(str, found.readings)]
@@ -232,6 +232,8 @@ class TestMeasured:
         judged = {reading.what: reading.value for reading in found.readings if reading.what in ("P7", "S1", "S2")}
         assert judged["S1"] == "holds"
         assert "P7" not in judged  # was not tested
+        (s1,) = [reading for reading in found.readings if reading.what == "S1"]
+        assert s1.verdict.endswith(". Left out, as without random weights: plain.")
         last = found.readings[-1]
         assert last.what == "Ratio of cosines with random weights, largest distance from 1"
         assert last.value.count("(") == 6
@@ -260,15 +262,63 @@ class TestMeasured:
         ratios = found.tables["ratios"].copy()
         ratios.loc[ratios["model"] == "plain", "value"] = np.nan
         assert " (plain)" not in headline(found, ratios)
-        assert [r.verdict for r in readings(found, ratios) if r.value == "none"] == ["No words of one topic met."]
-        assert headline(found, ratios.assign(value=np.nan)) == (
-            "At no threshold did words of one topic meet in any model, so there is no ratio; the notes say why."
+        pairs = "pairs of words of one topic and of different topics in every topic model."
+        assert [r.verdict for r in readings(found, ratios) if r.value == "unknown"] == [f"A ratio needs {pairs}"]
+        assert (
+            headline(found, ratios.assign(value=np.nan)) == f"No threshold has a ratio in any model: it needs {pairs}"
+        )
+
+    def test_without_any_random_weights(self, found):
+        bare = replace(found, twins={name: [] for name in found.twins})
+        assert headline(bare, bare.to_dataframe()).endswith(
+            " (planted); without random weights, nothing says what chance would give."
+        )
+
+    def test_random_cosines_are_those_of_words_of_one_topic(self, found):
+        """As the published distance."""
+        ratios = found.tables["ratios"].copy()
+        ratios["random_value"] = np.where(ratios["overlap"], 9.0, 1.01)
+        (reading,) = [r for r in readings(found, ratios) if r.what.startswith("Ratio of cosines with random weights")]
+        assert reading.value.startswith("0.0100 (rows)")
+
+    def test_intervals_cover_what_varies(self, found, undrawn):
+        """By default, a model has one copy with random weights, whose seed adds nothing to an interval."""
+        bars = found.panels()[0].caption.partition("Bars: ")[2]
+        assert bars == "95% over documents and topic models. Dashed grey: the same architectures with random weights."
+        said = next(note for note in found.caveats if note.startswith("Intervals (95%)"))
+        assert said.startswith("Intervals (95%) cover the documents measured and the topic models. ")
+        assert said.endswith("each of 10 parts of them is left out (a jackknife).")
+        two = {**found.twins, "planted": 2 * found.twins["planted"]}
+        fitted = replace(found.texts.fitted, seeds=[0], models=found.texts.fitted.models[:1])
+        said = next(
+            note
+            for note in replace(found, twins=two, texts=replace(found.texts, fitted=fitted)).caveats
+            if note.startswith("Intervals (95%)")
+        )
+        assert said.startswith(
+            "Intervals (95%) cover the documents measured, and those of several copies with random weights these "
+            "weights too. "
         )
 
     def test_the_main_figure_is_the_first_panel(self, found):
         names = [panel.name for panel in found.panels()]
         assert names == ["attention", "heads-planted", "heads-plain", "vectors"]
         assert found.plot().axes[0].get_title() == "attention, no overlap"
+
+    def test_white_heads_are_at_one(self, found):
+        """Not those that are undefined, nor those at 0."""
+        heads = found.tables["heads"].copy()
+        shown = heads.index[(heads["model"] == "planted") & (heads["threshold"] == 0.1) & ~heads["overlap"]]
+        heads.loc[shown[0], "ratio"] = 0.0
+        panel = figures._heads_panel("planted", "planted", heads, 0.1)
+        assert panel.caption.endswith("White is 1.")
+        image = panel.figure.axes[0].images[0]
+        assert image.to_rgba(image.get_array())[0, 0].tolist() == list(image.cmap(0.0))
+        heads.loc[shown[0], "ratio"] = np.nan
+        panel = figures._heads_panel("planted", "planted", heads, 0.1)
+        assert panel.caption.endswith("White is 1, grey undefined.")
+        image = panel.figure.axes[0].images[0]
+        assert image.to_rgba(image.get_array())[0, 0].tolist() == pytest.approx([200 / 255] * 3 + [1])
 
     def test_notes_on_what_is_not_known(self, found):
         told = (
