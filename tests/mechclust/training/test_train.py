@@ -76,6 +76,13 @@ def needs_masks(attention, tl_major):
         pytest.skip("TransformerLens 3.9 ignores the mask of a bidirectional model, so padded batches are refused")
 
 
+def test_progress_is_shown_on_request(task, tiny_model, capsys):
+    train(tiny_model(), task, CONFIG)
+    assert capsys.readouterr().err == ""
+    train(tiny_model(), task, CONFIG, progress=True, name="one seed")
+    assert "one seed" in capsys.readouterr().err
+
+
 class TestDivergence:
     """Training stops where its numbers are lost, and what was saved stays."""
 
