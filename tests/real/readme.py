@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +42,21 @@ def run_python(folder: Path) -> ProbeResult:
 
 
 def _check_alike(shown: str, printed: str) -> None:
-    """Compare words exactly and decimals within ``TOLERANCE``, wherever lines are broken."""
+    """Compare words exactly and decimals within ``TOLERANCE``, wherever lines are broken. Layers may differ."""
     words, decimals = _parts(shown)
-    sentences = " ".join(printed.split())
-    start = sentences.find(" ".join(shown.split()[:6]))
-    printed_words, printed_decimals = _parts(sentences[max(start, 0) :])
-    if printed_words[: len(words)] != words:
+    printed_words, printed_decimals = _parts(printed)
+    n = len(words)
+    start = next((i for i in range(len(printed_words)) if printed_words[i : i + n] == words), None)
+    if start is None:
         raise SystemExit(f"README shows {shown!r}; printed was {printed!r}")
-    far = [(a, b) for a, b in zip(decimals, printed_decimals, strict=False) if abs(a - b) > TOLERANCE]
+    pairs = zip(chain(*decimals), chain(*printed_decimals[start : start + n]), strict=True)
+    far = [(a, b) for a, b in pairs if abs(a - b) > TOLERANCE]
     if far:
         raise SystemExit(f"README's numbers are not those printed: {far}")
 
 
-def _parts(text: str) -> tuple[list[str], list[float]]:
-    """Return the words, with a sign for each number, and the decimals."""
-    decimals = [float(number) for number in _NUMBER.findall(text) if "." in number]
-    return _NUMBER.sub("#", text).split(), decimals
+def _parts(text: str) -> tuple[list[str], list[list[float]]]:
+    """Return the words, with a sign for each number, and the decimals in each."""
+    words = text.split()
+    decimals = [[float(number) for number in _NUMBER.findall(word) if "." in number] for word in words]
+    return [_NUMBER.sub("#", word) for word in words], decimals
