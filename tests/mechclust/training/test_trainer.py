@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from mechclust import ModelConfig, build_model
 from mechclust.training import ProbeHook
@@ -63,6 +64,13 @@ def test_refusals(batch, given, said):
 def test_one_batch_is_measured_as_a_list_of_one(model, batch):
     single, several = (ProbeHook(NDims(readout=last_token()), given) for given in (batch, [batch]))
     assert single(model, 0) == several(model, 0) != {}
+
+
+def test_a_loader_of_batches_leaves_the_random_state_alone(model, batch):
+    loader = DataLoader(range(8), batch_size=8, shuffle=True, collate_fn=lambda rows: batch.select(torch.tensor(rows)))
+    before = torch.get_rng_state()
+    assert ProbeHook(NDims(readout=last_token()), loader)(model, 0)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_prompts_without_a_tokenizer(model):
