@@ -128,6 +128,15 @@ def test_checkpoints_of_a_training_run(trained):
     assert set(run.sequences.token_names) <= set(task.vocab)
 
 
+def test_as_many_frames_are_kept_as_are_asked_for(tmp_path):
+    task = SparseModularAddition(length=4, n_support=2)
+    member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), task)
+    settings = TrainConfig(steps=310, batch_size=8, schedule="constant", clip=None)
+    train_ensemble([member], settings, tmp_path, backend="loop", snapshot_every=1)
+    run = open_sandbox(tmp_path, max_frames=305, view=View(sequences=2))
+    assert (run.kept, len(run.epochs)) == ("305 of 311 steps kept", 305)
+
+
 def test_the_out_of_a_training_run_leads_to_its_only_folder_of_checkpoints(trained, tmp_path):
     run = open_sandbox(trained, max_frames=2)
     assert (run.title, run.epochs, run.kept) == (trained.name, [0, 4], "2 of 3 steps kept")
