@@ -93,6 +93,17 @@ class Examples:
         return both[:, 0], both[:, 1]
 
     @cached_property
+    def position_places(self) -> tuple[Int[Tensor, "pos"], Int[Tensor, "pos"]]:
+        """The sequence and the column that hold each position first, whichever side is padded."""
+        columns = torch.arange(self.batch.tokens.shape[1])
+        mask = self.batch.attention_mask
+        if mask is None:
+            return torch.zeros_like(columns), columns
+        position = (mask.cumsum(dim=1) - 1).masked_fill(~mask, -1)
+        both = torch.stack([(position == i).nonzero()[0] for i in range(int(position.max()) + 1)])
+        return both[:, 0], both[:, 1]
+
+    @cached_property
     def _local(self) -> Int[Tensor, "sequence pos"]:
         """The tokens as indices into ``token_ids``, or -1 at padding."""
         place = {token: i for i, token in enumerate(self.token_ids)}

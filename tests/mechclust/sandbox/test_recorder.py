@@ -248,6 +248,22 @@ def test_batches_of_several_widths_are_padded(checkpoints):
     np.testing.assert_allclose(run.values["attention_L0H0"][-1][0], expected, atol=1e-5)
 
 
+def test_positions_are_those_of_the_tokens_whichever_side_is_padded(checkpoints):
+    mask = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]], dtype=torch.bool)
+    examples = Batch(torch.ones(2, 5, dtype=torch.int64), mask)
+    run = record_sandbox(checkpoints, examples, heads=[], planes={"position_embeddings": np.eye(2, 16)})
+    expected = checkpoints.at(12).W_pos[:4, :2].detach()
+    np.testing.assert_allclose(run.values["position_embeddings"][-1], expected, atol=1e-6)
+
+
+def test_heads_of_one_dimension_are_drawn_on_a_line():
+    models = [build_model(ModelConfig(3, 5, n_layers=1, d_model=4, n_heads=4, seed=seed)) for seed in (0, 1)]
+    run = record_sandbox(enumerate(models), Batch(torch.tensor([[0, 1, 2], [2, 1, 0]])))
+    z, _ = activations(models[1], torch.tensor([[0, 1, 2], [2, 1, 0]]), ["blocks.0.attn.hook_z"])
+    np.testing.assert_allclose(run.values["output_L0H2"][1, :, 0], z["blocks.0.attn.hook_z"][:, -1, 2, 0], atol=1e-6)
+    assert (run.values["output_L0H2"][..., 1] == 0).all()
+
+
 def test_figure_film_and_page(run, tmp_path):
     figure = sandbox_figure(run, 12)
     figure.draw_without_rendering()
