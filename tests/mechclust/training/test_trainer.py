@@ -229,6 +229,21 @@ def test_a_callback_that_cannot_reach_the_loggers_is_refused(untrained_gpt2, tmp
         train(*untrained_gpt2(), tmp_path, [callback])
 
 
+def test_a_second_training_is_measured_too(model, batch):
+    from mechclust.training.trainer_callback import MechclustCallback
+
+    logged = []
+    handler, control = SimpleNamespace(callbacks=[]), SimpleNamespace(should_log=False)
+    trainer = SimpleNamespace(log=logged.append, add_callback=id, callback_handler=handler, control=control)
+    callback = MechclustCallback(NDims(readout=last_token()), batch, every=5).add_to(trainer)
+    for first in (0, 0, 5):  # the third resumes the second
+        callback.on_train_begin(None, SimpleNamespace(global_step=first), None)
+        state = SimpleNamespace(is_world_process_zero=True, global_step=first)
+        callback.on_epoch_begin(None, state, None, model=model)
+    assert len(logged) == 3
+    assert sorted(callback.hook.results) == [0, 5]
+
+
 def test_only_the_first_of_several_processes_measures(model, batch):
     from mechclust.training.trainer_callback import MechclustCallback
 
