@@ -120,7 +120,10 @@ class Examples:
             names = self.answer_names[:-1] or ["sequences"]
         else:
             called = self._label_names
-            names = [f"{self._label} {value}" if called is None else str(called[value]) for value in known.tolist()]
+            names = [
+                f"{self._label} {value}" if called is None else _name_at("label_names", called, value)
+                for value in known.tolist()
+            ]
             names = [name[:_MAX_LETTERS] for name in names]
         of_clusters = None
         if answers is not None and all(len(set(answers[clusters == c])) == 1 for c in range(len(known))):
@@ -166,7 +169,13 @@ class Examples:
         vocab = self._vocab
         if vocab is None:
             return str(token)
-        return str(vocab(token) if callable(vocab) else vocab[token])[:_MAX_LETTERS]
+        return (str(vocab(token)) if callable(vocab) else _name_at("vocab", vocab, token))[:_MAX_LETTERS]
+
+
+def _name_at(what: str, names: Sequence[str], value: int) -> str:
+    if not 0 <= value < len(names):
+        raise InputError(f"{what} has {len(names)} names, but there is a value {value}; give a name for each, from 0")
+    return str(names[value])
 
 
 def _right_answers(batch: Batch, answer: str | None, readout: Readout) -> Int[Tensor, "n"] | None:

@@ -285,6 +285,8 @@ class TestRefusals:
             ({"heads": [], "layers": [7]}, r"^no layer 7 "),
             ({"sites": ["blocks.0.hook_mlp_outt"]}, r"^no hook point 'blocks\.0\.hook_mlp_outt' in this model"),
             ({"label": "topic"}, r"^no label 'topic' in this batch"),
+            ({"label": "sum", "label_names": ["even"]}, r"^label_names has 1 names, but there is a value 1; give"),
+            ({"vocab": ["0"]}, r"^vocab has 1 names, but there is a value 1; give a name for each, from 0$"),
             ({"answer": "multiset", "max_sequences": 9}, r"^the right answers go from 0 to 3, but the model gives 3 "),
             ({"max_sequences": 1}, r"^max_sequences is 1; expected at least 2$"),
             ({"planes": "umap"}, r"^plane is 'umap'; expected 'pca', 'last', 'classes', or two directions \[2 \d+\]$"),
