@@ -262,6 +262,11 @@ def _place(seeds: Sequence[int], seed: int | None, folder: Path) -> int:
     if seed is not None and seed not in seeds:
         shown = ", ".join(map(str, seeds)) if len(seeds) < 10 else f"{min(seeds)} to {max(seeds)}"
         raise InputError(f"{str(folder)!r} has no network of seed {seed} (it has {shown})")
+    if seeds.count(seed) > 1:
+        raise InputError(
+            f"{str(folder)!r} has {seeds.count(seed)} networks of seed {seed}, which --seed does not tell apart; leave "
+            "it out for the first of all"
+        )
     return 0 if seed is None else seeds.index(seed)
 
 
