@@ -276,7 +276,7 @@ def attention_view_from_patterns(
     *,
     causal: bool,
     labels: Labels | None = None,
-    values: Sequence[float | None] | None = None,
+    values: Sequence[float | None] | Float[Tensor, "head"] | Float[np.ndarray, "head"] | None = None,
     max_bytes: int = 3_000_000,
 ) -> AttentionView:
     """Show attention patterns from anywhere, such as a mean over examples or the difference of two models.
@@ -318,7 +318,7 @@ def attention_view_from_patterns(
         causal,
         tuple(map(str, by_model)) if isinstance(patterns, Mapping) else (),
         view_token_labels(labels, len(str_tokens)),
-        tuple(None if value is None else float(value) for value in values or ()),
+        tuple(None if value is None else float(value) for value in (() if values is None else values)),
     )
     size = len(view.page().encode())
     if size > max_bytes:

@@ -124,7 +124,8 @@ def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | N
     rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, max_frames)}
     model = build_model(config)
     checkpoints = ((step, _with_weights(model, weights, row)) for step, row in rows.items())
-    shown = record_sandbox(checkpoints, title=f"seed {config.seed}", **_shown(task, view), **_places(view))
+    which = {**_shown(task, view), **_places(view), "max_frames": len(rows)}
+    shown = record_sandbox(checkpoints, title=f"seed {config.seed}", **which)
     return replace(shown, available=len(snapshots.steps))
 
 
@@ -185,7 +186,8 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
         task = _task_of(folder)
         checkpoints = ((step, load_model(by_step[step])) for step in steps)
         title = folder.parent.name if folder.name == "models" else folder.name
-        return record_sandbox(checkpoints, title=title, **_shown(task, view), **_places(view))
+        which = {**_shown(task, view), **_places(view), "max_frames": len(steps)}
+        return record_sandbox(checkpoints, title=title, **which)
     if view.prompts is None:
         raise InputError(f"{str(by_step[steps[0]])!r} needs texts to read; give them with --prompts")
     for name in ("split", "position"):
@@ -203,6 +205,7 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
         label=label,
         label_names=prompts.classes.get(label),
         vocab=partial(_token_text, tokenizer),
+        max_frames=len(steps),
         **_places(view),
     )
 
@@ -259,6 +262,11 @@ def _place(seeds: Sequence[int], seed: int | None, folder: Path) -> int:
     if seed is not None and seed not in seeds:
         shown = ", ".join(map(str, seeds)) if len(seeds) < 10 else f"{min(seeds)} to {max(seeds)}"
         raise InputError(f"{str(folder)!r} has no network of seed {seed} (it has {shown})")
+    if seeds.count(seed) > 1:
+        raise InputError(
+            f"{str(folder)!r} has {seeds.count(seed)} networks of seed {seed}, which --seed does not tell apart; leave "
+            "it out for the first of all"
+        )
     return 0 if seed is None else seeds.index(seed)
 
 

@@ -93,6 +93,17 @@ class Examples:
         return both[:, 0], both[:, 1]
 
     @cached_property
+    def position_places(self) -> tuple[Int[Tensor, "pos"], Int[Tensor, "pos"]]:
+        """The sequence and the column that hold each position first, whichever side is padded."""
+        columns = torch.arange(self.batch.tokens.shape[1])
+        mask = self.batch.attention_mask
+        if mask is None:
+            return torch.zeros_like(columns), columns
+        position = (mask.cumsum(dim=1) - 1).masked_fill(~mask, -1)
+        both = torch.stack([(position == i).nonzero()[0] for i in range(int(position.max()) + 1)])
+        return both[:, 0], both[:, 1]
+
+    @cached_property
     def _local(self) -> Int[Tensor, "sequence pos"]:
         """The tokens as indices into ``token_ids``, or -1 at padding."""
         place = {token: i for i, token in enumerate(self.token_ids)}
@@ -109,7 +120,10 @@ class Examples:
             names = self.answer_names[:-1] or ["sequences"]
         else:
             called = self._label_names
-            names = [f"{self._label} {value}" if called is None else str(called[value]) for value in known.tolist()]
+            names = [
+                f"{self._label} {value}" if called is None else _name_at("label_names", called, value)
+                for value in known.tolist()
+            ]
             names = [name[:_MAX_LETTERS] for name in names]
         of_clusters = None
         if answers is not None and all(len(set(answers[clusters == c])) == 1 for c in range(len(known))):
@@ -155,7 +169,13 @@ class Examples:
         vocab = self._vocab
         if vocab is None:
             return str(token)
-        return str(vocab(token) if callable(vocab) else vocab[token])[:_MAX_LETTERS]
+        return (str(vocab(token)) if callable(vocab) else _name_at("vocab", vocab, token))[:_MAX_LETTERS]
+
+
+def _name_at(what: str, names: Sequence[str], value: int) -> str:
+    if not 0 <= value < len(names):
+        raise InputError(f"{what} has {len(names)} names, but there is a value {value}; give a name for each, from 0")
+    return str(names[value])
 
 
 def _right_answers(batch: Batch, answer: str | None, readout: Readout) -> Int[Tensor, "n"] | None:

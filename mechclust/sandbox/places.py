@@ -10,6 +10,7 @@ from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from mechclust.sandbox.examples import Examples
 from probes.engine.head_names import head_name
@@ -59,12 +60,17 @@ class Place:
             sequences, positions = examples.first_places
             return activation[sequences.to(activation.device), positions.to(activation.device)]
         if self.what == "positions":
-            return activation if activation.ndim == 2 else activation[0]
+            if activation.ndim == 2 or len(activation) == 1:  # the same for every sequence
+                return activation.flatten(0, -2)
+            sequences, columns = examples.position_places
+            return activation[sequences.to(activation.device), columns.to(activation.device)]
         if self.what == "pattern":
             activation = activation.transpose(1, 2)
         is_pooled = activation.shape[1] == 1
         rows = (last_token() if is_pooled else readout)(activation, batch)
-        return rows.flatten(1) if self.head is None else rows[:, self.head]
+        rows = rows.flatten(1) if self.head is None else rows[:, self.head]
+        is_line = self.kind == "plane" and rows.shape[1] == 1  # drawn along the first axis
+        return pad(rows, (0, 1)) if is_line else rows
 
 
 def find_places(

@@ -8,6 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mechclust.models.adapters import merged_copy
 from mechclust.models.pretrained import AnyModel, load_pretrained
 from mechclust.models.sizes import Sizes
@@ -106,7 +108,8 @@ class ProbeHook:
             return {}
         plain: Any = merged_copy(model) if hasattr(model, "merge_and_unload") else model
         hooked = load_pretrained(plain, tokenizer=None if hasattr(plain, "hook_dict") else self.tokenizer)
-        results = run(hooked, self._inputs(model), self.probes, tokenizer=self.tokenizer, bos=self.bos)
+        with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed each time
+            results = run(hooked, self._inputs(model), self.probes, tokenizer=self.tokenizer, bos=self.bos)
         self.results[step] = results
         numbers: dict[str, float] = {}
         for result in results:

@@ -231,9 +231,10 @@ class SnapshotFile:
 
 
 def _files(folder: Path) -> _Headers:
-    """Return the files of a folder and their headers, in order."""
+    """Return the files of a folder and their headers, in order. Files of other names, such as copies, are not ours."""
     paths = {p.stem.removeprefix("snapshots-"): p for p in folder.glob("snapshots-*.safetensors")}
-    return {int(start): (paths[start], _header(paths[start])) for start in sorted(paths, key=int)}
+    starts = sorted(filter(str.isdecimal, paths), key=int)
+    return {int(start): (paths[start], _header(paths[start])) for start in starts}
 
 
 def _first_lost_step(files: _Headers) -> int:

@@ -66,11 +66,17 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         return self
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Refuse a Trainer that was given the callback as ``callbacks=[...]``, because its loggers are out of reach."""
+        """Forget an earlier training, such as of another fold.
+
+        Raises:
+            InputError: if a Trainer was given the callback as ``callbacks=[...]``, where its loggers are out of reach.
+        """
         if self._trainer is None:
             raise InputError(
                 "leave MechclustCallback out of callbacks=[...], and call callback.add_to(trainer) in its place"
             )
+        if state.global_step == 0:
+            self.hook.results.clear()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure before training, when every logger has started."""

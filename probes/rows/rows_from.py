@@ -119,6 +119,7 @@ def rows_from(
         paths, index = vllm_paths(rows, index)
         files = VllmFiles(paths, layers, places, readout)
         columns = {"index": _index(index, len(paths)), "tokens": files.tokens}
+        _check_positions(places, len(paths))
         sites = files.sites
         read = partial(_read_files, files, columns["index"])
     classes = {}
@@ -310,6 +311,7 @@ def _rows_of_tensors(
 ) -> tuple[dict[str, _Rows], dict[str, Int64[Tensor, "example"]]]:
     """Return each site's rows, and the examples' index and digests of their tokens."""
     columns = {"index": _index(index, _count(states))}
+    _check_positions(positions, len(columns["index"]))
     rows, lengths = _read_out(states, mask, positions, readout, columns["index"])
     if mask is not None and lengths is None and not isinstance(tokens, (Tensor, np.ndarray)):
         site = next(iter(rows))
@@ -319,6 +321,14 @@ def _rows_of_tensors(
     if tokens is not None:
         columns["tokens"] = _digests(tokens, mask, lengths, columns["index"])
     return rows, columns
+
+
+def _check_positions(positions: _Positions, n: int) -> None:
+    for name, values in positions.items():
+        if values.shape != (n,):
+            raise InputError(
+                f"positions[{name!r}] has shape {tuple(values.shape)}; expected ({n},), one position per example"
+            )
 
 
 def _read_out(
@@ -339,8 +349,13 @@ def _read_out(
         else:
             batches = list(_with_batches(site, x, mask, positions, index))
             rows[site] = torch.cat([readout(part, batch.to(part.device)).cpu() for part, batch in batches])
-            if lengths is None:
-                lengths = torch.cat([batch.lengths() for _, batch in batches])
+            covered = torch.cat([batch.lengths().cpu() for _, batch in batches])
+            if lengths is not None and not torch.equal(covered, lengths):
+                raise InputError(
+                    f"the states of {site!r} are of other numbers of tokens than those of the sites before it; give "
+                    "the states of the same tokens at every site, or rows [n d]"
+                )
+            lengths = covered
         _check_finite(site, rows[site], index)
     return rows, lengths
 
@@ -387,7 +402,7 @@ def _digests(
         batches = [Batch(_tensor("tokens", ids).reshape(1, -1)) for ids in tokens]
     given = torch.cat([batch.lengths() for batch in batches])
     if lengths is not None:
-        wrong = (given != lengths.cpu()).nonzero()
+        wrong = (given != lengths).nonzero()
         if len(wrong):
             i = int(wrong[0, 0])
             raise InputError(

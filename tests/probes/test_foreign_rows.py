@@ -208,6 +208,14 @@ def test_vllm_files(fake_model: Any, tmp_path: Path, readout: Any) -> None:
     ]
 
 
+def test_positions_of_more_prompts_than_there_are_files(tmp_path: Path) -> None:
+    """A request may have failed: each later position would be taken for the example before."""
+    for i in (0, 2):
+        save_file({"hidden_states": torch.randn(4, 1, 3), "token_ids": torch.arange(4)}, tmp_path / f"{i}.safetensors")
+    with pytest.raises(InputError, match=r"^positions\['input'\] has shape \(3,\); expected \(2,\), one position"):
+        rows_from(tmp_path, layers=[1], positions={"input": [0, 1, 2]}, readout=token_at("input"))
+
+
 def test_files_are_read_one_at_a_time(fake_model: Any, tmp_path: Path) -> None:
     """Memory is that of the rows, not of the token states: 12 files of 400 tokens, 32 layers."""
     draw = torch.Generator().manual_seed(0)
@@ -419,6 +427,16 @@ def test_bad_rows() -> None:
             {0: x[None]},
             {"attention_mask": torch.ones(1, 3)},
             "attention_mask has shape (1, 3); expected (1, 4) like tokens",
+        ),
+        (
+            {0: x[None], 1: x[None, :3]},
+            {},
+            "the states of 'blocks.0.hook_resid_post' are of other numbers of tokens than those of the sites before it",
+        ),
+        (
+            {0: [x, x]},
+            {"positions": {"input": [0, 1, 2]}, "readout": token_at("input")},
+            "positions['input'] has shape (3,); expected (2,), one position per example",
         ),
         (
             {0: x[None]},

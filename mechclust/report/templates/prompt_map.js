@@ -175,11 +175,16 @@ function show(id, data) {
       model.told();
       tell(model);
     }
-    if (slots) { if (isCluster()) list(); tabulate(); }
+    if (slots) { if (isCluster()) list(); tabulate(); release(); }
     describe();
     if (state.hover !== null) { state.hover = null; tip.hidden = true; }
     if (small.matches || !width) { own.forEach(model => { model.begun = null; settle(model, 1); if (width) paint(model); }); }
     else glide();
+  }
+  function release() { // what is pressed, if it is of no cluster and no number of this layer
+    const names = data.clusters.names[models[0].at];
+    if (isCluster()) state.classes.forEach(code => { if (!names[code]) state.classes.delete(code); });
+    if (state.cell && !table.querySelector("[aria-pressed=true]")) state.cell = null;
   }
   let gliding = 0;
   function glide() {

@@ -378,6 +378,11 @@ class TestFromPatterns:
         with pytest.raises(InputError, match="causal is True, but weights above the diagonal are not all 0"):
             attention_view_from_patterns(torch.full((1, 2, 2), 0.5), ["a", "b"], ["L0H0"], causal=True)
 
+    def test_values_of_a_tensor(self):
+        patterns = torch.eye(2).expand(2, 2, 2)
+        view = attention_view_from_patterns(patterns, "ab", ["x", "y"], causal=True, values=torch.tensor([0.25, 0.0]))
+        assert view.values == (0.25, 0.0)
+
     def test_several_by_name(self):
         given = {"before": torch.eye(2)[None], "after": torch.full((1, 2, 2), 0.5)}
         view = attention_view_from_patterns(given, ["a", "b"], ["mean"], causal=False, values=[0.25])

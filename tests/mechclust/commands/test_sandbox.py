@@ -108,6 +108,15 @@ def test_an_ensemble_of_wider_networks_is_shown_in_planes(tmp_path, capsys):
     assert capsys.readouterr().out == f"{tmp_path / 'figure.png'}: seed 0; 3 of 3 steps kept\n"
 
 
+def test_a_seed_of_several_widths_is_refused(tmp_path):
+    task = SparseModularAddition(length=4, n_support=2)
+    members = [Member(PoolingTransformerConfig(n_ctx=4, d_mlp=width, seed=3), task) for width in (4, 8)]
+    train_ensemble(members, TrainConfig(steps=32, batch_size=32, schedule="constant", clip=None), tmp_path)
+    with pytest.raises(InputError, match="has 2 networks of seed 3, which --seed does not tell apart; leave it out"):
+        open_sandbox(tmp_path, 3, view=View())
+    assert open_sandbox(tmp_path, view=View(sequences=2)).title == "seed 3"
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The folder of a run of ``train`` with checkpoints in it."""
@@ -126,6 +135,15 @@ def test_checkpoints_of_a_training_run(trained):
     assert run.sequences.cluster_names == ["task 0", "task 1"]
     task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
     assert set(run.sequences.token_names) <= set(task.vocab)
+
+
+def test_as_many_frames_are_kept_as_are_asked_for(tmp_path):
+    task = SparseModularAddition(length=4, n_support=2)
+    member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), task)
+    settings = TrainConfig(steps=310, batch_size=8, schedule="constant", clip=None)
+    train_ensemble([member], settings, tmp_path, backend="loop", snapshot_every=1)
+    run = open_sandbox(tmp_path, max_frames=305, view=View(sequences=2))
+    assert (run.kept, len(run.epochs)) == ("305 of 311 steps kept", 305)
 
 
 def test_the_out_of_a_training_run_leads_to_its_only_folder_of_checkpoints(trained, tmp_path):

@@ -566,6 +566,23 @@ def test_the_pressed_number_is_that_of_the_prompts_shown_after_the_layer_changed
 
 
 @browser
+@pytest.mark.parametrize("pressed", [".legend .entry", ".table td button"])
+def test_what_is_pressed_is_let_go_at_a_layer_that_lacks_it(show, pressed):
+    """Else every prompt would be pale, and nothing that could be released in sight."""
+    xy = np.array([[1.0, 1], [-1, 1], [-1, -1], [1, -1]])
+    clusters = np.array([[0, 0, 0, 1], [0, 0, 0, 0]])
+    page = show(
+        prompt_map({"m": np.stack([xy, xy])}, [0, 1], ["t"] * 4, {"task": list("aabb")}, clusters=clusters, start=0)
+    )
+    page.locator("select.by").select_option(label="cluster")
+    page.locator(pressed).last.click()
+    page.mouse.move(0, 0)
+    assert HUES[0] not in blobs(page)
+    to_layer(page, 1)
+    assert HUES[0] in blobs(page)
+
+
+@browser
 def test_many_classes_are_folded_in_the_table(show):
     n = 400
     random = np.random.default_rng(0)

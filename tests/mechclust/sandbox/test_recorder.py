@@ -248,6 +248,22 @@ def test_batches_of_several_widths_are_padded(checkpoints):
     np.testing.assert_allclose(run.values["attention_L0H0"][-1][0], expected, atol=1e-5)
 
 
+def test_positions_are_those_of_the_tokens_whichever_side_is_padded(checkpoints):
+    mask = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]], dtype=torch.bool)
+    examples = Batch(torch.ones(2, 5, dtype=torch.int64), mask)
+    run = record_sandbox(checkpoints, examples, heads=[], planes={"position_embeddings": np.eye(2, 16)})
+    expected = checkpoints.at(12).W_pos[:4, :2].detach()
+    np.testing.assert_allclose(run.values["position_embeddings"][-1], expected, atol=1e-6)
+
+
+def test_heads_of_one_dimension_are_drawn_on_a_line():
+    models = [build_model(ModelConfig(3, 5, n_layers=1, d_model=4, n_heads=4, seed=seed)) for seed in (0, 1)]
+    run = record_sandbox(enumerate(models), Batch(torch.tensor([[0, 1, 2], [2, 1, 0]])))
+    z, _ = activations(models[1], torch.tensor([[0, 1, 2], [2, 1, 0]]), ["blocks.0.attn.hook_z"])
+    np.testing.assert_allclose(run.values["output_L0H2"][1, :, 0], z["blocks.0.attn.hook_z"][:, -1, 2, 0], atol=1e-6)
+    assert (run.values["output_L0H2"][..., 1] == 0).all()
+
+
 def test_figure_film_and_page(run, tmp_path):
     figure = sandbox_figure(run, 12)
     figure.draw_without_rendering()
@@ -269,6 +285,8 @@ class TestRefusals:
             ({"heads": [], "layers": [7]}, r"^no layer 7 "),
             ({"sites": ["blocks.0.hook_mlp_outt"]}, r"^no hook point 'blocks\.0\.hook_mlp_outt' in this model"),
             ({"label": "topic"}, r"^no label 'topic' in this batch"),
+            ({"label": "sum", "label_names": ["even"]}, r"^label_names has 1 names, but there is a value 1; give"),
+            ({"vocab": ["0"]}, r"^vocab has 1 names, but there is a value 1; give a name for each, from 0$"),
             ({"answer": "multiset", "max_sequences": 9}, r"^the right answers go from 0 to 3, but the model gives 3 "),
             ({"max_sequences": 1}, r"^max_sequences is 1; expected at least 2$"),
             ({"planes": "umap"}, r"^plane is 'umap'; expected 'pca', 'last', 'classes', or two directions \[2 \d+\]$"),

@@ -222,6 +222,10 @@ class TestRefusals:
         assert message.startswith(f"{str(path)!r} cannot be read (")
         assert message.endswith("); remove it and train again")
 
+    def test_a_copy_of_another_name_is_not_read(self, own):
+        shutil.copy(own / "snapshots-00000001.safetensors", own / "snapshots-00000001 (1).safetensors")
+        assert Snapshots(own).steps == [0, 2, 4, 6, 8, 10, 12]
+
     def test_a_file_that_is_something_else(self, own):
         path = own / "snapshots-00000006.safetensors"
         save_file(load_file(path), path)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from mechclust import ModelConfig, build_model
 from mechclust.training import ProbeHook
@@ -63,6 +64,13 @@ def test_refusals(batch, given, said):
 def test_one_batch_is_measured_as_a_list_of_one(model, batch):
     single, several = (ProbeHook(NDims(readout=last_token()), given) for given in (batch, [batch]))
     assert single(model, 0) == several(model, 0) != {}
+
+
+def test_a_loader_of_batches_leaves_the_random_state_alone(model, batch):
+    loader = DataLoader(range(8), batch_size=8, shuffle=True, collate_fn=lambda rows: batch.select(torch.tensor(rows)))
+    before = torch.get_rng_state()
+    assert ProbeHook(NDims(readout=last_token()), loader)(model, 0)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_prompts_without_a_tokenizer(model):
@@ -219,6 +227,21 @@ def test_a_callback_that_cannot_reach_the_loggers_is_refused(untrained_gpt2, tmp
     callback = MechclustCallback(NDims(readout=last_token()), ["w1 w2", "w3 w4", "w5 w6"])
     with pytest.raises(InputError, match=r"^leave MechclustCallback out of callbacks=.*call callback.add_to\("):
         train(*untrained_gpt2(), tmp_path, [callback])
+
+
+def test_a_second_training_is_measured_too(model, batch):
+    from mechclust.training.trainer_callback import MechclustCallback
+
+    logged = []
+    handler, control = SimpleNamespace(callbacks=[]), SimpleNamespace(should_log=False)
+    trainer = SimpleNamespace(log=logged.append, add_callback=id, callback_handler=handler, control=control)
+    callback = MechclustCallback(NDims(readout=last_token()), batch, every=5).add_to(trainer)
+    for first in (0, 0, 5):  # the third resumes the second
+        callback.on_train_begin(None, SimpleNamespace(global_step=first), None)
+        state = SimpleNamespace(is_world_process_zero=True, global_step=first)
+        callback.on_epoch_begin(None, state, None, model=model)
+    assert len(logged) == 3
+    assert sorted(callback.hook.results) == [0, 5]
 
 
 def test_only_the_first_of_several_processes_measures(model, batch):
