@@ -234,6 +234,10 @@ def _shown(task: Task, view: View) -> dict[str, Any]:
     """Return the examples of a task and the facts known of them."""
     if view.prompts is not None:
         raise InputError(f"--prompts is for checkpoints that read texts; this run was trained on {task.name!r}")
+    for name in ("bos", "too_long"):
+        if getattr(view, name) != getattr(View, name):
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} is for texts, and this run was trained on {task.name!r}; leave it out")
     split = view.split or next((name for name in _PREFERRED_SPLITS if name in task.splits), task.splits[0])
     batch = next(iter(task.batches(split, _BATCH_SIZE)))
     position = view.position or ("input" if "input" in batch.positions else None)

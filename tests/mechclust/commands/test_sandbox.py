@@ -167,6 +167,10 @@ def test_views_that_cannot_be_had(folder, trained, tmp_path, capsys):
     assert refusal(trained / "models", "--prompts", "p.jsonl", *at, capsys=capsys) == (
         "mechclust: --prompts is for checkpoints that read texts; this run was trained on 'instruction-following'"
     )
+    for option, value in (("--bos", "yes"), ("--too-long", "truncate")):
+        assert refusal(trained / "models", option, value, *at, capsys=capsys) == (
+            f"mechclust: {option} is for texts, and this run was trained on 'instruction-following'; leave it out"
+        )
     assert "no head 'L7H0' in this model" in refusal(folder, "--heads", "L7H0", *at, capsys=capsys)
     (tmp_path / "alone").mkdir()
     for step in (0, 2):
