@@ -128,6 +128,12 @@ def test_checkpoints_of_a_training_run(trained):
     assert set(run.sequences.token_names) <= set(task.vocab)
 
 
+def test_more_sequences_than_a_batch_usually_has(trained, monkeypatch):
+    monkeypatch.setattr("mechclust.commands.sandbox._BATCH_SIZE", 4)
+    run = open_sandbox(trained / "models", view=View(layers=(2,), sequences=12))
+    assert len(run.sequences.clusters) == 12
+
+
 def test_the_out_of_a_training_run_leads_to_its_only_folder_of_checkpoints(trained, tmp_path):
     run = open_sandbox(trained, max_frames=2)
     assert (run.title, run.epochs, run.kept) == (trained.name, [0, 4], "2 of 3 steps kept")
