@@ -34,6 +34,10 @@ def command(
     if figures and record is None:
         raise InputError("figures are kept in a record alone; add --record FOLDER")
     if record is None and is_record(run_folder):
+        if print_figures:
+            raise InputError(
+                f"{str(run_folder)!r} is a record, whose figures stay as they are; leave --print-figures out"
+            )
         table = findings_markdown_table if markdown else findings_text_table
         print_visible(
             f"{table(findings_in_tables(judge_again(run_folder)))}\n\nfindings: {run_folder / 'findings.json'}"

@@ -37,7 +37,7 @@ from tasks.text.prompts import LabelledPrompts
 
 _SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
 _PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
-_BATCH_SIZE = 1024  # examples from which those followed are taken
+_BATCH_SIZE = 1024  # examples from which those followed are taken, at least
 _TOKENS_PER_BATCH = 4096
 
 
@@ -237,8 +237,12 @@ def _shown(task: Task, view: View) -> dict[str, Any]:
     """Return the examples of a task and the facts known of them."""
     if view.prompts is not None:
         raise InputError(f"--prompts is for checkpoints that read texts; this run was trained on {task.name!r}")
+    for name in ("bos", "too_long"):
+        if getattr(view, name) != getattr(View, name):
+            option = name.replace("_", "-")
+            raise InputError(f"--{option} is for texts, and this run was trained on {task.name!r}; leave it out")
     split = view.split or next((name for name in _PREFERRED_SPLITS if name in task.splits), task.splits[0])
-    batch = next(iter(task.batches(split, _BATCH_SIZE)))
+    batch = next(iter(task.batches(split, max(_BATCH_SIZE, view.sequences))))
     position = view.position or ("input" if "input" in batch.positions else None)
     label = view.label or ("task" if "task" in batch.labels else None)
     return {

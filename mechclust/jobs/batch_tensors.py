@@ -39,8 +39,8 @@ def batch_of_tensors(
     """Return the batch that ``tensors_of_batch`` took apart, with its ``lacks``."""
     fields: dict[str, Any] = {kind: {} for kind in _NAMED}
     for name, values in tensors.items():
-        kind, _, label = name.partition("/")
-        if label:
+        kind, slash, label = name.partition("/")
+        if slash:  # a label may have an empty name, as pandas writes a table's index
             fields[kind][label] = values
         else:
             fields[name] = values

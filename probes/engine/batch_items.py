@@ -30,7 +30,7 @@ class ExampleItem:
         ids: token ids.
         mask: true for real tokens, or ``None`` if all are.
         labels: integers, or tensors without axes.
-        string_columns: names of columns that would be labels if they were numbers.
+        string_columns: names of columns that would be labels if they were numbers of at most 64 bits.
         number: the example's index.
     """
 
@@ -74,7 +74,7 @@ class SequenceBatchItem:
         tokens: token ids ``[batch pos]``, not checked yet.
         mask: ``[batch pos]``, true or 1 for real tokens, or ``None`` if all are.
         labels: integers for each sequence.
-        string_columns: names of columns that would be labels if they were numbers.
+        string_columns: names of columns that would be labels if they were numbers of at most 64 bits.
     """
 
     tokens: Shaped[Tensor, "..."]
@@ -98,7 +98,8 @@ class SequenceBatchItem:
 
 def _reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
     """Return ``Batch.lacks`` for columns of strings."""
-    return {name: f"label {name!r} has strings; number them (0, 1, ...)" for name in string_columns}
+    reason = "has strings, or integers of more than 64 bits; number them (0, 1, ...)"
+    return {name: f"label {name!r} {reason}" for name in string_columns}
 
 
 def items_of(given: Any) -> Iterator[Batch | SequenceBatchItem | ExampleItem]:
@@ -199,7 +200,7 @@ def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: 
             continue
         if _is_label(value, len(tokens)):
             labels[name] = torch.as_tensor(value)
-        if _column_length(value) == len(tokens) and _has_strings(value):
+        if _column_length(value) == len(tokens) and _has_no_numbers(value):
             string_columns.append(name)
     return SequenceBatchItem(
         torch.as_tensor(tokens), None if mask is None else torch.as_tensor(mask), labels, string_columns
@@ -207,8 +208,8 @@ def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: 
 
 
 def _example(main: Any, rest: Mapping[str, Any]) -> ExampleItem:
-    labels = {name: int(value) for name, value in rest.items() if _is_integer(value)}
-    string_columns = [name for name, value in rest.items() if isinstance(value, str)]
+    labels = {name: int(value) for name, value in rest.items() if _is_integer(value) and _fits(value)}
+    string_columns = [name for name, value in rest.items() if _is_no_number(value)]
     if isinstance(main, str):
         return ExampleItem(main, labels=labels, string_columns=string_columns)
     ids = _as_list(main)
@@ -259,8 +260,18 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer, np.bool_))
 
 
-def _has_strings(value: Any) -> bool:
-    return not isinstance(value, Tensor) and any(isinstance(part, str) for part in value)
+def _fits(value: Any) -> bool:
+    """Return whether a tensor of 64-bit integers can hold an integer."""
+    return -(2**63) <= int(value) < 2**63
+
+
+def _is_no_number(value: Any) -> bool:
+    """Return whether a value could only be a label if it were numbered."""
+    return isinstance(value, str) or (_is_integer(value) and not _fits(value))
+
+
+def _has_no_numbers(value: Any) -> bool:
+    return not isinstance(value, Tensor) and any(map(_is_no_number, value))
 
 
 def _is_label(value: Any, n: int) -> bool:
@@ -269,7 +280,7 @@ def _is_label(value: Any, n: int) -> bool:
         return value.shape == (n,) and value.dtype.kind in "iub"
     if isinstance(value, Tensor):
         return value.shape == (n,) and not value.is_floating_point() and not value.is_complex()
-    return isinstance(value, Sequence) and len(value) == n and all(map(_is_integer, value))
+    return isinstance(value, Sequence) and len(value) == n and all(_is_integer(one) and _fits(one) for one in value)
 
 
 def count_batch_examples(given: Any) -> int | None:

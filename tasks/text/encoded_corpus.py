@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
@@ -31,7 +32,7 @@ class EncodedCorpus:
 
     Attributes:
         words: the words, which labels number.
-        windows: token ids of each window, special tokens included. A short document is one window.
+        windows: token ids of each window, in the order of the text, special tokens included. A short document is one.
         labels: for each token of each window, the number of its word. -1 for a piece of a word, punctuation, a special
             or unknown token, or a word that is not in ``words``.
         token_of_word: the token id that most often stood for each word (the smaller id of two as frequent),
@@ -132,21 +133,22 @@ def encode_corpus(
     check_corpus_tokenizer(tokenizer)
     beginning = _Beginning(tokenizer, bos)
     n_special = tokenizer.num_special_tokens_to_add() + beginning.n_added
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"return_offsets_mapping": True}
     if max_length is not None:
         if max_length <= n_special:
+            least = n_special + 1
             raise InputError(
-                f"max_length is {max_length}, of which {n_special} are special tokens; expected at least "
-                f"{n_special + 1}"
+                f"max_length is {max_length}, of which {n_special} are special tokens; expected at least {least}"
             )
-        options = {"max_length": max_length - beginning.n_added, "return_overflowing_tokens": True}
+        options |= {"truncation": True, "return_overflowing_tokens": True, "max_length": max_length - beginning.n_added}
     encoding = _Encoding(tokenizer.unk_token_id, {word: i for i, word in enumerate(words)})
     bar = tqdm(documents, desc="tokenizing", unit="document", leave=False, disable=not progress)
-    for number, text in enumerate(bar, start=1):
-        encoded = tokenizer([text], return_offsets_mapping=True, truncation=max_length is not None, **options)
-        windows, spans = beginning.apply(encoded["input_ids"], encoded["offset_mapping"])
-        check_token_ids(windows, d_vocab, f"document {number}")
-        encoding.add(number - 1, text, windows, spans)
+    with _cut_from_beginning(tokenizer):
+        for number, text in enumerate(bar, start=1):
+            encoded = tokenizer([text], **options)
+            windows, spans = beginning.apply(encoded["input_ids"], encoded["offset_mapping"])
+            check_token_ids(windows, d_vocab, f"document {number}")
+            encoding.add(number - 1, text, windows, spans)
     return EncodedCorpus(
         words=list(words),
         windows=encoding.windows,
@@ -159,6 +161,17 @@ def encode_corpus(
         documents=np.array(encoding.documents, dtype=np.int64),
         pad_id=known_pad_token_id(tokenizer.pad_token_id, d_vocab),
     )
+
+
+@contextmanager
+def _cut_from_beginning(tokenizer: Any) -> Iterator[None]:
+    """Let a tokenizer that keeps the end of a long text (``truncation_side``) give its first window first."""
+    before = tokenizer.truncation_side
+    tokenizer.truncation_side = "right"
+    try:
+        yield
+    finally:
+        tokenizer.truncation_side = before
 
 
 class _Beginning:

@@ -332,6 +332,12 @@ class TestRunRefusals:
             f"{str(tmp_path)!r} holds no run (no readable config.json); give the --out folder of a run"
         )
 
+    def test_figures_of_a_record(self, refused, tmp_path):
+        (tmp_path / "results.tar.xz").touch()
+        assert refused("report", tmp_path, "--print-figures") == (
+            f"{str(tmp_path)!r} is a record, whose figures stay as they are; leave --print-figures out"
+        )
+
     def test_report_of_a_run_that_has_not_ended(self, refused, finished, tmp_path):
         out = tmp_path / "run"
         out.mkdir()

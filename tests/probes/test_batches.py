@@ -175,11 +175,15 @@ def test_integers_of_a_row_become_labels(model: Any) -> None:
         {"input_ids": torch.ones(2, 2).long(), "task": ["sort", 3]},
         {"input_ids": torch.ones(2, 2).long(), "attention_mask": torch.ones(2, 2), "task": np.array(words)},
         {"text": ["ab", "a"], "task": words},
+        {"text": ["ab", "a"], "task": [2**63, -(2**63) - 1]},
+        {"input_ids": torch.ones(2, 2).long(), "task": [2**63, 3]},
+        {"text": ["ab", "a"], "task": np.array([2**64 - 1, 2**63], dtype=np.uint64)},
     ):
-        with pytest.raises(InputError, match=r"^label 'task' has strings; number them \(0, 1, \.\.\.\)$"):
+        with pytest.raises(InputError, match=r"^label 'task' has strings, or integers of .*; number them \(0, 1, "):
             run(model, strings, probe, tokenizer=Letters())
     with pytest.raises(InputError, match=r"^no label 'task' .* \(it has no labels\); add it to Batch.labels$"):
         run(model, [{"input_ids": [1, 2]}], probe)
+    assert run(model, [{"input_ids": [1, k], "hash": 2**64 - k} for k in range(4)], NDims())  # which no probe reads
 
 
 def test_a_data_loader(model: Any) -> None:

@@ -146,6 +146,12 @@ def test_as_many_frames_are_kept_as_are_asked_for(tmp_path):
     assert (run.kept, len(run.epochs)) == ("305 of 311 steps kept", 305)
 
 
+def test_more_sequences_than_a_batch_usually_has(trained, monkeypatch):
+    monkeypatch.setattr("mechclust.commands.sandbox._BATCH_SIZE", 4)
+    run = open_sandbox(trained / "models", view=View(layers=(2,), sequences=12))
+    assert len(run.sequences.clusters) == 12
+
+
 def test_the_out_of_a_training_run_leads_to_its_only_folder_of_checkpoints(trained, tmp_path):
     run = open_sandbox(trained, max_frames=2)
     assert (run.title, run.epochs, run.kept) == (trained.name, [0, 4], "2 of 3 steps kept")
@@ -185,6 +191,10 @@ def test_views_that_cannot_be_had(folder, trained, tmp_path, capsys):
     assert refusal(trained / "models", "--prompts", "p.jsonl", *at, capsys=capsys) == (
         "mechclust: --prompts is for checkpoints that read texts; this run was trained on 'instruction-following'"
     )
+    for option, value in (("--bos", "yes"), ("--too-long", "truncate")):
+        assert refusal(trained / "models", option, value, *at, capsys=capsys) == (
+            f"mechclust: {option} is for texts, and this run was trained on 'instruction-following'; leave it out"
+        )
     assert "no head 'L7H0' in this model" in refusal(folder, "--heads", "L7H0", *at, capsys=capsys)
     (tmp_path / "alone").mkdir()
     for step in (0, 2):

@@ -143,7 +143,7 @@ class TestEqualToRun:
             targets=TOKENS[:6],
             loss_mask=TOKENS[:6] > 2,
             positions={"input": TOKENS[:6, 1] % 8},
-            labels={"a/b": TOKENS[:6], "task": TOKENS[:6, 0]},
+            labels={"a/b": TOKENS[:6], "task": TOKENS[:6, 0], "": TOKENS[:6, 2]},
             index=torch.tensor([9, 8, 3, 4, 1, 7]),
             lacks={"": "say %r"},
         )
@@ -160,6 +160,7 @@ class TestEqualToRun:
         assert torch.equal(found.position("input"), expected.position("input"))
         assert torch.equal(found.label("a/b"), expected.label("a/b"))
         assert torch.equal(found.label("task"), expected.label("task"))
+        assert torch.equal(found.label(""), expected.label(""))  # as of a CSV file with an unnamed column
         assert found.lacks == {"": "say %r"}
         assert len(shard.source) < 3000  # a slice, and not all that it was cut from
 

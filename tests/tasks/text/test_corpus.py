@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 
 import pytest
@@ -196,6 +197,16 @@ class TestBatches:
             for i, d in zip(b.index.tolist(), b.labels["document"].tolist(), strict=True)
         }
         assert of_window == {0: 0, 1: 0, 2: 1}
+
+    def test_windows_begin_with_the_text_whatever_side_the_tokenizer_keeps(self, tokenizers):
+        corpus = Corpus(["cat dog the play cat"], ["x"])
+        tokenizer = copy.deepcopy(tokenizers["wordpiece"])
+        tokenizer.truncation_side = "left"
+        encoded = corpus.encode(tokenizer, ["cat"], max_length=4)
+        expected = corpus.encode(tokenizers["wordpiece"], ["cat"], max_length=4)
+        assert [window.tolist() for window in encoded.windows] == [[2, 4, 5, 3], [2, 7, 6, 3], [2, 4, 3]]
+        assert [window.tolist() for window in expected.windows] == [window.tolist() for window in encoded.windows]
+        assert tokenizer.truncation_side == "left"
 
     def test_a_character_cut_in_two_is_no_word(self, tokenizers):
         """Both bytes of é carry its span; apart in two windows, each alone would look like the word."""
