@@ -266,6 +266,16 @@ def check_row_readout(value: object) -> Readout:
     return readout
 
 
+def given_position(readout: Readout) -> str | None:
+    """Return the name of the batch's position that a readout reads, or ``None`` if it reads none of the batch's."""
+    return readout.position if isinstance(readout, _TokenAt) else None
+
+
+def position_from_first_token(position: str, batch: Batch) -> Int[Tensor, "batch"]:
+    """Return the named position of each example, counted from its first real token, so that padding does not matter."""
+    return _TokenAt(position).places(batch) - batch.first_positions()
+
+
 def at_position(x: Shaped[Tensor, "batch pos ..."], position: Int[Tensor, "batch"]) -> Shaped[Tensor, "batch ..."]:
     """Return each example's row at its position. A network that pools the sequence has one row for all of it."""
     if x.shape[1] == 1:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel
-from probes.engine.readout import Readout, check_row_readout
+from probes.engine.readout import Readout, check_row_readout, given_position, position_from_first_token
 from probes.engine.sites import Sites, resolve
 from probes.rows.collect import RowCollector
 from probes.rows.shards import ROWS_FORMAT
@@ -53,12 +53,14 @@ class Keeping:
     @property
     def settings(self) -> dict[str, Any]:
         """The part of a store's header that does not depend on the model."""
-        return {
+        settings = {
             "format": ROWS_FORMAT,
             "readout": repr(self.readout),
             "labels": self.labels,
             "dtype": self.dtype and str(self.dtype).removeprefix("torch."),
         }
+        position = given_position(self.readout)
+        return settings if position is None else {**settings, "position": position}
 
     def header(self, model: HookedModel) -> dict[str, Any]:
         """Return the header of a store of this model's rows."""
@@ -75,7 +77,7 @@ class Keeping:
 
 
 class _KeptRows(RowCollector):
-    """Collector of rows in the dtype of the store."""
+    """Collector of rows in the dtype of the store, and of the position that the readout takes from the batch."""
 
     def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
         super().__init__(at, readout, labels)
@@ -85,6 +87,9 @@ class _KeptRows(RowCollector):
         """Keep the rows of a batch."""
         if self.dtype is not None:
             activations = {site: self._converted(site, x, batch) for site, x in activations.items()}
+        position = given_position(self.readout)
+        if position is not None:
+            self.rows.add(f"positions/{position}", batch.index, position_from_first_token(position, batch))
         super().update(activations, batch)
 
     def _converted(self, site: str, x: Float[Tensor, "batch *rest"], batch: Batch) -> Float[Tensor, "batch *rest"]:

@@ -56,8 +56,8 @@ def save_rows(
     the shard that is being written.
 
     A finished store is refused if files are missing or have the wrong size. A folder is refused if it has rows of a
-    different model (any differing weight), different sites, readout or dtype, or different tokens or labels under the
-    same index, or if another process is writing to it.
+    different model (any differing weight), different sites, readout or dtype, or different tokens, labels or positions
+    (of ``token_at``) under the same index, or if another process is writing to it.
 
     A shard is written while the next one is measured. Memory: two shards, ``shard_rows x sites x d`` each. Disk: every
     example's rows, in ``dtype``. If the number of examples is known beforehand (anything with a length), too little

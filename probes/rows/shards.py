@@ -1,8 +1,8 @@
 """Shards of rows on disk.
 
 A shard is a folder: ``shard.json`` with the checksum of each file beside it, ``index.safetensors`` (``index``,
-``tokens``, ``labels/<name>``), and one file per site, such as ``blocks.3.hook_resid_post.safetensors`` (``rows``). A
-shard is there whole or not at all.
+``tokens``, ``labels/<name>``, and ``positions/<name>`` if the readout takes a position from the batch), and one file
+per site, such as ``blocks.3.hook_resid_post.safetensors`` (``rows``). A shard is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def shard_content(
     """Return the arguments of ``write_shard``. A site's rows are released once they are taken."""
     index, tokens = rows.get("tokens")
     columns = {"index": index, "tokens": tokens}
-    columns |= {key: rows.get(key)[1] for key in rows if key.startswith("labels/")}
+    columns |= {key: rows.get(key)[1] for key in rows if key.startswith(("labels/", "positions/"))}
     sites = [key.removeprefix("rows/") for key in rows if key.startswith("rows/")]
     return columns, ((site, rows.pop(f"rows/{site}")[1]) for site in sites)
 
@@ -57,7 +57,7 @@ def write_shard(shard: Path, columns: Columns, rows: Iterator[tuple[str, Float[T
 
     Args:
         shard: its folder, not there yet.
-        columns: the examples' ``index``, ``tokens`` and ``labels/<name>``.
+        columns: the examples' ``index``, ``tokens``, ``labels/<name>`` and ``positions/<name>``.
         rows: by site, taken one after another.
 
     Raises:
@@ -93,7 +93,7 @@ def publish_shard(temporary: Path, shard: Path) -> None:
 
 
 def read_shard_index(shard: Path) -> dict[str, Integer[Tensor, "example"]]:
-    """Return ``index``, ``tokens`` and ``labels/<name>`` of a shard, whose rows are not read."""
+    """Return ``index``, ``tokens``, ``labels/<name>`` and ``positions/<name>`` of a shard. Its rows are not read."""
     _check(shard / _INDEX_FILE, _read_marker(shard).checksums)
     return _open(shard / _INDEX_FILE)
 

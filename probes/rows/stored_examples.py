@@ -12,6 +12,7 @@ from jaxtyping import Int64, Integer, Shaped
 from torch import Tensor
 
 from probes.engine.examples_digest import token_digests
+from probes.engine.readout import position_from_first_token
 from probes.rows.row_store import read_store_header, write_store_header
 from probes.rows.shards import check_shard, read_shard_index, store_shards
 from probes.store.index_set import IndexSet
@@ -26,13 +27,16 @@ class StoredExamples:
     Attributes:
         folder: folder of the store.
         labels: names of the labels kept.
-        known: index, tokens and labels of the examples that the folder held at the start, by index, ascending.
+        position: name of the position that the readout takes from the batch, or ``None``.
+        known: index, tokens, labels and positions of the examples that the folder held at the start, by index,
+            ascending.
         seen: the examples given so far.
         written: number of examples written since.
     """
 
     folder: Path
     labels: Sequence[str]
+    position: str | None
     known: dict[str, Integer[Tensor, "example"]]
     seen: IndexSet = field(default_factory=IndexSet)
     written: int = 0
@@ -50,11 +54,12 @@ class StoredExamples:
         for shard in shards:
             check_shard(shard)
         labels = header["labels"]
+        position = header.get("position")
         if not parts:
-            return cls(folder, labels, {"index": torch.zeros(0, dtype=torch.int64)})
+            return cls(folder, labels, position, {"index": torch.zeros(0, dtype=torch.int64)})
         joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         order = torch.argsort(joined["index"])
-        return cls(folder, labels, {key: values[order] for key, values in joined.items()})
+        return cls(folder, labels, position, {key: values[order] for key, values in joined.items()})
 
     def __len__(self) -> int:
         return len(self.known["index"])
@@ -71,7 +76,7 @@ class StoredExamples:
         """Return the examples of a batch that are not there yet.
 
         Raises:
-            InputError: for an example given twice, and one that is there with other tokens or labels.
+            InputError: for an example given twice, and one that is there with other tokens, labels or positions.
         """
         self.see(batch.index)
         index = batch.index.cpu()
@@ -84,7 +89,7 @@ class StoredExamples:
         return batch.select((~is_held).to(batch.index.device))
 
     def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
-        """Refuse examples whose tokens or labels differ from the kept ones at ``places``."""
+        """Refuse examples whose tokens, labels or positions differ from the kept ones at ``places``."""
         store = repr(str(self.folder))
         example = _first_difference(token_digests(batch), self.known["tokens"][places])
         if example is not None:
@@ -100,6 +105,16 @@ class StoredExamples:
                 raise InputError(
                     f"example index {int(batch.index[example])} has {given[example].item()} as its label {name!r}, not "
                     f"{kept[example].item()} as in {store}; give the same labels, or a new folder"
+                )
+        if self.position is not None:
+            given = position_from_first_token(self.position, batch).cpu()
+            kept = self.known[f"positions/{self.position}"][places]
+            example = _first_difference(given, kept)
+            if example is not None:
+                raise InputError(
+                    f"example index {int(batch.index[example])} has position {int(given[example])} for "
+                    f"{self.position!r}, not {int(kept[example])} as in {store}; give the same positions, or a new "
+                    "folder"
                 )
 
     def finish(self, header: Mapping[str, Any], tokenization: Mapping[str, Any] | None) -> None:
@@ -143,6 +158,7 @@ def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
         "sites": "other sites",
         "readout": "another readout",
         "labels": "other labels",
+        "position": "unknown positions",
         "dtype": f"dtype {old.get('dtype') or 'of the model'}",
     }
     for key, value in header.items():
