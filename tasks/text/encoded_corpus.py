@@ -132,15 +132,7 @@ def encode_corpus(
     """Tokenize documents as ``Corpus.encode``."""
     check_corpus_tokenizer(tokenizer)
     beginning = _Beginning(tokenizer, bos)
-    n_special = tokenizer.num_special_tokens_to_add() + beginning.n_added
-    options: dict[str, Any] = {"return_offsets_mapping": True}
-    if max_length is not None:
-        if max_length <= n_special:
-            least = n_special + 1
-            raise InputError(
-                f"max_length is {max_length}, of which {n_special} are special tokens; expected at least {least}"
-            )
-        options |= {"truncation": True, "return_overflowing_tokens": True, "max_length": max_length - beginning.n_added}
+    options = _options(tokenizer, max_length, beginning.n_added)
     encoding = _Encoding(tokenizer.unk_token_id, {word: i for i, word in enumerate(words)})
     bar = tqdm(documents, desc="tokenizing", unit="document", leave=False, disable=not progress)
     with _cut_from_beginning(tokenizer):
@@ -161,6 +153,19 @@ def encode_corpus(
         documents=np.array(encoding.documents, dtype=np.int64),
         pad_id=known_pad_token_id(tokenizer.pad_token_id, d_vocab),
     )
+
+
+def _options(tokenizer: Any, max_length: int | None, n_added: int) -> dict[str, Any]:
+    """Return the tokenizer's options for windows of at most ``max_length`` tokens, of which ``n_added`` come later."""
+    if max_length is None:
+        return {"return_offsets_mapping": True}
+    n_special = tokenizer.num_special_tokens_to_add() + n_added
+    if max_length <= n_special:
+        raise InputError(
+            f"max_length is {max_length}, of which {n_special} are special tokens; expected at least {n_special + 1}"
+        )
+    windows = {"truncation": True, "return_overflowing_tokens": True, "max_length": max_length - n_added}
+    return {"return_offsets_mapping": True, **windows}
 
 
 @contextmanager
