@@ -240,7 +240,7 @@ exclude_current_token=False, seed=0)
         if n < 2:
             notes.append("there is one example, so no score has an interval and no role is called")
         else:
-            lacks_interval = (values["excess_low"].isnan() & ~values["score"].isnan()).any(dim=0).any(dim=0).tolist()
+            lacks_interval = (values["excess_low"].isnan() & ~values["score"].isnan()).any(dim=(0, 1)).tolist()
             alone = [role for role, is_alone in zip(_ROLES, lacks_interval, strict=True) if is_alone]
             if alone:
                 notes.append(f"one example only has a score of {', '.join(alone)}, so there is no interval and no call")
