@@ -68,7 +68,7 @@ def correlation_interval(r: Numbers | float, n: int) -> tuple[Float[np.ndarray, 
     """Return the ends of the 95% interval of Pearson correlations over ``n`` tasks. NaN for fewer than ``LEAST_TASKS``.
 
     Of unrelated numbers of 6 to 40 tasks, 2% to 3% of samples have an interval above 0. If both are lognormal, 5%
-    have. (Percentiles of a bootstrap over tasks: 4% to 6%.)
+    have. (Percentiles of a bootstrap over tasks: 4% to 6%, and as many below 0.)
 
     Source: Fisher 1921.
 

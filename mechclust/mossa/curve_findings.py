@@ -418,7 +418,7 @@ def judge_curves_over_tasks(
 
 
 def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tuple[tuple[Part, ...], list[str]]:
-    """Return the parts with their intervals, and remarks on draws of tasks in which a number is undefined."""
+    """Return the parts with their intervals, and remarks on intervals that are missing or leave out draws."""
     drawn = curves.resampled(RESAMPLES, seed)
     parts = []
     remarks = []
@@ -426,12 +426,12 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
         value = float(spec.statistic(curves))
         if spec.covariate:
             n = n_known(curves, spec.covariate)
-            interval = _defined(correlation_interval(value, n))
+            interval = _finite_interval(correlation_interval(value, n))
             undefined = 0.0
             few = n < LEAST_TASKS
         else:
             over_draws = np.asarray(spec.statistic(drawn), dtype=float)
-            interval = None if curves.few else _defined(task_bootstrap_ends(over_draws))
+            interval = None if curves.few else _finite_interval(task_bootstrap_ends(over_draws))
             undefined = float(np.isnan(over_draws).mean())
             few = curves.few
         parts.append(resampled_part(spec.name, [value], interval, spec.bound))
@@ -439,14 +439,15 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
     return tuple(parts), [remark for remark in remarks if remark]
 
 
-def _defined(ends: tuple[ArrayLike, ArrayLike]) -> Interval | None:
+def _finite_interval(ends: tuple[ArrayLike, ArrayLike]) -> Interval | None:
+    """Return the ends as numbers, or ``None`` if one is undefined."""
     low, high = np.asarray(ends, dtype=float).tolist()
     return (low, high) if np.isfinite([low, high]).all() else None
 
 
 def _remark(name: str, interval: Interval | None, undefined: float, *, few: bool) -> str:
     if few:
-        return f"no interval of {name}: fewer than {LEAST_TASKS} tasks"
+        return f"no interval of {name}: fewer than {LEAST_TASKS} tasks have the numbers it needs"
     if interval is None:
         return f"no interval of {name}: undefined in more than {MOST_UNDEFINED:.0%} of the draws of tasks"
     if undefined:

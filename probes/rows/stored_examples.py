@@ -27,7 +27,7 @@ class StoredExamples:
     Attributes:
         folder: folder of the store.
         labels: names of the labels kept.
-        position: name of the position that the readout takes from the batch, or ``None``.
+        position: name of the batch's position that the readout reads (``token_at``), or ``None``.
         known: index, tokens, labels and positions of the examples that the folder held at the start, by index,
             ascending.
         seen: the examples given so far.
@@ -107,7 +107,7 @@ class StoredExamples:
                     f"{kept[example].item()} as in {store}; give the same labels, or a new folder"
                 )
         if self.position is not None:
-            given = position_from_first_token(self.position, batch).cpu()
+            given = position_from_first_token(self.position, batch)
             kept = self.known[f"positions/{self.position}"][places]
             example = _first_difference(given, kept)
             if example is not None:
@@ -158,7 +158,7 @@ def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
         "sites": "other sites",
         "readout": "another readout",
         "labels": "other labels",
-        "position": "unknown positions",
+        "position": "examples whose positions it does not record",
         "dtype": f"dtype {old.get('dtype') or 'of the model'}",
     }
     for key, value in header.items():

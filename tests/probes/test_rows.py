@@ -95,7 +95,9 @@ class TestPositionsOfTheBatch:
         header = read_json(tmp_path / "rows.json")
         assert header.pop("position") == "p"
         write_json(tmp_path / "rows.json", header)
-        with pytest.raises(InputError, match="holds rows of unknown positions; give a new folder, or delete this one"):
+        with pytest.raises(
+            InputError, match="holds rows of examples whose positions it does not record; give a new folder"
+        ):
             self.save(model, self.batch([0, 1, 2, 3]), tmp_path)
 
     def test_readouts_that_find_their_position_keep_none(self, model: Any, tmp_path: Path) -> None:

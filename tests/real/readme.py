@@ -42,7 +42,10 @@ def run_python(folder: Path) -> ProbeResult:
 
 
 def _check_alike(shown: str, printed: str) -> None:
-    """Compare words exactly and decimals within ``TOLERANCE``, wherever lines are broken. Layers may differ."""
+    """Compare words exactly and decimals within ``TOLERANCE``, wherever lines are broken.
+
+    Integers, such as layers, are not compared.
+    """
     words, decimals = _parts(shown)
     printed_words, printed_decimals = _parts(printed)
     n = len(words)
@@ -56,7 +59,7 @@ def _check_alike(shown: str, printed: str) -> None:
 
 
 def _parts(text: str) -> tuple[list[str], list[list[float]]]:
-    """Return the words, with a sign for each number, and the decimals in each."""
+    """Return the words, with ``#`` for each number, and the decimals of each word."""
     words = text.split()
     decimals = [[float(number) for number in _NUMBER.findall(word) if "." in number] for word in words]
     return [_NUMBER.sub("#", word) for word in words], decimals

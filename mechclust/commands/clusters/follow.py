@@ -48,7 +48,7 @@ class Followed:
         alike: agreement of the candidates with each other (adjusted mutual information), by sorted pair.
         unshown: labels that a stricter test than the table's does not show, such as one that permutes labels only
             within the classes of another.
-        untested: candidates with too few relabellings for a p-value at any layer.
+        untested: candidates without a p-value at any layer, because too few relabellings are possible.
     """
 
     table: pd.DataFrame
@@ -107,7 +107,7 @@ class Followed:
         return _preferred(self.shown, first)
 
     def untested_best(self, first: Sequence[str] = ()) -> str | None:
-        """Return the untested candidate that clusters agree with most, or ``None`` if they agree more with ``best``.
+        """Return the untested candidate that clusters agree with most, if at least in part and more than with ``best``.
 
         Args:
             first: labels that are preferred to another untested one that is higher by ``TIE`` at most.
@@ -138,7 +138,7 @@ class Followed:
 
 
 def _preferred(means: Mapping[str, float], first: Sequence[str]) -> str | None:
-    """Return the first candidate, or one of ``first`` that is lower by ``TIE`` at most; ``None`` without any."""
+    """Return the highest of means in descending order, or one of ``first`` that is lower by ``TIE`` at most."""
     if not means:
         return None
     top = next(iter(means))

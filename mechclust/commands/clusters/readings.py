@@ -56,7 +56,8 @@ def headline(result: Measurements) -> str:
 def _what_is_followed(result: Measurements) -> str:
     untested = result.followed.untested_best(result.labels)
     if untested is not None:
-        return f"The clusters agree most with {result.followed.called(untested)}: open, too few relabellings."
+        name = result.followed.called(untested)
+        return f"The clusters agree most with {name}: open, too few relabellings to tell this from chance."
     best = result.followed.best(result.labels)
     if best is None:
         task = result.judged["task"].clusters
@@ -102,7 +103,7 @@ def _other_measures(result: Measurements) -> str:
             return f"{name} determines the task, so the two cannot be separated."
         return f"{name} and {quoted(result.config.within)} together determine the task, so they cannot be separated."
     task = result.judged["task"]
-    if result.followed.best(result.labels) == "task":
+    if result.followed.best(result.labels) == "task" and result.followed.untested_best(result.labels) is None:
         return _on_wording(result)
     verdicts = {curve.verdict for curve in (task.given, task.linear, task.held_out) if curve is not None}
     if not verdicts:
@@ -159,10 +160,10 @@ def _followed_readings(result: Measurements) -> Iterator[Reading]:
         value = f"{followed.called(untested)} ({_agreement(result, untested)})"
         verdict = f"{LabelVerdict.TOO_FEW.capitalize()}."
         yield Reading("Clusters agree most with", value, where, "0", _of_random_weights(result, untested), verdict)
-    elif best is None:
+    if best is None and untested is None:
         rule = f"Followed in part: adjusted mutual information from {PARTLY:g}, above chance at some layer."
         yield Reading("Clusters follow", "no label or surface feature", where, verdict=rule)
-    else:
+    if best is not None:
         verdicts = [f"{_verdict_on_followed(result, best).capitalize()}."]
         for what, names in (("Nearly the same in these prompts", followed.same_as(best)),
                             ("As much", followed.as_much_as(best))):  # fmt: skip
@@ -302,7 +303,7 @@ def caveats(result: Measurements) -> list[str]:
         f"Surface features are read from a prompt's text and tokens; values of fewer than {MIN_PROMPTS} prompts count "
         f"as one. Clusters follow what they agree with most: adjusted mutual information of at least {MOSTLY:g} on "
         f"average over layers, partly from {PARTLY:g}, above chance at some layer (corrected for all "
-        "layers, labels and features).",
+        "layers, labels and features). What they agree with most is open if too few relabellings can test it.",
         *_probe_notes(result),
     ]
 
@@ -312,7 +313,9 @@ def _on_given(result: Measurements) -> Iterator[str]:
     if given is None or result.trained.given is None:
         return
     name = result.followed.called(given)
-    exchanged = f"{result.config.sampled} with the same value"
+    within = result.config.within
+    also = "" if within is None else f" and the same {quoted(within)}"
+    exchanged = f"{result.config.sampled} with the same value{also}"
     chance = f"labels are permuted among {exchanged}"
     if result.given_is_untested:
         chance = f"there is neither a test nor an interval: tasks of {exchanged} can be permuted in too few ways"
@@ -322,12 +325,10 @@ def _on_given(result: Measurements) -> Iterator[str]:
     )
     for label in result.labels:
         if label not in result.trained.given.coords["label"]:
-            yield f"Nothing is left of {quoted(label)} given {name}{_which_determines(result)} it in these prompts."
-
-
-def _which_determines(result: Measurements) -> str:
-    within = result.config.within
-    return ", which determines" if within is None else f" and {quoted(within)}, which together determine"
+            determined = f"{name} determines it"
+            if within is not None:
+                determined = f"{name} and {quoted(within)} together determine it"
+            yield f"Nothing is left of {quoted(label)} in these prompts: {determined}."
 
 
 def _on_classifier(result: Measurements) -> Iterator[str]:
@@ -347,7 +348,7 @@ def _on_classifier(result: Measurements) -> Iterator[str]:
 
 
 def _on_units_of_classifier(result: Measurements) -> str:
-    """Return what the classifier takes as one, if it is not what other measures do."""
+    """Return how the classifier uses the classes of ``within``, which it takes as its units."""
     within = result.config.within
     if within is None:
         return ""

@@ -116,7 +116,7 @@ class Measurements:
 
     @property
     def untested(self) -> tuple[str, ...]:
-        """Roles that no head can be found to play, with too few permutations for Holm's correction."""
+        """Roles that no head can be called, because there are too few permutations for Holm's correction."""
         return TESTED_ROLES if has_too_few_permutations(self.config.n_permutations, self.n_heads) else ()
 
     @property

@@ -22,7 +22,7 @@ def headline(result: Measurements) -> str:
     played = [summary for summary in result.summaries(REPEATED) if summary.heads]
     n = sum(summary.heads for summary in played)
     if not played:
-        return f"On repeated random tokens, none of {counted(result.n_heads, 'head')} plays a role.{rest}"
+        return f"On repeated random tokens, none of {counted(result.n_heads, 'head')} is shown to play a role.{rest}"
     named = [f"{summary.heads} {NAMES[summary.role]}" for summary in played[:_ROLES_IN_HEADLINE]]
     others = sum(summary.heads for summary in played[_ROLES_IN_HEADLINE:])
     if others:
@@ -35,7 +35,7 @@ def headline(result: Measurements) -> str:
 def _of_untested(result: Measurements) -> str:
     """Return the roles of which it is not known how many heads play them."""
     names = [NAMES[role] for role in NAMES if role in result.untested]
-    return f" Unknown: {list_text(names)}." if names else ""
+    return f" Not testable with so few permutations: {list_text(names)}." if names else ""
 
 
 def _of_random(result: Measurements) -> str:

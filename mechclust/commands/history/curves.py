@@ -30,6 +30,8 @@ FROM_FIRST = "above chance from the first checkpoint"
 SINGLE = "above chance at single checkpoints only"
 UNTESTED = "too few relabellings for a p-value"
 UNDEFINED = "undefined at every checkpoint"
+OPEN_NOTES = (UNTESTED, UNDEFINED)
+"""Notes on layers of which it is unknown whether they cross chance."""
 _MEASURES_OF_HALVES: Mapping[str, tuple[str, Mapping[str, str]]] = {  # by the curve's first word
     "clusters": ("ari_halves", {"label": "task"}),
     "cka": ("debiased_cka_halves", {"label": "all"}),
@@ -254,8 +256,9 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
         right: positions of the checkpoints without findings.
 
     Returns:
-        One row per layer: ``measure``, ``layer``, ``site``, ``crosses_at`` (missing if it never does), ``after``
-        (the checkpoint before, missing if the first one is above chance), ``value``, ``null_high``, ``note``.
+        One row per layer: ``measure``, ``layer``, ``site``, ``crosses_at`` (missing if it never does, or if
+        that is unknown), ``after`` (the checkpoint before, missing if the first one is above chance), ``value``,
+        ``null_high``, ``note``.
     """
     import pandas as pd
 
@@ -270,8 +273,7 @@ def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.Da
             row["null_high"] = curve.high[right[at], column]
         if at:
             row["after"] = names[right[at - 1]]
-        unknown = "" if at is not None else _unknown(curve, right, column)
-        rows.append({**row, "note": unknown or _note(above, at)})
+        rows.append({**row, "note": _unknown(curve, right, column) or _note(above, at)})
     return pd.DataFrame(rows)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Shaped
 
 from mechclust.commands.history.changes import mean_change, mean_over_layers, measured_ends
 from mechclust.commands.history.config import HistoryConfig
-from mechclust.commands.history.curves import FROM_FIRST, SINGLE, TITLES, UNDEFINED, UNTESTED, Curve
+from mechclust.commands.history.curves import FROM_FIRST, OPEN_NOTES, SINGLE, TITLES, Curve
 from mechclust.commands.history.integrity import listed_names
 from mechclust.commands.history.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
@@ -28,7 +28,7 @@ _RANDOM_WEIGHTS = (
     "Each of its biases and normalisation weights holds a single number, as before the first step. Structure there "
     "comes from the prompts or the architecture, and was not learnt."
 )
-_UNKNOWN_WEIGHTS = "Structure there may have been learnt, or come from the prompts or the architecture."
+_OPEN_NOTES_WEIGHTS = "Structure there may have been learnt, or come from the prompts or the architecture."
 _SHORT_TITLES = {
     "clusters": "clusters against tasks",
     "heads": "variance between tasks in heads",
@@ -75,7 +75,7 @@ def readings(result: Measurements) -> list[Reading]:
             rows += _change(result, curve)
     if result.tested:
         value = "random weights" if result.starts_random else "not known to be random"
-        meaning = _RANDOM_WEIGHTS if result.starts_random else _UNKNOWN_WEIGHTS
+        meaning = _RANDOM_WEIGHTS if result.starts_random else _OPEN_NOTES_WEIGHTS
         rows.append(Reading("First checkpoint", value, quoted(result.first), verdict=meaning))
     rows += [_means(result, curve) for curve in _untested(result)]
     return [*rows, *_undefined(result)]
@@ -117,11 +117,11 @@ def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
 
 def _without_crossing(table: pd.DataFrame, curve: Curve, what: str) -> Iterator[Reading]:
     """Yield the layers that never cross chance, and those of which it is not known."""
-    for note in (UNTESTED, UNDEFINED):
+    for note in OPEN_NOTES:
         rows = table[table["note"] == note]
         if len(rows):
             yield Reading(what, "unknown", _layers(rows, curve), verdict=f"{capitalised(note)}.")
-    never = table[~table["note"].isin([UNTESTED, UNDEFINED])]
+    never = table[~table["note"].isin(OPEN_NOTES)]
     if len(never):
         yield Reading(what, "never", _layers(never, curve), verdict=_notes(never[never["note"] == SINGLE], curve))
 

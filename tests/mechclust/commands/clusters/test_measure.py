@@ -250,10 +250,7 @@ class TestWhatIsFollowed:
         table = found.to_dataframe().set_index("label")
         assert table.loc["ending", "given_ari"].isna().all()
         assert table.loc["task", "given_ari"].notna().all()
-        assert (
-            "Nothing is left of 'ending' given the label 'ending', which determines it in these prompts."
-            in found.caveats
-        )
+        assert "Nothing is left of 'ending' in these prompts: the label 'ending' determines it." in found.caveats
 
     def test_equals_the_probes_run_by_hand(self, blind, found):
         model = load_pretrained(blind)

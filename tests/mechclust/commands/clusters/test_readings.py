@@ -205,13 +205,14 @@ class TestHeadline:
         none = [math.nan] * 4
         agreement = replace(followed(task=0.9, untrained=0.2, **others), unshown={"task"}, untested={"task"})
         result = concluded(a_table(HIGH, none), agreement)
-        assert result.headline.startswith("The clusters agree most with the task: open, too few relabellings.")
+        assert result.headline.startswith("The clusters agree most with the task: open, too few relabellings to")
         most = reading(result, "Clusters agree most with")
         assert (most.value, most.random_weights) == (
             "the task (adjusted mutual information 0.91; 0.92 at layer 2)",
             "0.20",
         )
-        assert "Clusters follow" not in {each.what for each in result.readings}
+        followed_too = {each.value.split(" (")[0] for each in result.readings if each.what == "Clusters follow"}
+        assert followed_too == ({"the prompts' last word"} if others else set())
 
     def test_what_they_agree_with_less_and_could_not_be_tested_is_not_named(self):
         agreement = replace(followed(last_word=0.8, task=0.5), unshown={"task"}, untested={"task"})

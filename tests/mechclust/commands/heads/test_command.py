@@ -75,7 +75,7 @@ def test_brief_prints_the_headline_and_one_table(
     assert main(["heads", str(gpt2), *OPTIONS, "--out", str(tmp_path / "out"), "--brief"]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert lines[0] == "On repeated random tokens, none of 4 heads plays a role. Random weights: 0."
+    assert lines[0] == "On repeated random tokens, none of 4 heads is shown to play a role. Random weights: 0."
     assert lines[2].split() == ["text", "role", "heads", "strongest", "score", "chance", "random", "weights"]
     assert len(lines) == 3 + 7
     assert said.err.startswith("time: about ")

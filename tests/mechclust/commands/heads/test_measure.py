@@ -75,7 +75,9 @@ class TestRoles:
 
     def test_no_role_is_found_in_random_weights(self, gpt2: Path) -> None:
         result = measure_heads(str(gpt2), replace(SMALL, n_permutations=199))
-        assert result.headline == "On repeated random tokens, none of 4 heads plays a role. Random weights: 0."
+        assert (
+            result.headline == "On repeated random tokens, none of 4 heads is shown to play a role. Random weights: 0."
+        )
         assert {reading.verdict for reading in result.readings} == {"Not played."}
 
     def test_roles_that_too_few_permutations_leave_open_are_unknown(self) -> None:
@@ -83,7 +85,7 @@ class TestRoles:
         result = measure_heads(planted(), replace(PLANTED_CONFIG, n_permutations=99))
         assert result.headline == (
             "On repeated random tokens, 7 of 16 heads play a role: 2 previous token, 2 fixed offset, 1 first token, 2 "
-            "others. Unknown: induction and duplicate token."
+            "others. Not testable with so few permutations: induction and duplicate token."
         )
         unknown = [reading for reading in result.readings if reading.value.startswith("unknown, attention up to ")]
         assert [reading.what for reading in unknown] == ["Induction", "Duplicate token"]
