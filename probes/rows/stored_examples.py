@@ -90,32 +90,38 @@ class StoredExamples:
 
     def _check_same(self, batch: Batch, places: Int64[Tensor, "example"]) -> None:
         """Refuse examples whose tokens, labels or positions differ from the kept ones at ``places``."""
-        store = repr(str(self.folder))
         example = _first_difference(token_digests(batch), self.known["tokens"][places])
         if example is not None:
             raise InputError(
-                f"example index {int(batch.index[example])} has different tokens in {store}; give the same prompts, or "
-                "a new folder"
+                f"example index {int(batch.index[example])} has different tokens in {str(self.folder)!r}; give the "
+                "same prompts, or a new folder"
             )
         for name in self.labels:
             given = batch.label(name, per="example")
-            kept = self.known[f"labels/{name}"][places]
-            example = _first_difference(given, kept)
-            if example is not None:
-                raise InputError(
-                    f"example index {int(batch.index[example])} has {given[example].item()} as its label {name!r}, not "
-                    f"{kept[example].item()} as in {store}; give the same labels, or a new folder"
-                )
+            self._check_column(f"labels/{name}", given, batch, places, "labels", ("", f" as its label {name!r}"))
         if self.position is not None:
             given = position_from_first_token(self.position, batch)
-            kept = self.known[f"positions/{self.position}"][places]
-            example = _first_difference(given, kept)
-            if example is not None:
-                raise InputError(
-                    f"example index {int(batch.index[example])} has position {int(given[example])} for "
-                    f"{self.position!r}, not {int(kept[example])} as in {store}; give the same positions, or a new "
-                    "folder"
-                )
+            words = ("position ", f" for {self.position!r}")
+            self._check_column(f"positions/{self.position}", given, batch, places, "positions", words)
+
+    def _check_column(
+        self,
+        column: str,
+        given: Shaped[Tensor, "example"],
+        batch: Batch,
+        places: Int64[Tensor, "example"],
+        kind: str,
+        words: tuple[str, str],
+    ) -> None:
+        """Refuse examples whose value differs from the kept one. An error puts the value between the two words."""
+        kept = self.known[column][places]
+        example = _first_difference(given, kept)
+        if example is not None:
+            before, after = words
+            raise InputError(
+                f"example index {int(batch.index[example])} has {before}{given[example].item()}{after}, not "
+                f"{kept[example].item()} as in {str(self.folder)!r}; give the same {kind}, or a new folder"
+            )
 
     def finish(self, header: Mapping[str, Any], tokenization: Mapping[str, Any] | None) -> None:
         """Mark the store as complete.

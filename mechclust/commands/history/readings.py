@@ -28,7 +28,7 @@ _RANDOM_WEIGHTS = (
     "Each of its biases and normalisation weights holds a single number, as before the first step. Structure there "
     "comes from the prompts or the architecture, and was not learnt."
 )
-_OPEN_NOTES_WEIGHTS = "Structure there may have been learnt, or come from the prompts or the architecture."
+_UNKNOWN_WEIGHTS = "Structure there may have been learnt, or come from the prompts or the architecture."
 _SHORT_TITLES = {
     "clusters": "clusters against tasks",
     "heads": "variance between tasks in heads",
@@ -75,7 +75,7 @@ def readings(result: Measurements) -> list[Reading]:
             rows += _change(result, curve)
     if result.tested:
         value = "random weights" if result.starts_random else "not known to be random"
-        meaning = _RANDOM_WEIGHTS if result.starts_random else _OPEN_NOTES_WEIGHTS
+        meaning = _RANDOM_WEIGHTS if result.starts_random else _UNKNOWN_WEIGHTS
         rows.append(Reading("First checkpoint", value, quoted(result.first), verdict=meaning))
     rows += [_means(result, curve) for curve in _untested(result)]
     return [*rows, *_undefined(result)]
