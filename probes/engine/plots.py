@@ -370,7 +370,7 @@ def _draw_heads(axis: Axes, result: ResultFields, name: str, at: Mapping[str, st
     image.axes.set_aspect("auto")
     _label_heads(axis, result)
     chance = _chance_ends(result, name)
-    if chance is not None and all("head" in result.axes[end] for end in chance):
+    if chance is not None:
         low, high = (_values(result, end, at, ("site", "head")) for end in chance)
         y, x = np.nonzero((low <= values) & (values <= high))
         axis.plot(x, y, "o", color="#1d2733", mec="white", mew=0.6, ms=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -112,6 +113,15 @@ def test_a_map_of_heads_with_a_dot_where_the_value_is_chance() -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == [f"{i}  {name}" for i, name in enumerate(PATTERNS)]
     (dots,) = axes.lines
     assert list(zip(dots.get_xdata(), dots.get_ydata(), strict=True)) == [(0, 0), (1, 1)]  # head, block
+
+
+@pytest.mark.parametrize(("axes", "shape"), [(("site",), (2,)), ((), ())], ids=["by layer", "for all heads"])
+def test_a_chance_band_that_heads_share_has_dots_too(axes: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    ends = {"ratio_null_low": torch.full(shape, 0.8), "ratio_null_high": torch.full(shape, 1.2)}
+    of_ends = dict.fromkeys(ends, axes)
+    shared = replace(heads(), values={**heads().values, **ends}, axes={**heads().axes, **of_ends})
+    (dots,) = shared.plot().lines
+    assert list(zip(dots.get_xdata(), dots.get_ydata(), strict=True)) == [(0, 0), (1, 1)]
 
 
 def test_further_axes_are_panels_on_one_scale() -> None:
