@@ -343,6 +343,8 @@ def _family_of(site: str) -> str:
     """Return a site's model and kind of hook point, without the residual stream's kind."""
     model, hook = split_site(site)
     kind = re.sub(r"^blocks\.\d+\.", "", hook)
+    if kind == hook:  # perhaps a block of a model of one's own
+        kind = re.sub(r"\.\d+\.", ".", hook, count=1)
     if _RESIDUAL_STREAM.fullmatch(kind):
         kind = ""
     return ", ".join(filter(None, [model, kind]))

@@ -106,6 +106,14 @@ def heads() -> ProbeResult:
     )
 
 
+def test_blocks_of_a_model_of_ones_own_make_a_curve() -> None:
+    sites = ["encoder.0.out", "encoder.1.out", "blocks.1.experts.0.out", "blocks.1.experts.1.out"]
+    layers = dict(zip(sites, [0, 1, 1, 1], strict=True))
+    result = ProbeResult("Demo", {"x": torch.arange(4.0)}, {"x": ("site",)}, {"site": sites}, layers)
+    drawn = {line.get_label(): line.get_xdata().tolist() for line in result.plot().lines}
+    assert drawn == {"encoder.out": [0, 1], "experts.0.out": [1], "experts.1.out": [1]}
+
+
 def test_a_map_of_heads_with_a_dot_where_the_value_is_chance() -> None:
     axes = heads().plot()
     (image,) = axes.images
