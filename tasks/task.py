@@ -39,6 +39,12 @@ class Task(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.name:
+            other = _TASKS.setdefault(cls.name, cls)
+            if other.__qualname__ != cls.__qualname__:  # a notebook may define one class again
+                raise InputError(
+                    f"task {cls.__qualname__} has the name {cls.name!r} of {other.__qualname__}, so saved runs of "
+                    "either would be opened as the other; give it a name of its own"
+                )
             _TASKS[cls.name] = cls
 
     @property

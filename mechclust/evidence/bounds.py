@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.settings import check_choice
+
 _RELATIONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
@@ -27,6 +29,9 @@ class Bound:
 
     relation: str
     value: float
+
+    def __post_init__(self) -> None:
+        check_choice(relation=(self.relation, tuple(_RELATIONS)))
 
     def __str__(self) -> str:
         return f"{self.relation} {self.value:g}"

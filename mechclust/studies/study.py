@@ -271,7 +271,13 @@ def _stage_of(job: object) -> int:
 
 def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
     """Return the jobs in the order of their stages. Refuse settings that cannot be run, or a folder."""
+    kind = type(next(iter(study.presets.values())))
+    if not isinstance(config, kind):
+        raise InputError(
+            f"the settings of {study.name} are a {type(config).__name__}; expected a {kind.__name__}, as in its presets"
+        )
     check_settings(config)
+    check_different_settings(seeds=config.seeds)  # one seed twice would be two runs that agree
     study.check(config)
     check_trainings(study.trainings(config))
     jobs = sorted(study.jobs(config), key=_stage_of)
@@ -361,7 +367,7 @@ def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
 
 def judge_results(study: Study, config: Any, results: Any) -> Sequence[Finding]:
     """Return a study's findings, all of them as not tested if the configuration's ``test_findings`` is false."""
-    findings = study.findings(config, results)
+    findings = list(study.findings(config, results))
     return findings if getattr(config, "test_findings", True) else untested_findings(findings)
 
 

@@ -113,6 +113,9 @@ def items_of(given: Any) -> Iterator[Batch | SequenceBatchItem | ExampleItem]:
     if isinstance(given, LabelledPrompts):
         way = "which prompts.batches(tokenizer) makes batches of"
         raise InputError(f"expected {_ACCEPTED}; got {type(given).__name__}, {way}")
+    if hasattr(given, "iterrows") or hasattr(given, "iter_rows"):  # pandas, polars: iteration gives names of columns
+        way = "df.to_dict('records') in pandas, df.to_dicts() in polars"
+        raise InputError(f"a data frame was given; give its rows: {way}")
     if isinstance(given, (Batch, Tensor, np.ndarray, Mapping)):
         yield from _items_of_element(given)
     elif isinstance(given, Iterable):
@@ -150,6 +153,7 @@ def _hint(element: Any) -> str:
 
 def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem | ExampleItem]:
     """Yield one example, or many by column. ``datasets`` and tokenizers give both."""
+    mapping = {name: _column(value) for name, value in mapping.items()}
     if "input_ids" not in mapping and "text" not in mapping:
         raise InputError(
             f"an element has {', '.join(map(repr, mapping)) or 'no fields'}, but neither 'input_ids' nor 'text'; "
@@ -237,6 +241,12 @@ def _example(main: Any, rest: Mapping[str, Any]) -> ExampleItem:
 def is_one_example(values: Any) -> bool:
     """Return whether ``input_ids`` or ``text`` of a mapping is of one example, not of several by column."""
     return isinstance(values, str) or not len(values) or not (isinstance(values[0], str) or np.ndim(values[0]) > 0)
+
+
+def _column(value: Any) -> Any:
+    """Return a column of pandas, or of texts in an array, as a list, and anything else unchanged."""
+    is_numbers = isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind not in "USO")
+    return value if is_numbers or not hasattr(value, "tolist") else value.tolist()
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -343,6 +343,8 @@ def _family_of(site: str) -> str:
     """Return a site's model and kind of hook point, without the residual stream's kind."""
     model, hook = split_site(site)
     kind = re.sub(r"^blocks\.\d+\.", "", hook)
+    if kind == hook:  # perhaps a block of a model of one's own
+        kind = re.sub(r"\.\d+\.", ".", hook, count=1)
     if _RESIDUAL_STREAM.fullmatch(kind):
         kind = ""
     return ", ".join(filter(None, [model, kind]))
@@ -370,7 +372,7 @@ def _draw_heads(axis: Axes, result: ResultFields, name: str, at: Mapping[str, st
     image.axes.set_aspect("auto")
     _label_heads(axis, result)
     chance = _chance_ends(result, name)
-    if chance is not None and all("head" in result.axes[end] for end in chance):
+    if chance is not None:
         low, high = (_values(result, end, at, ("site", "head")) for end in chance)
         y, x = np.nonzero((low <= values) & (values <= high))
         axis.plot(x, y, "o", color="#1d2733", mec="white", mew=0.6, ms=4)

@@ -44,10 +44,25 @@ class Readout:
         return _first_index(is_bad, batch)
 
 
+def _check_shape(activation: Activation, batch: Batch) -> None:
+    """Refuse an activation whose positions are not the batch's. A model may have pooled each sequence to one.
+
+    Raises:
+        InputError: with both shapes.
+    """
+    n, width = batch.tokens.shape
+    if activation.ndim < 2 or len(activation) != n or activation.shape[1] not in (1, width):
+        raise InputError(
+            f"an activation has shape {tuple(activation.shape)}, but the batch has {n} sequences of {width} tokens; "
+            "give the batch of this forward pass, and a hook point of shape [batch pos ...]"
+        )
+
+
 class _OnePosition(Readout):
     """Base class of readouts that keep one position of each example."""
 
     def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
+        _check_shape(activation, batch)
         examples = torch.arange(len(activation), device=activation.device)
         return activation[examples, self.places(batch).to(activation.device)]
 
@@ -61,7 +76,8 @@ class _LastToken(_OnePosition):
     """See ``last_token``."""
 
     def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        if activation.shape[1] == 1:  # a model that has pooled its sequence
+        if activation.shape[1:2] == (1,):  # a model that has pooled its sequence
+            _check_shape(activation, batch)
             return activation[:, 0]
         return super().__call__(activation, batch)
 
@@ -125,6 +141,7 @@ class _Mean(Readout):
 
     def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         batch.check_examples_are_real()
+        _check_shape(activation, batch)
         is_half = activation.dtype in (torch.float16, torch.bfloat16)
         summed_in = torch.float32 if is_half else activation.dtype
         if batch.attention_mask is None:

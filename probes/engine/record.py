@@ -148,7 +148,7 @@ class _Recorder:
 
     def _read(self, readout: Readout, activation: AnyActivation, batch: Batch) -> Shaped[Tensor, "..."]:
         """Apply a readout. The position of each example is found once a pass, not once per site."""
-        if activation.shape[1:2] != batch.tokens.shape[1:]:
+        if activation.shape[:2] != batch.tokens.shape:
             return readout(activation, batch)
         key = (readout, activation.device)
         if key not in self._places:

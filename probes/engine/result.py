@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
@@ -11,6 +12,8 @@ from math import isnan
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from probes.engine.head_names import Head
 from probes.engine.plots import first_measure_to_plot, plot
@@ -32,6 +35,16 @@ if TYPE_CHECKING:
 
 _FORMAT = "mechclust-result-3"
 _MEASURES_IN_REPR = 4
+_NUMBERED_AXES = ("head", "step")
+
+
+def _check_names(axis: str, names: Sequence[str]) -> None:
+    """Refuse names along an axis that are no texts, and heads and steps that are not numbered."""
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"coords[{axis!r}] has {name!r}; expected texts: give str({name!r})")
+        if axis in _NUMBERED_AXES and not re.fullmatch(r"-?\d+", name):
+            raise InputError(f"coords[{axis!r}] has {name!r}; expected numbers as texts, such as '0'")
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +53,7 @@ class ProbeResult(ResultFields):
 
     Attributes:
         probe: name of the probe's class.
-        values: measure name to tensor.
+        values: measure name to tensor, without gradient and on the CPU.
         axes: measure name to the names of its tensor's axes.
         coords: axis name to the names along it. The axis ``"site"`` holds hook names.
         layers: hook name to layer number, see ``Site``: 0 for the embedding, and for heads the number of their block.
@@ -48,8 +61,8 @@ class ProbeResult(ResultFields):
         notes: why a value is NaN, and other caveats.
 
     Raises:
-        InputError: for a measure whose shape does not fit its axes, an axis without coordinates, and a site without a
-            layer.
+        InputError: for a measure whose shape does not fit its axes, an axis without coordinates, a site without a
+            layer, a value that is no tensor, a name that is no text, and a head or step that is no number.
 
     Example:
         >>> import torch
@@ -69,13 +82,19 @@ class ProbeResult(ResultFields):
                 f"values has {', '.join(self.values) or 'nothing'} and axes {', '.join(self.axes) or 'nothing'}; "
                 "expected the axes of each measure, () for a single number"
             )
+        for axis, names in self.coords.items():
+            _check_names(axis, names)
         for name, tensor in self.values.items():
+            if not isinstance(tensor, Tensor):
+                raise InputError(f"{name!r} is a {type(tensor).__name__}; expected a tensor: give torch.tensor(...)")
             for axis in self.axes[name]:
                 if axis not in self.coords:
                     raise InputError(
                         f"{name!r} has the axis {axis!r}, but coords has {', '.join(self.coords) or 'none'}; "
                         "give names along every axis"
                     )
+                if self.axes[name].count(axis) > 1:
+                    raise InputError(f"{name!r} has the axis {axis!r} twice; call one of them other_{axis}, say")
             expected = tuple(len(self.coords[axis]) for axis in self.axes[name])
             if tuple(tensor.shape) != expected:
                 raise InputError(
@@ -84,6 +103,8 @@ class ProbeResult(ResultFields):
         for site in self.coords.get("site", ()):
             if site not in self.layers:
                 raise InputError(f"site {site!r} has no layer (layers has {', '.join(self.layers) or 'none'})")
+        on_cpu = {name: tensor.detach().cpu() for name, tensor in self.values.items()}
+        object.__setattr__(self, "values", on_cpu)
 
     def __getitem__(self, measure: str) -> AnyTensor:
         if measure not in self.values:

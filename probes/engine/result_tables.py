@@ -6,6 +6,8 @@ import json
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from probes.engine.result_fields import ResultFields, result_field_axes
 from tasks import InputError
 
@@ -56,6 +58,7 @@ def result_dataset(result: ResultFields) -> xr.Dataset:
     variables = {}
     for measure, tensor in result.values.items():
         name = f"{measure}_" if measure in along else measure
-        variables[name] = (result.axes[measure], tensor.numpy())
+        values = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
+        variables[name] = (result.axes[measure], values.numpy())
     attributes = {"probe": result.probe, "notes": list(result.notes), "metadata": json.dumps(result.metadata)}
     return xr.Dataset(variables, along, attributes)

@@ -251,7 +251,7 @@ def _layer_of(name: str, names: Sequence[str]) -> int:
     if in_stream:
         block = int(in_stream[1])
         return block if in_stream[2] in _STREAM_BEFORE_BLOCK else block + 1
-    in_block = re.match(r"blocks\.(\d+)\.", name)
+    in_block = re.search(r"(?:^|\.)(\d+)\.", name)  # also of a model of one's own, such as encoder.2.out
     if in_block:
         return int(in_block[1])
     return n_hooked_blocks(names) + 1 if name.startswith(("ln_final", "unembed", "hook_unembed")) else 0

@@ -52,6 +52,8 @@ class LabelledPrompts:
     source: str = "prompts"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.prompts, str):
+            object.__setattr__(self, "prompts", list(self.prompts))  # a column of a data frame counts by its own index
         if not self.prompts:
             raise InputError(f'{self.source} holds no prompts; give one JSON object per line, with "prompt" and "task"')
         check_utf8_texts(self.prompts, f"{self.source}: prompt")

@@ -177,3 +177,13 @@ def test_a_block_without_a_forward_pass_or_with_two_is_told(model: Any, batch: B
             attached.on(batch),
         ):
             _ = model(batch.tokens), model(batch.tokens)
+
+
+def test_a_forward_pass_of_another_batch_is_refused(model: Any, batch: Batch, keep: Any) -> None:
+    first = next(batch.split(2))
+    probe = keep()
+    with attach(model, probe) as attached:
+        for given, tokens in ((first, batch.tokens), (batch, first.tokens), (batch, batch.tokens[:, 1:])):
+            with pytest.raises(InputError, match="give the batch of this forward pass"), attached.on(given):
+                model(tokens)
+    assert len(probe.examples) == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -93,6 +94,7 @@ GIVEN: dict[str, Any] = {
         "position_ids": (LEFT_MASK.long().cumsum(dim=1) - 1).clamp(min=0),
     },
     "arrays": {"input_ids": TOKENS.numpy(), "attention_mask": MASK.numpy()},
+    "columns of a data frame": dict(pd.DataFrame({"input_ids": [[], *IDS]})[1:]),
     "lists padded by the tokenizer": {"input_ids": TOKENS.tolist(), "attention_mask": MASK.tolist()},
     "a data set's rows": Dataset([{"input_ids": ids, "length": len(ids)} for ids in IDS]),
     "rows of tensors": [{"input_ids": torch.tensor(ids)} for ids in IDS],
@@ -263,6 +265,7 @@ def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
         ("a text", "a single text was given ('a text'); give a list of texts, [text]"),
         (3, f"{takes}int"),
         (None, f"{takes}NoneType"),
+        (pd.DataFrame({"text": ["a"]}), "a data frame was given; give its rows: df.to_dict('records') in pandas"),
         ([3.5], f"{takes}an element of type float"),
         ([[1, 2], [3]], f"{takes}an element of type list; give lists of token ids as {{'input_ids': lists}}"),
         (torch.ones(2, 3), "tokens is torch.float32; expected integer token ids: give tokens.long()"),

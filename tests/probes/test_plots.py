@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -105,6 +106,14 @@ def heads() -> ProbeResult:
     )
 
 
+def test_blocks_of_a_model_of_ones_own_make_a_curve() -> None:
+    sites = ["encoder.0.out", "encoder.1.out", "blocks.1.experts.0.out", "blocks.1.experts.1.out"]
+    layers = dict(zip(sites, [0, 1, 1, 1], strict=True))
+    result = ProbeResult("Demo", {"x": torch.arange(4.0)}, {"x": ("site",)}, {"site": sites}, layers)
+    drawn = {line.get_label(): line.get_xdata().tolist() for line in result.plot().lines}
+    assert drawn == {"encoder.out": [0, 1], "experts.0.out": [1], "experts.1.out": [1]}
+
+
 def test_a_map_of_heads_with_a_dot_where_the_value_is_chance() -> None:
     axes = heads().plot()
     (image,) = axes.images
@@ -112,6 +121,15 @@ def test_a_map_of_heads_with_a_dot_where_the_value_is_chance() -> None:
     assert [text.get_text() for text in axes.get_yticklabels()] == [f"{i}  {name}" for i, name in enumerate(PATTERNS)]
     (dots,) = axes.lines
     assert list(zip(dots.get_xdata(), dots.get_ydata(), strict=True)) == [(0, 0), (1, 1)]  # head, block
+
+
+@pytest.mark.parametrize(("axes", "shape"), [(("site",), (2,)), ((), ())], ids=["by layer", "for all heads"])
+def test_a_chance_band_that_heads_share_has_dots_too(axes: tuple[str, ...], shape: tuple[int, ...]) -> None:
+    ends = {"ratio_null_low": torch.full(shape, 0.8), "ratio_null_high": torch.full(shape, 1.2)}
+    of_ends = dict.fromkeys(ends, axes)
+    shared = replace(heads(), values={**heads().values, **ends}, axes={**heads().axes, **of_ends})
+    (dots,) = shared.plot().lines
+    assert list(zip(dots.get_xdata(), dots.get_ydata(), strict=True)) == [(0, 0), (1, 1)]
 
 
 def test_further_axes_are_panels_on_one_scale() -> None:

@@ -179,3 +179,11 @@ def test_the_last_token_of_a_pooled_sequence_is_its_one_position():
     pooled = torch.arange(6.0).reshape(3, 1, 2)
     batch = Batch(torch.zeros(3, 5, dtype=torch.int64))
     assert torch.equal(last_token()(pooled, batch), pooled[:, 0])
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 2), (3, 6, 2), (15, 2), (3,)], ids=["examples", "positions", "flat", "one"])
+@pytest.mark.parametrize("readout", [last_token(), first_token(), token_at("x"), mean()], ids=repr)
+def test_an_activation_of_other_positions_than_the_batch_is_refused(readout: Readout, shape: tuple[int, ...]) -> None:
+    batch = Batch(torch.zeros(3, 5, dtype=torch.int64), positions={"x": torch.zeros(3, dtype=torch.int64)})
+    with pytest.raises(InputError, match=rf"shape {re.escape(str(shape))}, but the batch has 3 sequences of 5 tokens"):
+        readout(torch.zeros(shape), batch)

@@ -490,3 +490,28 @@ def test_infinity_is_not_nan() -> None:
     with pytest.raises(InputError, match="'n' has one value for all of it, which differs"):
         nan.merge(infinite)
     assert nan.merge(replace(infinite, values={**infinite.values, "n": torch.tensor([math.nan])}))["n"].isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("value", "axes", "coords", "message"),
+    [
+        ([0.5], ("site",), {}, "'v' is a list; expected a tensor"),
+        (torch.zeros(1, 2), ("site", "label"), {"label": [0, 1]}, r"coords\['label'\] has 0; expected texts: give str"),
+        (torch.zeros(1, 2), ("site", "head"), {"head": ["H0", "H1"]}, r"coords\['head'\] has 'H0'; expected numbers"),
+        (torch.zeros(1, 1), ("site", "site"), {}, "'v' has the axis 'site' twice; call one of them other_site"),
+    ],
+)
+def test_values_and_names_that_no_table_could_show_are_refused(
+    value: Any, axes: tuple[str, ...], coords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        ProbeResult("P", {"v": value}, {"v": axes}, {"site": ["hook_embed"], **coords}, {"hook_embed": 0})
+
+
+def test_values_of_weights_and_in_half_precision_are_drawn_and_tabled() -> None:
+    pytest.importorskip("xarray")
+    weights = torch.tensor([0.5], requires_grad=True)
+    values = {"w": weights, "half": weights.detach().bfloat16()}
+    result = ProbeResult("P", values, dict.fromkeys(values, ("site",)), {"site": ["hook_embed"]}, {"hook_embed": 0})
+    assert result.plot("w").lines[0].get_ydata().tolist() == [0.5]
+    assert float(result.to_xarray()["w"][0]) == float(result.to_xarray()["half"][0]) == 0.5

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,9 @@ def test_sites_are_what_they_are_called(model: Any, batch: Batch, keep: Any) -> 
     logits = model(batch.tokens, attention_mask=batch.attention_mask.long())  # type: ignore[union-attr]
     real = batch.attention_mask
     torch.testing.assert_close((normed @ weights["unembed.W_U"] + weights["unembed.b_U"])[real], logits[real])
+
+
+def test_blocks_of_a_model_of_ones_own_have_their_number() -> None:
+    names = ["inputs", "encoder.0.out", "encoder.11.out", "7.hook_x"]
+    model = SimpleNamespace(hook_dict=dict.fromkeys(names))
+    assert [site.layer for site in resolve(model, names)] == [0, 0, 11, 7]

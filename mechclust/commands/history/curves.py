@@ -125,8 +125,8 @@ def read_curve(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int
 def other_curves(name: str, results: Mapping[int, ProbeResult], n_checkpoints: int) -> list[Curve]:
     """Return a curve for each measure of any other probe that has numbers per site.
 
-    Of numbers per label, the task's are taken. Of numbers per head, their mean. Of the roles of heads, the score of the
-    best head.
+    Of numbers per label, the task's are taken, or those of ``"all"``, or else their mean. Of numbers per head, their
+    mean. Of the roles of heads, the score of the best head.
     """
     last = results[max(results)]
     if "role" in last.coords:
@@ -166,12 +166,13 @@ def _curve(
 def _n_examples(result: ProbeResult) -> int:
     """Return the number of examples.
 
-    It is the total of a probe that counts them by class, the most of one that counts them by label, and 0 if a probe
-    does not count.
+    It is the total of a probe that counts them by class, the most of one that counts them by label, and all that were
+    measured if a probe does not count.
     """
     if "n" in result.values:
         return int(result["n"].max())
-    n = result.metadata.get("n_examples", result.metadata.get("n")) or 0
+    measured = str(result.metadata.get("examples", 0)).partition("-")[0]
+    n = result.metadata.get("n_examples", result.metadata.get("n")) or measured
     return max(n.values()) if isinstance(n, Mapping) else int(n)
 
 
@@ -180,7 +181,7 @@ def _read_other(measure: str, prefix: str, result: ProbeResult) -> _Numbers:
     rows = [_by_site(result, name) for name in (measure, f"{prefix}null_low", f"{prefix}null_high")]
     missing = np.full_like(rows[0], np.nan)
     ends = [missing, missing]
-    if "head" not in result.axes[measure]:  # of a mean over heads, there is no interval
+    if "head" not in result.axes[measure] and not _is_mean(result, measure):  # of a mean, there is no interval
         ends = [_by_site(result, f"{measure}_{end}") for end in ("low", "high")]
     return np.stack([*rows, missing, *ends])
 
@@ -191,12 +192,17 @@ def _read_role(role: str, result: ProbeResult) -> _Numbers:
     return np.stack([highest, *np.full((5, len(highest)), np.nan)])
 
 
+def _is_mean(result: ProbeResult, measure: str) -> bool:
+    """Return whether the curve of a measure is a mean over labels, none of which is the task or all examples."""
+    return "label" in result.axes[measure] and not {"task", "all"} & set(result.coords["label"])
+
+
 def _by_site(result: ProbeResult, measure: str) -> _ByLayer:
     if measure not in result:
         return np.full(len(result.coords["site"]), np.nan)
-    if "label" in result.axes[measure]:
-        labels = result.coords["label"]
-        return result.sel(measure, label="task" if "task" in labels else labels[0]).double().numpy()
+    if "label" in result.axes[measure] and not _is_mean(result, measure):
+        label = "task" if "task" in result.coords["label"] else "all"
+        return result.sel(measure, label=label).double().numpy()
     values = result[measure].double().numpy()
     return values if values.ndim == 1 else values.mean(axis=1)
 

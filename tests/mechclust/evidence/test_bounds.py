@@ -11,6 +11,7 @@ from scipy import stats
 from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.intervals import mean_interval
 from mechclust.evidence.verdict import joint_verdict, verdict_of
+from tasks import InputError
 
 
 class TestBound:
@@ -22,6 +23,10 @@ class TestBound:
         bound = Bound(relation, 0.5)
         assert [bound.met(x) for x in (0.4, 0.5, 0.6)] == [below, at, above]
         assert not bound.met(math.nan)
+
+    def test_an_unknown_relation_is_refused(self):
+        with pytest.raises(InputError, match=r"^relation is '=>'; expected '>=', '>', '<=' or '<'$"):
+            Bound("=>", 0.5)
 
     def test_infinity_meets_what_it_should(self):
         assert Bound(">=", 5).met(math.inf)

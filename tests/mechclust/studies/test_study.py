@@ -440,6 +440,23 @@ class TestDefects:
         assert not (tmp_path / "run").exists()
 
     @pytest.mark.parametrize(
+        ("config", "reason"),
+        [
+            (replace(Tree(), seeds=(4, 0, 4)), "seeds has 4 twice; give it once"),
+            ("only", "the settings of task-clusters are a str; expected a Tree, as in its presets"),
+        ],
+    )
+    def test_settings_that_are_no_runs_of_their_own_are_refused(self, study, tmp_path, config, reason):
+        """One seed twice would be two runs that agree, and narrow the interval of a finding."""
+        with pytest.raises(InputError, match=f"^{reason}$"):
+            run_study(study, config, tmp_path / "run", workers=1)
+        assert not (tmp_path / "run").exists()
+
+    def test_findings_may_be_yielded(self, study, tmp_path):
+        yielding = replace(study, findings=lambda config, text: iter([self.FINDING]))
+        assert run_study(yielding, Tree(), tmp_path, workers=1).findings == [self.FINDING]
+
+    @pytest.mark.parametrize(
         ("findings", "reason"),
         [
             ([replace(FINDING, note="")], "finding 'Q1' has no control; add one, or say in its note why there is none"),

@@ -6,6 +6,7 @@ from collections import UserDict
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tasks import InputError, LabelledPrompts
@@ -237,3 +238,11 @@ def test_a_token_the_model_has_no_embedding_for_is_refused_and_a_pad_is_replaced
     assert str(error.value) == (
         "mine.jsonl: prompt 1 has token id 98, but the model has 98 token embeddings; save the model's own tokenizer"
     )
+
+
+def test_columns_of_a_data_frame_are_read_in_their_order() -> None:
+    frame = pd.DataFrame({"text": ["left out", "b b", "a a"], "task": ["z", "y", "x"]})[1:]
+    prompts = LabelledPrompts(frame["text"], {"task": frame["task"]})
+    batch = next(prompts.batches(encode))
+    assert (prompts.prompts, batch.tokens[:, 0].tolist()) == (["b b", "a a"], [ord("b"), ord("a")])
+    assert batch.label("task").tolist() == [1, 0]

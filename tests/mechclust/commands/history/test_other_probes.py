@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from mechclust import HistoryConfig, load_pretrained, measure_history
-from probes import AttentionEntropy, HeadRoles, LinearDecodability, first_token, run
+from mechclust.commands.history.curves import other_curves
+from probes import AttentionEntropy, HeadRoles, LinearDecodability, ProbeResult, first_token, run
 from tasks import InputError, LabelledPrompts
 from tests.mechclust.commands.history.made import made_curve, made_result
 
@@ -89,6 +91,18 @@ def test_of_the_roles_of_heads_there_is_a_curve_for_each(trained_series, history
     assert list(result.curves) == [f"HeadRoles_best_{role}" for role in roles.coords["role"]]
     best = roles.sel("score", role="previous").amax(dim=1)
     assert result.curves["HeadRoles_best_previous"].value[1] == pytest.approx(best.numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize(("labels", "value"), [(["a", "b"], 0.5), (["all", "b"], 0.2), (["a", "task"], 0.8)])
+def test_of_numbers_per_class_the_curve_is_the_mean(labels, value):
+    """Also of a probe of one's own, which counts no examples. It used to be the first class."""
+    values = {"score": torch.tensor([[0.2, 0.8]]), "score_low": torch.tensor([[0.1, 0.7]])}
+    coords = {"site": ["hook_embed"], "label": labels}
+    axes = dict.fromkeys(values, ("site", "label"))
+    result = ProbeResult("Own", values, axes, coords, {"hook_embed": 0}, {"examples": "40-0a1b"})
+    (curve,) = other_curves("Own", {0: result}, 1)
+    assert (curve.value.item(), curve.n) == (pytest.approx(value), [40])
+    assert np.isnan(curve.value_low.item()) == (labels == ["a", "b"])
 
 
 def test_a_second_call_loads_no_model(measured, trained_series, monkeypatch):
