@@ -109,10 +109,11 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     assert bias.get_title(loc="right") == "1 or 2 seeds per value"
     assert {0, 1} <= {float(x) for line in bias.lines for x in line.get_xdata()}
     dropout = figure.axes[names.index("dropout of the feed-forward layer")]
-    (band,) = dropout.collections
-    vertices = band.get_paths()[0].vertices[:, 1]
+    (area,) = (area for band in dropout.collections for path in band.get_paths() if (area := path.get_extents()).width)
     low, high = share_interval([0.0, 1.0])
-    assert (vertices.min(), vertices.max()) == (pytest.approx(low), pytest.approx(high))
+    assert (area.y0, area.y1) == (pytest.approx(low), pytest.approx(high))
+    assert [float(line.get_ydata()[0]) for line in dropout.lines if line.get_marker() == "_"] == [0.8, 0.5]
+    assert dropout.get_title(loc="right") == "2 seeds per value"
 
 
 def heights(axis):
