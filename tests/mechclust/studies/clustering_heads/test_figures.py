@@ -86,6 +86,16 @@ def test_sequence_embeddings_are_those_of_every_sequence(results):
     assert sum(len(line.get_xdata()) for line in before.lines) == 2**6
 
 
+def test_a_loss_that_stays_above_the_published_one_is_in_its_panel(results):
+    (seed, trained), *_ = results.curved.items()
+    loss = trained.dynamics["train_loss"]
+    high = replace(trained.dynamics, values={**trained.dynamics.values, "train_loss": loss - loss.min() + 1})
+    _, ours, *_ = two_falls_figure(made.SMALL, replace(results, curved={seed: replace(trained, dynamics=high)})).axes
+    low, top = ours.get_ylim()
+    drawn = ours.lines[0].get_ydata()
+    assert low < drawn.min() < drawn.max() < top
+
+
 def test_a_loss_of_0_is_drawn_as_the_least(results):
     network = next(iter(results.networks.values()))
     curve = network.dynamics["test_loss"].clone()
