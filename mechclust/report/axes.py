@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from matplotlib.axes import Axes
 
+from probes.engine.plots import plot_band as plot_band
 from probes.engine.plots import plot_chance_band as plot_chance_band
 
 
@@ -37,7 +38,7 @@ def step_axis(axis: Axes) -> None:
 
 def layer_axis(axis: Axes) -> None:
     """Draw layers along x, in whole numbers."""
-    axis.locator_params(axis="x", integer=True)
+    axis.locator_params(axis="x", integer=True, min_n_ticks=1)
     axis.set_xlabel("layer")
 
 

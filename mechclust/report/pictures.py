@@ -71,8 +71,8 @@ def picture_html(name: str, picture: bytes, caption: str) -> str:
     """Return a PNG with its caption, embedded in the page."""
     text = escaped_html(caption)
     data = base64.b64encode(picture).decode()
-    wide = int.from_bytes(picture[16:20], "big")  # of the PNG, for pages that set a least width
-    style = f"max-width:100%;--wide:{wide}px"
+    wide, high = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))  # of the PNG, for a least size
+    style = f"max-width:100%;--wide:{wide}px;--high:{high}px"
     return (
         f'<figure id="{escaped_html(name)}"><img alt="{text}" style="{style}" src="data:image/png;base64,{data}">'
         f"<figcaption>{text}</figcaption></figure>"

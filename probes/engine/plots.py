@@ -28,6 +28,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 MARKERS = "osv^DPX*"
 
 _CURVE_AXES = ("site", "layer", "step")  # a curve follows the first of these that a measure has
+_BAR = 0.04  # half the width of a single place's interval, in layers
 _MAX_CURVES = 24
 _MAX_PANELS = 12
 _INTERVAL_ENDS = ("_low", "_high")
@@ -80,7 +81,8 @@ def plot_chance_band(
     """Draw a chance band, hatched so that it differs from coloured bands, also in print."""
     widest = np.nanmax(np.append(high - low, 0.0))
     line_width = 0.8 if widest < 0.01 else 0.0  # a band without width is only visible as a line
-    axis.fill_between(
+    plot_band(
+        axis,
         x,
         low,
         high,
@@ -92,6 +94,33 @@ def plot_chance_band(
         zorder=0.5,
         label=label,
     )
+
+
+def plot_band(
+    axis: Axes,
+    x: Sequence[float] | Shaped[np.ndarray, "x"],
+    low: Shaped[np.ndarray, "x"],
+    high: Shaped[np.ndarray, "x"],
+    **style: Any,
+) -> None:
+    """Fill between two curves, and draw a narrow bar where they have a single place, which is no area.
+
+    That is so for a single layer, and for a layer between layers of NaN.
+
+    Args:
+        axis: where to draw.
+        x: of each place, ascending.
+        low: lower curve.
+        high: upper curve.
+        style: for ``fill_between``.
+    """
+    axis.fill_between(x, low, high, **style)
+    known = np.isfinite(np.asarray(low, dtype=float)) & np.isfinite(np.asarray(high, dtype=float))
+    beside = np.append(known[1:], False) | np.append(False, known[:-1])
+    for place in np.flatnonzero(known & ~beside):
+        at, bottom, top = (float(np.asarray(curve)[place]) for curve in (x, low, high))
+        bar = {**style, "label": None, "lw": max(0.8, style.get("lw", 0.0))}
+        axis.fill_between([at - _BAR, at + _BAR], bottom, top, **bar)
 
 
 def plot(result: ResultFields, name: str, at: Mapping[str, str], ax: Axes | None) -> Any:
@@ -284,7 +313,7 @@ def _draw_curves(axis: Axes, result: ResultFields, name: str, layout: _Layout, a
             low, high = (
                 _values_of_lines(result, f"{name}{end}", layout, at)[curve.places, curve.line] for end in _INTERVAL_ENDS
             )
-            axis.fill_between(curve.x, low, high, color=color, alpha=0.16, lw=0)
+            plot_band(axis, curve.x, low, high, color=color, alpha=0.16, lw=0)
         if chance is not None:
             low, high = (_values_of_lines(result, end, layout, at)[curve.places, curve.line] for end in chance)
             plot_chance_band(axis, curve.x, low, high, *([color] if len(curves) > 1 else []))
@@ -294,7 +323,7 @@ def _draw_curves(axis: Axes, result: ResultFields, name: str, layout: _Layout, a
     if along == "step":
         axis.set_xscale("symlog", linthresh=1)
     else:
-        axis.locator_params(axis="x", integer=True)
+        axis.locator_params(axis="x", integer=True, min_n_ticks=1)
     if len(curves) > 1:
         title = " and ".join(layout.lines) if len(_families(result, along)) == 1 else None
         for text in axis.legend(title=title, frameon=False, fontsize=8).get_texts():

@@ -206,3 +206,21 @@ def test_results_of_probes(tiny_model: Any) -> None:
     assert len(bands(axes)) == 1
     cka = run(tiny_model(), batch, CKA(pairs="all"))
     np.testing.assert_allclose(cka.plot("cka").images[0].get_array(), cka["cka"][..., 0])
+
+
+@pytest.mark.parametrize("layers", [[1], [0, 1, 2]])
+def test_a_layer_without_neighbours_has_its_interval_and_chance(layers: list[int]) -> None:
+    """A single layer, or one between layers of NaN."""
+    alone = torch.tensor([[1.0 if layer == 1 else torch.nan] for layer in layers])
+    ends = {"ari_low": 0.3, "ari_high": 0.5, "null_low": -0.1, "null_high": 0.1}
+    values = {"ari": 0.4 * alone} | {name: end * alone for name, end in ends.items()}
+    sites = [STREAM[layer] for layer in layers]
+    axes_of = dict.fromkeys(values, ("site", "label"))
+    result = ProbeResult("Demo", values, axes_of, {"site": sites, "label": ["task"]}, {s: LAYERS[s] for s in sites})
+    axes = result.plot("ari")
+    drawn = [band for band in bands(axes) if len(band.get_paths()) and np.ptp(band.get_paths()[0].vertices[:, 0])]
+    assert [extent(band) for band in drawn] == [[0.3, 0.5], [-0.1, 0.1]]
+    axes.get_figure().canvas.draw()
+    low, high = axes.get_xlim()
+    ticks = [tick.get_text() for tick in axes.get_xticklabels() if low <= tick.get_position()[0] <= high]
+    assert ticks == ["1"]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.measurements import Measurements
-from mechclust.report.axes import layer_axis
+from mechclust.report.axes import layer_axis, plot_band
 from mechclust.report.figure_text import figure_text
 from mechclust.report.panel import Panel
 from mechclust.report.style import CHANCE, COLORS, SOFT, TEXT, styled
@@ -53,17 +54,16 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
     if "null_high" in table:
         hatched = " Hatched: up to the highest chance level of any task."
         chance = of_tasks.groupby("layer")["null_high"].max()
-        axis.fill_between(
-            chance.index, bottom, chance, facecolor="none", edgecolor=SOFT, hatch="////", alpha=0.6, lw=0, label=CHANCE
-        )
+        floor = np.full(len(chance), bottom)
+        hatch = {"facecolor": "none", "edgecolor": SOFT, "hatch": "////", "alpha": 0.6, "lw": 0, "label": CHANCE}
+        plot_band(axis, chance.index.to_numpy(), floor, chance.to_numpy(), **hatch)
     labels = [*map(figure_text, summary["task"][:MAX_COLORED_TASKS]), "other tasks"]
     for i, task in enumerate(summary["task"]):
         part = table[table["task"] == task].set_index("layer")
         color = COLORS[i] if i < MAX_COLORED_TASKS else _GREY
         label = labels[i] if i < len(labels) else None
         _draw_band(axis, part["debiased_cka"], part["low"], part["high"], color, label)
-    together = table[table["task"] == ALL]
-    axis.plot(together["layer"], together["debiased_cka"], color=TEXT, ls="--", lw=1.3, label="all prompts together")
+    _draw_together(axis, table, "debiased_cka")
     axis.axhline(1, color=TEXT, lw=0.6)
     ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
     axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(bottom, 1.03))
@@ -94,8 +94,7 @@ def _output_panels(result: Measurements, tables: Tables) -> Iterator[Panel]:
     changed = "the residual stream changed" if result.blocks is None else "the block changed"
     axes[0].set(title=f"how much {changed}", ylabel="1 - debiased CKA, tuned with base")
     _draw_tasks(axes[1], tables, ("restored", "restored_low", "restored_high"))
-    together = tables["compare"][tables["compare"]["task"] == ALL]
-    axes[1].plot(together["layer"], together["restored"], color=TEXT, ls="--", lw=1.3, label="all prompts together")
+    together = _draw_together(axes[1], tables["compare"], "restored")
     axes[1].plot(together["layer"], together["chance_restored"], color=SOFT, ls=":", label="another prompt's stream")
     least = float(np.nanmin([0.0, *together["restored"]]))
     axes[1].set(title="what patching it restores", ylabel="share of the output", ylim=(max(least, -1.0) - 0.08, 1.08))
@@ -144,7 +143,8 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
         ("$?$", TEXT, TEXT, undecided),
     ):
         y, x = np.nonzero(mask.T[order])
-        axis.plot(x, y, marker=marker, ls="none", color=color, mec=edge, mew=0.7, ms=5)
+        outline = [withStroke(linewidth=1.8, foreground="white")]  # without it, crosses are lost in dark cells
+        axis.plot(x, y, marker=marker, ls="none", color=color, mec=edge, mew=0.7, ms=5, path_effects=outline)
     axis.set_yticks(range(len(names)), names)
     step = -(-len(result.layer_numbers) // 20)
     ticks = range(0, len(result.layer_numbers), step)
@@ -161,7 +161,16 @@ def _change_panel(result: Measurements, summary: pd.DataFrame) -> Panel:
     )
 
 
+def _draw_together(axis: Axes, table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Draw a number of all prompts together by layer, with a dash if it is one layer, and return their rows."""
+    together = table[table["task"] == ALL]
+    marks: dict[str, Any] = {"marker": "_", "ms": 9} if together[column].notna().sum() == 1 else {}
+    axis.plot(together["layer"], together[column], color=TEXT, ls="--", lw=1.3, label="all prompts together", **marks)
+    return together
+
+
 def _draw_band(axis: Axes, values: pd.Series, low: pd.Series, high: pd.Series, color: str, label: str | None) -> None:
     """Draw values by layer in the band of their intervals."""
-    axis.fill_between(values.index, low, high, color=color, alpha=0.16, lw=0)
-    axis.plot(values.index, values, color=color, label=label, marker="o", ms=4)
+    zorder = 1.5 if color == _GREY else 2.0  # the named tasks lie above all others
+    plot_band(axis, values.index.to_numpy(), low.to_numpy(), high.to_numpy(), color=color, alpha=0.16, lw=0)
+    axis.plot(values.index, values, color=color, label=label, marker="o", ms=4, zorder=zorder)

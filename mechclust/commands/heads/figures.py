@@ -66,7 +66,7 @@ def _scores(result: Measurements) -> Figure:
         axis.axhline(LEAST_EXCESS, color="black", lw=0.8)
         axis.set_xticks(range(len(_ROLES)), [NAMES[role].replace(" ", "\n") for role in _ROLES])
         axis.set_title(text)
-    axes[0].set_ylabel("above chance")
+    axes[0].set_ylabel("attention above chance")
     return figure
 
 

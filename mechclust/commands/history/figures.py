@@ -42,8 +42,11 @@ def history_panels(result: Measurements) -> list[Panel]:
         title = capitalised(curve.title)
         place = curve.place
         dots = f" Dot: the {place} crosses chance." if name in result.tested else ""
-        by_checkpoint = f"{title}, by checkpoint. One panel per {place}.{_marks(result, curve)}{hollow}"
-        heat_map = f"{title}, {place} by checkpoint.{dots}{crossed}"
+        n = len(curve.layers)
+        some = f" ({MAX_PANELS} of {n})" if n > MAX_PANELS else ""
+        grey = "" if np.isfinite(curve.value).all() else " Grey: undefined."
+        by_checkpoint = f"{title}, by checkpoint. One panel per {place}{some}.{_marks(result, curve)}{hollow}"
+        heat_map = f"{title}, {place} by checkpoint.{dots}{grey}{crossed}"
         heat_maps.append(Panel(f"{name}_map", map_figure(result, curve), heat_map))
         curves.append(Panel(f"{name}_by_checkpoint", steps_figure(result, curve), by_checkpoint))
     return [*heat_maps, *curves]

@@ -96,7 +96,8 @@ def _draw_models(axis: Axes, labels: Mapping[str, str], table: pd.DataFrame) -> 
         axis.errorbar(places, value, yerr=lengths, color=color, marker="o", ms=4, lw=1.4, capsize=2, label=label)
         axis.plot(places, of_model["published"], "x", color=color, ms=6)
         if "random_value" in of_model:
-            axis.plot(places, of_model["random_value"], ls="--", color=GREY, lw=0.9)
+            marker = "_" if of_model["random_value"].notna().sum() == 1 else ""  # a single place has no line
+            axis.plot(places, of_model["random_value"], ls="--", marker=marker, ms=14, color=GREY, lw=0.9)
 
 
 def _heads_panel(name: str, label: str, heads: pd.DataFrame, threshold: float) -> Panel:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mechclust.evidence.intervals import share_interval
-from mechclust.report.axes import plain_ticks
+from mechclust.report.axes import plain_ticks, plot_band
 from mechclust.report.seed_plots import plot_seed_medians
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE
 from mechclust.report.subplots import subplots
@@ -114,11 +114,14 @@ def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[flo
         axis.plot(values, means, "_", color=BLUE, ms=22, mew=2)
         axis.errorbar(values, shares, np.abs([low - shares, high - shares]), fmt="s", color=ORANGE, ms=5, capsize=4)
     else:
-        axis.plot(values, means, color=BLUE, label="mean accuracy")
-        axis.plot(values, shares, color=ORANGE, ls="--", label=f"{SHARE_SOLVED}, 95% interval")
-        axis.fill_between(values, low, high, color=ORANGE, alpha=0.2, lw=0)
+        marker = "_" if len(values) == 1 else ""  # a single value has no line
+        axis.plot(values, means, color=BLUE, marker=marker, ms=22, label="mean accuracy")
+        axis.plot(values, shares, color=ORANGE, ls="--", marker=marker, ms=22, label=f"{SHARE_SOLVED}, 95% interval")
+        plot_band(axis, values, low, high, color=ORANGE, alpha=0.2, lw=0)
     counts = sorted({len(tests) for tests in tests_by_value.values()})
-    axis.set_title(f"{' or '.join(map(str, counts))} seeds per value", loc="right", **REMARK)
+    axis.set_title(
+        f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} per value", loc="right", **REMARK
+    )
 
 
 def curriculum_figure(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:

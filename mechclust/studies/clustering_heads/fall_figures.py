@@ -61,7 +61,9 @@ def two_falls_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
     published.set(xlabel="epoch", ylabel="training loss (nats)")
     title_left(published, "published run, from its caption")
     _loss(loss, run, p)
-    loss.set(xlabel="step", ylim=published.get_ylim())
+    bottom, top = published.get_ylim()
+    losses = run.curve("train_loss")
+    loss.set(xlabel="step", ylim=(bottom, top if losses.min() < top else 1.05 * losses.max()))
     steps = steps_of(run)
     for letter, mark in zip("ABCD", marks, strict=False):
         height = run.curve("train_loss")[mark]

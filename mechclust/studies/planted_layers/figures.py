@@ -102,7 +102,8 @@ def _draw_plant(axis: Axes, runs: Sequence[SeedResults], pair: Pair) -> None:
             plot_seeds(axis, layers, values, color=_VIEW_COLORS[view], marker=".", label=view)
         bars = np.stack([run.threshold(pair, row) for run in runs])
         axis.plot(layers, bars.mean(axis=0), color=_VIEW_COLORS[view], ls=":", lw=1)
-    axis.set_title(f"{pair.column}, layers {pair.truth[0]}-{pair.truth[1]}", fontsize=10)
+    first, last = pair.truth
+    axis.set_title(f"{pair.column}, {f'layer {first}' if first == last else f'layers {first}-{last}'}", fontsize=10)
     layer_axis(axis)
 
 

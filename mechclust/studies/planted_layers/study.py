@@ -46,7 +46,8 @@ _READING_TABLES = {
     "Share of trios with a gain": ("found", _PLANTED),
     "Number of layers called shared": ("shared layers", (*_PLANTED, *WHOLE)),
 }
-_DOTS = "Mean over plants and {seeds}, with the 95% interval over seeds; dashed: a random layer."
+_DOTS = "Mean over plants and {seeds}, with the 95% interval over seeds"
+_AND_CHANCE = f"{_DOTS}; dashed: a random layer."
 _CALLED = (
     "A layer is called changed if a measure exceeds {margin:g} times its largest value among the null's pairs at that "
     "layer."
@@ -56,12 +57,12 @@ _CAPTIONS = {
     "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; green: what each "
     "block adds to the same input; dotted in the same colours: the threshold. Red, dotted: share of the loss "
     "difference that patching restores. {prompts}.",
-    "auc": f"How often a changed layer has a larger value than an unchanged one. {_DOTS} {{prompts}}.",
-    "errors": f"How far the first and the last layer called changed are from those that were. {_DOTS} {_CALLED} If "
-    "none is called, the error of a random layer counts. {prompts}.",
-    "calls": f"Share of layers called changed. {_DOTS} {_CALLED} {{prompts}}.",
+    "auc": f"How often a changed layer has a larger value than an unchanged one. {_AND_CHANCE} {{prompts}}.",
+    "errors": f"How far the first and the last layer called changed are from those that were. {_AND_CHANCE} {_CALLED} "
+    "If none is called, the error of a random layer counts. {prompts}.",
+    "calls": f"Share of layers called changed. {_DOTS}. {_CALLED} {{prompts}}.",
     "unplanted": "Share of layers called changed if no layer was singled out, or all were changed. "
-    f"{_DOTS} {_CALLED} {{prompts}}.",
+    f"{_DOTS}. {_CALLED} {{prompts}}.",
     "gains": "Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
     "band: minimum to maximum. Grey: the layers in which E was trained, hatched: its controls if these differ; if "
     "nothing is grey, all were. Dashed: the margin of layer groups. {prompts}.",

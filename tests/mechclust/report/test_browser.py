@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from mechclust.attention import attention_view_from_patterns
 from mechclust.report.analysis import Analysis
 from mechclust.report.page import render_report_page
+from mechclust.report.panel import Panel
 
 pytestmark = pytest.mark.browser
 
@@ -24,6 +26,18 @@ def test_smoke_run(open_page, smoke_run):
     page.locator("summary", has_text="Configuration").click()
     assert '"n_tasks"' in page.locator("pre").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_high_first_figure_stays_legible(open_page, tmp_path):
+    """Of 1,040 pixels, at least half, so that letters of 8 points have 7 pixels; its sides keep their ratio."""
+    panels = [Panel("high", Figure(figsize=(16.5, 8)), "")]
+    text = render_report_page(title="", source="", analysis=Analysis(panels=panels), facts={}, config={})
+    (tmp_path / "report.html").write_text(text)
+    page = open_page(tmp_path / "report.html", view=False)
+    page.set_viewport_size({"width": 1400, "height": 900})
+    box = page.locator("figure img").bounding_box()
+    assert box["height"] > 520
+    assert box["width"] / box["height"] == pytest.approx(16.5 / 8, rel=0.01)
 
 
 def test_hostile_tokens_are_inert(open_page, tmp_path):

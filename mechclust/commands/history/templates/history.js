@@ -124,7 +124,7 @@ function show(root, data) {
 function attention(root, data) {
   const bar = el("div", "bar"), canvas = el("canvas", "attention");
   const prompt = chooser(bar, "Prompt", data.attention.map(each => each.place)), block = chooser(bar, "Block", []), head = chooser(bar, "Head", []);
-  const cell = el("div", "said", "Rows attend (queries), columns are attended to (keys). Point at a cell.");
+  const cell = el("div", "said", "Rows attend (queries), columns are attended to (keys): white 0, darkest blue 1. Point at a cell.");
   root.append(el("h3", "", "Attention"), bar, canvas, cell);
   let at = 0, drawn = null;
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from mechclust.commands.compare import CompareResult
 from probes import load_result
@@ -115,3 +117,44 @@ def test_chance_is_named_if_it_was_measured():
         assert ("chance: 97.5% of CKA" in " ".join(result.caveats)) is is_named
         (panel,) = (panel for panel in result.panels() if panel.name == "cka_by_layer")
         assert ("Hatched" in panel.caption) is is_named
+
+
+def test_a_layer_without_neighbours_has_its_interval_and_chance():
+    """Layer 0 has no CKA where all prompts end alike; of a model of one block, layer 1 is then all there is."""
+    nan = np.nan
+    some = found([[nan], [0.4]], [[nan], [0.3]], [[nan], [0.5]], together=[[nan] * 3, [0.4, 0.3, 0.5]])
+    name = "debiased_cka_null_high"
+    values = {**some.cka.values, name: some.cka["cka"] * 0 + 0.2}
+    result = replace(some, cka=replace(some.cka, values=values, axes={**some.cka.axes, name: ("site", "label")}))
+    (panel,) = (panel for panel in result.panels() if panel.name == "cka_by_layer")
+    (axis,) = panel.figure.axes
+    areas = [path.get_extents() for each in axis.collections for path in each.get_paths()]
+    heights = [(round(area.y0, 3), round(area.y1, 3)) for area in areas if area.width > 0]
+    assert heights == [(-0.03, 0.2), (0.5, 0.7)]
+    (together,) = (line for line in axis.lines if line.get_label() == "all prompts together")
+    assert together.get_marker() == "_"
+
+
+def test_named_tasks_lie_above_the_others():
+    changes = np.linspace(0.9, 0.1, 9)[None].repeat(2, axis=0)
+    tasks = list("abcdefghi")
+    result = found(changes, changes - 0.01, changes + 0.01, tasks=tasks)
+    (panel,) = (panel for panel in result.panels() if panel.name == "cka_by_layer")
+    lines = [line for line in panel.figure.axes[0].lines if line.get_marker() == "o"]
+    others = [line.get_zorder() for line in lines if line.get_color() == "#bbbbbb"]
+    assert len(others) == 2
+    assert max(others) < min(line.get_zorder() for line in lines if line.get_color() != "#bbbbbb")
+
+
+def test_a_cross_shows_in_the_darkest_cell():
+    result = found([[0.5, 0.5]], [[0.0, 0.4]], [[0.9, 0.6]])
+    (panel,) = (panel for panel in result.panels() if panel.name == "change_by_task_and_layer")
+    canvas = FigureCanvasAgg(panel.figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
+    axis = panel.figure.axes[0]
+    lightest = {}
+    for row, cell in enumerate(axis.get_yticklabels()):
+        x, y = axis.transData.transform((0, row)).astype(int)
+        lightest[cell.get_text()] = pixels[::-1][y - 5 : y + 6, x - 5 : x + 6].sum(axis=-1).max()
+    assert lightest["a"] > 600 > 300 > lightest["b"]

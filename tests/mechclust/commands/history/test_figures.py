@@ -115,3 +115,14 @@ def test_what_was_not_measured_has_a_colour_of_its_own(result, curve):
     (image,) = map_figure(result, curve).axes[0].images
     drawn = image.cmap(image.norm(image.get_array()))
     assert to_hex(drawn[1, 2]) not in {to_hex(colour) for colour in matplotlib.colormaps["viridis"].colors}
+
+
+def test_captions_say_how_many_layers_are_drawn_and_what_grey_is(result):
+    heat_map, curves = history_panels(result)
+    assert "Grey: undefined." in heat_map.caption
+    assert "One panel per layer." in curves.caption
+    deep = made_curve(np.full((3, 33), 0.5))
+    heat_map, curves = history_panels(made_result([deep]))
+    assert "Grey" not in heat_map.caption
+    assert len(curves.figure.axes) == 12
+    assert "One panel per layer (12 of 33)." in curves.caption

@@ -226,6 +226,7 @@ def test_the_slider(written, short_series, config, browser):
     own = attention_of(short_series / "checkpoint-48", " ".join(words))
     assert np.abs(own[:, 0] - own[:, 1]).max(axis=(1, 2)).min() > 0.02  # the other head would be seen
     page.locator("canvas.attention").scroll_into_view_if_needed()
+    assert "white 0, darkest blue 1" in page.locator(".history .said").last.text_content()
     for block, head in ((1, 1), (1, 0), (0, 1)):
         page.locator("select[aria-label=Block]").select_option(str(block))
         page.locator("select[aria-label=Head]").select_option(str(head))

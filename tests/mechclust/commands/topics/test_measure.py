@@ -590,3 +590,14 @@ def test_help(capsys):
     printed = capsys.readouterr().out
     for option in ("--topic-model", "--no-below", "--weights", "--topic-seeds", "--engine"):
         assert option in printed
+
+
+def test_random_weights_show_at_a_single_threshold(found):
+    """A line through one place is not seen."""
+    ratios = found.tables["ratios"]
+    single = ratios[ratios["threshold"] == ratios["threshold"].min()]
+    one = replace(found, config=replace(found.config, thresholds=(single["threshold"].iloc[0],)))
+    attention, *_ = figures.topics_panels(one, {**found.tables, "ratios": single})
+    dashed = [line for line in attention.figure.axes[0].lines if line.get_linestyle() == "--"]
+    (random,) = (line for line in dashed if np.isfinite(line.get_ydata()).any())
+    assert (len(random.get_xdata()), random.get_marker()) == (1, "_")

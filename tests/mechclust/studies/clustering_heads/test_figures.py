@@ -86,6 +86,16 @@ def test_sequence_embeddings_are_those_of_every_sequence(results):
     assert sum(len(line.get_xdata()) for line in before.lines) == 2**6
 
 
+def test_a_loss_that_stays_above_the_published_one_is_in_its_panel(results):
+    (seed, trained), *_ = results.curved.items()
+    loss = trained.dynamics["train_loss"]
+    high = replace(trained.dynamics, values={**trained.dynamics.values, "train_loss": loss - loss.min() + 1})
+    _, ours, *_ = two_falls_figure(made.SMALL, replace(results, curved={seed: replace(trained, dynamics=high)})).axes
+    low, top = ours.get_ylim()
+    drawn = ours.lines[0].get_ydata()
+    assert low < drawn.min() < drawn.max() < top
+
+
 def test_a_loss_of_0_is_drawn_as_the_least(results):
     network = next(iter(results.networks.values()))
     curve = network.dynamics["test_loss"].clone()
@@ -109,10 +119,11 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     assert bias.get_title(loc="right") == "1 or 2 seeds per value"
     assert {0, 1} <= {float(x) for line in bias.lines for x in line.get_xdata()}
     dropout = figure.axes[names.index("dropout of the feed-forward layer")]
-    (band,) = dropout.collections
-    vertices = band.get_paths()[0].vertices[:, 1]
+    (area,) = (area for band in dropout.collections for path in band.get_paths() if (area := path.get_extents()).width)
     low, high = share_interval([0.0, 1.0])
-    assert (vertices.min(), vertices.max()) == (pytest.approx(low), pytest.approx(high))
+    assert (area.y0, area.y1) == (pytest.approx(low), pytest.approx(high))
+    assert [float(line.get_ydata()[0]) for line in dropout.lines if line.get_marker() == "_"] == [0.8, 0.5]
+    assert dropout.get_title(loc="right") == "2 seeds per value"
 
 
 def heights(axis):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mechclust.report.style import BLUE, ORANGE, RED
+from mechclust.studies import get_study
 from mechclust.studies.planted_layers.config import NONE, TRAINED, TWICE_STEPS, false_columns
 from mechclust.studies.planted_layers.figures import (
     call_panels,
@@ -20,6 +21,7 @@ from mechclust.studies.planted_layers.figures import (
 from mechclust.studies.planted_layers.measure import DEBIASED, MEASURES
 from mechclust.studies.planted_layers.results import PATCHING, Row, scores_by_row
 from mechclust.studies.planted_layers.rows import CONTRIBUTION, RESIDUAL
+from mechclust.studies.planted_layers.study import Results
 from tests.mechclust.studies.planted_layers.test_findings import LAYERS, PAPER, L, measured
 
 GIVEN = replace(PAPER, model="somewhere", prompts="prompts.jsonl")
@@ -128,3 +130,23 @@ def test_twice_the_steps_is_a_comparison_of_trained_networks_only():
     assert TWICE_STEPS in false_columns(PAPER)
     assert TWICE_STEPS not in false_columns(GIVEN)
     assert len(false_columns(GIVEN)) == len(false_columns(PAPER)) - 1
+
+
+def test_captions_name_the_dashed_line_where_there_is_one(runs):
+    panels = get_study("planted-layers").report(PAPER, Results(runs, [])).panels
+    dots = {panel.name: panel for panel in panels if "95% interval over seeds" in panel.caption}
+    assert set(dots) == {"auc", "errors", "calls", "unplanted"}
+    for panel in dots.values():
+        dashed = [line for axis in panel.figure.axes for line in axis.lines if line.get_linestyle() == "--"]
+        assert ("dashed: a random layer" in panel.caption) is bool(dashed)
+
+
+def test_the_title_of_one_layer_names_one(runs):
+    run = runs[0]
+    pair = run.of(TRAINED)[0]
+    one = replace(pair, truth=(2, 2))
+    curves = {**run.curves, one.name: run.curves[pair.name]}
+    restored = {**run.restored, one.name: run.restored[pair.name]}
+    pairs = tuple(one if each is pair else each for each in run.pairs)
+    figure = curves_figure(PAPER, [replace(run, pairs=pairs, curves=curves, restored=restored)])
+    assert figure.axes[0].get_title() == "trained, layer 2"
