@@ -385,6 +385,19 @@ class TestLostFiles:
         train(tiny_model(), task, CONFIG, callbacks=measuring(task, copy / "results"))
         assert files(copy) == files(finished)
 
+    def test_both_of_two_callbacks_with_results_of_one_name_are_recorded(self, task, tiny_model, tmp_path):
+        batches = {"v": list(task.batches("validation_subset"))}
+
+        def go_on(*variances):
+            probes = [{"dims": NDims(variance=variance)} for variance in variances]
+            callbacks = [ProbeCallback(tmp_path / str(i), batches, probe) for i, probe in enumerate(probes)]
+            train(tiny_model(), task, replace(CONFIG, steps=1), tmp_path / "run", callbacks)
+
+        go_on(0.5, 0.9)
+        for variances in ((0.6, 0.9), (0.5, 0.8)):
+            with pytest.raises(InputError, match=r"holds a run with callbacks v\.dims = "):
+                go_on(*variances)
+
     def test_other_probes_are_refused_before_work(self, task, tiny_model, copy):
         before = files(copy)
         batches = {"validation": list(task.batches("validation_subset"))}
