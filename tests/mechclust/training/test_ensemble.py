@@ -695,3 +695,15 @@ def test_a_member_that_diverges_is_named_and_stops_no_other(tmp_path, lost):
         found = train_ensemble(members, SETTINGS["sgd"], tmp_path, backend="vmap")
     finite = found.losses().isfinite().all(dim=0)
     assert finite.tolist() == [i not in lost for i in range(3)]
+
+
+def test_the_step_at_which_a_member_diverges_is_counted_from_the_start(tmp_path, monkeypatch):
+    step = ensemble.Stack.step
+
+    def spoiled(self, now, *args):
+        losses = step(self, now, *args)
+        return losses if now != 8 else torch.where(torch.tensor([False, True, False]), torch.nan, losses)
+
+    monkeypatch.setattr(ensemble.Stack, "step", spoiled)
+    with pytest.warns(UserWarning, match=r"the loss of member 1 is not finite \(step 8\)"):
+        train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap")

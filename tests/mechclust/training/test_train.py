@@ -100,6 +100,14 @@ class TestDivergence:
         with pytest.raises(InputError, match=r"^training diverged: NaN .* step \d+, with lr 0.\d+; give a smaller lr"):
             train(tiny_model(), task, replace(CONFIG, lr=0.1), callbacks=[find])
 
+    @pytest.mark.parametrize(("error", "stop"), [("give more examples", True), ("NaN or infinity in 'embed'", False)])
+    def test_no_other_error_of_a_callback_is(self, task, tiny_model, error, stop):
+        def find(step, model):
+            raise InputError(error)
+
+        with pytest.raises(InputError, match=f"^{error}$"):
+            train(tiny_model(), task, CONFIG, callbacks=[find], stop_if_diverged=stop)
+
     def test_it_goes_on_where_it_is_told_to(self, task, tiny_model):
         losses = train(tiny_model(), task, self.TOO_FAST, stop_if_diverged=False)
         assert len(losses) == self.TOO_FAST.steps
