@@ -12,7 +12,16 @@ from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_
 from mechclust.report.figure_text import figure_text
 from mechclust.report.html import table_html
 from mechclust.report.table_text import table_in_english, table_text
-from mechclust.report.text import duration_text, first_few, layers_text, list_text, ranges_text, size_text, span_text
+from mechclust.report.text import (
+    duration_text,
+    first_few,
+    layers_text,
+    list_text,
+    model_name_text,
+    ranges_text,
+    size_text,
+    span_text,
+)
 
 
 def test_what_rounds_to_zero_has_no_sign_in_any_table():
@@ -36,6 +45,8 @@ def test_layers_and_names_in_words():
     assert (list_text(["a"]), list_text(["a", "b"]), list_text("abc")) == ("a", "a and b", "a, b and c")
     assert [first_few("abcdef"[:n], most=2) for n in (2, 3, 4)] == ["a and b", "a, b and c", "a, b and 2 others"]
     assert [layers_text(layers) for layers in ("", "3", "2-4")] == ["no layer", "layer 3", "layers 2-4"]
+    models = [model_name_text(name) for name in ("org/name", "runs/a/tuned", "/a/tuned")]
+    assert models == ["org/name", "tuned", "tuned"]
     assert [span_text(numbers) for numbers in ([3], [5, 3, 4])] == ["3", "3 to 5"]
 
 
