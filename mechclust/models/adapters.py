@@ -321,7 +321,6 @@ def _attach(plain: Any, adapter: str) -> Any:
             f"the adapter {adapter!r} has the weights {_listed(keys.unexpected_keys)}, for which the base "
             f"({type(plain).__name__}) has no place; give the base that it was trained for"
         )
-    wrapped.eval()
     return wrapped
 
 

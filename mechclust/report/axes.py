@@ -55,7 +55,7 @@ def plain_ticks(axis: Axes, which: Literal["x", "y"] = "y") -> None:
 
     low, high = axis.get_ylim() if which == "y" else axis.get_xlim()
     along = axis.yaxis if which == "y" else axis.xaxis
-    if low <= 0 or high / low > 1e5:
+    if high / low > 1e5:
         return
     if high / low < 100:
         along.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 3 else (1, 1.2, 1.5, 2, 3, 5, 8)))

@@ -219,6 +219,7 @@ class TestFromModel:
                 r"heads is \[0, \(1, 1\)\]; expected head numbers, or \(layer, head\) pairs such as those of "
                 "result.top_heads",
             ),
+            ({"heads": [(0, "1")]}, r"heads is \[\(0, '1'\)\]; expected head numbers"),
             ({"heads": "L0H0"}, r"heads is \['L', '0', 'H', '0'\]; expected head numbers"),
             ({"str_tokens": ["a"]}, "str_tokens has 1 strings for 5 token ids; expected one per position"),
             ({"labels": ["a"]}, "labels has 1 labels for 5 tokens; expected one label per position, None where"),
@@ -243,8 +244,10 @@ class TestFromModel:
             attention_view(ours, torch.zeros(500, dtype=torch.int64), max_bytes=1_000_000)
         with pytest.raises(InputError, match=r"^attention of 1 head over 40000 tokens in 2 models makes a page of at"):
             attention_view({"a": ours, "b": ours}, torch.zeros(40_000, dtype=torch.int64), heads=[(1, 0)])
-        with pytest.raises(InputError, match=r"^there are 70000 tokens; give at most 65536"):
-            attention_view(ours, torch.zeros(70_000, dtype=torch.int64), heads=[(1, 0)])
+        with pytest.raises(InputError, match=r"^there are 65537 tokens; give at most 65536"):
+            attention_view(ours, torch.zeros(65_537, dtype=torch.int64), heads=[(1, 0)])
+        with pytest.raises(InputError, match=r"^attention of 1 head over 65536 tokens makes a page of at"):
+            attention_view(ours, torch.zeros(65_536, dtype=torch.int64), heads=[(1, 0)], max_bytes=1_000_000)
 
 
 class TestSideBySide:
@@ -268,6 +271,8 @@ class TestSideBySide:
         view = attention_view({"a": model(), "b": model("bidirectional")}, TOKENS)
         assert not view.causal
         assert not view.patterns[0].triu(1).any()
+        encoder = Wrapped(model("bidirectional"), cfg=SimpleNamespace(attention_dir="causal", n_heads=2))
+        assert not attention_view({"a": model(), "b": encoder}, TOKENS).causal  # whatever the configuration says
 
     def test_the_first_tokenizer_speaks_for_all(self):
         view = attention_view({"a": model(), "b": with_tokenizer(Tokenizer())}, "ab", layers=0)
@@ -456,6 +461,11 @@ class TestManyTokens:
         np.testing.assert_allclose(weights, np.take_along_axis(many.numpy(), keys, axis=2), atol=0.5001 / 10_000)
         sizes = many.abs().numpy()
         assert (np.sort(sizes, axis=2)[..., -tiles["kept"]] <= np.abs(weights[..., -1]) + 1e-4).all()
+
+    def test_up_to_512_tokens_have_every_weight(self):
+        for n, held in ((512, "weights"), (513, "tiles")):
+            view = attention_view_from_patterns(torch.eye(n)[None], ["t"] * n, ["a"], causal=True)
+            assert held in data_of(view.fragment())
 
     def test_a_block_has_its_strongest_weight_with_its_sign(self, many, tiles):
         size = tiles["block"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from mechclust.cli import main
 from mechclust.commands.cost import Cost
 from mechclust.commands.settings import EngineSettings, ModelSettings
+from mechclust.report.matmul_speed import matmul_speed
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
 from tests.mechclust.commands.mossa import tiny
@@ -108,3 +110,10 @@ def test_what_is_not_known_is_not_printed(capsys):
     assert capsys.readouterr().err == ""
     Cost(0, 1024).check(EngineSettings(), "fewer prompts")
     assert "time" not in capsys.readouterr().err
+
+
+def test_the_speed_is_that_of_the_products_in_the_time_they_took(monkeypatch):
+    times = iter([5.0, 5.03, 5.06])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    operations = 2 * 2 * 3 * 7 * 7  # a multiplication and an addition, of two products of 3 rows
+    assert matmul_speed("cpu", torch.float64, 7, 3) == pytest.approx(operations / 0.06)

@@ -180,9 +180,11 @@ class TestRefusals:
             saved(tmp_path)
 
     def test_too_small_a_disk(self, tmp_path: Path, monkeypatch: Any) -> None:
+        whole = saved(tmp_path / "whole", [WHOLE])
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
         with pytest.raises(InputError, match=r"the rows of 90 examples take 11\.2 KiB on disk"):
             saved(tmp_path / "s", [WHOLE])
+        assert same(saved(tmp_path / "whole", [WHOLE]), whole)  # needs no more room
 
     def test_no_examples(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="there are no examples to measure"):

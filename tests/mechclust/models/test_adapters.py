@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from mechclust.models import load_pretrained, load_tokenizer, set_adapter
-from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter
+from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter, with_adapter
 from mechclust.models.plain_model import plain_model
 from mechclust.models.pretrained import load_pretrained_unhooked
 from probes import CKA, record, residual, run
@@ -84,7 +85,7 @@ def written(tmp_path_factory, gpt2):
                 for file in gpt2.glob("tokenizer*"):
                     shutil.copy(file, folder / "base")
                 fan = {"fan_in_fan_out": family == "gpt2"}
-                write_adapter(folder / "base", folder / "one", targets, **fan)
+                write_adapter(folder / "base", folder / "one", targets, lora_dropout=0.3, **fan)
                 write_adapter(folder / "base", folder / "two", targets, bias="all", **fan)
             done[family] = folder
         return done[family]
@@ -263,6 +264,20 @@ class TestFolders:
         (adapter / "adapter_config.json").write_bytes(data)
         for arguments in ({"model": adapter}, {"model": written("llama") / "base", "adapter": adapter}):
             assert "is not a JSON object; download it, or save the adapter, again" in self.refused(**arguments)
+
+    def test_with_weights_that_are_not_finite(self, written, tmp_path):
+        adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
+        weights = load_file(adapter / "adapter_model.safetensors")
+        next(iter(weights.values()))[0, 0] = torch.nan
+        save_file(weights, adapter / "adapter_model.safetensors")
+        message = self.refused(written("llama") / "base", adapter=adapter)
+        assert message.startswith(f"the adapter {str(adapter)!r} cannot be merged: ")
+
+    def test_beside_a_base_of_which_a_part_is_on_disk(self, written):
+        plain = transformers.LlamaForCausalLM.from_pretrained(written("llama") / "base")
+        plain.model.layers[1].to("meta")
+        with pytest.raises(InputError, match=r"^part of the base is on disk"):
+            with_adapter(plain, written("llama") / "one")
 
     @pytest.mark.parametrize("share", [0.0, 0.5])
     def test_with_weights_that_are_cut_off(self, written, tmp_path, share):

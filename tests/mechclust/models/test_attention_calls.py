@@ -231,6 +231,13 @@ def test_blocks_of_eager_attention_are_its_pattern(kind, numbers, mask, monkeypa
             assert torch.equal(layer.example(1).pattern(), layer.pattern()[1:])
 
 
+def test_weights_of_half_precision_are_given_in_float32():
+    model = load_pretrained(next(iter(WITHOUT_KERNEL.values()))().bfloat16(), attention="sdpa")
+    with torch.no_grad(), record(model, SITES[:1]) as kept:
+        model(TOKENS)
+    assert kept[SITES[0]][0].rows(torch.arange(3)).dtype == torch.float32
+
+
 @pytest.mark.parametrize("probe", [AttentionEntropy, HeadRoles])
 @pytest.mark.parametrize("kind", WITHOUT_KERNEL)
 def test_probes_in_blocks_are_those_of_patterns(kind, probe, monkeypatch):

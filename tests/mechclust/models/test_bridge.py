@@ -188,6 +188,9 @@ class TestWhatABridgeDoesNotReproduce:
         tokens = (torch.arange(8).view(2, 4) + plain.config.vocab_size // 2) % plain.config.vocab_size
         torch.testing.assert_close(alone, plain(tokens).logits)
         torch.testing.assert_close(padded, torch.cat([alone[0], alone[1, :3]]))
+        bert = build("BertForMaskedLM", **BERT)  # which would attend to it
+        _, padded = short_logits(bert, bert.config)
+        torch.testing.assert_close(padded[4:], bert(tokens[1:, :3]).logits[0])
 
     def test_no_memory_is_no_reason(self, monkeypatch):
         def without_memory(*_):

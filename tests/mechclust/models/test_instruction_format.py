@@ -133,7 +133,7 @@ class TestCutting:
         (found,) = own.answered([prompt], ["w11 w12"])
         assert shown(own, found) == (f"{begin}w8 w9 Answer :", "w11 w12 </s>")
         assert len(found.tokens) == cutoff
-        assert own.cut([prompt, "w1"], ["w11 w12", "w2"]) == (1, 0)
+        assert own.cut([prompt, "w1 w2"], ["w11 w12", "w11 w12"]) == (1, 0)  # the second just fits
         (ids,) = own.prompts([prompt])
         assert own.tokenizer.convert_ids_to_tokens(ids) == f"{begin}w5 w6 w7 w8 w9 Answer :".split()
 

@@ -23,10 +23,10 @@ from tasks import InputError
 HOSTILE = "</script></pre></title>\"'><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def figure():
+def figure(width=2, height=1):
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(2, 1))
+    drawn = Figure(figsize=(width, height))
     drawn.subplots().plot([0, 1])
     return drawn
 
@@ -267,6 +267,17 @@ class TestFolder:
         assert "figure { margin: 0 0 1.75rem; overflow-x: auto; }" in page
         assert "min-width: min(640px, var(--wide, 0px))" in page
         assert "--wide:260px" in page  # 2 inches at 130 dots
+
+    def test_the_opening_figure_has_the_whole_width_if_it_is_wide_or_findings_are_below(self):
+        narrow, wide = ([Panel("one", figure(width, 2), "")] for width in (4, 4.1))
+        for analysis, expected in (
+            (Analysis(panels=narrow), "opening"),
+            (Analysis(panels=wide), "opening wide"),
+            (Analysis(panels=narrow, findings=[a_finding()]), "opening wide"),
+            (Analysis(), "opening wide"),
+        ):
+            classes = [attributes.get("class") or "" for _, attributes in Tags(page_of(analysis=analysis)).tags]
+            assert [found for found in classes if found.startswith("opening")] == [expected]
 
     def test_is_of_one_command(self, tmp_path):
         found = ProbeResult("Counted", {"n": torch.tensor(3)}, {"n": ()}, {})

@@ -8,10 +8,10 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from mechclust.report.axes import bare_axis, outer_labels, plain_ticks, step_axis
+from mechclust.report.axes import bare_axis, direct_labels, layer_axis, outer_labels, plain_ticks, step_axis
 from mechclust.report.seed_plots import plot_seeds
 from mechclust.report.style import category_style, layer_shades, styled
-from mechclust.report.subplots import subplots
+from mechclust.report.subplots import subplot_rows, subplots
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,15 @@ def test_a_figure_has_the_panels_asked_for(n, columns, inches):
     assert figure.axes == axes
     assert len(axes) == n
     assert figure.get_size_inches().tolist() == inches
+
+
+@pytest.mark.parametrize(
+    ("n_titles", "ylabels", "inches"), [(2, ["a"], [4, 1]), (7, ["a"], [10, 2]), (7, ["a", "b"], [14, 2])]
+)
+def test_a_single_row_of_panels_is_broken_up(n_titles, ylabels, inches):
+    figure, axes = subplot_rows("ABCDEFG"[:n_titles], ylabels, size=(2, 1), x_axis=layer_axis)
+    assert figure.get_size_inches().tolist() == inches
+    assert len(axes) == n_titles * len(ylabels)
 
 
 def test_the_lowest_panel_of_every_column_keeps_its_numbers():
@@ -97,6 +106,23 @@ def test_classes_differ_in_colour_and_marker():
     found = [category_style(code) for code in range(64)]
     assert len(set(found)) == 64
     assert len({color for color, _ in found[:8]}) == len({marker for _, marker in found[:8]}) == 8
+
+
+def test_names_of_curves_that_end_together_are_moved_apart_and_led_to():
+    figure, (axis,) = subplots(1, size=(4, 3))
+    axis.set_ylim(0, 2)
+    direct_labels(axis, [(1.8, "c", "red"), (1.0, "a", "red"), (np.nan, "lost", "red"), (1.0, "b", "red")])
+    figure.draw_without_rendering()
+    names = {text.get_text(): text for text in axis.texts if text.get_text()}
+    leaders = [text for text in axis.texts if not text.get_text()]
+    places = [float(names[name].get_position()[1]) for name in "abc"]
+    assert names.keys() == set("abc")
+    assert places == pytest.approx([0.5, 0.5, 0.9], abs=0.05)
+    boxes = [names[name].get_window_extent() for name in "abc"]
+    assert boxes[0].y1 <= boxes[1].y0
+    assert [leader.xy[1] for leader in leaders] == pytest.approx([0.5, 0.5])
+    assert [leader.get_position()[1] for leader in leaders] == places[:2]
+    assert min(text.get_position()[0] for text in names.values()) > leaders[0].get_position()[0] > 1
 
 
 @pytest.mark.parametrize(("limits", "expected"), [((0.7, 1.5), {"0.8", "1"}), ((0.03, 2), {"0.05", "0.5", "1"})])

@@ -107,15 +107,15 @@ def test_one_prompt_apart_from_many_alike():
 def test_labels_are_ordered_by_number_or_by_count():
     planes = np.random.default_rng(0).normal(size=(1, 40, 2))
     words = ["b"] * 20 + ["a"] * 10 + ["c"] * 10
-    lengths = [str(i % 14 + 1) for i in range(40)]
-    ids = [str(i % 3 + 8) for i in range(40)]
+    lengths = [str(i % 13 + 1) for i in range(40)]
+    ids = [str(i % 12 + 8) for i in range(40)]
     data = data_of(prompt_map({"m": planes}, [0], ["x"] * 40, {"word": words, "length": lengths, "id": ids}))
     word, length, number = data["colours"]
     assert word["classes"] == ["b", "a", "c"]
     assert word["numbers"] is None
-    assert length["classes"] == [str(i) for i in range(1, 15)]
-    assert length["numbers"] == list(range(1, 15))
-    assert number["classes"] == ["8", "9", "10"]
+    assert length["classes"] == [str(i) for i in range(1, 14)]
+    assert length["numbers"] == list(range(1, 14))
+    assert number["classes"] == [str(i) for i in range(8, 20)]
     assert number["numbers"] is None
     for colour, values in zip(data["colours"], (words, lengths, ids), strict=True):
         assert [colour["classes"][code] for code in numbers(colour["codes"], "<u4")] == values

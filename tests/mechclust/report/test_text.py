@@ -9,9 +9,19 @@ import pandas as pd
 import pytest
 
 from mechclust.evidence.p_values import CHANCE_LEVEL, corrected_p_values, least_permutations_for_p_values
+from mechclust.report.figure_text import figure_text
 from mechclust.report.html import table_html
-from mechclust.report.table_text import table_text
-from mechclust.report.text import list_text, ranges_text
+from mechclust.report.table_text import table_in_english, table_text
+from mechclust.report.text import (
+    duration_text,
+    first_few,
+    layers_text,
+    list_text,
+    model_name_text,
+    ranges_text,
+    size_text,
+    span_text,
+)
 
 
 def test_what_rounds_to_zero_has_no_sign_in_any_table():
@@ -22,9 +32,33 @@ def test_what_rounds_to_zero_has_no_sign_in_any_table():
     assert all(f"<td>{cell}</td>" in page for cell in ("0.00", "-0.60", "–"))
 
 
+def test_answers_are_yes_and_no_in_columns_that_hold_nothing_else():
+    table = pd.DataFrame({"is_known": [True, False, None], "mixed": [True, "perhaps", None], "n": [1, 0, 1]})
+    shown = table_in_english(table)
+    assert shown["is known"].tolist()[:2] == ["yes", "no"]
+    assert shown["mixed"].tolist()[:2] == [True, "perhaps"]
+    assert shown["n"].tolist() == [1, 0, 1]
+
+
 def test_layers_and_names_in_words():
     assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"
     assert (list_text(["a"]), list_text(["a", "b"]), list_text("abc")) == ("a", "a and b", "a, b and c")
+    assert [first_few("abcdef"[:n], most=2) for n in (2, 3, 4)] == ["a and b", "a, b and c", "a, b and 2 others"]
+    assert [layers_text(layers) for layers in ("", "3", "2-4")] == ["no layer", "layer 3", "layers 2-4"]
+    models = [model_name_text(name) for name in ("org/name", "runs/a/tuned", "/a/tuned")]
+    assert models == ["org/name", "tuned", "tuned"]
+    assert [span_text(numbers) for numbers in ([3], [5, 3, 4])] == ["3", "3 to 5"]
+
+
+def test_texts_with_wide_letters_are_cut_at_half_the_length():
+    assert [len(figure_text(text, 20)) for text in ("a" * 50, "a" * 20, "a" + "字" * 50, "字" * 10)] == [21, 20, 11, 10]
+
+
+def test_times_and_sizes_in_words():
+    times = [duration_text(seconds) for seconds in (0.9, 1, 119, 120, 7199, 7200)]
+    assert times == ["a second", "1 s", "119 s", "2 min", "120 min", "2.0 h"]
+    sizes = [size_text(size) for size in (512, 2**20 - 2**14, 2**20, 3 * 2**29, 3 * 2**30)]
+    assert sizes == ["0.5 KiB", "1.01e+03 KiB", "1 MiB", "1.5 GiB", "3 GiB"]
 
 
 def test_corrected_p_by_the_definition():

@@ -9,6 +9,7 @@ import torch
 
 from mechclust.models import ModelConfig, build_model
 from mechclust.report import Analysis
+from mechclust.report.probe_trial import MAX_EXAMPLES, try_probes
 from mechclust.studies import Study, get_study, report_run, run_study
 from mechclust.studies.extra_probes import TrainedModel
 from probes import NDims, Probe, RegisteredProbe, Sum, last_token, load_result, residual, run
@@ -145,6 +146,13 @@ def test_one_that_gives_no_result_or_leaves_a_damaged_file_stops_nothing(study, 
     assert view.count("<table") > 1
     registered("nothing", Counted)
     assert run_study(study, SETTINGS, tmp_path, workers=1, probes=["nothing"]).notes == ["its own"]
+
+
+def test_a_trial_reads_some_of_many_examples_of_any_length():
+    sizes = ((MAX_EXAMPLES, 2, 0), (1000, 5, MAX_EXAMPLES))
+    batches = [Batch(torch.zeros(n, length).long(), index=torch.arange(n) + first) for n, length, first in sizes]
+    found = try_probes({"counted": Counted()}, batches, "examples")
+    assert int(found["counted"]["n"]) == MAX_EXAMPLES // 2 + 500
 
 
 def test_an_unknown_one_is_refused_before_anything_is_written(study, tmp_path):

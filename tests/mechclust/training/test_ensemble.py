@@ -203,7 +203,7 @@ class TestEqualsTrain:
             assert_close(found.at(14), i, alone(one, ADAM)[1][14])
 
     def test_a_task_without_rows_to_gather(self, by_train, tmp_path):
-        """Batches come from the task itself; without epochs the whole run is one."""
+        """Batches come from the task itself, also if only one member's is such; without epochs the whole run is one."""
 
         @dataclass(frozen=True)
         class Streamed(SparseModularAddition):
@@ -217,10 +217,11 @@ class TestEqualsTrain:
             replace(one, task=Streamed(length=5, n_support=2, n_train=70, n_test=8, seed=one.task.seed))
             for one in MEMBERS
         ]
-        found = train_ensemble(members, ADAM, tmp_path)
-        assert (found.steps, found.epochs) == ([0, 14], [0, 1])
-        for i, (_, weights) in enumerate(by_train["adam"]):
-            assert_close(found.at(14), i, weights[14])
+        for name, mixed in (("all", members), ("one", [members[0], *MEMBERS[1:]])):
+            found = train_ensemble(mixed, ADAM, tmp_path / name)
+            assert (found.steps, found.epochs) == ([0, 14], [0, 1])
+            for i, (_, weights) in enumerate(by_train["adam"]):
+                assert_close(found.at(14), i, weights[14])
 
 
 @pytest.mark.usefixtures("double")
@@ -694,3 +695,15 @@ def test_a_member_that_diverges_is_named_and_stops_no_other(tmp_path, lost):
         found = train_ensemble(members, SETTINGS["sgd"], tmp_path, backend="vmap")
     finite = found.losses().isfinite().all(dim=0)
     assert finite.tolist() == [i not in lost for i in range(3)]
+
+
+def test_the_step_at_which_a_member_diverges_is_counted_from_the_start(tmp_path, monkeypatch):
+    step = ensemble.Stack.step
+
+    def spoiled(self, now, *args):
+        losses = step(self, now, *args)
+        return losses if now != 8 else torch.where(torch.tensor([False, True, False]), torch.nan, losses)
+
+    monkeypatch.setattr(ensemble.Stack, "step", spoiled)
+    with pytest.warns(UserWarning, match=r"the loss of member 1 is not finite \(step 8\)"):
+        train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap")

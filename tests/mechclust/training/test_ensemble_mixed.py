@@ -82,6 +82,13 @@ def test_a_mixed_run_resumes_with_the_same_bits(tmp_path, monkeypatch):
             assert torch.equal(values, again.of(i)[name])
 
 
+def test_a_batch_of_all_sequences_beside_one_of_some(tmp_path):
+    members, config = [member(0, 4), member(1, 4, 35)], replace(CONFIG, steps=3, batch_size=TASK.n_train)
+    check(train_ensemble(members, config, tmp_path), members, config)
+    with pytest.raises(InputError, match="holds a run with ensemble members"):
+        train_ensemble([members[0], replace(members[1], batch_size=10)], config, tmp_path)
+
+
 def test_transformers_of_different_widths(tmp_path):
     suite = SkillSuite()
     shape = {"n_layers": 1, "d_model": 8, "n_heads": 2, "init_std": 0.3}

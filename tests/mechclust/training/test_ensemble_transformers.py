@@ -128,7 +128,8 @@ class TestEqualsTrain:
             alone(members[0], CONFIG)
         except InputError as error:  # TransformerLens 3.9
             pytest.skip(str(error))
-        assert_equal_train(members, CONFIG, tmp_path)
+        assert_equal_train(members, CONFIG, tmp_path / "both")
+        assert_equal_train([member(0, "copy-0", shape), members[1]], CONFIG, tmp_path / "one")  # of one length
 
     def test_sequences_of_other_lengths_are_padded(self, tmp_path):
         task = replace(SUITE, length=5)
@@ -210,6 +211,15 @@ class TestLowRank:
                 assert torch.linalg.matrix_rank(matrices, tol=1e-12).tolist() == [2, 2]
             else:
                 assert not change.any()
+
+    def test_begins_as_in_peft(self):
+        """At 0, with one factor uniform up to one through the root of its inputs."""
+        factors = LowRank(rank=50).factors([(0, {"blocks.0.attn.W_Q": torch.ones(12, 16)})])
+        down, up = (factors[f"blocks.0.attn.W_Q.{name}"] for name in ("down", "up"))
+        assert not up.any()
+        assert float(down.min()) == pytest.approx(-0.25, abs=0.01)
+        assert float(down.max()) == pytest.approx(0.25, abs=0.01)
+        assert float(down.std()) == pytest.approx(0.25 / 3**0.5, rel=0.05)
 
     def test_equals_peft(self, tmp_path):
         """The same factors in peft's layers, trained by PyTorch alone."""

@@ -100,6 +100,14 @@ class TestDivergence:
         with pytest.raises(InputError, match=r"^training diverged: NaN .* step \d+, with lr 0.\d+; give a smaller lr"):
             train(tiny_model(), task, replace(CONFIG, lr=0.1), callbacks=[find])
 
+    @pytest.mark.parametrize(("error", "stop"), [("give more examples", True), ("NaN or infinity in 'embed'", False)])
+    def test_no_other_error_of_a_callback_is(self, task, tiny_model, error, stop):
+        def find(step, model):
+            raise InputError(error)
+
+        with pytest.raises(InputError, match=f"^{error}$"):
+            train(tiny_model(), task, CONFIG, callbacks=[find], stop_if_diverged=stop)
+
     def test_it_goes_on_where_it_is_told_to(self, task, tiny_model):
         losses = train(tiny_model(), task, self.TOO_FAST, stop_if_diverged=False)
         assert len(losses) == self.TOO_FAST.steps
@@ -384,6 +392,19 @@ class TestLostFiles:
         damage(copy / "results" / "step-000002.validation.half.safetensors")
         train(tiny_model(), task, CONFIG, callbacks=measuring(task, copy / "results"))
         assert files(copy) == files(finished)
+
+    def test_both_of_two_callbacks_with_results_of_one_name_are_recorded(self, task, tiny_model, tmp_path):
+        batches = {"v": list(task.batches("validation_subset"))}
+
+        def go_on(*variances):
+            probes = [{"dims": NDims(variance=variance)} for variance in variances]
+            callbacks = [ProbeCallback(tmp_path / str(i), batches, probe) for i, probe in enumerate(probes)]
+            train(tiny_model(), task, replace(CONFIG, steps=1), tmp_path / "run", callbacks)
+
+        go_on(0.5, 0.9)
+        for variances in ((0.6, 0.9), (0.5, 0.8)):
+            with pytest.raises(InputError, match=r"holds a run with callbacks v\.dims = "):
+                go_on(*variances)
 
     def test_other_probes_are_refused_before_work(self, task, tiny_model, copy):
         before = files(copy)

@@ -14,11 +14,13 @@ import mechclust.commands.heads.measure
 from mechclust.commands.heads import HeadsConfig, HeadsResult, measure_heads
 from mechclust.commands.heads.inputs import read_inputs
 from mechclust.models import load_pretrained
+from mechclust.models.repeated_tokens import repeated_tokens
 from mechclust.models.resolved import resolve_model
+from mechclust.models.sizes import Sizes
 from probes import HeadRoles, run
 from probes.head_roles import HEAD_ROLES
 from tasks import InputError
-from tests.mechclust.commands.heads.planted import PLANTED_CONFIG, SMALL, planted
+from tests.mechclust.commands.heads.planted import PLANTED_CONFIG, SMALL, planted, words_tokenizer
 from tests.probes.planted_roles import PLANTED
 
 
@@ -149,6 +151,12 @@ class TestTexts:
             assert random[period:] == random[:-period]
             assert min(random) > 3
         assert len(inputs.shown["repeated tokens"]) == 16
+
+    def test_the_longest_period_repeats_and_every_token_has_an_embedding(self) -> None:
+        sizes = Sizes(n_layers=2, d_model=8, d_vocab=15, n_ctx=16)
+        (batch,) = repeated_tokens(words_tokenizer(20), sizes, 64, 4096, length=40, periods=(4, 14))
+        assert batch.tokens.shape == (64, 16)
+        assert int(batch.labels["period"].max()) == int(batch.tokens.max()) == 14
 
     def test_the_sequence_that_is_shown_repeats_soonest_of_all_batches(self, gpt2: Path) -> None:
         inputs = read_inputs(resolve_model(gpt2), replace(SMALL, n_sequences=12, tokens_per_batch=16))

@@ -39,6 +39,7 @@ def test_one_number_that_changed(gpt2):
 
 def test_a_model_without_biases_and_norms():
     assert not has_random_weights(torch.nn.Linear(3, 2, bias=False))
+    assert not has_random_weights(torch.nn.Linear(3, 1))  # a single number shows nothing
 
 
 class TestSeries:
