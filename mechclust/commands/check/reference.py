@@ -140,19 +140,26 @@ def _values(model: Any, batch: Batch) -> ReferenceValues:
     hidden = [on_cpu(state) for state in out.hidden_states]
     states = dict(enumerate(hidden))
     last = len(hidden) - 1
-    if len(blocks) == last and all(torch.equal(blocks[i], hidden[i + 1]) for i in range(last - 1)):
+    if len(blocks) == last and _are_equal(blocks, hidden):  # recurrent models leave out the embeddings
+        states = dict(enumerate([embedded[0], *blocks]))
+    elif len(blocks) == last and _are_equal(blocks[:-1], hidden[1:]):
         states[last] = blocks[-1]  # hidden_states has it behind the final norm, if there is one
     elif _has_final_norm(model):
         del states[last]
     logits = getattr(out, "logits", None)
     patterns = getattr(out, "attentions", None) or ()
     return ReferenceValues(
-        embeddings=[hidden[0], *embedded],
+        embeddings=[states[0], *embedded],
         states=states,
         patterns=[on_cpu(pattern) for pattern in patterns if pattern is not None],
         outputs=[hidden[-1]] if logits is None else [on_cpu(logits), hidden[-1]],
         n_layers=last,
     )
+
+
+def _are_equal(blocks: list[_States], hidden: list[_States]) -> bool:
+    """Return whether each block's output is the hidden state in its place, to the bit."""
+    return all(torch.equal(output, state) for output, state in zip(blocks, hidden, strict=False))
 
 
 def _has_final_norm(model: Any) -> bool:

@@ -124,6 +124,14 @@ def test_half_precision(models, row, dtype, bound):
     assert f"(allowed {bound} in {dtype})" in found.detail
 
 
+@pytest.mark.parametrize("kind", ["mamba", "rwkv"])
+def test_hidden_states_of_recurrent_models_begin_behind_the_first_block(kind, row):
+    config = transformers.AutoConfig.for_model(kind, vocab_size=20, hidden_size=16, num_hidden_layers=2)
+    found = row(transformers.AutoModelForCausalLM.from_config(config))
+    assert found.passed
+    assert "states of 3 layers to the bit" in found.detail
+
+
 def test_the_bound():
     assert allowed_rounding(torch.float32, 31) == pytest.approx(100 * 2**-23 * 32**0.5)
     assert allowed_rounding(torch.float16, 3) == 4 * 2**-10 * 2
