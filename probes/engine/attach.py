@@ -46,6 +46,8 @@ class Attached:
         Raises:
             InputError: for an example that a probe holds already (call ``probe.reset()`` first), and as ``run``.
         """
+        if self._recorder.batch is not None:
+            raise InputError("a forward pass is being measured already; leave its block on(...) first")
         moved = one_batch(batch, self._recorder.model).to(self._recorder.home)
         if not isinstance(batch, Batch):
             first = max((probe.examples.end for probe in self._probes), default=0)

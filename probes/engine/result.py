@@ -82,6 +82,8 @@ class ProbeResult(ResultFields):
                 f"values has {', '.join(self.values) or 'nothing'} and axes {', '.join(self.axes) or 'nothing'}; "
                 "expected the axes of each measure, () for a single number"
             )
+        if isinstance(self.notes, str):
+            raise InputError(f"notes is the text {self.notes!r}; expected a list of texts")
         for axis, names in self.coords.items():
             _check_names(axis, names)
         for name, tensor in self.values.items():

@@ -235,9 +235,11 @@ def resolve(model: HookPoints, at: Sites) -> list[Site]:
     names = list(hooks)
     lacks = getattr(model, "lacks", {})
     sites: dict[str, Site] = {}
-    for item in [at] if isinstance(at, (Selector, str)) else at:
+    for item in at if isinstance(at, Iterable) and not isinstance(at, str) else [at]:
         if isinstance(item, Selector):
             selected = _select(item, names, lacks)
+        elif not isinstance(item, str):
+            raise InputError(f"no site {item!r}; name a hook point or a selector such as residual(layers=[1])")
         else:
             selected = [Site(existing_site(item, names, lacks), _layer_of(item, names))]
         sites |= {site.name: site for site in selected}

@@ -179,6 +179,15 @@ def test_a_block_without_a_forward_pass_or_with_two_is_told(model: Any, batch: B
             _ = model(batch.tokens), model(batch.tokens)
 
 
+def test_a_block_within_a_block_is_refused(model: Any, batch: Batch, keep: Any) -> None:
+    probe = keep()
+    with attach(model, probe) as attached, attached.on(batch):
+        with pytest.raises(InputError, match="is being measured already"), attached.on(batch):
+            pass
+        model(batch.tokens)
+    assert len(probe.examples) == len(batch.tokens)
+
+
 def test_a_forward_pass_of_another_batch_is_refused(model: Any, batch: Batch, keep: Any) -> None:
     first = next(batch.split(2))
     probe = keep()

@@ -508,6 +508,11 @@ def test_values_and_names_that_no_table_could_show_are_refused(
         ProbeResult("P", {"v": value}, {"v": axes}, {"site": ["hook_embed"], **coords}, {"hook_embed": 0})
 
 
+def test_notes_are_several_texts() -> None:
+    with pytest.raises(InputError, match="notes is the text 'seen'"):
+        replace(part(1), notes="seen")
+
+
 def test_values_of_weights_and_in_half_precision_are_drawn_and_tabled() -> None:
     pytest.importorskip("xarray")
     weights = torch.tensor([0.5], requires_grad=True)

@@ -102,6 +102,8 @@ def test_layers_may_be_integers_of_numpy() -> None:
         (head_output(-3), "no layer -3 for head_output() in this model (it has layers 0-1, layer 0 is blocks.0)"),
         ([], "no sites given; name a hook point or a selector such as residual()"),
         (residual([]), "no sites given"),
+        (1, "no site 1; name a hook point or a selector"),
+        (["hook_embed", 1], "no site 1; name a hook point or a selector"),
     ],
     ids=str,
 )
