@@ -118,4 +118,4 @@ $(WHEEL)/installed: pyproject.toml constraints.txt | dist
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(WHEEL) .venv-tl3 runs build dist *.egg-info
+	rm -rf $(VENV) $(WHEEL) .venv-oldest runs build dist *.egg-info

@@ -200,6 +200,7 @@ def _copy_to_hook(plain: Any, options: PlainLoadOptions) -> Any:
 
 def _has_bridge(plain: Any) -> bool:
     """Return whether TransformerLens knows this very class, with its head, and can split its weights."""
+    import transformer_lens.model_bridge  # noqa: F401  # first: 4.0 cannot import the factory without it
     from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 
     readable = getattr(plain, "hf_quantizer", None) is None and not any(w.is_meta for w in plain.parameters())

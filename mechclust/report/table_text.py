@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def table_in_english(table: pd.DataFrame) -> pd.DataFrame:
     """
     answers = {name: column.map(_ANSWERS, na_action="ignore") for name, column in table.items() if _is_answer(column)}
     names = {name: name.replace("_", " ") for name in table if isinstance(name, str)}
-    return table.assign(**answers).rename(columns=names)
+    return table.assign(**answers).rename(columns=names).fillna(math.nan)  # pandas 2 would write None
 
 
 def _is_answer(column: pd.Series) -> bool:

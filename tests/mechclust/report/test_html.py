@@ -23,6 +23,11 @@ class TestTable:
         assert "<th>0</th>" not in shown  # the index
         assert "<p>" not in shown
 
+    def test_a_missing_text_is_no_none(self) -> None:
+        shown = table_html(pd.DataFrame({"task": ["date", None], "learnt": [True, None]}), missing="–")
+        assert shown.count("–") == 2
+        assert "None" not in shown
+
     def test_title_and_notes(self) -> None:
         shown = table_html(self.TABLE, "Clusters & co", ["n < 4"])
         assert "<b>Clusters &amp; co</b>" in shown
