@@ -94,7 +94,7 @@ STUDY = Study(
             sandbox=1,
             test_findings=False,
         ),
-        "quick": replace(_BASE_ONLY, seeds=tuple(range(200, 208)), group=4, ablations=Ablations(seeds=()), sandbox=1),
+        "quick": replace(_BASE_ONLY, seeds=tuple(range(200, 212)), group=6, ablations=Ablations(seeds=()), sandbox=1),
         "paper": replace(_PAPER, ablations=Ablations(seeds=())),
         "ablations": replace(_BASE_ONLY, seeds=_PAPER.seeds[:10]),
     },
