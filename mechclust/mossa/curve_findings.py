@@ -15,7 +15,6 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike
 
 from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampled_part, share_part
 from mechclust.evidence.finding import Shown
@@ -52,7 +51,7 @@ from mechclust.mossa.layer_groups import (
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.shuffled_curves import FalseCurves
 from mechclust.mossa.task_bootstrap import MOST_UNDEFINED, Statistic, task_bootstrap_ends
-from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
+from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves, Which
 from mechclust.report.text import list_text
 
 _PAPER = "Zhao, Ziser & Cohen"
@@ -115,6 +114,12 @@ class CurveFinding:
 
 def _tuned_as_base(curves: TaskCurves) -> TaskCurves:
     return replace(curves, base=curves.tuned)
+
+
+def _positive_correlation(which: Which, covariate: str, start: float, end: float) -> CurveFindingPart:
+    """Return the part that requires a positive ``band_correlation``."""
+    statistic = partial(band_correlation, which=which, covariate=covariate, start=start, end=end)
+    return CurveFindingPart("", statistic, Bound(">", 0), covariate)
 
 
 _SWAPPED = FalseCurves("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
@@ -243,14 +248,7 @@ _FINDINGS = (
         id="C15",
         statement=f"the tuned model's CKA rises with the {FLESCH_KINCAID} (correlation over tasks, as in layers 15 to "
         "29 of 32)",
-        parts=(
-            CurveFindingPart(
-                "",
-                partial(band_correlation, which="tuned", covariate=FLESCH_KINCAID, start=14 / 32, end=29 / 32),
-                Bound(">", 0),
-                covariate=FLESCH_KINCAID,
-            ),
-        ),
+        parts=(_positive_correlation("tuned", FLESCH_KINCAID, start=14 / 32, end=29 / 32),),
         control=OTHER_TASKS,
         paper=0.40,
     ),
@@ -258,28 +256,14 @@ _FINDINGS = (
         id="C16",
         statement=f"the tuned model's CKA rises with the {COLEMAN_LIAU} (correlation over tasks, as in layers 15 to 23 "
         "of 32)",
-        parts=(
-            CurveFindingPart(
-                "",
-                partial(band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
-                Bound(">", 0),
-                covariate=COLEMAN_LIAU,
-            ),
-        ),
+        parts=(_positive_correlation("tuned", COLEMAN_LIAU, start=14 / 32, end=23 / 32),),
         control=OTHER_TASKS,
         paper=0.43,
     ),
     CurveFinding(
         id="C17",
         statement=f"the base model's CKA rises with the {DATA_SIZE} (correlation over tasks, first layer)",
-        parts=(
-            CurveFindingPart(
-                "",
-                partial(band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0),
-                Bound(">", 0),
-                covariate=DATA_SIZE,
-            ),
-        ),
+        parts=(_positive_correlation("base", DATA_SIZE, start=0, end=0),),
         control=OTHER_TASKS,
         paper=0.46,
     ),
@@ -391,7 +375,7 @@ def _few_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> str:
 
 def judge_curves_over_tasks(
     stated: CurveFinding,
-    curves: TaskCurves | None,
+    curves: TaskCurves,
     *,
     not_tested: str = "",
     note: str = "",
@@ -401,16 +385,15 @@ def judge_curves_over_tasks(
 
     Args:
         stated: the finding.
-        curves: of the tasks that the finding needs. ``None`` if they were not measured, with ``not_tested``.
+        curves: of the tasks that the finding needs.
         not_tested: why it cannot be tested, or ``""``.
         note: for the reader.
         seed: for drawing tasks anew.
     """
-    if curves is None or not_tested:
-        return _finding_from(stated, _without_values(stated), None, "tasks", not_tested, note)
-    why_not = _few_layers(stated, curves) or _undefined(stated, curves)
+    why_not = not_tested or _few_layers(stated, curves) or _undefined(stated, curves)
     if why_not:
-        return _finding_from(stated, _without_values(stated), None, "tasks", why_not, note)
+        without_values = tuple(resampled_part(part.name, [], None, part.bound) for part in stated.parts)
+        return _finding_from(stated, without_values, None, "tasks", why_not, note)
     parts, remarks = _parts_over_tasks(stated, curves, seed)
     control_parts, _ = _parts_over_tasks(stated, stated.control.change(curves), seed)
     control = Control(stated.control.name, control_parts)
@@ -418,7 +401,7 @@ def judge_curves_over_tasks(
 
 
 def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tuple[tuple[Part, ...], list[str]]:
-    """Return the parts with their intervals, and remarks on intervals that are missing or leave out draws."""
+    """Return the parts with their intervals, and for each a remark on draws that are left out, or ``""``."""
     drawn = curves.resampled(RESAMPLES, seed)
     parts = []
     remarks = []
@@ -426,23 +409,18 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
         value = float(spec.statistic(curves))
         if spec.covariate:
             n = n_known(curves, spec.covariate)
-            interval = _finite_interval(correlation_interval(value, n))
-            undefined = 0.0
             few = n < LEAST_TASKS
+            low, high = map(float, correlation_interval(value, n))
+            undefined = 0.0
         else:
-            over_draws = np.asarray(spec.statistic(drawn), dtype=float)
-            interval = None if curves.few else _finite_interval(task_bootstrap_ends(over_draws))
-            undefined = float(np.isnan(over_draws).mean())
             few = curves.few
-        parts.append(resampled_part(spec.name, [value], interval, spec.bound))
-        remarks.append(_remark(spec.name or "the value", interval, undefined, few=few))
-    return tuple(parts), [remark for remark in remarks if remark]
-
-
-def _finite_interval(ends: tuple[ArrayLike, ArrayLike]) -> Interval | None:
-    """Return the ends as numbers, or ``None`` if one is undefined."""
-    low, high = np.asarray(ends, dtype=float).tolist()
-    return (low, high) if np.isfinite([low, high]).all() else None
+            over_draws = np.asarray(spec.statistic(drawn), dtype=float)
+            low, high = map(float, task_bootstrap_ends(over_draws))
+            undefined = float(np.isnan(over_draws).mean())
+        part = resampled_part(spec.name, [value], None if few else (low, high), spec.bound)
+        parts.append(part)
+        remarks.append(_remark(spec.name or "the value", part.interval, undefined, few=few))
+    return tuple(parts), remarks
 
 
 def _remark(name: str, interval: Interval | None, undefined: float, *, few: bool) -> str:
@@ -453,10 +431,6 @@ def _remark(name: str, interval: Interval | None, undefined: float, *, few: bool
     if undefined:
         return f"{undefined:.1%} of the draws of tasks leave {name} undefined and are left out of its interval"
     return ""
-
-
-def _without_values(stated: CurveFinding) -> tuple[Part, ...]:
-    return tuple(resampled_part(part.name, [], None, part.bound) for part in stated.parts)
 
 
 def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
