@@ -96,10 +96,11 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         )
     text_format = format_of(tokenizer, config)
     notes = [*collection.notes, *left_out]
-    adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
+    given = [model.given for model in models if model.given is not None]
+    adapters = [str(model.source) for model in given if model.is_adapter]
     for adapter in adapters:
         check_adapter(adapter)
-    check_whole_weights([resolved, *(model.given for model in models if model.given is not None)])
+    check_whole_weights([resolved, *given])
     notes += _check_checkpoints(base, tokenizer, sizes, models, collection, config)
     check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
     notes += adapter_fit_notes(replace(resolved, adapter=adapter) for adapter in adapters)
@@ -318,11 +319,6 @@ def prompts_and_pairs(
     pairs = pairs_of(answers)
     exchanged = text_format.answered(*swapped_answers(prompts, answers, pairs))
     return text_format.answered(prompts, answers), exchanged, pairs
-
-
-def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
-    """Return the prompts of ``chosen_examples``."""
-    return [example.prompt for example in chosen_examples(task, most)]
 
 
 def chosen_examples(task: InstructionTask, most: int) -> list[Example]:

@@ -15,10 +15,11 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, prompts_and_pairs, test_batches
 from mechclust.commands.mossa.jobs import ModelJob, TaskJob, model_jobs, task_jobs
 from mechclust.commands.mossa.layers import layers_bytes, layers_that_fit
+from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.margins import Pairs, answer_margins, total_nats
 from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
 from mechclust.commands.mossa.pooled import measure_pooled
-from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
+from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.saved_rows import rows_errors, save_rows_anew
@@ -34,7 +35,6 @@ from probes.store.versions import package_versions
 
 Array: TypeAlias = Shaped[Tensor, "..."]
 _RBF_PROMPTS = 1000
-_ANSWERING = ("base", "tuned", "control", "all-tasks")  # roles
 
 
 def measure_models(
@@ -45,9 +45,7 @@ def measure_models(
     of_models = model_jobs(inputs)
     title = "measuring tasks" if progress else None
     jobs: list[TaskJob | ModelJob] = [*of_tasks, *of_models]
-    results = [
-        result or {} for result in run_on_base(_measure, jobs, inputs.base, config, out, title=title, unit="job")
-    ]
+    results = run_on_base(_measure, jobs, inputs.base, config, out, title=title)
     by_task = {job.task: result for job, result in zip(of_tasks, results, strict=False)}
     by_model = {job.model.kind: result for job, result in zip(of_models, results[len(of_tasks) :], strict=True)}
     return by_task, by_model
@@ -72,7 +70,7 @@ def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]
     answers = _answer_parts(resident, job, arrays)
     rows = resident.out / "rows" / file_name(task.name)
     if any(part.kept() is None for part in comparisons):
-        at = block_sites(n_layers_of(resident))
+        at = block_sites(resident.n_layers)
         for role, model in job.models.items():
             with resident.as_model(model) as hooked:
                 stores[role] = save_rows_anew(hooked, batches, rows / role, at=at, readout=READOUT, labels=labels)
@@ -125,7 +123,7 @@ def _comparison_parts(
     for role in job.models:
         if role == "control":
             continue
-        for measure, probe in _probes(resident, block_sites(n_layers_of(resident)), role).items():
+        for measure, probe in _probes(resident, block_sites(resident.n_layers), role).items():
             name = f"{role}.{measure}"
             settings = [prints[role], prints[partner_of(role)], repr(probe)]
             path = part_path(_folder(resident, job), name, settings, arrays)
@@ -159,15 +157,14 @@ def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, 
     """Return one measure of a role's model, measured in groups of layers that fit in memory."""
     config = resident.config
     store = stores[role]
-    n_layers = n_layers_of(resident)
     last_rows = f"rows/{store.sites[-1]}"
     d = store.take(store.index[:1], [last_rows])[last_rows].shape[1]
     svcca = len(store) * config.svcca
     final_norm = layers_bytes([d], [d], len(store), svcca)
     room = config.max_memory * GIB / config.at_once - final_norm
     results = []
-    for layers in layers_that_fit(list(range(1, n_layers + 1)), d, d, len(store), room, svcca=svcca):
-        probes = _probes(resident, block_sites(n_layers, layers), role, max_memory=config.max_memory)
+    for layers in layers_that_fit(range(1, resident.n_layers + 1), d, len(store), room, svcca=svcca):
+        probes = _probes(resident, block_sites(resident.n_layers, layers), role, max_memory=config.max_memory)
         results.append(_run(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, results)
 
@@ -193,7 +190,7 @@ def _answer_parts(resident: ResidentBase, job: TaskJob, arrays: Sequence[Array])
     examples, exchanged, pairs = prompts_and_pairs(task, resident.config.n_answers, resident.format)
     tokens = str([example.tokens for example in (*examples, *exchanged)])
     parts = {}
-    for role in _ANSWERING:
+    for role in ROLES:
         if role in job.models:
             model = job.models[role]
             name = f"{role}.answers"

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.findings import findings_of
-from mechclust.commands.mossa.learnt import LearningState, Score, scores_of, states_of
+from mechclust.commands.mossa.learnt import LearningState, Score, scores_of
 from mechclust.commands.mossa.models import Model
 from mechclust.commands.mossa.pooled import POOLED
 from mechclust.evidence import Findings
@@ -210,11 +210,14 @@ class Measurements:
     @cached_property
     def scores(self) -> dict[str, dict[str, Score]]:
         """Scores of answers, by task and role."""
-        return scores_of({task: self.of_task[task] for task in self.tasks})
+        return {task: scores_of(self.of_task[task]) for task in self.tasks}
 
     def states(self, role: str = "control") -> dict[str, LearningState]:
         """Return by task whether a role's model learnt it."""
-        return states_of(self.scores, role)
+        states: dict[str, LearningState] = {}
+        for task, scores in self.scores.items():
+            states[task] = scores[role].state if role in scores and "base" in scores else "not measured"
+        return states
 
     def told_apart(self, role: str) -> Float[np.ndarray, "task"]:
         """Return the share of pairs of prompts whose right answers are preferred to the exchanged ones.
