@@ -166,6 +166,11 @@ class TaskCurves:
             raise InputError(f"the curves have no {which}; measure it, or look at base and tuned")
         return curve
 
+    def has(self, which: Which) -> bool:
+        """Return whether any task has a number of a curve."""
+        curve: ByTaskAndLayer | None = getattr(self, which)
+        return curve is not None and bool(np.isfinite(curve).any())
+
     def median(self, which: Which) -> ByLayer:
         """Return the median over tasks. NaN at a layer if no task has a number there."""
         return self._over_tasks(which, 0.5)

@@ -96,20 +96,14 @@ def draw_boxes(axis: Axes, values: Float[np.ndarray, "task layer"], look: Look, 
     )
 
 
-def has_curve(curves: TaskCurves, which: Which) -> bool:
-    """Return whether any task has a number of this curve."""
-    values = getattr(curves, which)
-    return values is not None and bool(np.isfinite(values).any())
-
-
 def draw_references(axis: Axes, curves: TaskCurves) -> list[Label]:
     """Draw the ceiling and the null as bands, and return their labels."""
     labels = []
-    if has_curve(curves, "null"):
+    if curves.has("null"):
         low, high = _ends(curves, "null")
         plot_chance_band(axis, layer_numbers(curves.n_layers), low, high, _NULL)
         labels.append(draw_curve(axis, curves.median("null"), "null", marker=False, lw=1.2, ls="-."))
-    if has_curve(curves, "ceiling"):
+    if curves.has("ceiling"):
         low, high = _ends(curves, "ceiling")
         axis.fill_between(layer_numbers(curves.n_layers), low, high, color=_CEILING, alpha=0.16, lw=0, zorder=0.6)
         labels.append(draw_curve(axis, curves.median("ceiling"), "ceiling", marker=False, lw=1.4, ls=":"))

@@ -13,7 +13,7 @@ from mechclust.commands.mossa.curve_figures import (
     groups_figure,
     opinions_figure,
 )
-from mechclust.commands.mossa.drawing import BOXES, has_curve
+from mechclust.commands.mossa.drawing import BOXES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.model_figures import (
     answers_figure,
@@ -33,7 +33,7 @@ from mechclust.report.text import counted, list_text
 @styled()
 def mossa_panels(result: Measurements) -> list[Panel]:
     """Draw the figures in the report's order, the main one first, leaving out figures without measurements."""
-    return [*_curve_panels(result), *_learning_panels(result), *_state_panels(result)]
+    return [*_curve_panels(result), *_model_panels(result)]
 
 
 def _curve_panels(result: Measurements) -> Iterator[Panel]:
@@ -44,12 +44,9 @@ def _curve_panels(result: Measurements) -> Iterator[Panel]:
         yield Panel("held_out", boxes_figure(result, held_out=True), _held_out_caption(result))
 
 
-def _learning_panels(result: Measurements) -> Iterator[Panel]:
+def _model_panels(result: Measurements) -> Iterator[Panel]:
     if any(result.scores.values()):
         yield Panel("answers", answers_figure(result), _answers_caption(result))
-
-
-def _state_panels(result: Measurements) -> Iterator[Panel]:
     if _has(result, "projection"):
         yield Panel("hidden_states", picture_figure(result), _picture_caption(result))
     if _has(result, "purity"):
@@ -71,9 +68,9 @@ def _has(result: Measurements, probe: str) -> bool:
 def _references(curves: TaskCurves) -> str:
     """Return what the curves of ceiling and null are, if there are any."""
     parts = []
-    if has_curve(curves, "ceiling"):
+    if curves.has("ceiling"):
         parts.append("Green, dotted: ceiling, two controls of one task that differ only in their seed.")
-    if has_curve(curves, "null"):
+    if curves.has("null"):
         parts.append("Hatched: null, the tuned model with controls of other tasks.")
     if parts:
         parts.append(f"Their bands: quartiles over tasks (of fewer than {BOXES}, minimum and maximum).")
@@ -184,7 +181,7 @@ def _correlations_caption(result: Measurements) -> str:
 def _opinions_caption(result: Measurements) -> str:
     curves = result.curves().seen
     bands = "" if curves.few else ", bands: 95% by bootstrap over tasks"
-    null = " Controls of other tasks were compared by CKA only." if has_curve(curves, "null") else ""
+    null = " Controls of other tasks were compared by CKA only." if curves.has("null") else ""
     chance = " SVCCA is above 0 by chance." if "SVCCA" in result.measures else ""
     return (
         f"Second opinions: similarity with the controls by {counted(len(result.measures), 'measure')} (medians over "

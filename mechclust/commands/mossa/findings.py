@@ -96,8 +96,7 @@ def _of_seen_tasks(curves: TaskCurves, judge: _Judge) -> list[Finding]:
     seen = curves.seen
     few = _few_tasks(curves)
     findings = [judge(CURVE_FINDINGS[id], seen, not_tested=few) for id in _OF_SEEN_TASKS]
-    has_null = seen.null is not None and np.isfinite(seen.null).any()
-    no_null = "" if has_null else "controls of other tasks were not measured"
+    no_null = "" if seen.has("null") else "controls of other tasks were not measured"
     findings.append(judge(CURVE_FINDINGS["C13"], seen, not_tested=few or no_null))
     doubled = seen.with_ceiling
     few_doubled = _fewer(len(doubled.tasks), "seen task", "with a second control (--ceilings)")

@@ -115,12 +115,12 @@ def _learnt(result: Measurements) -> Iterator[Reading]:
 def _learnt_by_tuned(result: Measurements) -> Iterator[Reading]:
     """Yield how many seen and held-out tasks the tuned model learnt."""
     states = result.states("tuned")
-    held_out = dict(zip(result.tasks, result.held_out, strict=True))
-    for is_held_out, what in (
-        (False, "Seen tasks learnt by the tuned model"),
-        (True, "Held-out tasks learnt without their examples"),
+    curves = result.curves()
+    for part, what in (
+        (curves.seen, "Seen tasks learnt by the tuned model"),
+        (curves.unseen, "Held-out tasks learnt without their examples"),
     ):
-        tasks = [task for task in result.tasks if held_out[task] == is_held_out and states[task] != "not measured"]
+        tasks = [task for task in part.tasks if states[task] != "not measured"]
         if tasks:
             learnt = sum(states[task] == "learnt" for task in tasks)
             before = np.mean([result.scores[task]["base"].exact.value for task in tasks])
@@ -296,7 +296,7 @@ def _references(result: Measurements) -> Iterator[str]:
     else:
         tasks = [task for task, row in zip(curves.tasks, curves.ceiling, strict=True) if np.isfinite(row).any()]
         yield f"Tasks with a ceiling, whose controls were trained twice: {first_few(tasks)}."
-    if curves.null is None or not np.isfinite(curves.null).any():
+    if not curves.has("null"):
         yield "Controls of other tasks were not compared, so there is no null; ask for it with --nulls."
 
 

@@ -11,7 +11,6 @@ from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.mossa.task_curves import TaskCurves, Which
 from probes import ProbeResult
@@ -173,30 +172,36 @@ def layers_table(result: Measurements) -> pd.DataFrame:
     curves = result.curves()
     parts = {"seen": curves.seen, "held out": curves.unseen}
     parts |= {f"cluster {name}": part for name, part in parts_of(result).items()}
-    rows: list[dict[str, Any]] = []
+    tables = []
     for name, part in parts.items():
         for role in _CURVES:
-            if getattr(part, role) is not None and np.isfinite(part.values(role)).any():
-                rows += ({"of": name, "role": role, **row} for row in _median_rows(part, role, result.config.seed))
-    return pd.DataFrame(rows)
+            if part.has(role):
+                tables.append(_medians(name, part, role, result.config.seed))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _median_rows(curves: TaskCurves, role: Which, seed: int) -> Iterator[dict[str, Any]]:
+def _medians(of: str, curves: TaskCurves, role: Which, seed: int) -> pd.DataFrame:
+    """Return the rows of one curve, one per layer."""
+    import pandas as pd
+
     drawn = curves.with_ceiling if role == "ceiling" else curves
     median, (low, high) = task_bootstrap_interval(drawn, methodcaller("median", role), seed=seed)
     first, third = curves.quartiles(role)
-    tasks = np.isfinite(curves.values(role)).sum(axis=0)
-    for i, layer in enumerate(map(int, curves.layers)):
-        yield {
-            "layer": layer,
-            "hook": site_called(layer),
-            "tasks": int(tasks[i]),
-            "median": median[i],
-            "low": low[i],
-            "high": high[i],
-            "first_quartile": first[i],
-            "third_quartile": third[i],
+    layers = [int(layer) for layer in curves.layers]
+    return pd.DataFrame(
+        {
+            "of": of,
+            "role": role,
+            "layer": layers,
+            "hook": [site_called(layer) for layer in layers],
+            "tasks": np.isfinite(curves.values(role)).sum(axis=0),
+            "median": median,
+            "low": low,
+            "high": high,
+            "first_quartile": first,
+            "third_quartile": third,
         }
+    )
 
 
 def _medians_by_layer(layers: pd.DataFrame) -> pd.DataFrame:
@@ -327,13 +332,10 @@ def before_and_after(result: Measurements) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for name, chosen in (("seen", ~result.is_held_out), ("held out", result.is_held_out)):
         for role in ("base", "tuned", "again"):
-            before = result.values(role)[chosen][:, -1:]
-            after = result.values(role, final_norm=True)[chosen][:, None]
-            tasks = int(np.isfinite(before).sum())
+            before = pd.Series(result.values(role)[chosen, -1])
+            after = pd.Series(result.values(role, final_norm=True)[chosen])
+            tasks = int(before.count())
             if tasks:
-                medians = {
-                    "before": nan_quantile_over_tasks(before, 0.5)[0],
-                    "after": nan_quantile_over_tasks(after, 0.5)[0],
-                }
-                rows.append({"of": name, "role": role, "tasks": tasks, **medians})
+                row = {"of": name, "role": role, "tasks": tasks, "before": before.median(), "after": after.median()}
+                rows.append(row)
     return pd.DataFrame(rows)
