@@ -17,7 +17,7 @@ from mechclust.evidence import Bound, Finding
 from mechclust.evidence.finding import finding_order
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.correlations import gain_correlation
-from mechclust.mossa.crossovers import crossover
+from mechclust.mossa.crossovers import crossing_text
 from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
     OTHER_TASKS,
@@ -151,15 +151,8 @@ def _forms(curves: TaskCurves, biased: TaskTables | None, n: int, d: int) -> Fin
 
 
 def _crossings(curves: TaskCurves) -> str:
-    unseen, seen = map(_crossing, (curves.unseen, curves.seen))
-    return f"crossing at layer (held out against seen) {unseen} against {seen}; the paper's 13 and 9 are of 32 layers"
-
-
-def _crossing(curves: TaskCurves) -> str:
-    if curves.undefined_layers:
-        return "unknown"
-    layer = crossover(curves.median("base"), curves.median("tuned"))
-    return "never" if layer > curves.n_layers else str(layer)
+    crossings = f"{crossing_text(curves.unseen)} against {crossing_text(curves.seen)}"
+    return f"crossing at layer (held out against seen) {crossings}; the paper's 13 and 9 are of 32 layers"
 
 
 def _seen_curves(curves: TaskCurves, tables: TaskTables) -> TaskCurves:

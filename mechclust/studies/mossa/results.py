@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from mechclust.mossa.crossovers import crossover
 from mechclust.mossa.layer_groups import LayerGroups, group_boundaries_of, layer_groups_of
 from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
 from mechclust.studies.kept import load_required
@@ -106,10 +105,6 @@ class SeedResults:
     def unseen_groups(self) -> LayerGroups:
         """The layer groups of the held-out tasks, without dimensions, which are measured on the seen tasks."""
         return layer_groups_of(self.curves.unseen)
-
-    def crossing(self, tasks: TaskMask) -> int:
-        """Return the layer from which tuned stays above base, or the number of layers plus one if it never does."""
-        return crossover(self.median("base", tasks), self.median("tuned", tasks))
 
     @property
     def zero_shot(self) -> float:
