@@ -161,7 +161,7 @@ def _accuracies(out: Path, seed: int, names: Sequence[str]) -> dict[str, ByTask]
     return {"base": base, "tuned": tuned, "control": np.array(controls)}
 
 
-def _why_undefined(seed: int, names: Sequence[str], similarities: Mapping[str, Sequence[ProbeResult]]) -> list[str]:
+def _why_undefined(seed: int, names: Sequence[str], similarities: Mapping[Which, Sequence[ProbeResult]]) -> list[str]:
     """Return the notes with the reasons why a similarity is NaN."""
     notes = set()
     for kind, results in similarities.items():
@@ -177,6 +177,11 @@ def boundaries_by_seed(
     """Return the last shared layer and the last layer of the transition, and whether there is a transition."""
     ends = np.array([group_boundaries_of(one) for one in curves], dtype=float)
     return ends, ends[:, 1] > ends[:, 0]
+
+
+def ceiling_medians(runs: Sequence[SeedResults]) -> list[ByLayer]:
+    """Return the median ceiling over seen tasks by layer, of each seed that has one."""
+    return [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
 
 
 def groups_table(seeds: Sequence[int], runs: Sequence[SeedResults]) -> pd.DataFrame:
@@ -207,7 +212,7 @@ def medians_table(runs: Sequence[SeedResults]) -> pd.DataFrame:
             if by_seed[0].any():
                 medians = [run.median(model, mask) for run, mask in zip(runs, by_seed, strict=True)]
                 rows.append([tasks, name, *np.mean(medians, axis=0)])
-    ceilings = [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
+    ceilings = ceiling_medians(runs)
     if ceilings:
         rows.append(["seen", "ceiling", *np.mean(ceilings, axis=0)])
     return pd.DataFrame(rows, columns=["tasks", "model", *layers])
