@@ -414,7 +414,7 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
             undefined = 0.0
         else:
             few = curves.few
-            over_draws = np.asarray(spec.statistic(drawn), dtype=float)
+            over_draws = spec.statistic(drawn)
             low, high = map(float, task_bootstrap_ends(over_draws))
             undefined = float(np.isnan(over_draws).mean())
         part = resampled_part(spec.name, [value], None if few else (low, high), spec.bound)

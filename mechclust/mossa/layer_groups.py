@@ -16,9 +16,10 @@ from mechclust.mossa.task_bootstrap import task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, Numbers, TaskCurves
 from mechclust.report.text import counted, ranges_text, span_text
 
-_MAX_NARROW_SPREAD = 0.10  # interquartile range over tasks that a transition must reach
 _SPREAD_TOLERANCE = 0.02  # above the minimum of the spread, within a transition
 _FULL_DIMS = 0.95  # share of the most dimensions, at which a transition ends
+MAX_NARROW_SPREAD = 0.10
+"""Interquartile range over tasks that a transition must reach."""
 MARGIN = 0.02
 """Distance of tuned above base from which layers are no longer shared."""
 LEAST_FOR_GROUPS = 4
@@ -187,7 +188,7 @@ def group_boundaries(
         minimum = np.take_along_axis(narrow, least, axis=-1)
         left = (place > least) & np.isfinite(narrow) & (narrow > minimum + _SPREAD_TOLERANCE)
         end = np.where(left.any(axis=-1), np.argmax(left, axis=-1), last)
-    has_transition = narrow.min(axis=-1) <= _MAX_NARROW_SPREAD
+    has_transition = narrow.min(axis=-1) <= MAX_NARROW_SPREAD
     return shared, np.where(has_transition, end, shared)
 
 

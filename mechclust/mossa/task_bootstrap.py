@@ -48,7 +48,7 @@ def task_bootstrap_interval(
     if curves.few:
         ends = (np.full(value.shape, np.nan),) * 2
     else:
-        ends = task_bootstrap_ends(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))
+        ends = task_bootstrap_ends(statistic(curves.resampled(draws, seed)))
     if value.ndim:
         return value, ends
     return float(value), (float(ends[0]), float(ends[1]))

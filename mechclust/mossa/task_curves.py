@@ -145,15 +145,8 @@ class TaskCurves:
         for name in ("base", "tuned", "ceiling", "null"):
             curve = getattr(self, name)
             curves[name] = None if curve is None else np.take(curve, places, axis=-2)
-        return replace(
-            self,
-            covariates={
-                name: np.take(np.asarray(values, dtype=float), places, axis=-1)
-                for name, values in self.covariates.items()
-            },
-            **curves,
-            **others,
-        )
+        covariates = {name: np.take(values, places, axis=-1) for name, values in self.covariates.items()}
+        return replace(self, **curves, covariates=covariates, **others)
 
     def values(self, which: Which) -> ByTaskAndLayer:
         """Return one of the curves.

@@ -72,7 +72,7 @@ def findings_of(
         seed: seed of the bootstrap over tasks, behind each interval.
     """
     if gains is not None:
-        curves = replace(curves, covariates={**curves.covariates, GAIN: np.asarray(gains, dtype=float)})
+        curves = replace(curves, covariates={**curves.covariates, GAIN: gains})
     judge = partial(judge_curves_over_tasks, seed=seed)
     findings = [
         *_of_seen_tasks(curves, judge),
@@ -157,9 +157,7 @@ def _crossings(curves: TaskCurves) -> str:
 
 def _seen_curves(curves: TaskCurves, tables: TaskTables) -> TaskCurves:
     """Return the seen tasks' curves of another measure."""
-    base = np.asarray(tables["base"], dtype=float)
-    tuned = np.asarray(tables["tuned"], dtype=float)
-    return replace(curves, base=base, tuned=tuned, ceiling=None, null=None, dims={}).seen
+    return replace(curves, base=tables["base"], tuned=tables["tuned"], ceiling=None, null=None, dims={}).seen
 
 
 # ---- why a finding cannot be tested ----
@@ -185,7 +183,7 @@ def _few_held_out(curves: TaskCurves, learnt: Bool[np.ndarray, " task"] | None) 
 
 
 def _lacks(seen: TaskCurves, covariate: str) -> str:
-    values = np.asarray(seen.covariates.get(covariate, []), dtype=float)
+    values = seen.covariates.get(covariate, np.zeros(0))
     known = values[np.isfinite(values)]
     if len(known) >= LEAST_TASKS and np.ptp(known) == 0:
         return f"the {covariate} is the same for all seen tasks ({known[0]:g})"

@@ -61,6 +61,11 @@ class Inputs:
         """Tasks with enough test prompts."""
         return [task for task in self.collection if not task.too_few]
 
+    @property
+    def clusters(self) -> list[str]:
+        """Names of the clusters, by number. Tasks of FLAN's ``"misc"`` are in none."""
+        return [name for name in self.collection.clusters if name != MISC]
+
     def digest(self) -> str:
         """Return a digest of these tasks and of how they are read."""
         parts = [str(self.format), str(self.format.cutoff), *([self.format.template] if self.format.template else [])]

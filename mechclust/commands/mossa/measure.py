@@ -89,11 +89,6 @@ def _folder(resident: ResidentBase, job: TaskJob) -> Path:
 # ---- hidden states ----
 
 
-def is_other_control(role: str) -> bool:
-    """Return whether a role is a control of another task."""
-    return role.startswith("other-")
-
-
 def partner_of(role: str) -> str:
     """Return the role of the model that a role's model is compared with.
 
@@ -104,7 +99,7 @@ def partner_of(role: str) -> str:
         >>> partner_of("base"), partner_of("other-1")
         ('control', 'tuned')
     """
-    return "tuned" if is_other_control(role) else "control"
+    return "tuned" if role.startswith("other-") else "control"
 
 
 def _comparison_parts(
@@ -140,7 +135,7 @@ def _probes(resident: ResidentBase, at: Sites, role: str, **options: Any) -> dic
     halves = config.n_resamples if role in ("base", "tuned") else 0  # for the difference of the two
     cka = CKA(**linear, n_resamples=halves, n_permutations=draws, seed=config.seed, keep_halves=True)
     probes: dict[str, Probe] = {"cka": cka}
-    if is_other_control(role):
+    if partner_of(role) == "tuned":  # controls of other tasks are compared by CKA only
         return probes
     if role in ("base", "tuned"):
         probes["dims"] = NDims(**shared)
@@ -185,7 +180,7 @@ def _run(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult
 def _answer_parts(resident: ResidentBase, job: TaskJob, arrays: Sequence[Array]) -> dict[str, MeasurementPart]:
     """Return by role the parts that score answers."""
     task = resident.collection[job.task]
-    if not resident.config.n_answers or not task.test:
+    if not resident.config.n_answers:
         return {}
     examples, exchanged, pairs = prompts_and_pairs(task, resident.config.n_answers, resident.format)
     tokens = str([example.tokens for example in (*examples, *exchanged)])

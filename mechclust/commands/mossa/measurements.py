@@ -120,7 +120,7 @@ class Measurements:
         """Return the similarity with controls by task and layer, with ceiling and null if they were measured."""
         again = self.values("again", measure)
         null = None
-        if self.config.nulls and MEASURES[measure][0] == "cka":
+        if self.config.nulls:
             others = [self.values(f"other-{number}", measure) for number in range(1, self.config.nulls + 1)]
             null = nan_mean(np.stack(others, axis=-1))
         return TaskCurves(

@@ -24,7 +24,7 @@ from mechclust.report.text import list_text
 from probes import ProbeResult
 from probes.store.file_names import file_name
 from tasks import InputError
-from tasks.text.instructions import MISC, InstructionTask
+from tasks.text.instructions import InstructionTask
 from tasks.text.visible import shortened
 
 
@@ -102,7 +102,7 @@ def _result(
         n_layers=len(by_task[tasks[0].name]["base.cka"].coords["site"]) - 1,
         d=int(inputs.sizes.d_model or 0),
         notes=[*inputs.notes, *failures, syllables],
-        clusters_there=[name for name in inputs.collection.clusters if name != MISC],
+        clusters_there=inputs.clusters,
         unmeasured=unmeasured,
     )
 

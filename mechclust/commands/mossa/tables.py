@@ -25,15 +25,13 @@ ALL = "(all seen)"
 _CURVES: tuple[Which, ...] = ("base", "tuned", "ceiling", "null")
 _CURVE_COLUMNS = ["task", "cluster", "held_out", "layer", "hook", "measure", "role", "value"]
 _GROUP_COLUMNS = ["group", "first_layer", "last_layer", "end_low", "end_high", "tuned_alone", "tasks"]
-_OTHER_MEASURES = {
-    "cka": {
-        "debiased_cka_null_high": "debiased CKA, prompts paired at random (97.5%)",
-        "cka_null_high": "biased CKA, prompts paired at random (97.5%)",
-    },
-    "dims": {"n_dims": "dimensions for 99% of the variance"},
-    "purity": {"neighbour_purity": "nearest neighbours of the same cluster"},
+_MEASURES = {
+    **MEASURES,
+    "debiased CKA, prompts paired at random (97.5%)": ("cka", "debiased_cka_null_high"),
+    "biased CKA, prompts paired at random (97.5%)": ("cka", "cka_null_high"),
+    "dimensions for 99% of the variance": ("dims", "n_dims"),
+    "nearest neighbours of the same cluster": ("purity", "neighbour_purity"),
 }
-"""By probe, names of values that are no measure of similarity."""
 
 
 def tables_of(result: Measurements) -> dict[str, pd.DataFrame]:
@@ -310,10 +308,8 @@ def curves_table(result: Measurements) -> pd.DataFrame:
 
 def _value_rows(measured: ProbeResult, probe: str, n_layers: int) -> Iterator[dict[str, Any]]:
     """Yield a row per value and site of one result."""
-    names = {value: measure for measure, (each, value) in MEASURES.items() if each == probe}
-    names |= _OTHER_MEASURES.get(probe, {})
-    for value, measure in names.items():
-        if value not in measured.values:
+    for measure, (probe_of_measure, value) in _MEASURES.items():
+        if probe_of_measure != probe or value not in measured.values:
             continue
         numbers = np.asarray(measured[value], dtype=float).reshape(len(measured.coords["site"]), -1)[:, 0]
         for hook, number in zip(measured.coords["site"], numbers, strict=True):

@@ -36,7 +36,7 @@ _TWO_ENCODED = (
 
 def _encoded_difference(curves: TaskCurves) -> float:
     """Return the mean gain of the tasks that pre-training did not encode, minus the others' mean gain."""
-    not_encoded = np.asarray(curves.covariates[_NOT_ENCODED]) > 0
+    not_encoded = curves.covariates[_NOT_ENCODED] > 0
     return float(curves.gain[not_encoded].mean() - curves.gain[~not_encoded].mean())
 
 
