@@ -37,7 +37,7 @@ def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> F
         InputError: if the curve was not measured.
     """
     values = np.moveaxis(curves.values(which), -1, -2)
-    return np.asarray(correlation(values, curves.covariates[covariate][..., None, :]))
+    return correlation(values, curves.covariates[covariate][..., None, :])
 
 
 def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> Numbers:
@@ -83,7 +83,7 @@ def correlation_interval(r: Numbers | float, n: int) -> tuple[Float[np.ndarray, 
     return np.asarray(np.tanh(z - half)), np.asarray(np.tanh(z + half))
 
 
-def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:
+def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """Return Pearson's correlation over the last axis of arrays that broadcast, where both are defined.
 
     NaN for fewer than 3 such places, or for a constant array.

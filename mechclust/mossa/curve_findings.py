@@ -65,15 +65,15 @@ class CurveFindingPart:
     """A statistic of the curves and the bound that it must satisfy.
 
     Attributes:
-        name: the quantity, or ``""`` if the finding's statement says it.
         statistic: one number for ``TaskCurves``. For ``curves.resampled(n)``, an array of ``n``.
         bound: the bound that it must satisfy.
+        name: the quantity, or ``""`` if the finding's statement says it.
         covariate: name of the covariate, if the statistic is a correlation with it over tasks.
     """
 
-    name: str
     statistic: Statistic
     bound: Bound
+    name: str = ""
     covariate: str = ""
 
 
@@ -119,7 +119,7 @@ def _tuned_as_base(curves: TaskCurves) -> TaskCurves:
 def _positive_correlation(which: Which, covariate: str, start: float, end: float) -> CurveFindingPart:
     """Return the part that requires a positive ``band_correlation``."""
     statistic = partial(band_correlation, which=which, covariate=covariate, start=start, end=end)
-    return CurveFindingPart("", statistic, Bound(">", 0), covariate)
+    return CurveFindingPart(statistic, Bound(">", 0), covariate=covariate)
 
 
 _SWAPPED = FalseCurves("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
@@ -136,8 +136,8 @@ _FINDINGS = (
         id="C2",
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
-            CurveFindingPart("Spearman with depth", base_median_depth_correlation, Bound("<", -0.8)),
-            CurveFindingPart("first quarter of the layers - last", base_median_fall, Bound(">=", 0.2)),
+            CurveFindingPart(base_median_depth_correlation, Bound("<", -0.8), name="Spearman with depth"),
+            CurveFindingPart(base_median_fall, Bound(">=", 0.2), name="first quarter of the layers - last"),
         ),
         control=_TUNED,
         paper=-0.94,
@@ -148,8 +148,8 @@ _FINDINGS = (
         id="C3",
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
-            CurveFindingPart("Spearman with depth", base_spread_depth_correlation, Bound(">", 0.5)),
-            CurveFindingPart("upper half - 2 x first layer", base_spread_doubling, Bound(">=", 0)),
+            CurveFindingPart(base_spread_depth_correlation, Bound(">", 0.5), name="Spearman with depth"),
+            CurveFindingPart(base_spread_doubling, Bound(">=", 0), name="upper half - 2 x first layer"),
         ),
         control=_TUNED,
         paper=0.88,
@@ -160,8 +160,8 @@ _FINDINGS = (
         statement="the tuned model is closer to the controls than the base on every layer of the upper half, by 0.2 "
         "at the last (difference of medians over tasks)",
         parts=(
-            CurveFindingPart("last layer", last_layer_gap, Bound(">=", 0.2)),
-            CurveFindingPart("least of the upper half", least_upper_half_gap, Bound(">", 0)),
+            CurveFindingPart(last_layer_gap, Bound(">=", 0.2), name="last layer"),
+            CurveFindingPart(least_upper_half_gap, Bound(">", 0), name="least of the upper half"),
         ),
         control=_SWAPPED,
         paper=0.378,
@@ -171,7 +171,7 @@ _FINDINGS = (
         id="C5",
         statement="in the second eighth of the layers, the tuned model is farther from the controls than the base "
         "(tuned - base, difference of medians)",
-        parts=(CurveFindingPart("", second_eighth_gap, Bound("<", 0)),),
+        parts=(CurveFindingPart(second_eighth_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
         shown="page",
@@ -182,8 +182,8 @@ _FINDINGS = (
         statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
         "ranges over tasks)",
         parts=(
-            CurveFindingPart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
-            CurveFindingPart("upper half / that of the base", upper_half_spread_ratio, Bound("<", 0.5)),
+            CurveFindingPart(middle_spread_ratio, Bound("<", 0.5), name="second quarter / second eighth"),
+            CurveFindingPart(upper_half_spread_ratio, Bound("<", 0.5), name="upper half / that of the base"),
         ),
         control=_SWAPPED,
         paper=0.38,
@@ -193,7 +193,7 @@ _FINDINGS = (
         id="C8",
         statement="the tuned model needs more dimensions than the base after the first third of the layers (log2 of "
         "the ratio)",
-        parts=(CurveFindingPart("", gap_after_first_third, Bound(">", 0)),),
+        parts=(CurveFindingPart(gap_after_first_third, Bound(">", 0)),),
         control=_LAYERS,
         paper=1.07,
     ),
@@ -201,7 +201,7 @@ _FINDINGS = (
         id="C9",
         statement="in the second quarter of the layers, the tuned model gains less on the base for held-out tasks "
         "than for seen ones (seen - held out)",
-        parts=(CurveFindingPart("", unseen_gap_deficit, Bound(">", 0)),),
+        parts=(CurveFindingPart(unseen_gap_deficit, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.15,
         shown="page",
@@ -211,7 +211,7 @@ _FINDINGS = (
         id="C11",
         statement="in the upper half of the layers, nearest neighbours share the cluster more often in the tuned model "
         "than in the base (difference)",
-        parts=(CurveFindingPart("", upper_half_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart(upper_half_gap, Bound(">", 0)),),
         control=_LAYERS,
         shown="page",
     ),
@@ -219,8 +219,8 @@ _FINDINGS = (
         id="C12",
         statement="if there is a transition, it begins and ends where the paper has it (distance in relative depth)",
         parts=(
-            CurveFindingPart("end of the shared layers from 9/32", shared_layers_end_distance, Bound("<=", 0.1)),
-            CurveFindingPart("end of the transition from 15/32", transition_layers_end_distance, Bound("<=", 0.1)),
+            CurveFindingPart(shared_layers_end_distance, Bound("<=", 0.1), name="end of the shared layers from 9/32"),
+            CurveFindingPart(transition_layers_end_distance, Bound("<=", 0.1), name="end of the transition from 15/32"),
         ),
         control=_LAYERS,
         paper=0.0,
@@ -232,7 +232,7 @@ _FINDINGS = (
         id="C13",
         statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
         "(difference)",
-        parts=(CurveFindingPart("", own_control_advantage, Bound(">", 0)),),
+        parts=(CurveFindingPart(own_control_advantage, Bound(">", 0)),),
         control=_EXCHANGED,
         source="ours",
     ),
@@ -240,7 +240,7 @@ _FINDINGS = (
         id="C14",
         statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
         "upper half",
-        parts=(CurveFindingPart("", ceiling_gap_share, Bound(">=", 0.5)),),
+        parts=(CurveFindingPart(ceiling_gap_share, Bound(">=", 0.5)),),
         control=_SWAPPED,
         source="ours",
     ),
@@ -271,7 +271,7 @@ _FINDINGS = (
         id="C18",
         statement="held-out tasks: in the upper half of the layers, the tuned model is closer to the controls than the "
         "base (difference of medians)",
-        parts=(CurveFindingPart("", unseen_upper_half_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart(unseen_upper_half_gap, Bound(">", 0)),),
         control=_SWAPPED,
         paper=0.18,
     ),
@@ -279,14 +279,14 @@ _FINDINGS = (
         id="C19",
         statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
         "(difference of interquartile ranges)",
-        parts=(CurveFindingPart("", unseen_spread_excess, Bound(">", 0)),),
+        parts=(CurveFindingPart(unseen_spread_excess, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.45,
     ),
     CurveFinding(
         id="C20",
         statement="there are shared layers, a transition, and refinement above (1 if all three)",
-        parts=(CurveFindingPart("", has_all_layer_groups, Bound(">", 0.5)),),
+        parts=(CurveFindingPart(has_all_layer_groups, Bound(">", 0.5)),),
         control=_LAYERS,
         source=f"{_PAPER}; bound ours",
         paper=1.0,

@@ -14,7 +14,6 @@ from mechclust.commands.mossa.drawing import (
     BOXES,
     CKA_LABEL,
     LOOKS,
-    MODELS,
     Label,
     draw_band,
     draw_boxes,
@@ -34,7 +33,7 @@ from mechclust.mossa.correlations import correlation_interval, covariate_correla
 from mechclust.mossa.layer_groups import MAX_NARROW_SPREAD, LayerGroupsInterval
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
-from mechclust.mossa.task_curves import TaskCurves, Which
+from mechclust.mossa.task_curves import MODELS, TaskCurves, Which
 from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band
 from mechclust.report.figure_text import figure_text
 from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT

@@ -11,13 +11,12 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
-from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which
+from mechclust.mossa.task_curves import MODELS, ByLayer, TaskCurves, Which
 from mechclust.report.axes import layer_axis, plot_chance_band
 from mechclust.report.style import BLUE, PURPLE, RED
 
 Label: TypeAlias = tuple[float, str, str]
 """Last value, name and color of a curve, for ``direct_labels``."""
-MODELS: tuple[Which, ...] = ("base", "tuned")
 BOXES = 5  # tasks that make a box plot or a band of quartiles
 CKA_LABEL = "debiased CKA with the task's control"
 _CEILING = "#007a5a"

@@ -34,7 +34,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for tasks on which tuning "
     "separated more right answers from others (correlation over tasks)",
-    parts=(CurveFindingPart("", partial(gain_correlation, covariate=GAIN), Bound(">", 0), covariate=GAIN),),
+    parts=(CurveFindingPart(partial(gain_correlation, covariate=GAIN), Bound(">", 0), covariate=GAIN),),
     control=OTHER_TASKS,
     shown="page",
 )

@@ -231,8 +231,8 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
     """Return the single-task models that were given, by task."""
     controls: dict[str, str] = {}
-    names = [task.name for task in collection]
-    for task, source in (task_and_model(control, names) for control in config.controls):
+    for control in config.controls:
+        task, source = task_and_model(control, collection.names)
         collection[task]  # refuses a name that is not there
         if task in controls:
             raise InputError(f"{controls[task]!r} and {source!r} are both controls of {task!r}; give one per task")

@@ -25,6 +25,7 @@ from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.saved_rows import rows_errors, save_rows_anew
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.plain_model import plain_model
+from mechclust.mossa.task_curves import MODELS
 from mechclust.report.text import GIB
 from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores
@@ -132,12 +133,12 @@ def _probes(resident: ResidentBase, at: Sites, role: str, **options: Any) -> dic
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **comparison_device(resident), **options}
     draws = N_PERMUTATIONS if role == "tuned" else 0
     linear: dict[str, Any] = {**shared, "form": "rows", "units": "unit" if config.units else None}
-    halves = config.n_resamples if role in ("base", "tuned") else 0  # for the difference of the two
+    halves = config.n_resamples if role in MODELS else 0  # for the difference of the two
     cka = CKA(**linear, n_resamples=halves, n_permutations=draws, seed=config.seed, keep_halves=True)
     probes: dict[str, Probe] = {"cka": cka}
     if partner_of(role) == "tuned":  # controls of other tasks are compared by CKA only
         return probes
-    if role in ("base", "tuned"):
+    if role in MODELS:
         probes["dims"] = NDims(**shared)
     if config.without_top:
         probes["without-top"] = CKA(**linear, remove_top=1)

@@ -204,8 +204,9 @@ def run_on_base(
 def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
     """Return the format in which a run reads prompts and answers."""
     chat = {"auto": None, "yes": True, "no": False}[config.chat]
-    options: dict[str, Any] = {"end": config.end, "cutoff": config.cutoff, "bos": config.bos}
-    return InstructionFormat(tokenizer, chat=chat, template=config.chat_template, **options)
+    return InstructionFormat(
+        tokenizer, chat=chat, end=config.end, cutoff=config.cutoff, bos=config.bos, template=config.chat_template
+    )
 
 
 def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:

@@ -13,7 +13,6 @@ from mechclust.commands.mossa.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
-from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.reading import Reading
 from mechclust.report.text import counted, first_few, layers_text, ranges_text
 from tasks.text.visible import quoted, shortened
@@ -50,16 +49,12 @@ def _groups(result: Measurements) -> str:
 
 def _direction(result: Measurements) -> str:
     """Return whether tuned is nearer to the controls than pre."""
-    value, (low, high) = _upper_gap(result)
+    value, (low, high) = result.upper_half_gap
     if not np.isfinite(value):
         return "Whether tuned is nearer to the controls than pre is undefined"
     clearly = "" if low > 0 or high < 0 else "not clearly "  # of few tasks, there is no interval
     direction = "nearer to" if value > 0 else "farther from"
     return f"Tuned is {clearly}{direction} the controls than pre (upper half {value:z.2f})"
-
-
-def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
-    return task_bootstrap_interval(result.curves().seen, upper_half_gap, seed=result.config.seed)
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -171,7 +166,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
 
 def _gain(result: Measurements) -> Iterator[Reading]:
     curves = result.curves().seen
-    value, (low, high) = _upper_gap(result)
+    value, (low, high) = result.upper_half_gap
     if not np.isfinite(value):
         yield Reading("Tuned - pre", "unknown", verdict="Similarity with the controls is undefined.")
         return

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
-from mechclust.mossa.task_curves import TaskCurves, Which
+from mechclust.mossa.task_curves import CURVE_NAMES, MODELS, TaskCurves, Which
 from probes import ProbeResult
 from probes.engine.sites import site_called
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 FINAL_NORM = "final norm"
 NO_CLUSTER = "(no cluster)"
 ALL = "(all seen)"
-_CURVES: tuple[Which, ...] = ("base", "tuned", "ceiling", "null")
 _CURVE_COLUMNS = ["task", "cluster", "held_out", "layer", "hook", "measure", "role", "value"]
 _GROUP_COLUMNS = ["group", "first_layer", "last_layer", "end_low", "end_high", "tuned_alone", "tasks"]
 _MEASURES = {
@@ -129,7 +128,7 @@ def tasks_table(result: Measurements) -> pd.DataFrame:
         low, high = gain_ends[place]
         row |= {"gain": curves.gain[place], "gain_low": low, "gain_high": high}
         row |= _largest(curves.tuned[place] - curves.base[place])
-        for which in _CURVES:
+        for which in CURVE_NAMES:
             if getattr(curves, which) is not None:
                 row[f"{which}_last"] = float(curves.values(which)[place, -1])
         row["learnt"] = states[task]
@@ -172,7 +171,7 @@ def layers_table(result: Measurements) -> pd.DataFrame:
     parts |= {f"cluster {name}": part for name, part in parts_of(result).items()}
     tables = []
     for name, part in parts.items():
-        for role in _CURVES:
+        for role in CURVE_NAMES:
             if part.has(role):
                 tables.append(_medians(name, part, role, result.config.seed))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
@@ -327,7 +326,7 @@ def before_and_after(result: Measurements) -> pd.DataFrame:
 
     rows: list[dict[str, Any]] = []
     for name, chosen in (("seen", ~result.is_held_out), ("held out", result.is_held_out)):
-        for role in ("base", "tuned", "again"):
+        for role in (*MODELS, "again"):
             before = pd.Series(result.values(role)[chosen, -1])
             after = pd.Series(result.values(role, final_norm=True)[chosen])
             tasks = int(before.count())

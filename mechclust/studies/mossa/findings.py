@@ -44,7 +44,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
-    parts=(CurveFindingPart("", _encoded_difference, Bound(">", 0)),),
+    parts=(CurveFindingPart(_encoded_difference, Bound(">", 0)),),
     control=FalseCurves("other operations called encoded", cluster_shuffled_curves),
     shown="page",
 )

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.evidence import Finding
-from mechclust.mossa.task_curves import Which
+from mechclust.mossa.task_curves import MODELS, Which
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.kept import load_required
-from mechclust.studies.mossa.config import MODELS, MossaConfig, result_path
+from mechclust.studies.mossa.config import MossaConfig, result_path
 from mechclust.studies.mossa.findings import boundary_note, findings_of
 from mechclust.studies.mossa.results import SeedResults, ceiling_medians, groups_table, load_results, medians_table
 from probes import ProbeResult

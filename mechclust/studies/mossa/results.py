@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from mechclust.mossa.layer_groups import LayerGroups, group_boundaries_of, layer_groups_of
-from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
+from mechclust.mossa.task_curves import MODELS, ByLayer, ByTaskAndLayer, TaskCurves, Which
 from mechclust.studies.kept import load_required
-from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled_skills, has_ceiling, result_path, suite_of
+from mechclust.studies.mossa.config import MossaConfig, controlled_skills, has_ceiling, result_path, suite_of
 from probes import ProbeResult
 
 if TYPE_CHECKING:
