@@ -130,7 +130,9 @@ def _groups_caption(result: Measurements) -> str:
 
 
 def _clusters_caption(result: Measurements) -> str:
-    bands = "" if all(part.few for part in parts_of(result).values()) else f"; bands: 95% of the median, {_OVER_TASKS}"
+    bands = f"; bands: 95% of the median, by bootstrap over at least {LEAST_TASKS} tasks"
+    if all(part.few for part in parts_of(result).values()):
+        bands = ""
     return (
         "The paper's figure 3: debiased CKA with the controls by cluster of tasks. Bold: median over the cluster's "
         f"seen tasks; thin: each task{bands}.{_references(result.curves().seen)}"
@@ -189,7 +191,6 @@ def _opinions_caption(result: Measurements) -> str:
     )
 
 
-_OVER_TASKS = f"by bootstrap over at least {LEAST_TASKS} tasks"
 _ANSWERS = (
     "What was learnt: answers to test prompts (teacher forcing), by task, with 95% intervals over prompts. Left: share "
     "of answers of which every token was the most probable one. Middle: mean loss. Right: by how much the right "

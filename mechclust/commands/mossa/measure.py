@@ -46,9 +46,9 @@ def measure_models(
     of_models = model_jobs(inputs)
     title = "measuring tasks" if progress else None
     jobs: list[TaskJob | ModelJob] = [*of_tasks, *of_models]
-    results = run_on_base(_measure, jobs, inputs.base, config, out, title=title)
-    by_task = {job.task: result for job, result in zip(of_tasks, results, strict=False)}
-    by_model = {job.model.kind: result for job, result in zip(of_models, results[len(of_tasks) :], strict=True)}
+    results = iter(run_on_base(_measure, jobs, inputs.base, config, out, title=title))
+    by_task = {job.task: next(results) for job in of_tasks}
+    by_model = {job.model.kind: next(results) for job in of_models}
     return by_task, by_model
 
 

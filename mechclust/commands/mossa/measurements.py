@@ -240,7 +240,7 @@ class Measurements:
 
     @cached_property
     def upper_half_gap(self) -> tuple[float, tuple[float, float]]:
-        """Tuned - base of the seen tasks, see ``upper_half_gap``, with its 95% interval over tasks."""
+        """Tuned - base of the seen tasks, see ``gaps_and_spreads``, with its 95% interval over tasks."""
         return task_bootstrap_interval(self.curves().seen, upper_half_gap, seed=self.config.seed)
 
     @cached_property

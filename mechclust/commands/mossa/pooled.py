@@ -45,13 +45,14 @@ def measure_pooled(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResu
     folder = resident.out / "measured" / POOLED
     stores: dict[str, RowStore] = {}
     parts = []
-    for name, probe in _probes(resident, job, seen).items():
+    probes = _probes(resident, job, seen)
+    for name, probe in probes.items():
         path = part_path(folder, f"{kind}.{name}", [fingerprint, repr(probe), str(job.clusters)], arrays)
         parts.append(MeasurementPart(path, name, partial(_run, stores, probe)))
-        if name == "purity":
-            settings = [fingerprint, _NEIGHBOURS, str(job.clusters), str(sorted(job.numbers.items()))]
-            path = part_path(folder, f"{kind}.task-purity", settings, arrays)
-            parts.append(MeasurementPart(path, "task-purity", partial(_purity_by_task, stores, job.numbers)))
+    if "purity" in probes:
+        settings = [fingerprint, _NEIGHBOURS, str(job.clusters), str(sorted(job.numbers.items()))]
+        path = part_path(folder, f"{kind}.task-purity", settings, arrays)
+        parts.append(MeasurementPart(path, "task-purity", partial(_purity_by_task, stores, job.numbers)))
     rows = resident.out / "rows" / POOLED / kind
     if any(part.kept() is None for part in parts):
         stores |= _saved_rows(resident, job, batches, rows)
