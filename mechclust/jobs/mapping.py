@@ -27,11 +27,12 @@ LOCAL_RETRIES = 3
 
 
 def map_jobs(
-    fn: Callable[[_Job], _Out],
+    fn: Callable[..., _Out],
     jobs: Sequence[_Job],
     workers: int | None = None,
     *,
     engine: Engine = "local",
+    setup: Callable[[], Any] | None = None,
     timeout: float | None = None,
     folder: Path | None = None,
     name: Callable[[_Job], str] | None = None,
@@ -45,11 +46,13 @@ def map_jobs(
     they have written. The results are equal to the bit for any number of workers and either engine.
 
     Args:
-        fn: a function at the top level of a module.
+        fn: a function at the top level of a module, which takes a job. With ``setup`` it takes the setup's value and a
+            job.
         jobs: its arguments, one for each job.
         workers: number of parallel workers. ``None``: one per core, on Ray as many as the cluster has room for. With
             one, or for one job, everything runs in this process, unless there is a ``timeout`` or a cluster.
         engine: ``"local"``, ``"ray"``, or a ``Ray`` with its settings.
+        setup: called once per worker, such as a function that loads a model. Its errors are raised here.
         timeout: seconds that a job may take before its process is killed. ``None``: as long as it takes.
         folder: the folder that the jobs write to. Every node of a cluster must see it, which is checked first.
         name: gives a job's name for errors. By default ``job.name``, or its number.
@@ -69,7 +72,7 @@ def map_jobs(
         [3, 4]
     """
     outcomes: list[Outcome[_Out]] = []
-    results = imap_jobs(fn, jobs, workers, engine=engine, timeout=timeout, folder=folder, name=name)
+    results = imap_jobs(fn, jobs, workers, engine=engine, setup=setup, timeout=timeout, folder=folder, name=name)
     bar = progress_bar(total=len(jobs), desc=progress, unit="job", disable=progress is None or not jobs)
     with closing(results), closing(bar):
         for outcome in results:
@@ -100,12 +103,11 @@ def imap_jobs(
     iterator (``contextlib.closing``) to stop early, which ends the workers.
 
     Args:
-        fn: a function at the top level of a module, which takes a job. With ``setup`` it takes the setup's value and a
-            job.
+        fn: see ``map_jobs``.
         jobs: any iterable. An error that it raises ends everything.
         workers: see ``map_jobs``.
         engine: see ``map_jobs``.
-        setup: called once per worker, such as a function that loads a model. Its errors are raised here.
+        setup: see ``map_jobs``.
         timeout: see ``map_jobs``. Does not include the time that ``setup`` takes.
         folder: see ``map_jobs``.
         name: see ``map_jobs``.

@@ -27,7 +27,7 @@ def base_spread_depth_correlation(curves: TaskCurves) -> Numbers:
 
 def gain_correlation(curves: TaskCurves, covariate: str) -> Numbers:
     """Return Pearson's correlation over tasks of ``TaskCurves.gain`` with a covariate."""
-    return correlation(curves.gain, np.asarray(curves.covariates[covariate], dtype=float))
+    return correlation(curves.gain, curves.covariates[covariate])
 
 
 def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> Float[np.ndarray, "... layer"]:
@@ -37,8 +37,7 @@ def covariate_correlation(curves: TaskCurves, which: Which, covariate: str) -> F
         InputError: if the curve was not measured.
     """
     values = np.moveaxis(curves.values(which), -1, -2)
-    covariates = np.asarray(curves.covariates[covariate], dtype=float)[..., None, :]
-    return np.asarray(correlation(values, covariates))
+    return correlation(values, curves.covariates[covariate][..., None, :])
 
 
 def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: float, end: float) -> Numbers:
@@ -59,7 +58,7 @@ def band_correlation(curves: TaskCurves, which: Which, covariate: str, start: fl
 def n_known(curves: TaskCurves, covariate: str) -> int:
     """Return how many tasks have the covariate and both curves, at the layer with fewest (layers without any aside)."""
     known = np.isfinite(curves.base) & np.isfinite(curves.tuned)
-    known &= np.isfinite(np.asarray(curves.covariates[covariate], dtype=float))[:, None]
+    known &= np.isfinite(curves.covariates[covariate])[:, None]
     counts = known.sum(axis=0)
     return int(min(counts[counts > 0], default=0))
 
@@ -84,7 +83,7 @@ def correlation_interval(r: Numbers | float, n: int) -> tuple[Float[np.ndarray, 
     return np.asarray(np.tanh(z - half)), np.asarray(np.tanh(z + half))
 
 
-def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Numbers:
+def correlation(x: Float[np.ndarray, "..."], y: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """Return Pearson's correlation over the last axis of arrays that broadcast, where both are defined.
 
     NaN for fewer than 3 such places, or for a constant array.

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike
 
-from mechclust.mossa.task_curves import ByLayer
+from mechclust.mossa.task_curves import ByLayer, TaskCurves
 
 Layers: TypeAlias = Int[np.ndarray, "..."] | np.integer[Any]
 _MAX_EXCEPTIONS = 1  # layers that are not above, after a crossover
@@ -26,6 +26,14 @@ def crossover(base: ArrayLike, tuned: ArrayLike, margin: float = 0.0) -> int:
     base = np.asarray(base, dtype=float)
     tuned = np.asarray(tuned, dtype=float)
     return int(crossovers(base, tuned, margin))
+
+
+def crossing_text(curves: TaskCurves) -> str:
+    """Return the ``crossover`` of the medians over tasks, ``"never"``, or ``"unknown"`` if a median is undefined."""
+    if curves.undefined_layers:
+        return "unknown"
+    layer = crossover(curves.median("base"), curves.median("tuned"))
+    return "never" if layer > curves.n_layers else str(layer)
 
 
 def crossovers(base: ByLayer, tuned: ByLayer, margin: float = 0.0) -> Layers:

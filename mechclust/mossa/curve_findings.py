@@ -15,7 +15,6 @@ from functools import partial
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import ArrayLike
 
 from mechclust.evidence import Bound, Control, Finding, Part, mean_part, resampled_part, share_part
 from mechclust.evidence.finding import Shown
@@ -52,7 +51,7 @@ from mechclust.mossa.layer_groups import (
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.shuffled_curves import FalseCurves
 from mechclust.mossa.task_bootstrap import MOST_UNDEFINED, Statistic, task_bootstrap_ends
-from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
+from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves, Which
 from mechclust.report.text import list_text
 
 _PAPER = "Zhao, Ziser & Cohen"
@@ -66,15 +65,15 @@ class CurveFindingPart:
     """A statistic of the curves and the bound that it must satisfy.
 
     Attributes:
-        name: the quantity, or ``""`` if the finding's statement says it.
         statistic: one number for ``TaskCurves``. For ``curves.resampled(n)``, an array of ``n``.
         bound: the bound that it must satisfy.
+        name: the quantity, or ``""`` if the finding's statement says it.
         covariate: name of the covariate, if the statistic is a correlation with it over tasks.
     """
 
-    name: str
     statistic: Statistic
     bound: Bound
+    name: str = ""
     covariate: str = ""
 
 
@@ -117,6 +116,12 @@ def _tuned_as_base(curves: TaskCurves) -> TaskCurves:
     return replace(curves, base=curves.tuned)
 
 
+def _positive_correlation(which: Which, covariate: str, start: float, end: float) -> CurveFindingPart:
+    """Return the part that requires a positive ``band_correlation``."""
+    statistic = partial(band_correlation, which=which, covariate=covariate, start=start, end=end)
+    return CurveFindingPart(statistic, Bound(">", 0), covariate=covariate)
+
+
 _SWAPPED = FalseCurves("base and tuned swapped for a random half of the tasks", shuffled.swapped_curves)
 _TUNED = FalseCurves("the tuned model in place of the base", _tuned_as_base, random=False)
 _LAYERS = FalseCurves("layers in one random order", shuffled.permuted_layers)
@@ -131,8 +136,8 @@ _FINDINGS = (
         id="C2",
         statement="the base model's median CKA with the controls falls with depth",
         parts=(
-            CurveFindingPart("Spearman with depth", base_median_depth_correlation, Bound("<", -0.8)),
-            CurveFindingPart("first quarter of the layers - last", base_median_fall, Bound(">=", 0.2)),
+            CurveFindingPart(base_median_depth_correlation, Bound("<", -0.8), name="Spearman with depth"),
+            CurveFindingPart(base_median_fall, Bound(">=", 0.2), name="first quarter of the layers - last"),
         ),
         control=_TUNED,
         paper=-0.94,
@@ -143,8 +148,8 @@ _FINDINGS = (
         id="C3",
         statement="in the base model, tasks come apart with depth (interquartile range of CKA over tasks)",
         parts=(
-            CurveFindingPart("Spearman with depth", base_spread_depth_correlation, Bound(">", 0.5)),
-            CurveFindingPart("upper half - 2 x first layer", base_spread_doubling, Bound(">=", 0)),
+            CurveFindingPart(base_spread_depth_correlation, Bound(">", 0.5), name="Spearman with depth"),
+            CurveFindingPart(base_spread_doubling, Bound(">=", 0), name="upper half - 2 x first layer"),
         ),
         control=_TUNED,
         paper=0.88,
@@ -155,8 +160,8 @@ _FINDINGS = (
         statement="the tuned model is closer to the controls than the base on every layer of the upper half, by 0.2 "
         "at the last (difference of medians over tasks)",
         parts=(
-            CurveFindingPart("last layer", last_layer_gap, Bound(">=", 0.2)),
-            CurveFindingPart("least of the upper half", least_upper_half_gap, Bound(">", 0)),
+            CurveFindingPart(last_layer_gap, Bound(">=", 0.2), name="last layer"),
+            CurveFindingPart(least_upper_half_gap, Bound(">", 0), name="least of the upper half"),
         ),
         control=_SWAPPED,
         paper=0.378,
@@ -166,7 +171,7 @@ _FINDINGS = (
         id="C5",
         statement="in the second eighth of the layers, the tuned model is farther from the controls than the base "
         "(tuned - base, difference of medians)",
-        parts=(CurveFindingPart("", second_eighth_gap, Bound("<", 0)),),
+        parts=(CurveFindingPart(second_eighth_gap, Bound("<", 0)),),
         control=_LAYERS,
         paper=-0.037,
         shown="page",
@@ -177,8 +182,8 @@ _FINDINGS = (
         statement="in the tuned model, tasks agree from the second quarter of the layers on (ratio of interquartile "
         "ranges over tasks)",
         parts=(
-            CurveFindingPart("second quarter / second eighth", middle_spread_ratio, Bound("<", 0.5)),
-            CurveFindingPart("upper half / that of the base", upper_half_spread_ratio, Bound("<", 0.5)),
+            CurveFindingPart(middle_spread_ratio, Bound("<", 0.5), name="second quarter / second eighth"),
+            CurveFindingPart(upper_half_spread_ratio, Bound("<", 0.5), name="upper half / that of the base"),
         ),
         control=_SWAPPED,
         paper=0.38,
@@ -188,7 +193,7 @@ _FINDINGS = (
         id="C8",
         statement="the tuned model needs more dimensions than the base after the first third of the layers (log2 of "
         "the ratio)",
-        parts=(CurveFindingPart("", gap_after_first_third, Bound(">", 0)),),
+        parts=(CurveFindingPart(gap_after_first_third, Bound(">", 0)),),
         control=_LAYERS,
         paper=1.07,
     ),
@@ -196,7 +201,7 @@ _FINDINGS = (
         id="C9",
         statement="in the second quarter of the layers, the tuned model gains less on the base for held-out tasks "
         "than for seen ones (seen - held out)",
-        parts=(CurveFindingPart("", unseen_gap_deficit, Bound(">", 0)),),
+        parts=(CurveFindingPart(unseen_gap_deficit, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.15,
         shown="page",
@@ -206,7 +211,7 @@ _FINDINGS = (
         id="C11",
         statement="in the upper half of the layers, nearest neighbours share the cluster more often in the tuned model "
         "than in the base (difference)",
-        parts=(CurveFindingPart("", upper_half_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart(upper_half_gap, Bound(">", 0)),),
         control=_LAYERS,
         shown="page",
     ),
@@ -214,8 +219,8 @@ _FINDINGS = (
         id="C12",
         statement="if there is a transition, it begins and ends where the paper has it (distance in relative depth)",
         parts=(
-            CurveFindingPart("end of the shared layers from 9/32", shared_layers_end_distance, Bound("<=", 0.1)),
-            CurveFindingPart("end of the transition from 15/32", transition_layers_end_distance, Bound("<=", 0.1)),
+            CurveFindingPart(shared_layers_end_distance, Bound("<=", 0.1), name="end of the shared layers from 9/32"),
+            CurveFindingPart(transition_layers_end_distance, Bound("<=", 0.1), name="end of the transition from 15/32"),
         ),
         control=_LAYERS,
         paper=0.0,
@@ -227,7 +232,7 @@ _FINDINGS = (
         id="C13",
         statement="the tuned model is more similar to a task's own control than to those of other tasks, upper half "
         "(difference)",
-        parts=(CurveFindingPart("", own_control_advantage, Bound(">", 0)),),
+        parts=(CurveFindingPart(own_control_advantage, Bound(">", 0)),),
         control=_EXCHANGED,
         source="ours",
     ),
@@ -235,7 +240,7 @@ _FINDINGS = (
         id="C14",
         statement="the tuned model covers at least half of the distance from the base to a second control of the task, "
         "upper half",
-        parts=(CurveFindingPart("", ceiling_gap_share, Bound(">=", 0.5)),),
+        parts=(CurveFindingPart(ceiling_gap_share, Bound(">=", 0.5)),),
         control=_SWAPPED,
         source="ours",
     ),
@@ -243,14 +248,7 @@ _FINDINGS = (
         id="C15",
         statement=f"the tuned model's CKA rises with the {FLESCH_KINCAID} (correlation over tasks, as in layers 15 to "
         "29 of 32)",
-        parts=(
-            CurveFindingPart(
-                "",
-                partial(band_correlation, which="tuned", covariate=FLESCH_KINCAID, start=14 / 32, end=29 / 32),
-                Bound(">", 0),
-                covariate=FLESCH_KINCAID,
-            ),
-        ),
+        parts=(_positive_correlation("tuned", FLESCH_KINCAID, start=14 / 32, end=29 / 32),),
         control=OTHER_TASKS,
         paper=0.40,
     ),
@@ -258,28 +256,14 @@ _FINDINGS = (
         id="C16",
         statement=f"the tuned model's CKA rises with the {COLEMAN_LIAU} (correlation over tasks, as in layers 15 to 23 "
         "of 32)",
-        parts=(
-            CurveFindingPart(
-                "",
-                partial(band_correlation, which="tuned", covariate=COLEMAN_LIAU, start=14 / 32, end=23 / 32),
-                Bound(">", 0),
-                covariate=COLEMAN_LIAU,
-            ),
-        ),
+        parts=(_positive_correlation("tuned", COLEMAN_LIAU, start=14 / 32, end=23 / 32),),
         control=OTHER_TASKS,
         paper=0.43,
     ),
     CurveFinding(
         id="C17",
         statement=f"the base model's CKA rises with the {DATA_SIZE} (correlation over tasks, first layer)",
-        parts=(
-            CurveFindingPart(
-                "",
-                partial(band_correlation, which="base", covariate=DATA_SIZE, start=0, end=0),
-                Bound(">", 0),
-                covariate=DATA_SIZE,
-            ),
-        ),
+        parts=(_positive_correlation("base", DATA_SIZE, start=0, end=0),),
         control=OTHER_TASKS,
         paper=0.46,
     ),
@@ -287,7 +271,7 @@ _FINDINGS = (
         id="C18",
         statement="held-out tasks: in the upper half of the layers, the tuned model is closer to the controls than the "
         "base (difference of medians)",
-        parts=(CurveFindingPart("", unseen_upper_half_gap, Bound(">", 0)),),
+        parts=(CurveFindingPart(unseen_upper_half_gap, Bound(">", 0)),),
         control=_SWAPPED,
         paper=0.18,
     ),
@@ -295,14 +279,14 @@ _FINDINGS = (
         id="C19",
         statement="in the upper half of the layers of the tuned model, held-out tasks differ more than seen ones "
         "(difference of interquartile ranges)",
-        parts=(CurveFindingPart("", unseen_spread_excess, Bound(">", 0)),),
+        parts=(CurveFindingPart(unseen_spread_excess, Bound(">", 0)),),
         control=_HELD_OUT,
         paper=0.45,
     ),
     CurveFinding(
         id="C20",
         statement="there are shared layers, a transition, and refinement above (1 if all three)",
-        parts=(CurveFindingPart("", has_all_layer_groups, Bound(">", 0.5)),),
+        parts=(CurveFindingPart(has_all_layer_groups, Bound(">", 0.5)),),
         control=_LAYERS,
         source=f"{_PAPER}; bound ours",
         paper=1.0,
@@ -391,7 +375,7 @@ def _few_seeds(stated: CurveFinding, curves: Sequence[TaskCurves]) -> str:
 
 def judge_curves_over_tasks(
     stated: CurveFinding,
-    curves: TaskCurves | None,
+    curves: TaskCurves,
     *,
     not_tested: str = "",
     note: str = "",
@@ -401,16 +385,15 @@ def judge_curves_over_tasks(
 
     Args:
         stated: the finding.
-        curves: of the tasks that the finding needs. ``None`` if they were not measured, with ``not_tested``.
+        curves: of the tasks that the finding needs.
         not_tested: why it cannot be tested, or ``""``.
         note: for the reader.
         seed: for drawing tasks anew.
     """
-    if curves is None or not_tested:
-        return _finding_from(stated, _without_values(stated), None, "tasks", not_tested, note)
-    why_not = _few_layers(stated, curves) or _undefined(stated, curves)
+    why_not = not_tested or _few_layers(stated, curves) or _undefined(stated, curves)
     if why_not:
-        return _finding_from(stated, _without_values(stated), None, "tasks", why_not, note)
+        without_values = tuple(resampled_part(part.name, [], None, part.bound) for part in stated.parts)
+        return _finding_from(stated, without_values, None, "tasks", why_not, note)
     parts, remarks = _parts_over_tasks(stated, curves, seed)
     control_parts, _ = _parts_over_tasks(stated, stated.control.change(curves), seed)
     control = Control(stated.control.name, control_parts)
@@ -418,7 +401,7 @@ def judge_curves_over_tasks(
 
 
 def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tuple[tuple[Part, ...], list[str]]:
-    """Return the parts with their intervals, and remarks on intervals that are missing or leave out draws."""
+    """Return the parts with their intervals, and for each a remark on draws that are left out, or ``""``."""
     drawn = curves.resampled(RESAMPLES, seed)
     parts = []
     remarks = []
@@ -426,23 +409,18 @@ def _parts_over_tasks(stated: CurveFinding, curves: TaskCurves, seed: int) -> tu
         value = float(spec.statistic(curves))
         if spec.covariate:
             n = n_known(curves, spec.covariate)
-            interval = _finite_interval(correlation_interval(value, n))
-            undefined = 0.0
             few = n < LEAST_TASKS
+            low, high = map(float, correlation_interval(value, n))
+            undefined = 0.0
         else:
-            over_draws = np.asarray(spec.statistic(drawn), dtype=float)
-            interval = None if curves.few else _finite_interval(task_bootstrap_ends(over_draws))
-            undefined = float(np.isnan(over_draws).mean())
             few = curves.few
-        parts.append(resampled_part(spec.name, [value], interval, spec.bound))
-        remarks.append(_remark(spec.name or "the value", interval, undefined, few=few))
-    return tuple(parts), [remark for remark in remarks if remark]
-
-
-def _finite_interval(ends: tuple[ArrayLike, ArrayLike]) -> Interval | None:
-    """Return the ends as numbers, or ``None`` if one is undefined."""
-    low, high = np.asarray(ends, dtype=float).tolist()
-    return (low, high) if np.isfinite([low, high]).all() else None
+            over_draws = spec.statistic(drawn)
+            low, high = map(float, task_bootstrap_ends(over_draws))
+            undefined = float(np.isnan(over_draws).mean())
+        part = resampled_part(spec.name, [value], None if few else (low, high), spec.bound)
+        parts.append(part)
+        remarks.append(_remark(spec.name or "the value", part.interval, undefined, few=few))
+    return tuple(parts), remarks
 
 
 def _remark(name: str, interval: Interval | None, undefined: float, *, few: bool) -> str:
@@ -453,10 +431,6 @@ def _remark(name: str, interval: Interval | None, undefined: float, *, few: bool
     if undefined:
         return f"{undefined:.1%} of the draws of tasks leave {name} undefined and are left out of its interval"
     return ""
-
-
-def _without_values(stated: CurveFinding) -> tuple[Part, ...]:
-    return tuple(resampled_part(part.name, [], None, part.bound) for part in stated.parts)
 
 
 def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
 
 from mechclust.mossa.nan_statistics import nan_mean, nan_quantile_over_tasks
 from mechclust.mossa.task_curves import Numbers, TaskCurves, Which
@@ -65,7 +64,7 @@ def gap_after_first_third(curves: TaskCurves) -> Numbers:
 
 def least_upper_half_gap(curves: TaskCurves) -> Numbers:
     """Return the least difference of tuned median minus base median over the layers of the upper half."""
-    return _least(curves.gap[..., curves.upper])
+    return np.fmin.reduce(curves.gap[..., curves.upper], axis=-1)
 
 
 def second_eighth_gap(curves: TaskCurves) -> Numbers:
@@ -132,13 +131,6 @@ def own_control_advantage(curves: TaskCurves) -> Numbers:
 
 
 # ---- ratios and medians ----
-
-
-def _least(values: Float[np.ndarray, "... layer"]) -> Numbers:
-    """Return the least finite value over layers, or NaN."""
-    finite = np.where(np.isnan(values), np.inf, values)
-    least = finite.min(axis=-1, initial=np.inf)
-    return np.where(np.isinf(least), np.nan, least)
 
 
 def _ratio(over: Numbers, under: Numbers) -> Numbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
@@ -14,11 +14,12 @@ from mechclust.mossa.crossovers import Layers, crossovers
 from mechclust.mossa.published import GROUPS, N_LAYERS
 from mechclust.mossa.task_bootstrap import task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, Numbers, TaskCurves
-from mechclust.report.text import ranges_text
+from mechclust.report.text import counted, ranges_text, span_text
 
-_MAX_NARROW_SPREAD = 0.10  # interquartile range over tasks that a transition must reach
 _SPREAD_TOLERANCE = 0.02  # above the minimum of the spread, within a transition
 _FULL_DIMS = 0.95  # share of the most dimensions, at which a transition ends
+MAX_NARROW_SPREAD = 0.10
+"""Interquartile range over tasks that a transition must reach."""
 MARGIN = 0.02
 """Distance of tuned above base from which layers are no longer shared."""
 LEAST_FOR_GROUPS = 4
@@ -102,8 +103,9 @@ class LayerGroupsInterval:
         parts = []
         for row in self.rows():
             notes = self._notes_on(row)
-            layers = _layers_in_words(row)
-            parts.append(f"{layers} ({'; '.join(notes)})" if notes else layers)
+            layers = ranges_text(getattr(self.groups, row["group"]))
+            group = f"{row['group']} {layers}" if layers else f"no {row['group']}"
+            parts.append(f"{group} ({'; '.join(notes)})" if notes else group)
         return ", ".join(parts)
 
     def _notes_on(self, row: Mapping[str, Any]) -> list[str]:
@@ -111,9 +113,7 @@ class LayerGroupsInterval:
         is_empty = row["first_layer"] is None
         notes = []
         if row["end_low"] is not None and (not is_empty or row["group"] == "shared"):
-            low = row["end_low"]
-            high = row["end_high"]
-            ends = f"end at {low}" if low == high else f"end at {low} to {high}"
+            ends = f"end at {span_text((row['end_low'], row['end_high']))}"
             notes.append(f"95% over tasks: {ends}" if row["group"] == "shared" else ends)
         if row["tuned_alone"]:
             notes.append(f"tuned alone changed at {row['tuned_alone']}")
@@ -148,18 +148,6 @@ class LayerGroupsInterval:
                 }
             )
         return rows
-
-
-def _layers_in_words(row: Mapping[str, Any]) -> str:
-    if row["first_layer"] is None:
-        return f"no {row['group']}"
-    if row["first_layer"] == row["last_layer"]:
-        return f"{row['group']} {row['first_layer']}"
-    return f"{row['group']} {row['first_layer']}-{row['last_layer']}"
-
-
-def _groups(shared: int, end: int, last: int) -> LayerGroups:
-    return LayerGroups(range(1, shared + 1), range(shared + 1, end + 1), range(end + 1, last + 1))
 
 
 def group_boundaries(
@@ -200,7 +188,7 @@ def group_boundaries(
         minimum = np.take_along_axis(narrow, least, axis=-1)
         left = (place > least) & np.isfinite(narrow) & (narrow > minimum + _SPREAD_TOLERANCE)
         end = np.where(left.any(axis=-1), np.argmax(left, axis=-1), last)
-    has_transition = narrow.min(axis=-1) <= _MAX_NARROW_SPREAD
+    has_transition = narrow.min(axis=-1) <= MAX_NARROW_SPREAD
     return shared, np.where(has_transition, end, shared)
 
 
@@ -213,8 +201,8 @@ def layer_groups_of(curves: TaskCurves) -> LayerGroups:
         >>> print(layer_groups_of(TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)))
         shared 1-1, transition 2-3, no refinement
     """
-    shared, end = group_boundaries_of(curves)
-    return _groups(int(shared), int(end), curves.n_layers)
+    shared, end = map(int, group_boundaries_of(curves))
+    return LayerGroups(range(1, shared + 1), range(shared + 1, end + 1), range(end + 1, curves.n_layers + 1))
 
 
 def group_boundaries_of(curves: TaskCurves) -> tuple[Layers, Layers]:
@@ -269,8 +257,7 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
     farther = _farther_layers(curves, draws, seed)
     tuned_alone = tuple(layer for layer in farther if curves.median("base")[layer - 1] >= 1 - MARGIN)
     if curves.few:
-        count = "1 task" if len(curves.tasks) == 1 else f"{len(curves.tasks)} tasks"
-        why = f"{count}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
+        why = f"{counted(len(curves.tasks), 'task')}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
         return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,), farther, tuned_alone)
     shared, end = map(np.asarray, group_boundaries_of(curves.resampled(draws, seed)))
     has_transition = end > shared
@@ -305,24 +292,23 @@ def has_all_layer_groups(curves: TaskCurves) -> Numbers:
 
 
 def shared_layers_end_distance(curves: TaskCurves) -> Numbers:
-    """Return how far the shared layers' end is from the paper's, as a share of the depth.
-
-    NaN without a transition, or if a median is undefined.
-    """
-    shared, end = group_boundaries_of(curves)
-    expected = GROUPS["shared"][1] / N_LAYERS
-    distance = np.abs(shared / curves.n_layers - expected)
-    return np.where((end > shared) & _is_defined(curves), distance, np.nan)
+    """Return how far the shared layers' end is from the paper's, see ``_distance_from_paper``."""
+    return _distance_from_paper(curves, "shared")
 
 
 def transition_layers_end_distance(curves: TaskCurves) -> Numbers:
-    """Return how far the transition's end is from the paper's, as a share of the depth.
+    """Return how far the transition's end is from the paper's, see ``_distance_from_paper``."""
+    return _distance_from_paper(curves, "transition")
+
+
+def _distance_from_paper(curves: TaskCurves, group: Literal["shared", "transition"]) -> Numbers:
+    """Return how far a group's end is from the paper's, as a share of the depth.
 
     NaN without a transition, or if a median is undefined.
     """
     shared, end = group_boundaries_of(curves)
-    expected = GROUPS["transition"][1] / N_LAYERS
-    distance = np.abs(end / curves.n_layers - expected)
+    last = shared if group == "shared" else end
+    distance = np.abs(last / curves.n_layers - GROUPS[group][1] / N_LAYERS)
     return np.where((end > shared) & _is_defined(curves), distance, np.nan)
 
 

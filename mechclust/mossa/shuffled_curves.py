@@ -62,7 +62,7 @@ def permuted_layers(curves: TaskCurves) -> TaskCurves:
         tuned=curves.tuned[:, order],
         ceiling=None if curves.ceiling is None else curves.ceiling[:, order],
         null=None if curves.null is None else curves.null[:, order],
-        dims={name: np.asarray(values)[order] for name, values in curves.dims.items()},
+        dims={name: values[order] for name, values in curves.dims.items()},
     )
 
 
@@ -101,7 +101,7 @@ def covariate_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     for kind in (False, True):
         places = rng.permutation(np.flatnonzero(curves.held_out == kind))
         order[places] = np.roll(places, 1)
-    covariates = {name: np.asarray(values)[order] for name, values in curves.covariates.items()}
+    covariates = {name: values[order] for name, values in curves.covariates.items()}
     return replace(curves, covariates=covariates)
 
 
@@ -124,7 +124,7 @@ def cluster_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     while len(clusters) > 1 and np.array_equal(order, np.arange(len(clusters))):
         order = rng.permutation(len(clusters))
     places = first[order][of_task]
-    covariates = {name: np.asarray(values)[places] for name, values in curves.covariates.items()}
+    covariates = {name: values[places] for name, values in curves.covariates.items()}
     return replace(curves, covariates=covariates)
 
 

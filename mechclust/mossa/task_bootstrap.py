@@ -48,7 +48,7 @@ def task_bootstrap_interval(
     if curves.few:
         ends = (np.full(value.shape, np.nan),) * 2
     else:
-        ends = task_bootstrap_ends(np.asarray(statistic(curves.resampled(draws, seed)), dtype=float))
+        ends = task_bootstrap_ends(statistic(curves.resampled(draws, seed)))
     if value.ndim:
         return value, ends
     return float(value), (float(ends[0]), float(ends[1]))
@@ -63,9 +63,7 @@ def task_bootstrap_ends(drawn: ArrayLike) -> tuple[Float[np.ndarray, "..."], Flo
         (25.0, 975.0)
     """
     values = np.asarray(drawn, dtype=float)
-    flat = values.reshape(len(values), -1)
-    missing = np.isnan(flat).mean(axis=0) > MOST_UNDEFINED
-    columns = flat.T[:, :, None]  # [place draw 1]
-    low, high = (np.where(missing, np.nan, nan_quantile_over_tasks(columns, share)[:, 0]) for share in _LEVEL)
-    shape = values.shape[1:]
-    return low.reshape(shape), high.reshape(shape)
+    missing = np.isnan(values).mean(axis=0) > MOST_UNDEFINED
+    by_draw = values.reshape(len(values), -1)
+    low, high = (nan_quantile_over_tasks(by_draw, share).reshape(missing.shape) for share in _LEVEL)
+    return np.where(missing, np.nan, low), np.where(missing, np.nan, high)

@@ -17,6 +17,8 @@ ByTaskAndLayer: TypeAlias = Float[np.ndarray, "... task layer"]
 ByLayer: TypeAlias = Float[np.ndarray, "... layer"]
 Numbers: TypeAlias = Float[np.ndarray, "..."] | np.floating[Any]
 Which = Literal["base", "tuned", "ceiling", "null"]
+CURVE_NAMES: tuple[Which, ...] = ("base", "tuned", "ceiling", "null")
+MODELS: tuple[Which, ...] = ("base", "tuned")
 LEAST_TASKS = 6
 """Smallest number of tasks with an interval over tasks. For fewer, a median has no distribution-free 95% interval, and
 resampling covers too little (two tasks: 50%, three: 75%)."""
@@ -67,10 +69,10 @@ class TaskCurves:
     def __post_init__(self) -> None:
         n = len(self.tasks)
         shape = (n, len(self.layers))
-        for name in ("base", "tuned", "ceiling", "null"):
-            values = getattr(self, name)
+        for which in CURVE_NAMES:
+            values = getattr(self, which)
             if values is not None and np.shape(values)[-2:] != shape:
-                raise InputError(f"{name} has the shape {np.shape(values)}; expected {shape}, tasks by layers")
+                raise InputError(f"{which} has the shape {np.shape(values)}; expected {shape}, tasks by layers")
         of_tasks: dict[str, Any] = {"held_out": self.held_out, "clusters": self.clusters, **self.covariates}
         for name, values in of_tasks.items():
             if np.shape(values)[-1:] != (n,):
@@ -142,18 +144,11 @@ class TaskCurves:
     def _take(self, places: Int[np.ndarray, "... place"], **others: Any) -> TaskCurves:
         """Return the curves of the tasks at these places."""
         curves: dict[str, Any] = {}
-        for name in ("base", "tuned", "ceiling", "null"):
+        for name in CURVE_NAMES:
             curve = getattr(self, name)
             curves[name] = None if curve is None else np.take(curve, places, axis=-2)
-        return replace(
-            self,
-            covariates={
-                name: np.take(np.asarray(values, dtype=float), places, axis=-1)
-                for name, values in self.covariates.items()
-            },
-            **curves,
-            **others,
-        )
+        covariates = {name: np.take(values, places, axis=-1) for name, values in self.covariates.items()}
+        return replace(self, **curves, covariates=covariates, **others)
 
     def values(self, which: Which) -> ByTaskAndLayer:
         """Return one of the curves.
@@ -165,6 +160,11 @@ class TaskCurves:
         if curve is None:
             raise InputError(f"the curves have no {which}; measure it, or look at base and tuned")
         return curve
+
+    def has(self, which: Which) -> bool:
+        """Return whether any task has a number of a curve."""
+        curve: ByTaskAndLayer | None = getattr(self, which)
+        return curve is not None and bool(np.isfinite(curve).any())
 
     def median(self, which: Which) -> ByLayer:
         """Return the median over tasks. NaN at a layer if no task has a number there."""

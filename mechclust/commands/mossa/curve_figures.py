@@ -14,7 +14,6 @@ from mechclust.commands.mossa.drawing import (
     BOXES,
     CKA_LABEL,
     LOOKS,
-    MODELS,
     Label,
     draw_band,
     draw_boxes,
@@ -31,10 +30,10 @@ from mechclust.commands.mossa.drawing import (
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.tables import NO_CLUSTER, parts_of
 from mechclust.mossa.correlations import correlation_interval, covariate_correlation, n_known
-from mechclust.mossa.layer_groups import LayerGroupsInterval
+from mechclust.mossa.layer_groups import MAX_NARROW_SPREAD, LayerGroupsInterval
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
-from mechclust.mossa.task_curves import TaskCurves, Which
+from mechclust.mossa.task_curves import MODELS, TaskCurves, Which
 from mechclust.report.axes import direct_labels, outer_labels, plot_chance_band
 from mechclust.report.figure_text import figure_text
 from mechclust.report.style import CHANCE, GREY, ORANGE, SOFT
@@ -42,7 +41,6 @@ from mechclust.report.subplots import subplots
 from mechclust.report.text import counted
 
 _SHADES = {"shared": "#eef1f4", "transition": "#fdf0dc", "refinement": "#e3eef6"}
-_NARROW_SPREAD = 0.10  # below which tuned's interquartile range must fall for there to be a transition
 _MAX_LAYERS_WITH_MARKERS = 24  # in small panels
 _TUNED_WITHOUT = "tuned without it"
 
@@ -156,7 +154,7 @@ def _draw_spreads(axis: Axes, curves: TaskCurves, seed: int) -> list[Label]:
         if not curves.few:
             draw_band(axis, *ends, role)
         labels.append(draw_curve(axis, spread, role, lw=1.6))
-    axis.axhline(_NARROW_SPREAD, color=GREY, lw=0.9, ls=":")
+    axis.axhline(MAX_NARROW_SPREAD, color=GREY, lw=0.9, ls=":")
     axis.set_ylabel("interquartile range", fontsize=9)
     axis.set_ylim(bottom=0)
     return labels

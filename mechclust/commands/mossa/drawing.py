@@ -11,13 +11,12 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
-from mechclust.mossa.task_curves import ByLayer, TaskCurves, Which
+from mechclust.mossa.task_curves import MODELS, ByLayer, TaskCurves, Which
 from mechclust.report.axes import layer_axis, plot_chance_band
 from mechclust.report.style import BLUE, PURPLE, RED
 
 Label: TypeAlias = tuple[float, str, str]
 """Last value, name and color of a curve, for ``direct_labels``."""
-MODELS: tuple[Which, ...] = ("base", "tuned")
 BOXES = 5  # tasks that make a box plot or a band of quartiles
 CKA_LABEL = "debiased CKA with the task's control"
 _CEILING = "#007a5a"
@@ -96,20 +95,14 @@ def draw_boxes(axis: Axes, values: Float[np.ndarray, "task layer"], look: Look, 
     )
 
 
-def has_curve(curves: TaskCurves, which: Which) -> bool:
-    """Return whether any task has a number of this curve."""
-    values = getattr(curves, which)
-    return values is not None and bool(np.isfinite(values).any())
-
-
 def draw_references(axis: Axes, curves: TaskCurves) -> list[Label]:
     """Draw the ceiling and the null as bands, and return their labels."""
     labels = []
-    if has_curve(curves, "null"):
+    if curves.has("null"):
         low, high = _ends(curves, "null")
         plot_chance_band(axis, layer_numbers(curves.n_layers), low, high, _NULL)
         labels.append(draw_curve(axis, curves.median("null"), "null", marker=False, lw=1.2, ls="-."))
-    if has_curve(curves, "ceiling"):
+    if curves.has("ceiling"):
         low, high = _ends(curves, "ceiling")
         axis.fill_between(layer_numbers(curves.n_layers), low, high, color=_CEILING, alpha=0.16, lw=0, zorder=0.6)
         labels.append(draw_curve(axis, curves.median("ceiling"), "ceiling", marker=False, lw=1.4, ls=":"))

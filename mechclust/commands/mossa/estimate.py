@@ -54,7 +54,7 @@ class Plan:
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: MossaConfig) -> Plan:
         """Estimate from the tasks and the sizes of a model that is not loaded."""
-        lengths = _lengths(inputs, config)
+        lengths = _lengths(inputs)
         steps = {}
         trained = 0.0
         for model in inputs.models:
@@ -144,7 +144,7 @@ class Plan:
         return "; ".join(parts)
 
 
-def _lengths(inputs: Inputs, config: MossaConfig) -> dict[str, tuple[float, float]]:
+def _lengths(inputs: Inputs) -> dict[str, tuple[float, float]]:
     """Return the mean tokens of an example and of a prompt by task, from the first ones."""
     lengths = {}
     for task in inputs.collection:

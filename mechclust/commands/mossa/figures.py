@@ -13,7 +13,7 @@ from mechclust.commands.mossa.curve_figures import (
     groups_figure,
     opinions_figure,
 )
-from mechclust.commands.mossa.drawing import BOXES, has_curve
+from mechclust.commands.mossa.drawing import BOXES
 from mechclust.commands.mossa.measurements import Measurements
 from mechclust.commands.mossa.model_figures import (
     answers_figure,
@@ -33,7 +33,7 @@ from mechclust.report.text import counted, list_text
 @styled()
 def mossa_panels(result: Measurements) -> list[Panel]:
     """Draw the figures in the report's order, the main one first, leaving out figures without measurements."""
-    return [*_curve_panels(result), *_learning_panels(result), *_state_panels(result)]
+    return [*_curve_panels(result), *_model_panels(result)]
 
 
 def _curve_panels(result: Measurements) -> Iterator[Panel]:
@@ -44,12 +44,9 @@ def _curve_panels(result: Measurements) -> Iterator[Panel]:
         yield Panel("held_out", boxes_figure(result, held_out=True), _held_out_caption(result))
 
 
-def _learning_panels(result: Measurements) -> Iterator[Panel]:
+def _model_panels(result: Measurements) -> Iterator[Panel]:
     if any(result.scores.values()):
         yield Panel("answers", answers_figure(result), _answers_caption(result))
-
-
-def _state_panels(result: Measurements) -> Iterator[Panel]:
     if _has(result, "projection"):
         yield Panel("hidden_states", picture_figure(result), _picture_caption(result))
     if _has(result, "purity"):
@@ -71,9 +68,9 @@ def _has(result: Measurements, probe: str) -> bool:
 def _references(curves: TaskCurves) -> str:
     """Return what the curves of ceiling and null are, if there are any."""
     parts = []
-    if has_curve(curves, "ceiling"):
+    if curves.has("ceiling"):
         parts.append("Green, dotted: ceiling, two controls of one task that differ only in their seed.")
-    if has_curve(curves, "null"):
+    if curves.has("null"):
         parts.append("Hatched: null, the tuned model with controls of other tasks.")
     if parts:
         parts.append(f"Their bands: quartiles over tasks (of fewer than {BOXES}, minimum and maximum).")
@@ -133,7 +130,9 @@ def _groups_caption(result: Measurements) -> str:
 
 
 def _clusters_caption(result: Measurements) -> str:
-    bands = "" if all(part.few for part in parts_of(result).values()) else f"; bands: 95% of the median, {_OVER_TASKS}"
+    bands = f"; bands: 95% of the median, by bootstrap over at least {LEAST_TASKS} tasks"
+    if all(part.few for part in parts_of(result).values()):
+        bands = ""
     return (
         "The paper's figure 3: debiased CKA with the controls by cluster of tasks. Bold: median over the cluster's "
         f"seen tasks; thin: each task{bands}.{_references(result.curves().seen)}"
@@ -184,7 +183,7 @@ def _correlations_caption(result: Measurements) -> str:
 def _opinions_caption(result: Measurements) -> str:
     curves = result.curves().seen
     bands = "" if curves.few else ", bands: 95% by bootstrap over tasks"
-    null = " Controls of other tasks were compared by CKA only." if has_curve(curves, "null") else ""
+    null = " Controls of other tasks were compared by CKA only." if curves.has("null") else ""
     chance = " SVCCA is above 0 by chance." if "SVCCA" in result.measures else ""
     return (
         f"Second opinions: similarity with the controls by {counted(len(result.measures), 'measure')} (medians over "
@@ -192,7 +191,6 @@ def _opinions_caption(result: Measurements) -> str:
     )
 
 
-_OVER_TASKS = f"by bootstrap over at least {LEAST_TASKS} tasks"
 _ANSWERS = (
     "What was learnt: answers to test prompts (teacher forcing), by task, with 95% intervals over prompts. Left: share "
     "of answers of which every token was the most probable one. Middle: mean loss. Right: by how much the right "

@@ -17,7 +17,7 @@ from mechclust.evidence import Bound, Finding
 from mechclust.evidence.finding import finding_order
 from mechclust.mossa.cka_forms import forms_agree
 from mechclust.mossa.correlations import gain_correlation
-from mechclust.mossa.crossovers import crossover
+from mechclust.mossa.crossovers import crossing_text
 from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
     OTHER_TASKS,
@@ -25,7 +25,6 @@ from mechclust.mossa.curve_findings import (
     CurveFindingPart,
     judge_curves_over_tasks,
 )
-from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
 from mechclust.mossa.task_curves import LEAST_TASKS, TaskCurves
 from mechclust.report.text import counted
 
@@ -35,7 +34,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for tasks on which tuning "
     "separated more right answers from others (correlation over tasks)",
-    parts=(CurveFindingPart("", partial(gain_correlation, covariate=GAIN), Bound(">", 0), covariate=GAIN),),
+    parts=(CurveFindingPart(partial(gain_correlation, covariate=GAIN), Bound(">", 0), covariate=GAIN),),
     control=OTHER_TASKS,
     shown="page",
 )
@@ -73,13 +72,13 @@ def findings_of(
         seed: seed of the bootstrap over tasks, behind each interval.
     """
     if gains is not None:
-        curves = replace(curves, covariates={**curves.covariates, GAIN: np.asarray(gains, dtype=float)})
+        curves = replace(curves, covariates={**curves.covariates, GAIN: gains})
     judge = partial(judge_curves_over_tasks, seed=seed)
     findings = [
         *_of_seen_tasks(curves, judge),
-        _of_dims(_seen_curves(curves, task_dims), judge),
+        _of_dims(curves, task_dims, judge),
         *_of_held_out_tasks(curves, learnt, judge),
-        _of_purity(_seen_curves(curves, purity), purity_chance, judge),
+        _of_purity(curves, purity, purity_chance, judge),
         _forms(curves, biased, n, d),
     ]
     return sorted(findings, key=finding_order)
@@ -88,6 +87,7 @@ def findings_of(
 # ---- findings ----
 
 _OF_SEEN_TASKS = ("C2", "C3", "C4", "C5", "C6", "C12", "C20")
+_OF_COVARIATES = ("C15", "C16", "C17")
 _Judge = partial[Finding]
 
 
@@ -96,23 +96,23 @@ def _of_seen_tasks(curves: TaskCurves, judge: _Judge) -> list[Finding]:
     seen = curves.seen
     few = _few_tasks(curves)
     findings = [judge(CURVE_FINDINGS[id], seen, not_tested=few) for id in _OF_SEEN_TASKS]
-    has_null = seen.null is not None and np.isfinite(seen.null).any()
-    no_null = "" if has_null else "controls of other tasks were not measured"
+    no_null = "" if seen.has("null") else "controls of other tasks were not measured"
     findings.append(judge(CURVE_FINDINGS["C13"], seen, not_tested=few or no_null))
     doubled = seen.with_ceiling
     few_doubled = _fewer(len(doubled.tasks), "seen task", "with a second control (--ceilings)")
     findings.append(judge(CURVE_FINDINGS["C14"], doubled, not_tested=few or few_doubled))
-    covariates = ((_C7, GAIN), (CURVE_FINDINGS["C15"], FLESCH_KINCAID), (CURVE_FINDINGS["C16"], COLEMAN_LIAU))
-    for stated, covariate in (*covariates, (CURVE_FINDINGS["C17"], DATA_SIZE)):
-        findings.append(judge(stated, seen, not_tested=few or _lacks(curves, covariate)))
+    for stated in (_C7, *(CURVE_FINDINGS[id] for id in _OF_COVARIATES)):
+        (part,) = stated.parts
+        findings.append(judge(stated, seen, not_tested=few or _lacks(seen, part.covariate)))
     return findings
 
 
-def _of_dims(dims: TaskCurves | None, judge: _Judge) -> Finding:
+def _of_dims(curves: TaskCurves, dims: TaskTables | None, judge: _Judge) -> Finding:
     if dims is None:
-        return judge(CURVE_FINDINGS["C8"], None, not_tested="dimensions were not measured")
-    log_dims = replace(dims, base=np.log2(dims.base), tuned=np.log2(dims.tuned))
-    return judge(CURVE_FINDINGS["C8"], log_dims, not_tested=_few_tasks(dims))
+        return judge(CURVE_FINDINGS["C8"], curves, not_tested="dimensions were not measured")
+    seen = _seen_curves(curves, dims)
+    log_dims = replace(seen, base=np.log2(seen.base), tuned=np.log2(seen.tuned))
+    return judge(CURVE_FINDINGS["C8"], log_dims, not_tested=_few_tasks(curves))
 
 
 def _of_held_out_tasks(curves: TaskCurves, learnt: Bool[np.ndarray, " task"] | None, judge: _Judge) -> list[Finding]:
@@ -128,11 +128,12 @@ def _of_held_out_tasks(curves: TaskCurves, learnt: Bool[np.ndarray, " task"] | N
     ]
 
 
-def _of_purity(purity: TaskCurves | None, by_chance: float | None, judge: _Judge) -> Finding:
+def _of_purity(curves: TaskCurves, purity: TaskTables | None, by_chance: float | None, judge: _Judge) -> Finding:
     if purity is None:
-        return judge(CURVE_FINDINGS["C11"], None, not_tested="purity of clusters was not measured by task")
-    defined = np.isfinite(purity.base).all(axis=1) & np.isfinite(purity.tuned).all(axis=1)
-    in_clusters = purity.select(defined)  # tasks that are in no cluster have no purity
+        return judge(CURVE_FINDINGS["C11"], curves, not_tested="purity of clusters was not measured by task")
+    seen = _seen_curves(curves, purity)
+    defined = np.isfinite(seen.base).all(axis=1) & np.isfinite(seen.tuned).all(axis=1)
+    in_clusters = seen.select(defined)  # tasks that are in no cluster have no purity
     few = _fewer(len(in_clusters.tasks), "seen task", "in a cluster")
     note = "" if by_chance is None else f"purity by chance {by_chance:.2f}"
     return judge(CURVE_FINDINGS["C11"], in_clusters, not_tested=few, note=note)
@@ -140,31 +141,23 @@ def _of_purity(purity: TaskCurves | None, by_chance: float | None, judge: _Judge
 
 def _forms(curves: TaskCurves, biased: TaskTables | None, n: int, d: int) -> Finding:
     """Return C10."""
-    tables = [] if biased is None else [np.abs(biased["base"] - curves.base), np.abs(biased["tuned"] - curves.tuned)]
-    differences = [float(table[np.isfinite(table)].max()) for table in tables if np.isfinite(table).any()]
-    missing = "" if differences else "the biased form was not measured"
-    return forms_agree([max(differences)] if differences else [], n, d, missing)
+    differences = np.zeros(0)
+    if biased is not None:
+        both = np.stack([biased["base"] - curves.base, biased["tuned"] - curves.tuned])
+        differences = np.abs(both[np.isfinite(both)])
+    if not len(differences):
+        return forms_agree([], n, d, "the biased form was not measured")
+    return forms_agree([differences.max()], n, d)
 
 
 def _crossings(curves: TaskCurves) -> str:
-    unseen, seen = map(_crossing, (curves.unseen, curves.seen))
-    return f"crossing at layer (held out against seen) {unseen} against {seen}; the paper's 13 and 9 are of 32 layers"
+    crossings = f"{crossing_text(curves.unseen)} against {crossing_text(curves.seen)}"
+    return f"crossing at layer (held out against seen) {crossings}; the paper's 13 and 9 are of 32 layers"
 
 
-def _crossing(curves: TaskCurves) -> str:
-    if curves.undefined_layers:
-        return "unknown"
-    layer = crossover(curves.median("base"), curves.median("tuned"))
-    return "never" if layer > curves.n_layers else str(layer)
-
-
-def _seen_curves(curves: TaskCurves, tables: TaskTables | None) -> TaskCurves | None:
+def _seen_curves(curves: TaskCurves, tables: TaskTables) -> TaskCurves:
     """Return the seen tasks' curves of another measure."""
-    if tables is None:
-        return None
-    base = np.asarray(tables["base"], dtype=float)
-    tuned = np.asarray(tables["tuned"], dtype=float)
-    return replace(curves, base=base, tuned=tuned, ceiling=None, null=None, dims={}).seen
+    return replace(curves, base=tables["base"], tuned=tables["tuned"], ceiling=None, null=None, dims={}).seen
 
 
 # ---- why a finding cannot be tested ----
@@ -189,9 +182,9 @@ def _few_held_out(curves: TaskCurves, learnt: Bool[np.ndarray, " task"] | None) 
     return _fewer(int(known.sum()), "held-out task", "learnt without its examples" if curves.held_out.any() else "")
 
 
-def _lacks(curves: TaskCurves, covariate: str) -> str:
-    values = np.asarray(curves.covariates.get(covariate, np.full(len(curves.tasks), np.nan)), dtype=float)
-    known = values[~curves.held_out & np.isfinite(values)]
+def _lacks(seen: TaskCurves, covariate: str) -> str:
+    values = seen.covariates.get(covariate, np.zeros(0))
+    known = values[np.isfinite(values)]
     if len(known) >= LEAST_TASKS and np.ptp(known) == 0:
         return f"the {covariate} is the same for all seen tasks ({known[0]:g})"
     return _fewer(len(known), "seen task", f"of which the {covariate} is known")

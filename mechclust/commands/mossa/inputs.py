@@ -61,6 +61,11 @@ class Inputs:
         """Tasks with enough test prompts."""
         return [task for task in self.collection if not task.too_few]
 
+    @property
+    def clusters(self) -> list[str]:
+        """Names of the clusters, by number. Tasks of FLAN's ``"misc"`` are in none."""
+        return [name for name in self.collection.clusters if name != MISC]
+
     def digest(self) -> str:
         """Return a digest of these tasks and of how they are read."""
         parts = [str(self.format), str(self.format.cutoff), *([self.format.template] if self.format.template else [])]
@@ -96,10 +101,11 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         )
     text_format = format_of(tokenizer, config)
     notes = [*collection.notes, *left_out]
-    adapters = [str(model.given.source) for model in models if model.given is not None and model.given.is_adapter]
+    given = [model.given for model in models if model.given is not None]
+    adapters = [str(model.source) for model in given if model.is_adapter]
     for adapter in adapters:
         check_adapter(adapter)
-    check_whole_weights([resolved, *(model.given for model in models if model.given is not None)])
+    check_whole_weights([resolved, *given])
     notes += _check_checkpoints(base, tokenizer, sizes, models, collection, config)
     check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
     notes += adapter_fit_notes(replace(resolved, adapter=adapter) for adapter in adapters)
@@ -225,8 +231,8 @@ def _left_out(config: MossaConfig, collection: TaskCollection, controls: Mapping
 def _controls(config: MossaConfig, collection: TaskCollection) -> Mapping[str, str]:
     """Return the single-task models that were given, by task."""
     controls: dict[str, str] = {}
-    names = [task.name for task in collection]
-    for task, source in (task_and_model(control, names) for control in config.controls):
+    for control in config.controls:
+        task, source = task_and_model(control, collection.names)
         collection[task]  # refuses a name that is not there
         if task in controls:
             raise InputError(f"{controls[task]!r} and {source!r} are both controls of {task!r}; give one per task")
@@ -318,11 +324,6 @@ def prompts_and_pairs(
     pairs = pairs_of(answers)
     exchanged = text_format.answered(*swapped_answers(prompts, answers, pairs))
     return text_format.answered(prompts, answers), exchanged, pairs
-
-
-def chosen_prompts(task: InstructionTask, most: int) -> list[str]:
-    """Return the prompts of ``chosen_examples``."""
-    return [example.prompt for example in chosen_examples(task, most)]
 
 
 def chosen_examples(task: InstructionTask, most: int) -> list[Example]:

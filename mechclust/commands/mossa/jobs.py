@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mechclust.commands.mossa.inputs import Inputs, cluster_of
 from mechclust.commands.mossa.models import AGAIN, BASE, CONTROL, TUNED, UNSEEN, Model
-from tasks.text.instructions import MISC, InstructionTask
+from tasks.text.instructions import InstructionTask
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def other_tasks(task: InstructionTask, tasks: Sequence[InstructionTask], n: int)
 def model_jobs(inputs: Inputs) -> list[ModelJob]:
     """Return the jobs on the prompts of all tasks, for the base and the tuned model."""
     numbers = task_numbers(inputs)
-    names = [name for name in inputs.collection.clusters if name != MISC]
+    names = inputs.clusters
     clusters = []
     for task in inputs.collection:
         cluster = cluster_of(task)

@@ -20,23 +20,20 @@ def layers_bytes(tuned: Sequence[int], base: Sequence[int], n: int, svcca: int =
     return max(rows, NDims().memory([*tuned, *base], n), 3 * 4 * svcca * (sum(tuned) + sum(base)))
 
 
-def layers_that_fit(
-    layers: Sequence[int], tuned: int, base: int, n: int, room: float, *, svcca: int = 0
-) -> list[list[int]]:
+def layers_that_fit(layers: Sequence[int], d: int, n: int, room: float, *, svcca: int = 0) -> list[list[int]]:
     """Return layers in groups that take at most ``room`` bytes each, or one by one if even two are too many.
 
     Args:
         layers: numbers of the layers.
-        tuned: dimension of one model's layers.
-        base: dimension of the other model's layers.
+        d: dimension of every layer of both models.
         n: number of prompts.
         room: bytes of memory.
         svcca: as in ``layers_bytes``.
 
     Example:
-        >>> layers_that_fit([1, 2, 3, 4, 5], 8, 8, 100, room=layers_bytes([8, 8], [8, 8], 100))
+        >>> layers_that_fit([1, 2, 3, 4, 5], 8, 100, room=layers_bytes([8, 8], [8, 8], 100))
         [[1, 2], [3, 4], [5]]
     """
     sizes = range(len(layers), 0, -1)
-    size = next((k for k in sizes if layers_bytes(k * [tuned], k * [base], n, svcca) <= room), 1)
+    size = next((k for k in sizes if layers_bytes(k * [d], k * [d], n, svcca) <= room), 1)
     return [list(layers[i : i + size]) for i in range(0, len(layers), size)]

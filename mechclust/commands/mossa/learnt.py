@@ -77,33 +77,23 @@ class Score:
         return "form only" if any(gain > 0 for gain in gains) else "not learnt"
 
 
-def scores_of(of_task: Mapping[str, Mapping[str, ProbeResult]]) -> dict[str, dict[str, Score]]:
-    """Return scores by task and by role, for the ``ROLES`` whose answers were measured.
+def scores_of(results: Mapping[str, ProbeResult]) -> dict[str, Score]:
+    """Return one task's scores by role, for the ``ROLES`` whose answers were measured.
 
     Args:
-        of_task: results by task and ``"ROLE.answers"``.
+        results: by ``"ROLE.answers"``.
     """
-    scores: dict[str, dict[str, Score]] = {}
-    for task, results in of_task.items():
-        answers = {role: _answers(results[f"{role}.answers"]) for role in ROLES if f"{role}.answers" in results}
-        scores[task] = {}
-        for role, values in answers.items():
-            base = None if role == "base" else answers.get("base")
-            scores[task][role] = learnt_from_answers(*values, base=base)
+    answers = {role: _answers(results[f"{role}.answers"]) for role in ROLES if f"{role}.answers" in results}
+    scores = {}
+    for role, values in answers.items():
+        base = None if role == "base" else answers.get("base")
+        scores[role] = learnt_from_answers(*values, base=base)
     return scores
 
 
 def _answers(result: ProbeResult) -> Answers:
     exact, loss, margin = (np.asarray(result[name], dtype=float) for name in ("exact", "loss", "margin"))
     return exact, loss, margin
-
-
-def states_of(scores: Mapping[str, Mapping[str, Score]], role: str = "control") -> dict[str, LearningState]:
-    """Return by task whether a role's model learnt it."""
-    states: dict[str, LearningState] = {}
-    for task, by_role in scores.items():
-        states[task] = by_role[role].state if role in by_role and "base" in by_role else "not measured"
-    return states
 
 
 def learnt_from_answers(

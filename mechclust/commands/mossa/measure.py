@@ -15,15 +15,17 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, prompts_and_pairs, test_batches
 from mechclust.commands.mossa.jobs import ModelJob, TaskJob, model_jobs, task_jobs
 from mechclust.commands.mossa.layers import layers_bytes, layers_that_fit
+from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.margins import Pairs, answer_margins, total_nats
 from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
 from mechclust.commands.mossa.pooled import measure_pooled
-from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
+from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.saved_rows import rows_errors, save_rows_anew
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.plain_model import plain_model
+from mechclust.mossa.task_curves import MODELS
 from mechclust.report.text import GIB
 from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores
@@ -34,7 +36,6 @@ from probes.store.versions import package_versions
 
 Array: TypeAlias = Shaped[Tensor, "..."]
 _RBF_PROMPTS = 1000
-_ANSWERING = ("base", "tuned", "control", "all-tasks")  # roles
 
 
 def measure_models(
@@ -45,11 +46,9 @@ def measure_models(
     of_models = model_jobs(inputs)
     title = "measuring tasks" if progress else None
     jobs: list[TaskJob | ModelJob] = [*of_tasks, *of_models]
-    results = [
-        result or {} for result in run_on_base(_measure, jobs, inputs.base, config, out, title=title, unit="job")
-    ]
-    by_task = {job.task: result for job, result in zip(of_tasks, results, strict=False)}
-    by_model = {job.model.kind: result for job, result in zip(of_models, results[len(of_tasks) :], strict=True)}
+    results = iter(run_on_base(_measure, jobs, inputs.base, config, out, title=title))
+    by_task = {job.task: next(results) for job in of_tasks}
+    by_model = {job.model.kind: next(results) for job in of_models}
     return by_task, by_model
 
 
@@ -72,7 +71,7 @@ def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]
     answers = _answer_parts(resident, job, arrays)
     rows = resident.out / "rows" / file_name(task.name)
     if any(part.kept() is None for part in comparisons):
-        at = block_sites(n_layers_of(resident))
+        at = block_sites(resident.n_layers)
         for role, model in job.models.items():
             with resident.as_model(model) as hooked:
                 stores[role] = save_rows_anew(hooked, batches, rows / role, at=at, readout=READOUT, labels=labels)
@@ -91,11 +90,6 @@ def _folder(resident: ResidentBase, job: TaskJob) -> Path:
 # ---- hidden states ----
 
 
-def is_other_control(role: str) -> bool:
-    """Return whether a role is a control of another task."""
-    return role.startswith("other-")
-
-
 def partner_of(role: str) -> str:
     """Return the role of the model that a role's model is compared with.
 
@@ -106,7 +100,7 @@ def partner_of(role: str) -> str:
         >>> partner_of("base"), partner_of("other-1")
         ('control', 'tuned')
     """
-    return "tuned" if is_other_control(role) else "control"
+    return "tuned" if role.startswith("other-") else "control"
 
 
 def _comparison_parts(
@@ -125,7 +119,7 @@ def _comparison_parts(
     for role in job.models:
         if role == "control":
             continue
-        for measure, probe in _probes(resident, block_sites(n_layers_of(resident)), role).items():
+        for measure, probe in _probes(resident, block_sites(resident.n_layers), role).items():
             name = f"{role}.{measure}"
             settings = [prints[role], prints[partner_of(role)], repr(probe)]
             path = part_path(_folder(resident, job), name, settings, arrays)
@@ -139,12 +133,12 @@ def _probes(resident: ResidentBase, at: Sites, role: str, **options: Any) -> dic
     shared: dict[str, Any] = {"at": at, "readout": READOUT, **comparison_device(resident), **options}
     draws = N_PERMUTATIONS if role == "tuned" else 0
     linear: dict[str, Any] = {**shared, "form": "rows", "units": "unit" if config.units else None}
-    halves = config.n_resamples if role in ("base", "tuned") else 0  # for the difference of the two
+    halves = config.n_resamples if role in MODELS else 0  # for the difference of the two
     cka = CKA(**linear, n_resamples=halves, n_permutations=draws, seed=config.seed, keep_halves=True)
     probes: dict[str, Probe] = {"cka": cka}
-    if is_other_control(role):
+    if partner_of(role) == "tuned":  # controls of other tasks are compared by CKA only
         return probes
-    if role in ("base", "tuned"):
+    if role in MODELS:
         probes["dims"] = NDims(**shared)
     if config.without_top:
         probes["without-top"] = CKA(**linear, remove_top=1)
@@ -159,15 +153,14 @@ def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, 
     """Return one measure of a role's model, measured in groups of layers that fit in memory."""
     config = resident.config
     store = stores[role]
-    n_layers = n_layers_of(resident)
     last_rows = f"rows/{store.sites[-1]}"
     d = store.take(store.index[:1], [last_rows])[last_rows].shape[1]
     svcca = len(store) * config.svcca
     final_norm = layers_bytes([d], [d], len(store), svcca)
     room = config.max_memory * GIB / config.at_once - final_norm
     results = []
-    for layers in layers_that_fit(list(range(1, n_layers + 1)), d, d, len(store), room, svcca=svcca):
-        probes = _probes(resident, block_sites(n_layers, layers), role, max_memory=config.max_memory)
+    for layers in layers_that_fit(range(1, resident.n_layers + 1), d, len(store), room, svcca=svcca):
+        probes = _probes(resident, block_sites(resident.n_layers, layers), role, max_memory=config.max_memory)
         results.append(_run(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, results)
 
@@ -188,12 +181,12 @@ def _run(stores: Mapping[str, RowStore], role: str, probe: Probe) -> ProbeResult
 def _answer_parts(resident: ResidentBase, job: TaskJob, arrays: Sequence[Array]) -> dict[str, MeasurementPart]:
     """Return by role the parts that score answers."""
     task = resident.collection[job.task]
-    if not resident.config.n_answers or not task.test:
+    if not resident.config.n_answers:
         return {}
     examples, exchanged, pairs = prompts_and_pairs(task, resident.config.n_answers, resident.format)
     tokens = str([example.tokens for example in (*examples, *exchanged)])
     parts = {}
-    for role in _ANSWERING:
+    for role in ROLES:
         if role in job.models:
             model = job.models[role]
             name = f"{role}.answers"

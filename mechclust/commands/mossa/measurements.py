@@ -11,14 +11,16 @@ from jaxtyping import Bool, Float
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.findings import findings_of
-from mechclust.commands.mossa.learnt import LearningState, Score, scores_of, states_of
+from mechclust.commands.mossa.learnt import LearningState, Score, scores_of
 from mechclust.commands.mossa.models import Model
 from mechclust.commands.mossa.pooled import POOLED
 from mechclust.evidence import Findings
+from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS, LayerGroupsInterval, layer_groups_interval
 from mechclust.mossa.nan_statistics import nan_mean
 from mechclust.mossa.published import COLEMAN_LIAU, DATA_SIZE, FLESCH_KINCAID
-from mechclust.mossa.task_curves import TaskCurves
+from mechclust.mossa.task_bootstrap import task_bootstrap_interval
+from mechclust.mossa.task_curves import MODELS, TaskCurves
 from mechclust.training.tuning import TunedAdapter
 from probes import ProbeResult
 from probes.functional.halves import interval_from_halves
@@ -120,7 +122,7 @@ class Measurements:
         """Return the similarity with controls by task and layer, with ceiling and null if they were measured."""
         again = self.values("again", measure)
         null = None
-        if self.config.nulls and MEASURES[measure][0] == "cka":
+        if self.config.nulls:
             others = [self.values(f"other-{number}", measure) for number in range(1, self.config.nulls + 1)]
             null = nan_mean(np.stack(others, axis=-1))
         return TaskCurves(
@@ -171,10 +173,10 @@ class Measurements:
     @property
     def task_dims(self) -> dict[str, Float[np.ndarray, "task layer"]]:
         """Dimensions for 99% of the variance over each task's prompts, of ``base`` and ``tuned``."""
-        dims = {}
-        for role in ("base", "tuned"):
-            dims[role] = np.array([self.by_site(task, f"{role}.dims", "n_dims")[:-1] for task in self.tasks])
-        return dims
+        return {
+            role: np.array([self.by_site(task, f"{role}.dims", "n_dims")[:-1] for task in self.tasks])
+            for role in MODELS
+        }
 
     @property
     def task_purity(self) -> dict[str, Float[np.ndarray, "task layer"]] | None:
@@ -182,10 +184,10 @@ class Measurements:
 
         It is for ``base`` and ``tuned``, NaN for held-out tasks, and None if tasks have no clusters.
         """
-        if not all("task-purity" in self.of_model[kind] for kind in ("base", "tuned")):
+        if not all("task-purity" in self.of_model[kind] for kind in MODELS):
             return None
-        purity = {}
-        for kind in ("base", "tuned"):
+        purity: dict[str, Float[np.ndarray, "task layer"]] = {}
+        for kind in MODELS:
             result = self.of_model[kind]["task-purity"]
             measured = dict(zip(result.coords["task"], result["purity"].T.tolist(), strict=True))
             missing = [np.nan] * (self.n_layers + 1)
@@ -210,11 +212,14 @@ class Measurements:
     @cached_property
     def scores(self) -> dict[str, dict[str, Score]]:
         """Scores of answers, by task and role."""
-        return scores_of({task: self.of_task[task] for task in self.tasks})
+        return {task: scores_of(self.of_task[task]) for task in self.tasks}
 
     def states(self, role: str = "control") -> dict[str, LearningState]:
         """Return by task whether a role's model learnt it."""
-        return states_of(self.scores, role)
+        states: dict[str, LearningState] = {}
+        for task, scores in self.scores.items():
+            states[task] = scores[role].state if role in scores and "base" in scores else "not measured"
+        return states
 
     def told_apart(self, role: str) -> Float[np.ndarray, "task"]:
         """Return the share of pairs of prompts whose right answers are preferred to the exchanged ones.
@@ -234,6 +239,11 @@ class Measurements:
         return int(self.of_task[task]["base.cka"].sel("n", label="all"))
 
     @cached_property
+    def upper_half_gap(self) -> tuple[float, tuple[float, float]]:
+        """Tuned - base of the seen tasks, see ``gaps_and_spreads``, with its 95% interval over tasks."""
+        return task_bootstrap_interval(self.curves().seen, upper_half_gap, seed=self.config.seed)
+
+    @cached_property
     def groups(self) -> LayerGroupsInterval:
         """Shared, transition and refinement layers with intervals, of the seen tasks."""
         return layer_groups_interval(self.curves().seen, seed=self.config.seed)
@@ -251,7 +261,7 @@ class Measurements:
                 self.curves(),
                 n=self.n,
                 d=self.d,
-                biased={role: self.values(role, "biased CKA") for role in ("base", "tuned")},
+                biased={role: self.values(role, "biased CKA") for role in MODELS},
                 gains=gains if np.isfinite(gains).any() else None,
                 learnt=np.array([states[task] == "learnt" for task in self.tasks]) if measured else None,
                 task_dims=self.task_dims,

@@ -73,8 +73,8 @@ def _draw_scores(axis: Axes, result: Measurements, tasks: Sequence[str], value: 
 def _name_tasks(axes: Sequence[Axes], result: Measurements, tasks: Sequence[str]) -> None:
     """Name the rows, with a star for held-out tasks, and in red for tasks that were not learnt."""
     states = result.states()
-    held_out = dict(zip(result.tasks, result.held_out, strict=True))
-    names = [f"{figure_text(task, 30)}{' *' if held_out[task] else ''}" for task in tasks]
+    held_out = result.curves().unseen.tasks
+    names = [f"{figure_text(task, 30)}{' *' if task in held_out else ''}" for task in tasks]
     axes[0].set_yticks(range(len(tasks)), names, fontsize=9)
     axes[0].set_ylim(len(tasks) - 0.4, -0.6)
     for tick, task in zip(axes[0].get_yticklabels(), tasks, strict=True):
@@ -103,8 +103,7 @@ def dims_figure(result: Measurements) -> Figure:
         draw_band(by_task, nan_quantile_over_tasks(seen, 0.25), nan_quantile_over_tasks(seen, 0.75), role)
         labels.append(draw_curve(by_task, nan_quantile_over_tasks(seen, 0.5), role))
     by_task.set_title(f"each seen task separately (median and quartiles, n ≥ {result.n:,})", fontsize=10)
-    seen_tasks = [task for task, held_out in zip(result.tasks, result.held_out, strict=True) if not held_out]
-    _finish_dims(by_task, result, labels, max(map(result.n_prompts, seen_tasks)))
+    _finish_dims(by_task, result, labels, max(map(result.n_prompts, result.curves().seen.tasks)))
     return figure
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, zip_longest
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.jobs import progress_bar
-from mechclust.jobs.mapping import imap_jobs
-from mechclust.jobs.outcome import first_error
+from mechclust.jobs import map_jobs
 from mechclust.models.adapters import digest_of_adapter, set_adapter
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.plain_model import plain_model
@@ -90,6 +87,11 @@ class ResidentBase:
         """Hugging Face model, with the weights of the current adapter."""
         return plain_model(self.hooked)
 
+    @property
+    def n_layers(self) -> int:
+        """Number of blocks."""
+        return int(self.plain.config.get_text_config().num_hidden_layers)
+
     @cached_property
     def print(self) -> str:
         """Fingerprint of the base."""
@@ -110,18 +112,17 @@ class ResidentBase:
     def as_model(self, model: Model) -> Iterator[Any]:
         """Give the hooked model of a block: the base with an adapter, or a checkpoint that is loaded and freed again.
 
-        Inside a block of this model, the current one is given.
+        A block may hold others of the same model, which get what it has, but none of another model.
         """
         if self._current is not None and self._current[0] == model:
             yield self._current[1]
             return
-        outer = self._current
         with self._loaded(model) as hooked:
             self._current = model, hooked
             try:
                 yield hooked
             finally:
-                self._current = outer
+                self._current = None
                 del hooked  # so that a checkpoint is freed before the next one is loaded
 
     @contextmanager
@@ -175,8 +176,7 @@ def run_on_base(
     out: Path,
     *,
     title: str | None,
-    unit: str,
-) -> list[_Value | None]:
+) -> list[_Value]:
     """Run jobs with one base in memory for each worker, and return their results in order.
 
     Errors are raised when all jobs are done.
@@ -188,37 +188,25 @@ def run_on_base(
         config: settings of the run.
         out: folder of the run.
         title: title of the progress bar, or ``None`` for none.
-        unit: unit of the progress bar.
     """
-    outcomes = imap_jobs(
+    return map_jobs(
         run,
         jobs,
-        setup=partial(ResidentBase, resolved_model_path(base), config.portable, out.absolute()),
-        workers=config.workers or (1 if config.here else None),
+        config.workers or (1 if config.here else None),
         engine=config.jobs,
+        setup=partial(ResidentBase, resolved_model_path(base), config.portable, out.absolute()),
         timeout=config.job_timeout,
         folder=out,
-        name=attrgetter("name"),
+        progress=title,
     )
-    values: dict[int, _Value | None] = {}
-    errors: list[Exception] = []
-    bar = progress_bar(total=len(jobs), desc=title, unit=unit, disable=title is None)
-    with closing(outcomes), closing(bar):
-        for outcome in outcomes:
-            values[outcome.position] = outcome.value
-            if outcome.error is not None:
-                errors.append(outcome.error)
-            bar.update()
-    if errors:
-        raise first_error(errors)
-    return [values[place] for place in range(len(jobs))]
 
 
 def format_of(tokenizer: Any, config: MossaConfig) -> InstructionFormat:
     """Return the format in which a run reads prompts and answers."""
     chat = {"auto": None, "yes": True, "no": False}[config.chat]
-    options: dict[str, Any] = {"end": config.end, "cutoff": config.cutoff, "bos": config.bos}
-    return InstructionFormat(tokenizer, chat=chat, template=config.chat_template, **options)
+    return InstructionFormat(
+        tokenizer, chat=chat, end=config.end, cutoff=config.cutoff, bos=config.bos, template=config.chat_template
+    )
 
 
 def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping[str, str]) -> list[Model]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from mechclust.commands.mossa.inputs import cluster_of, test_batches
 from mechclust.commands.mossa.jobs import ModelJob
 from mechclust.commands.mossa.models import ResidentBase
-from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device, n_layers_of
+from mechclust.commands.mossa.states import READOUT, block_sites, comparison_device
 from mechclust.commands.parts import MeasurementPart, part_path
 from mechclust.commands.saved_rows import save_rows_anew
 from probes import NDims, NeighbourPurity, ProbeResult, Projection, RowStore, residual, resolve, run_stores
@@ -31,56 +32,43 @@ _LAYERS_PICTURED = 5
 POOLED = "+all"  # folder of these measurements: ``file_name`` gives no task this one
 
 
-class _PooledRows:
-    """Hidden states of a model on all prompts, saved when they are first needed."""
-
-    def __init__(self, resident: ResidentBase, job: ModelJob, batches: Sequence[Batch]) -> None:
-        self._resident = resident
-        self._job = job
-        self._batches = batches
-        self.folder = resident.out / "rows" / POOLED / job.model.kind
-
-    @cached_property
-    def everything(self) -> RowStore:
-        """Rows of all prompts."""
-        at = block_sites(n_layers_of(self._resident))
-        with self._resident.as_model(self._job.model) as hooked:
-            return save_rows_anew(
-                hooked, self._batches, self.folder, at=at, readout=READOUT, labels=("task", "cluster")
-            )
-
-    @cached_property
-    def in_clusters(self) -> RowStore:
-        """Rows of the prompts whose task is in a cluster."""
-        store = self.everything
-        clusters = store.take(store.index, ["labels/cluster"])["labels/cluster"]
-        return store.select(store.index[clusters < self._job.n_clusters])
-
-
 def measure_pooled(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResult]:
     """Measure a model on all seen tasks together. Return results by measure."""
     config = resident.config
     seen = [task for task in resident.collection.seen if not task.too_few]
     batches = _batches(resident, job, seen)
-    rows = _PooledRows(resident, job, batches)
     arrays: list[Shaped[Tensor, "..."]] = []
     for batch in batches:
         arrays += [batch.index, batch.tokens]
     kind = job.model.kind
     fingerprint = resident.print_of(job.model)
     folder = resident.out / "measured" / POOLED
+    stores: dict[str, RowStore] = {}
     parts = []
-    for name, probe in _probes(resident, job, seen).items():
+    probes = _probes(resident, job, seen)
+    for name, probe in probes.items():
         path = part_path(folder, f"{kind}.{name}", [fingerprint, repr(probe), str(job.clusters)], arrays)
-        parts.append(MeasurementPart(path, name, partial(_run, rows, probe)))
-        if name == "purity":
-            settings = [fingerprint, _NEIGHBOURS, str(job.clusters), str(sorted(job.numbers.items()))]
-            path = part_path(folder, f"{kind}.task-purity", settings, arrays)
-            parts.append(MeasurementPart(path, "task-purity", partial(_purity_by_task, rows, job.numbers)))
+        parts.append(MeasurementPart(path, name, partial(_run, stores, probe)))
+    if "purity" in probes:
+        settings = [fingerprint, _NEIGHBOURS, str(job.clusters), str(sorted(job.numbers.items()))]
+        path = part_path(folder, f"{kind}.task-purity", settings, arrays)
+        parts.append(MeasurementPart(path, "task-purity", partial(_purity_by_task, stores, job.numbers)))
+    rows = resident.out / "rows" / POOLED / kind
+    if any(part.kept() is None for part in parts):
+        stores |= _saved_rows(resident, job, batches, rows)
     results = {part.name: part.found() for part in parts}
     if not config.keep_rows:
-        shutil.rmtree(rows.folder, ignore_errors=True)
+        shutil.rmtree(rows, ignore_errors=True)
     return results
+
+
+def _saved_rows(resident: ResidentBase, job: ModelJob, batches: Sequence[Batch], rows: Path) -> dict[str, RowStore]:
+    """Save the hidden states of all prompts, and return them with those of the tasks in clusters alone."""
+    at = block_sites(resident.n_layers)
+    with resident.as_model(job.model) as hooked:
+        store = save_rows_anew(hooked, batches, rows, at=at, readout=READOUT, labels=("task", "cluster"))
+    clusters = store.take(store.index, ["labels/cluster"])["labels/cluster"]
+    return {"all": store, "in clusters": store.select(store.index[clusters < job.n_clusters])}
 
 
 def _batches(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionTask]) -> list[Batch]:
@@ -94,7 +82,7 @@ def _batches(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionT
 def _probes(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionTask]) -> dict[str, Probe]:
     """Return the probes. Neighbours are counted only for enough prompts of several clusters."""
     config = resident.config
-    n_layers = n_layers_of(resident)
+    n_layers = resident.n_layers
     at = block_sites(n_layers)
     pictured = sorted({max(1, round(n_layers * k / _LAYERS_PICTURED)) for k in range(1, _LAYERS_PICTURED + 1)})
     probes: dict[str, Probe] = {
@@ -110,12 +98,12 @@ def _probes(resident: ResidentBase, job: ModelJob, tasks: Sequence[InstructionTa
     return probes
 
 
-def _run(rows: _PooledRows, probe: Probe) -> ProbeResult:
-    return run_stores(rows.in_clusters if isinstance(probe, NeighbourPurity) else rows.everything, probe)
+def _run(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
+    return run_stores(stores["in clusters" if isinstance(probe, NeighbourPurity) else "all"], probe)
 
 
-def _purity_by_task(rows: _PooledRows, numbers: Mapping[str, int]) -> ProbeResult:
-    return purity_by_task(rows.in_clusters, {number: name for name, number in numbers.items()}, _NEIGHBOURS)
+def _purity_by_task(stores: Mapping[str, RowStore], numbers: Mapping[str, int]) -> ProbeResult:
+    return purity_by_task(stores["in clusters"], {number: name for name, number in numbers.items()}, _NEIGHBOURS)
 
 
 def purity_by_task(store: RowStore, names: Mapping[int, str], k: int) -> ProbeResult:

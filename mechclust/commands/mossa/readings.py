@@ -13,7 +13,6 @@ from mechclust.commands.mossa.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.mossa.gaps_and_spreads import upper_half_gap
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
-from mechclust.mossa.task_bootstrap import task_bootstrap_interval
 from mechclust.report.reading import Reading
 from mechclust.report.text import counted, first_few, layers_text, ranges_text
 from tasks.text.visible import quoted, shortened
@@ -50,16 +49,12 @@ def _groups(result: Measurements) -> str:
 
 def _direction(result: Measurements) -> str:
     """Return whether tuned is nearer to the controls than pre."""
-    value, (low, high) = _upper_gap(result)
+    value, (low, high) = result.upper_half_gap
     if not np.isfinite(value):
         return "Whether tuned is nearer to the controls than pre is undefined"
     clearly = "" if low > 0 or high < 0 else "not clearly "  # of few tasks, there is no interval
     direction = "nearer to" if value > 0 else "farther from"
     return f"Tuned is {clearly}{direction} the controls than pre (upper half {value:z.2f})"
-
-
-def _upper_gap(result: Measurements) -> tuple[float, tuple[float, float]]:
-    return task_bootstrap_interval(result.curves().seen, upper_half_gap, seed=result.config.seed)
 
 
 def readings(result: Measurements, tables: Tables) -> list[Reading]:
@@ -115,12 +110,12 @@ def _learnt(result: Measurements) -> Iterator[Reading]:
 def _learnt_by_tuned(result: Measurements) -> Iterator[Reading]:
     """Yield how many seen and held-out tasks the tuned model learnt."""
     states = result.states("tuned")
-    held_out = dict(zip(result.tasks, result.held_out, strict=True))
-    for is_held_out, what in (
-        (False, "Seen tasks learnt by the tuned model"),
-        (True, "Held-out tasks learnt without their examples"),
+    curves = result.curves()
+    for part, what in (
+        (curves.seen, "Seen tasks learnt by the tuned model"),
+        (curves.unseen, "Held-out tasks learnt without their examples"),
     ):
-        tasks = [task for task in result.tasks if held_out[task] == is_held_out and states[task] != "not measured"]
+        tasks = [task for task in part.tasks if states[task] != "not measured"]
         if tasks:
             learnt = sum(states[task] == "learnt" for task in tasks)
             before = np.mean([result.scores[task]["base"].exact.value for task in tasks])
@@ -171,7 +166,7 @@ def _tuned_alone(result: Measurements) -> Iterator[Reading]:
 
 def _gain(result: Measurements) -> Iterator[Reading]:
     curves = result.curves().seen
-    value, (low, high) = _upper_gap(result)
+    value, (low, high) = result.upper_half_gap
     if not np.isfinite(value):
         yield Reading("Tuned - pre", "unknown", verdict="Similarity with the controls is undefined.")
         return
@@ -296,7 +291,7 @@ def _references(result: Measurements) -> Iterator[str]:
     else:
         tasks = [task for task, row in zip(curves.tasks, curves.ceiling, strict=True) if np.isfinite(row).any()]
         yield f"Tasks with a ceiling, whose controls were trained twice: {first_few(tasks)}."
-    if curves.null is None or not np.isfinite(curves.null).any():
+    if not curves.has("null"):
         yield "Controls of other tasks were not compared, so there is no null; ask for it with --nulls."
 
 

@@ -12,7 +12,7 @@ import torch
 from mechclust.commands.folder import check_outside, own_folder
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.estimate import Plan
-from mechclust.commands.mossa.inputs import Inputs, chosen_prompts, cluster_of, read_inputs
+from mechclust.commands.mossa.inputs import Inputs, chosen_examples, cluster_of, read_inputs
 from mechclust.commands.mossa.measure import measure_models
 from mechclust.commands.mossa.models import CONTROL, UNSEEN, Model
 from mechclust.commands.mossa.readability import kept_readability
@@ -24,7 +24,7 @@ from mechclust.report.text import list_text
 from probes import ProbeResult
 from probes.store.file_names import file_name
 from tasks import InputError
-from tasks.text.instructions import MISC, InstructionTask
+from tasks.text.instructions import InstructionTask
 from tasks.text.visible import shortened
 
 
@@ -66,7 +66,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         plan.cost(speed).check(config, fewer)
     subject = {"base model": str(resolved_model_path(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
-        trained = train_adapters(str(base), inputs.models, config, out, progress=progress)
+        trained = train_adapters(inputs, config, out, progress=progress)
         by_task, by_model = measure_models(inputs, config, out, [*trained.failed], progress=progress)
         result = _result(inputs, config, out, trained, by_task, by_model)
         save_folder_results(out, "mossa", result.results, subject)
@@ -102,7 +102,7 @@ def _result(
         n_layers=len(by_task[tasks[0].name]["base.cka"].coords["site"]) - 1,
         d=int(inputs.sizes.d_model or 0),
         notes=[*inputs.notes, *failures, syllables],
-        clusters_there=[name for name in inputs.collection.clusters if name != MISC],
+        clusters_there=inputs.clusters,
         unmeasured=unmeasured,
     )
 
@@ -120,8 +120,8 @@ def _readability(
     note = ""
     try:
         for task in tasks:
-            folder = out / "measured" / file_name(task.name)
-            grades[task.name], note = kept_readability(chosen_prompts(task, config.n_prompts), folder)
+            prompts = [example.prompt for example in chosen_examples(task, config.n_prompts)]
+            grades[task.name], note = kept_readability(prompts, out / "measured" / file_name(task.name))
     except InputError as error:
         note = f"Readability is not measured: {error}."
     return grades, note

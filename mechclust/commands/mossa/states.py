@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from mechclust.commands.mossa.models import ResidentBase
-from mechclust.models.plain_model import plain_model
 from probes import last_token, residual
 from probes.engine.devices import device_of
 from probes.engine.sites import Sites
@@ -31,8 +30,3 @@ def comparison_device(resident: ResidentBase) -> dict[str, Any]:
     config = resident.config
     device = str(device_of(resident.hooked)) if config.device_map else config.device
     return {} if device == "cpu" else {"device": device}
-
-
-def n_layers_of(resident: ResidentBase) -> int:
-    """Return the number of blocks."""
-    return int(plain_model(resident.hooked).config.get_text_config().num_hidden_layers)

@@ -11,9 +11,8 @@ from jaxtyping import Float
 
 from mechclust.commands.mossa.measurements import MEASURES, Measurements
 from mechclust.evidence.intervals import value_with_interval
-from mechclust.mossa.nan_statistics import nan_quantile_over_tasks
 from mechclust.mossa.task_bootstrap import task_bootstrap_interval
-from mechclust.mossa.task_curves import TaskCurves, Which
+from mechclust.mossa.task_curves import CURVE_NAMES, MODELS, TaskCurves, Which
 from probes import ProbeResult
 from probes.engine.sites import site_called
 
@@ -23,18 +22,15 @@ if TYPE_CHECKING:
 FINAL_NORM = "final norm"
 NO_CLUSTER = "(no cluster)"
 ALL = "(all seen)"
-_CURVES: tuple[Which, ...] = ("base", "tuned", "ceiling", "null")
 _CURVE_COLUMNS = ["task", "cluster", "held_out", "layer", "hook", "measure", "role", "value"]
 _GROUP_COLUMNS = ["group", "first_layer", "last_layer", "end_low", "end_high", "tuned_alone", "tasks"]
-_OTHER_MEASURES = {
-    "cka": {
-        "debiased_cka_null_high": "debiased CKA, prompts paired at random (97.5%)",
-        "cka_null_high": "biased CKA, prompts paired at random (97.5%)",
-    },
-    "dims": {"n_dims": "dimensions for 99% of the variance"},
-    "purity": {"neighbour_purity": "nearest neighbours of the same cluster"},
+_MEASURES = {
+    **MEASURES,
+    "debiased CKA, prompts paired at random (97.5%)": ("cka", "debiased_cka_null_high"),
+    "biased CKA, prompts paired at random (97.5%)": ("cka", "cka_null_high"),
+    "dimensions for 99% of the variance": ("dims", "n_dims"),
+    "nearest neighbours of the same cluster": ("purity", "neighbour_purity"),
 }
-"""By probe, names of values that are no measure of similarity."""
 
 
 def tables_of(result: Measurements) -> dict[str, pd.DataFrame]:
@@ -132,7 +128,7 @@ def tasks_table(result: Measurements) -> pd.DataFrame:
         low, high = gain_ends[place]
         row |= {"gain": curves.gain[place], "gain_low": low, "gain_high": high}
         row |= _largest(curves.tuned[place] - curves.base[place])
-        for which in _CURVES:
+        for which in CURVE_NAMES:
             if getattr(curves, which) is not None:
                 row[f"{which}_last"] = float(curves.values(which)[place, -1])
         row["learnt"] = states[task]
@@ -173,30 +169,36 @@ def layers_table(result: Measurements) -> pd.DataFrame:
     curves = result.curves()
     parts = {"seen": curves.seen, "held out": curves.unseen}
     parts |= {f"cluster {name}": part for name, part in parts_of(result).items()}
-    rows: list[dict[str, Any]] = []
+    tables = []
     for name, part in parts.items():
-        for role in _CURVES:
-            if getattr(part, role) is not None and np.isfinite(part.values(role)).any():
-                rows += ({"of": name, "role": role, **row} for row in _median_rows(part, role, result.config.seed))
-    return pd.DataFrame(rows)
+        for role in CURVE_NAMES:
+            if part.has(role):
+                tables.append(_medians(name, part, role, result.config.seed))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _median_rows(curves: TaskCurves, role: Which, seed: int) -> Iterator[dict[str, Any]]:
+def _medians(of: str, curves: TaskCurves, role: Which, seed: int) -> pd.DataFrame:
+    """Return the rows of one curve, one per layer."""
+    import pandas as pd
+
     drawn = curves.with_ceiling if role == "ceiling" else curves
     median, (low, high) = task_bootstrap_interval(drawn, methodcaller("median", role), seed=seed)
     first, third = curves.quartiles(role)
-    tasks = np.isfinite(curves.values(role)).sum(axis=0)
-    for i, layer in enumerate(map(int, curves.layers)):
-        yield {
-            "layer": layer,
-            "hook": site_called(layer),
-            "tasks": int(tasks[i]),
-            "median": median[i],
-            "low": low[i],
-            "high": high[i],
-            "first_quartile": first[i],
-            "third_quartile": third[i],
+    layers = [int(layer) for layer in curves.layers]
+    return pd.DataFrame(
+        {
+            "of": of,
+            "role": role,
+            "layer": layers,
+            "hook": [site_called(layer) for layer in layers],
+            "tasks": np.isfinite(curves.values(role)).sum(axis=0),
+            "median": median,
+            "low": low,
+            "high": high,
+            "first_quartile": first,
+            "third_quartile": third,
         }
+    )
 
 
 def _medians_by_layer(layers: pd.DataFrame) -> pd.DataFrame:
@@ -305,10 +307,8 @@ def curves_table(result: Measurements) -> pd.DataFrame:
 
 def _value_rows(measured: ProbeResult, probe: str, n_layers: int) -> Iterator[dict[str, Any]]:
     """Yield a row per value and site of one result."""
-    names = {value: measure for measure, (each, value) in MEASURES.items() if each == probe}
-    names |= _OTHER_MEASURES.get(probe, {})
-    for value, measure in names.items():
-        if value not in measured.values:
+    for measure, (probe_of_measure, value) in _MEASURES.items():
+        if probe_of_measure != probe or value not in measured.values:
             continue
         numbers = np.asarray(measured[value], dtype=float).reshape(len(measured.coords["site"]), -1)[:, 0]
         for hook, number in zip(measured.coords["site"], numbers, strict=True):
@@ -326,14 +326,11 @@ def before_and_after(result: Measurements) -> pd.DataFrame:
 
     rows: list[dict[str, Any]] = []
     for name, chosen in (("seen", ~result.is_held_out), ("held out", result.is_held_out)):
-        for role in ("base", "tuned", "again"):
-            before = result.values(role)[chosen][:, -1:]
-            after = result.values(role, final_norm=True)[chosen][:, None]
-            tasks = int(np.isfinite(before).sum())
+        for role in (*MODELS, "again"):
+            before = pd.Series(result.values(role)[chosen, -1])
+            after = pd.Series(result.values(role, final_norm=True)[chosen])
+            tasks = int(before.count())
             if tasks:
-                medians = {
-                    "before": nan_quantile_over_tasks(before, 0.5)[0],
-                    "after": nan_quantile_over_tasks(after, 0.5)[0],
-                }
-                rows.append({"of": name, "role": role, "tasks": tasks, **medians})
+                row = {"of": name, "role": role, "tasks": tasks, "before": before.median(), "after": after.median()}
+                rows.append(row)
     return pd.DataFrame(rows)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mechclust.commands.mossa.config import MossaConfig
-from mechclust.commands.mossa.models import TUNED, Model, ResidentBase, run_on_base
+from mechclust.commands.mossa.inputs import Inputs
+from mechclust.commands.mossa.models import BASE, TUNED, Model, ResidentBase, run_on_base
 from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning import TunedAdapter, tune_adapter, tuned_adapter_at
 from tasks import InputError
@@ -27,9 +27,7 @@ class Trained:
     failed: dict[Model, str]
 
 
-def train_adapters(
-    base: str, models: Sequence[Model], config: MossaConfig, out: Path, *, progress: bool = False
-) -> Trained:
+def train_adapters(inputs: Inputs, config: MossaConfig, out: Path, *, progress: bool = False) -> Trained:
     """Train every adapter of a run that is not trained yet.
 
     A loss that is not finite ends that adapter alone. Other errors are raised when all others are done.
@@ -37,7 +35,7 @@ def train_adapters(
     Raises:
         InputError: if the multi-task model could not be trained.
     """
-    wanted = [model for model in models if model.kind != "base" and model.given is None]
+    wanted = [model for model in inputs.models if model.kind != BASE and model.given is None]
     lacking = [model for model in wanted if tuned_adapter_at(model.folder(out)) is None]
     # Finished adapters are jobs too, because their settings are compared with the requested ones.
     order = [*lacking, *(model for model in wanted if model not in lacking)]
@@ -45,7 +43,7 @@ def train_adapters(
         return Trained({}, {})
     train = partial(_train, progress=progress)
     title = "training adapters" if progress else None
-    reasons = run_on_base(train, order, base, config, out, title=title, unit="adapter")
+    reasons = run_on_base(train, order, inputs.base, config, out, title=title)
     failed = {model: why for model, why in zip(order, reasons, strict=True) if why is not None}
     for model, why in failed.items():
         if model.kind == TUNED:

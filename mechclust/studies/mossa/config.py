@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
+from mechclust.mossa.task_curves import MODELS
 from mechclust.studies.study import check_left_out, check_past_warmup, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, SkillSuite
@@ -22,7 +23,6 @@ from tasks.settings import (
 )
 from tasks.skills import OPERATIONS
 
-MODELS = ("base", "tuned")
 FROZEN = ("embed", "pos_embed", "unembed")
 # One argument of each operation, chosen by the seed, is never tuned on. Its words are, but never together.
 _HELD_OUT_TASKS = ("copy-3", "swap-0", "translate-1", "type-2", "classify-3", "sentiment-0")

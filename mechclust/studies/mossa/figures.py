@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -20,18 +20,27 @@ from mechclust.report.axes import bare_axis, direct_labels, layer_axis, outer_la
 from mechclust.report.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SOFT, category_style
 from mechclust.report.subplots import subplots
 from mechclust.report.text import counted
-from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
+from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed, ceiling_medians
 from probes import ProbeResult
 
-_MODEL_COLORS: Mapping[Which, str] = {"base": BLUE, "tuned": RED}  # the paper's
-_NAMES = {"base": "pre", "tuned": "tuned"}
-_LINES = {"base": "--", "tuned": "-"}
-_BOX_SHIFT = {"base": -0.19, "tuned": 0.19}  # of a layer's boxes, in layers
 _CEILING: Mapping[str, Any] = {"ls": ":", "color": "#555555", "lw": 1.4, "label": "ceiling"}
 _ENCODED = "encoded"
 _NOT_ENCODED = "not encoded by pre-training"
 _IMAGE: Mapping[str, Any] = {"aspect": "auto", "interpolation": "none"}
 _POINT: Mapping[str, Any] = {"ls": "", "marker": "o", "ms": 4, "color": GREY}
+
+
+class _Look(NamedTuple):
+    """Name, colour and line of a model, and the shift of its boxes, in layers."""
+
+    name: str
+    color: str
+    line: str
+    shift: float
+
+
+# The colours are the paper's.
+_LOOKS: Mapping[Which, _Look] = {"base": _Look("pre", BLUE, "--", -0.19), "tuned": _Look("tuned", RED, "-", 0.19)}
 
 Runs = Sequence[SeedResults]
 _Masks = list[Bool[np.ndarray, "task"]]  # one for each seed
@@ -56,24 +65,22 @@ def boxes_figure(runs: Runs) -> Figure:
     figure, axes = subplots(len(parts), size=(6.0, 4.2), grid="y", sharey=True)
     rng = np.random.default_rng(0)
     for axis, (title, masks) in zip(axes, parts.items(), strict=True):
-        for model in _MODEL_COLORS:
+        for model, look in _LOOKS.items():
             values = np.concatenate([run.cka[model][mask] for run, mask in zip(runs, masks, strict=True)])
             encoded = np.concatenate([run.encoded[mask] for run, mask in zip(runs, masks, strict=True)])
-            places = _layers(runs) + _BOX_SHIFT[model]
+            places = _layers(runs) + look.shift
             x = places + rng.uniform(-0.13, 0.13, values.shape)
-            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=_MODEL_COLORS[model], alpha=0.5)
-            axis.plot(
-                x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=_MODEL_COLORS[model], alpha=0.7
-            )
-            _draw_boxes(axis, places, values, _MODEL_COLORS[model])
+            axis.plot(x[~encoded], values[~encoded], ".", ms=2, mew=0, color=look.color, alpha=0.5)
+            axis.plot(x[encoded], values[encoded], "o", ms=2, mew=0.4, mfc="none", color=look.color, alpha=0.7)
+            _draw_boxes(axis, places, values, look.color)
         layer_axis(axis)
         axis.axhline(0, color=GREY, lw=0.8)
         axis.set_title(f"{title} ({int(masks[0].sum())} per seed)")
     handles: list[Patch | Line2D] = [
-        Patch(facecolor=_MODEL_COLORS[model], alpha=0.45, label=_NAMES[model]) for model in _MODEL_COLORS
+        Patch(facecolor=look.color, alpha=0.45, label=look.name) for look in _LOOKS.values()
     ]
     handles += [Line2D([], [], label=_NOT_ENCODED, **_POINT), Line2D([], [], label=_ENCODED, mfc="none", **_POINT)]
-    ceilings = [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
+    ceilings = ceiling_medians(runs)
     if ceilings:
         handles += axes[0].plot(_layers(runs), np.mean(ceilings, axis=0), **_CEILING)
     axes[0].set_ylabel("debiased CKA with the controls")
@@ -107,8 +114,8 @@ def layer_groups_figure(runs: Runs) -> Figure:
     gap, spread, dims = axes
     _draw_seeds(gap, [run.curves.seen.gap for run in runs], color="black", label="tuned - pre")
     _draw_boundaries(gap, runs)
-    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in _MODEL_COLORS})
-    _draw_models(dims, {model: [run.dims[model] for run in runs] for model in _MODEL_COLORS})
+    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in _LOOKS})
+    _draw_models(dims, {model: [run.dims[model] for run in runs] for model in _LOOKS})
     gap.axhline(0, color=GREY, lw=0.8)
     gap.axhline(MARGIN, color=GREY, lw=0.8, ls=":")
     gap.set(ylabel="median CKA, tuned - pre")
@@ -125,7 +132,8 @@ def layer_groups_figure(runs: Runs) -> Figure:
 def _draw_models(axis: Axes, values: Mapping[Which, Sequence[_ByLayer]]) -> None:
     """Draw a measure of both models by layer."""
     for model, by_seed in values.items():
-        _draw_seeds(axis, by_seed, line=_LINES[model], color=_MODEL_COLORS[model], label=_NAMES[model])
+        look = _LOOKS[model]
+        _draw_seeds(axis, by_seed, line=look.line, color=look.color, label=look.name)
 
 
 def _draw_seeds(axis: Axes, by_seed: Sequence[_ByLayer], *, line: str = "-", color: str, label: str) -> None:
@@ -165,14 +173,14 @@ def _draw_boundaries(axis: Axes, runs: Runs) -> None:
 def purity_figure(runs: Runs) -> Figure:
     """Draw the share of nearest neighbours in one cluster by layer, one line per seed."""
     figure, (axis,) = subplots(1, size=(5.2, 3.6))
-    _draw_models(axis, {model: [run.purity[model] for run in runs] for model in _MODEL_COLORS})
+    _draw_models(axis, {model: [run.purity[model] for run in runs] for model in _LOOKS})
     axis.axhline(runs[0].purity_chance, color=GREY, ls=":")
     layer_axis(axis)
     axis.set(ylabel="neighbour purity", ylim=(0, 1.02))
     labels = []
-    for model, color in _MODEL_COLORS.items():
+    for model, look in _LOOKS.items():
         last = float(np.mean([run.purity[model][-1] for run in runs]))
-        labels.append((last, _NAMES[model], color))
+        labels.append((last, look.name, look.color))
     direct_labels(axis, [*labels, (runs[0].purity_chance, "chance", SOFT)])
     return figure
 
@@ -234,15 +242,15 @@ def clusters_figure(runs: Runs, names: Sequence[str]) -> Figure:
     figure, axes = subplots(len(names), columns, size=(3.5, 2.7), sharex=True, sharey=True)
     encoded = _encoded_operations(runs[:1], names)
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
-        for (group, seen, color), model in product(
-            (("seen", True, PURPLE), ("held out", False, ORANGE)), _MODEL_COLORS
+        for (group, seen, color), (model, look) in product(
+            (("seen", True, PURPLE), ("held out", False, ORANGE)), _LOOKS.items()
         ):
             tasks = [run.cka[model][(run.cluster == number) & (run.seen == seen)] for run in runs]
             values = np.concatenate(tasks)
             if len(values):
                 median = np.median(values, axis=0)
-                label = f"{group}, {_NAMES[model]}"
-                axis.plot(_layers(runs), median, _LINES[model], marker=".", color=color, label=label)
+                label = f"{group}, {look.name}"
+                axis.plot(_layers(runs), median, look.line, marker=".", color=color, label=label)
         axis.set_title(f"{name} (encoded by pre-training)" if name in encoded else name, fontsize=10)
         layer_axis(axis)
     outer_labels(axes, columns)
@@ -260,8 +268,8 @@ def accuracy_figure(runs: Runs, names: Sequence[str]) -> Figure:
     chance = np.nanmean(_accuracies_by_kind([run.chance for run in runs], kinds), axis=1)
     axis.bar(places, chance, width=0.9, color="#dddddd", label="without the skill")
     for model, shift, color, label in (
-        ("base", -0.27, _MODEL_COLORS["base"], "pre"),
-        ("tuned", 0.0, _MODEL_COLORS["tuned"], "tuned on the seen tasks"),
+        ("base", -0.27, BLUE, "pre"),
+        ("tuned", 0.0, RED, "tuned on the seen tasks"),
         ("control", 0.27, GREEN, "control"),
     ):
         values = _accuracies_by_kind([run.accuracy[model] for run in runs], kinds)
@@ -285,7 +293,7 @@ def _accuracies_by_kind(
     return means
 
 
-def projection_figure(pictures: Mapping[str, ProbeResult], names: Sequence[str]) -> Figure:
+def projection_figure(pictures: Mapping[Which, ProbeResult], names: Sequence[str]) -> Figure:
     """Draw states at ANS in two dimensions, one row per model, one column per layer, coloured by cluster."""
     sites = next(iter(pictures.values())).coords["site"]
     figure, axes = subplots(len(pictures) * len(sites), len(sites), size=(3.6, 3.2), grid=None)
@@ -297,7 +305,7 @@ def projection_figure(pictures: Mapping[str, ProbeResult], names: Sequence[str])
             x, y = points[classes == number].T
             axis.scatter(x, y, s=12, lw=0, color=color, marker=marker, label=name)
         bare_axis(axis)
-        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=_NAMES[model])
+        axis.set(xlabel=f"layer {result.layers[site]}", ylabel=_LOOKS[model].name)
         axis.label_outer()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, markerscale=2)

@@ -14,6 +14,7 @@ from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.finding import finding_order
 from mechclust.evidence.intervals import mean_with_interval
 from mechclust.mossa.cka_forms import forms_agree
+from mechclust.mossa.crossovers import crossing_text
 from mechclust.mossa.curve_findings import (
     CURVE_FINDINGS,
     CurveFinding,
@@ -23,7 +24,7 @@ from mechclust.mossa.curve_findings import (
 from mechclust.mossa.shuffled_curves import FalseCurves, cluster_shuffled_curves
 from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
-from mechclust.studies.mossa.results import SeedResults, TaskMask, boundaries_by_seed
+from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
 
 _LEAST_SKILL = 0.05  # accuracy above chance on held-out tasks, from which on findings about them are tested
 _NOT_ENCODED = "not encoded"
@@ -35,7 +36,7 @@ _TWO_ENCODED = (
 
 def _encoded_difference(curves: TaskCurves) -> float:
     """Return the mean gain of the tasks that pre-training did not encode, minus the others' mean gain."""
-    not_encoded = np.asarray(curves.covariates[_NOT_ENCODED]) > 0
+    not_encoded = curves.covariates[_NOT_ENCODED] > 0
     return float(curves.gain[not_encoded].mean() - curves.gain[~not_encoded].mean())
 
 
@@ -43,7 +44,7 @@ _C7 = CurveFinding(
     id="C7",
     statement="in the upper half of the layers, the tuned model gains more on the base for operations that "
     "pre-training did not encode (difference of means over seen tasks)",
-    parts=(CurveFindingPart("", _encoded_difference, Bound(">", 0)),),
+    parts=(CurveFindingPart(_encoded_difference, Bound(">", 0)),),
     control=FalseCurves("other operations called encoded", cluster_shuffled_curves),
     shown="page",
 )
@@ -177,10 +178,6 @@ def _pooled(seed: SeedResults, measure: Mapping[str, ByLayer]) -> TaskCurves:
 
 
 def _crossings(seeds: Sequence[SeedResults]) -> str:
-    places = ", ".join(f"{_crossing(one, ~one.seen)} against {_crossing(one, one.seen)}" for one in seeds)
+    curves = [one.curves for one in seeds]
+    places = ", ".join(f"{crossing_text(one.unseen)} against {crossing_text(one.seen)}" for one in curves)
     return f"layer from which tuned stays above the base (held out against seen): {places}"
-
-
-def _crossing(seed: SeedResults, tasks: TaskMask) -> str:
-    layer = seed.crossing(tasks)
-    return "never" if layer > seed.n_layers else str(layer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mechclust.evidence import Finding
+from mechclust.mossa.task_curves import MODELS, Which
 from mechclust.report.analysis import Analysis
 from mechclust.report.html import table_html
 from mechclust.report.panel import Panel
 from mechclust.report.text import counted
 from mechclust.studies.kept import load_required
-from mechclust.studies.mossa.config import MODELS, MossaConfig, result_path
+from mechclust.studies.mossa.config import MossaConfig, result_path
 from mechclust.studies.mossa.findings import boundary_note, findings_of
-from mechclust.studies.mossa.results import SeedResults, groups_table, load_results, medians_table
+from mechclust.studies.mossa.results import SeedResults, ceiling_medians, groups_table, load_results, medians_table
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Results:
     """
 
     runs: Sequence[SeedResults]
-    pictures: dict[str, ProbeResult]
+    pictures: Mapping[Which, ProbeResult]
 
 
 def load(config: MossaConfig, out: Path) -> Results:
@@ -150,9 +151,9 @@ def _notes(config: MossaConfig, runs: Sequence[SeedResults]) -> list[str]:
             f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below and "
             "does not change the embeddings: the lower layers agree with the controls partly by construction."
         )
-    ceilings = [np.median(run.ceiling, axis=0).min() for run in runs if run.ceiling is not None]
+    ceilings = ceiling_medians(runs)
     if ceilings:
-        lowest = min(ceilings)
+        lowest = np.min(ceilings)
         texts.append(f"Ceiling: two controls of a seen task have a median CKA of at least {lowest:.3f} at every layer.")
     texts.append(
         "CKA does not change if a layer is rotated or scaled, and a few examples can change it a lot (Davari et al. "

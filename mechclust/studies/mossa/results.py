@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from mechclust.mossa.crossovers import crossover
 from mechclust.mossa.layer_groups import LayerGroups, group_boundaries_of, layer_groups_of
-from mechclust.mossa.task_curves import ByLayer, ByTaskAndLayer, TaskCurves, Which
+from mechclust.mossa.task_curves import MODELS, ByLayer, ByTaskAndLayer, TaskCurves, Which
 from mechclust.studies.kept import load_required
-from mechclust.studies.mossa.config import MODELS, MossaConfig, controlled_skills, has_ceiling, result_path, suite_of
+from mechclust.studies.mossa.config import MossaConfig, controlled_skills, has_ceiling, result_path, suite_of
 from probes import ProbeResult
 
 if TYPE_CHECKING:
@@ -107,10 +106,6 @@ class SeedResults:
         """The layer groups of the held-out tasks, without dimensions, which are measured on the seen tasks."""
         return layer_groups_of(self.curves.unseen)
 
-    def crossing(self, tasks: TaskMask) -> int:
-        """Return the layer from which tuned stays above base, or the number of layers plus one if it never does."""
-        return crossover(self.median("base", tasks), self.median("tuned", tasks))
-
     @property
     def zero_shot(self) -> float:
         """Mean accuracy above chance of tuned on held-out skills whose operation pre-training did not encode."""
@@ -166,7 +161,7 @@ def _accuracies(out: Path, seed: int, names: Sequence[str]) -> dict[str, ByTask]
     return {"base": base, "tuned": tuned, "control": np.array(controls)}
 
 
-def _why_undefined(seed: int, names: Sequence[str], similarities: Mapping[str, Sequence[ProbeResult]]) -> list[str]:
+def _why_undefined(seed: int, names: Sequence[str], similarities: Mapping[Which, Sequence[ProbeResult]]) -> list[str]:
     """Return the notes with the reasons why a similarity is NaN."""
     notes = set()
     for kind, results in similarities.items():
@@ -182,6 +177,11 @@ def boundaries_by_seed(
     """Return the last shared layer and the last layer of the transition, and whether there is a transition."""
     ends = np.array([group_boundaries_of(one) for one in curves], dtype=float)
     return ends, ends[:, 1] > ends[:, 0]
+
+
+def ceiling_medians(runs: Sequence[SeedResults]) -> list[ByLayer]:
+    """Return the median ceiling over seen tasks by layer, of each seed that has one."""
+    return [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
 
 
 def groups_table(seeds: Sequence[int], runs: Sequence[SeedResults]) -> pd.DataFrame:
@@ -212,7 +212,7 @@ def medians_table(runs: Sequence[SeedResults]) -> pd.DataFrame:
             if by_seed[0].any():
                 medians = [run.median(model, mask) for run, mask in zip(runs, by_seed, strict=True)]
                 rows.append([tasks, name, *np.mean(medians, axis=0)])
-    ceilings = [np.median(run.ceiling, axis=0) for run in runs if run.ceiling is not None]
+    ceilings = ceiling_medians(runs)
     if ceilings:
         rows.append(["seen", "ceiling", *np.mean(ceilings, axis=0)])
     return pd.DataFrame(rows, columns=["tasks", "model", *layers])

@@ -12,10 +12,10 @@ import torch
 from mechclust.models import load_model
 from mechclust.models.config import config_of
 from mechclust.models.weights import get_weights
+from mechclust.mossa.task_curves import MODELS
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device, pretrain, train_once
 from mechclust.studies.mossa.config import (
-    MODELS,
     ModelJob,
     MossaConfig,
     controlled_skills,

@@ -245,6 +245,16 @@ def _sized(resource, job):
     return eval(job)
 
 
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_in_order_take_what_their_worker_made_ready(workers):
+    assert map_jobs(_after, ["a", "b", "c"], workers, setup=partial(str, "ready ")) == ["ready a", "ready b", "ready c"]
+
+
+def _after(resource, job):
+    return resource + job
+
+
 def test_a_lock_whose_owner_was_killed_stops_nobody_for_long():
     waits = []
 

@@ -210,3 +210,11 @@ def test_boundaries_have_intervals():
         "last shared layer 2.5 (-3.9 to 8.9), last layer of the transition 4.0 (4.0 to 4.0), of 8; 2 of 2 seeds have a "
         "transition"
     )
+
+
+def test_a_crossing_of_undefined_layers_is_unknown():
+    seed = measured()
+    tuned = seed.cka["tuned"].copy()
+    tuned[~SEEN, -1] = np.nan
+    undefined = replace(seed, cka={**seed.cka, "tuned": tuned})
+    assert "against seen): unknown against 3, 5 against 3" in by_id([undefined, measured(1)])["C9"].note
