@@ -19,17 +19,22 @@ Weights = Mapping[str, Float[Tensor, "..."]]
 _Values = Mapping[str, Float[Tensor, "..."]]
 
 
-def sequence_embeddings(model: Any, weights: Weights, tokens: Int[Tensor, "row pos"]) -> Float[Tensor, "row d_model"]:
-    """Return the sequence embedding xi of each row."""
+def sequence_embeddings(
+    model: Any, tokens: Int[Tensor, "row pos"], weights: Mapping[str, Float[Tensor, "..."]] = {}
+) -> Float[Tensor, "row d_model"]:
+    """Return the sequence embedding xi of each row. Weights that are not given are the model's own."""
     with record(model, [XI]) as seen:
         functional_call(model, dict(weights), (tokens,))
     return seen[XI][0][:, 0]
 
 
 def logits_of_embeddings(
-    model: Any, weights: Weights, xi: Float[Tensor, "row d_model"]
+    model: Any, xi: Float[Tensor, "row d_model"], weights: Mapping[str, Float[Tensor, "..."]] = {}
 ) -> Float[Tensor, "row d_vocab"]:
-    """Return the logits for given sequence embeddings. The rest of the network does not read the tokens."""
+    """Return the logits for given sequence embeddings, with weights as in ``sequence_embeddings``.
+
+    The rest of the network does not read the tokens.
+    """
     tokens = torch.zeros(1, model.cfg.n_ctx, dtype=torch.int64, device=xi.device)
     with holding_activations(model, {XI: xi[:, None]}):
         logits: Tensor = functional_call(model, dict(weights), (tokens,))

@@ -109,7 +109,7 @@ def answers_over(
     at = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32))
     answers = []
     for frame in _frames_of(model, weights):
-        logits = at @ frame[_WEIGHTS["token_embeddings"]].T if after else logits_of_embeddings(model, frame, at)
+        logits = at @ frame[_WEIGHTS["token_embeddings"]].T if after else logits_of_embeddings(model, at)
         answers.append(logits.softmax(dim=-1))
     return torch.stack(answers).numpy()
 
