@@ -16,7 +16,6 @@ from mechclust.studies.clustering_heads.config import XI
 from probes.engine.record import record
 
 Weights = Mapping[str, Float[Tensor, "..."]]
-_Values = Mapping[str, Float[Tensor, "..."]]
 
 
 def sequence_embeddings(
@@ -36,15 +35,15 @@ def logits_of_embeddings(
     The rest of the network does not read the tokens.
     """
     tokens = torch.zeros(1, model.cfg.n_ctx, dtype=torch.int64, device=xi.device)
-    with holding_activations(model, {XI: xi[:, None]}):
+    with holding_activation(model, XI, xi[:, None]):
         logits: Tensor = functional_call(model, dict(weights), (tokens,))
     return logits
 
 
-def holding_activations(model: Any, values: _Values) -> AbstractContextManager[Any]:
-    """Give hook points these values inside the block, whatever the weights."""
-    return record(model, values, partial(_instead, values))
+def holding_activation(model: Any, site: str, value: Float[Tensor, "..."]) -> AbstractContextManager[Any]:
+    """Give a hook point this value inside the block, whatever the weights."""
+    return record(model, [site], partial(_instead, value))
 
 
-def _instead(values: _Values, name: str, activation: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    return values[name]
+def _instead(value: Float[Tensor, "..."], name: str, activation: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    return value
