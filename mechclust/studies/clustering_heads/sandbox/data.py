@@ -75,14 +75,13 @@ def sandbox_run(
         SandboxRun('seed 0', epochs 0-3, 3 of 4 epochs kept)
     """
     config, task = _drawable(snapshots, member)
-    weights = snapshots.of(member)
     if epochs is None:
         spikes = [epoch for epoch, _ in curves.spikes] if curves else []
         places = choose_frames(snapshots.epochs, max_frames, around=spikes)
     else:
         places = places_of(snapshots, sorted(set(epochs)))
     kept = [snapshots.epochs[place] for place in places]
-    weights = {name: values[places] for name, values in weights.items()}
+    weights = snapshots.of(member, [snapshots.steps[place] for place in places])
     model = build_model(config)
     followed = probe_sequences(task, equivalence)
     cloud = next(task.batches("test", min(_CLOUD_SEQUENCES, task.n_test)))
