@@ -29,11 +29,8 @@ def clean_run(results: HeadsResults, p: int) -> tuple[int, NetworkTraining]:
     """
     ranks = {}
     for seed, run in results.curved.items():
-        gradient_and_falls = run.gradient_in_drops(p)
-        contrast = 0.0
-        if gradient_and_falls is not None:
-            gradient, falls = gradient_and_falls
-            contrast = float(gradient[falls].max() / gradient[~falls].max())
+        falls, plateaus = run.falls_and_plateaus(p)
+        contrast = float(run.gradient[falls].max() / run.gradient[plateaus].max()) if plateaus.any() else 0.0
         ranks[seed] = (run.solved, min(2, len(run.drops(p))), contrast)
     seed = max(ranks, key=ranks.__getitem__)
     return seed, results.curved[seed]

@@ -12,7 +12,7 @@ from mechclust.evidence.compared import compared
 from mechclust.studies.clustering_heads.claims import FIRST_PAPER
 from mechclust.studies.clustering_heads.config import MITIGATIONS, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.replay import FROZEN
-from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, spikes_in_both
+from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining
 
 _FROZEN_NAMES = {
     "norm direction": "the direction of the normalised embedding",
@@ -110,8 +110,16 @@ def _columns(pairs: Sequence[Sequence[float]]) -> Float[np.ndarray, "2 pair"]:
     return np.array(pairs, dtype=float).reshape(-1, 2).T
 
 
-def _spikes(pairs: _Pairs, start: int) -> list[tuple[int, int]]:
-    return [spikes_in_both(base, mitigated, start) for base, mitigated in pairs]
+def _spikes(pairs: _Pairs, start: int) -> list[list[int]]:
+    """Return the numbers of loss spikes of each pair after ``start`` and after both have solved the task.
+
+    They are 0 if one of them never solves it.
+    """
+    counts = []
+    for pair in pairs:
+        first = max(start, *(run.solved_or_end for run in pair))
+        counts.append([sum(spike.epoch > first for spike in run.spikes) for run in pair])
+    return counts
 
 
 def _counts_note(pairs: _Pairs, start: int) -> str:
