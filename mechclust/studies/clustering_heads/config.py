@@ -46,6 +46,7 @@ SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
 CURRICULUM = "curriculum"
 ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
+Ideal = Literal["", "positions", "head"]
 HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
 _MEASURED_PARTS = {
@@ -223,7 +224,7 @@ class Arm:
     measure: str = "end"
     every: int | None = None
     scales: Mapping[str, float] = field(default_factory=dict)
-    ideal: Literal["", "positions", "head"] = ""
+    ideal: Ideal = ""
 
     @property
     def kind(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,11 +11,9 @@ from torch import Tensor
 
 from mechclust.models import build_model
 from mechclust.models.weights import get_weights
-from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.config import Ideal, PoolingTransformerConfig
 from mechclust.training import Member
 from tasks import SparseModularAddition
-
-Ideal = Literal["", "positions", "head"]
 
 
 def _ideal_positions(config: PoolingTransformerConfig, task: SparseModularAddition) -> Float[Tensor, "n_ctx d_model"]:

@@ -108,22 +108,16 @@ def _measure(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, a
     if arm.measure == "all":
         _measure_base(snapshots, member, path)
     elif arm.measure == "head":
-        _measure_head(snapshots, member, path)
+        task = task_of(snapshots, member)
+        measure = partial(run, snapshots.model(member), measured_rows(task).batch, _head_probe(task))
+        measure_once(path.with_suffix(".head.safetensors"), measure)
     elif arm.measure in ("losses", "gradients", "curvature"):
-        measure = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
-        result = measure_once(path.with_suffix(".dynamics.safetensors"), measure)
+        dynamics = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
+        result = measure_once(path.with_suffix(".dynamics.safetensors"), dynamics)
         if arm.measure == "curvature":
             places = worth_measuring(result["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
             curvature = partial(measure_curvature, snapshots, member, places)
             measure_once(path.with_suffix(".curvature.safetensors"), curvature)
-
-
-def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
-    """Measure the head at the end of training."""
-    task = task_of(snapshots, member)
-    model = snapshots.model(member)
-    measure = partial(run, model, measured_rows(task).batch, _head_probe(task))
-    measure_once(path.with_suffix(".head.safetensors"), measure)
 
 
 def _head_probe(task: SparseModularAddition) -> ClusteringHead:
