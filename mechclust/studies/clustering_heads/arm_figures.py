@@ -111,9 +111,8 @@ def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[flo
         axis.plot(values, shares, color=ORANGE, ls="--", marker=marker, ms=22, label=f"{SHARE_SOLVED}, 95% interval")
         plot_band(axis, values, low, high, color=ORANGE, alpha=0.2, lw=0)
     counts = sorted({len(tests) for tests in tests_by_value.values()})
-    axis.set_title(
-        f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} per value", loc="right", **REMARK
-    )
+    seeds = f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} per value"
+    axis.set_title(seeds if counts else "not run", loc="right", **REMARK)
 
 
 def curriculum_figure(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
