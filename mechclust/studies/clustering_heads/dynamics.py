@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ def measure_dynamics(
     rows = measured_rows(task_of(snapshots, member))
     labels = rows.batch.label("multiset") if partition is None else partition
     labels = torch.unique(labels, return_inverse=True)[1]
-    measure = _Measure(build_model(snapshots.configs[member]), rows, labels, brief)
+    measure = partial(_measured, build_model(snapshots.configs[member]), rows, labels, brief)
     values = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(snapshots.of(member))
     return ProbeResult(
         "HeadDynamics",
@@ -129,47 +129,46 @@ def measure_dynamics(
     )
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """Measure one snapshot, as a function of its weights that ``vmap`` can map."""
+def _measured(
+    model: Any, rows: MeasuredRows, labels: Int[Tensor, "row"], brief: bool, weights: Weights
+) -> dict[str, Float[Tensor, "..."]]:
+    """Measure one snapshot. May be mapped over snapshots with ``vmap``."""
+    loss = partial(_loss, model, rows)
+    if brief:
+        _, (logits, losses, xi) = loss(weights)
+        by_gradient = {}
+    else:
+        gradients, (logits, losses, xi) = grad(loss, has_aux=True)(weights)
+        by_gradient = {**_clusters(model, labels, weights, xi), "gradient_norm": _norms(gradients)}
+    right = (logits.argmax(dim=-1) == rows.batch.label("answer")).float()
+    return by_gradient | {
+        "train_loss": losses @ rows.train,
+        "test_loss": losses @ rows.test,
+        "train_accuracy": right @ rows.train,
+        "test_accuracy": right @ rows.test,
+        "smallest_norm": xi.norm(dim=-1).min(),
+    }
 
-    model: Any
-    rows: MeasuredRows
-    labels: Int[Tensor, "row"]
-    brief: bool
 
-    def __call__(self, weights: Weights) -> dict[str, Float[Tensor, "..."]]:
-        if self.brief:
-            _, (logits, losses, xi) = self._loss(weights)
-            by_gradient = {}
-        else:
-            gradients, (logits, losses, xi) = grad(self._loss, has_aux=True)(weights)
-            by_gradient = {**self._clusters(weights, xi), "gradient_norm": _norms(gradients)}
-        right = (logits.argmax(dim=-1) == self.rows.batch.label("answer")).float()
-        return by_gradient | {
-            "train_loss": losses @ self.rows.train,
-            "test_loss": losses @ self.rows.test,
-            "train_accuracy": right @ self.rows.train,
-            "test_accuracy": right @ self.rows.test,
-            "smallest_norm": xi.norm(dim=-1).min(),
-        }
+def _loss(model: Any, rows: MeasuredRows, weights: Weights) -> _Losses:
+    """Return the training loss, and logits, losses and embeddings of all rows."""
+    with record(model, [XI]) as seen:
+        logits = functional_call(model, dict(weights), (rows.batch.tokens,))
+    losses = F.cross_entropy(logits, rows.batch.label("answer"), reduction="none")
+    return losses @ rows.train, (logits, losses, seen[XI][0][:, 0])
 
-    def _loss(self, weights: Weights) -> _Losses:
-        """Return the training loss, and logits, losses and embeddings of all rows."""
-        with record(self.model, [XI]) as seen:
-            logits = functional_call(self.model, dict(weights), (self.rows.batch.tokens,))
-        losses = F.cross_entropy(logits, self.rows.batch.label("answer"), reduction="none")
-        return losses @ self.rows.train, (logits, losses, seen[XI][0][:, 0])
 
-    def _clusters(self, weights: Weights, xi: Float[Tensor, "row d"]) -> dict[str, _Number]:
-        n = int(self.labels.max()) + 1
-        member = (self.labels == torch.arange(n)[:, None]).float()
-        centroids = (member @ xi) / member.sum(dim=1, keepdim=True)
-        distance = boundary_distance(partial(logits_of_embeddings, self.model, weights=weights), centroids)
-        return {
-            "within_ratio": within_ratio(xi, self.labels, n),
-            "margin": (distance / centroids.norm(dim=-1)).min(),
-        }
+def _clusters(
+    model: Any, labels: Int[Tensor, "row"], weights: Weights, xi: Float[Tensor, "row d"]
+) -> dict[str, _Number]:
+    n = int(labels.max()) + 1
+    member = (labels == torch.arange(n)[:, None]).float()
+    centroids = (member @ xi) / member.sum(dim=1, keepdim=True)
+    distance = boundary_distance(partial(logits_of_embeddings, model, weights=weights), centroids)
+    return {
+        "within_ratio": within_ratio(xi, labels, n),
+        "margin": (distance / centroids.norm(dim=-1)).min(),
+    }
 
 
 def _norms(gradients: Weights) -> Float[Tensor, "group"]:
