@@ -197,8 +197,6 @@ class ClusteringHeadsConfig:
         c = self.curriculum
         if c.first_steps >= c.steps:
             raise InputError(f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps})")
-        for lr in (c.lr, c.first_lr):
-            curriculum_training(self, c.steps, lr)
         curriculum_members(self, c.p, c.seeds[:1])
 
 

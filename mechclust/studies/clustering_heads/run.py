@@ -130,15 +130,14 @@ def _measure_base(snapshots: Snapshots, member: int, path: Path) -> None:
     These are the head before and after training, the whole training with the final clusters, networks stitched from two
     epochs, replayed spikes, and donors with a different sum.
     """
-    task = task_of(snapshots, member)
-    model = snapshots.model(member)
-    untrained = snapshots.model(member, 0)
     paths = {name: path.with_suffix(f".{name}.safetensors") for name in PARTS}
     if all(map(is_whole_file, paths.values())):
         return
+    task = task_of(snapshots, member)
+    model = snapshots.model(member)
     batch = measured_rows(task).batch
     probe = _head_probe(task)
-    measure_once(paths["untrained"], partial(run, untrained, batch, probe))
+    measure_once(paths["untrained"], partial(run, snapshots.model(member, 0), batch, probe))
     measured = run(model, batch, probe)  # also gives the partition, which the probe keeps
     measured.save(paths["head"])
     clusters = head_classes(probe, measured)
