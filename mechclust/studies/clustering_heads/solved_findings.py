@@ -132,7 +132,9 @@ def _area(results: HeadsResults, not_tested: str) -> Finding:
     weak = _scores(results.weak)
     between = _scores(results.in_between)
     control_parts = _area_parts(between, weak)
-    note = f"bootstrap over {len(solved)} solved networks and {len(weak)} at {WEAK} or below"
+    is_resampled = min(len(solved), len(weak)) >= _MIN_NETWORKS
+    note = f"{len(solved)} solved networks and {len(weak)} at {WEAK} or below"
+    note = f"bootstrap over {note}" if is_resampled else f"too few to resample: {note}"
     if len(solved) and len(between):
         area = share_below(solved, between).mean()
         note += f"; area of solved networks against the {len(between)} in between: {area:.2f}"
