@@ -1,7 +1,8 @@
 """Clustering heads (Odonnat, Bouaziz & Cabannes): a head that maps equivalent inputs to one point."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
+from mechclust.lazy import lazily
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import (
     ClusteringHeadsConfig,
@@ -19,6 +20,9 @@ from mechclust.studies.clustering_heads.curves import (
     loss_spikes,
 )
 
+if TYPE_CHECKING:  # imports TransformerLens, which takes seconds, so only when it is first used
+    from mechclust.studies.clustering_heads.model import PoolingTransformer
+
 __all__ = [
     "Ablations",
     "ClusteringHeadsConfig",
@@ -35,11 +39,4 @@ __all__ = [
     "loss_spikes",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the class that needs TransformerLens, which takes seconds, on first use."""
-    if name != "PoolingTransformer":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mechclust.studies.clustering_heads.model import PoolingTransformer
-
-    return PoolingTransformer
+__getattr__ = lazily(__name__, __file__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -21,6 +21,7 @@ from mechclust.studies.clustering_heads.config import (
     SOLVED,
     ClusteringHeadsConfig,
     Curriculum,
+    arms,
 )
 from mechclust.studies.clustering_heads.drawing import GUIDE, REMARK, SHARE_SOLVED, draw_cloud, name_guide
 from mechclust.studies.clustering_heads.results import HeadsResults
@@ -50,27 +51,16 @@ def draw_arm_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> di
 
 def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
     """Return the final test accuracies by kind of ablation and value, of ablations that were run."""
-    grid = config.ablations
-    without_biases = (0.0,) if grid.bias else ()
-    values = (grid.batch_sizes, grid.lrs, grid.widths, grid.discounts, grid.dropouts, without_biases)
     varied: dict[str, dict[float, list[float]]] = {kind: {} for kind in ABLATIONS}
-    for kind, values_of_kind in zip(ABLATIONS, values, strict=True):
-        for value in values_of_kind:
-            final = results.final.get(f"{kind} {value:g}")
-            if final:
-                varied[kind][value] = _tests(final)
+    for arm in arms(config).values():
+        if arm.kind in ABLATIONS and arm.name in results.final:
+            value = float(arm.name.removeprefix(arm.kind))
+            varied[arm.kind][value] = _tests(results.final[arm.name])
     return varied
 
 
 def _tests(final: Mapping[int, tuple[float, float]]) -> list[float]:
     return [test for _, test in final.values()]
-
-
-def _share_solved(tests: Iterable[float]) -> tuple[float, float, float]:
-    """Return the share of networks that solve the task, from their test accuracies, and its 95% interval."""
-    solved = [float(test > SOLVED) for test in tests]
-    low, high = share_interval(solved) or (np.nan, np.nan)
-    return float(np.mean(solved)), low, high
 
 
 def ablations_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
@@ -109,7 +99,9 @@ def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[flo
     for value, tests in tests_by_value.items():
         axis.plot([value] * len(tests), tests, "o", color=BLUE, alpha=0.25, ms=4, mew=0)
     means = [np.mean(tests) for tests in tests_by_value.values()]
-    shares, low, high = np.array([_share_solved(tests) for tests in tests_by_value.values()]).reshape(-1, 3).T
+    solved = [[float(test > SOLVED) for test in tests] for tests in tests_by_value.values()]
+    shares = np.array([np.mean(outcomes) for outcomes in solved])
+    low, high = np.array([share_interval(outcomes) for outcomes in solved]).reshape(-1, 2).T
     if kind == "bias":  # two settings, without values between them
         axis.plot(values, means, "_", color=BLUE, ms=22, mew=2)
         axis.errorbar(values, shares, np.abs([low - shares, high - shares]), fmt="s", color=ORANGE, ms=5, capsize=4)
@@ -119,9 +111,8 @@ def _ablation(axis: Axes, kind: str, tests_by_value: Mapping[float, Sequence[flo
         axis.plot(values, shares, color=ORANGE, ls="--", marker=marker, ms=22, label=f"{SHARE_SOLVED}, 95% interval")
         plot_band(axis, values, low, high, color=ORANGE, alpha=0.2, lw=0)
     counts = sorted({len(tests) for tests in tests_by_value.values()})
-    axis.set_title(
-        f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} per value", loc="right", **REMARK
-    )
+    seeds = f"{' or '.join(map(str, counts))} seed{'' if counts == [1] else 's'} per value"
+    axis.set_title(seeds if counts else "not run", loc="right", **REMARK)
 
 
 def curriculum_figure(c: Curriculum, results: Mapping[int, ProbeResult]) -> Figure:
@@ -139,7 +130,7 @@ def _curriculum_accuracies(axis: Axes, c: Curriculum, runs: Sequence[ProbeResult
     labels = []
     for x, (arm, split) in enumerate(product((SCRATCH, CURRICULUM), colors)):
         accuracies = np.array([float(run.sel("accuracy", arm=arm, split=split)) for run in runs])
-        axis.bar(x, _share_solved(accuracies)[0], color=colors[split], alpha=0.35)
+        axis.bar(x, np.mean(accuracies > SOLVED), color=colors[split], alpha=0.35)
         draw_cloud(axis, x, accuracies, spread, colors[split])
         labels.append(f"{arm},\n{split}")
     axis.axhline(1 / c.p, **GUIDE)

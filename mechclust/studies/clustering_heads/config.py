@@ -26,6 +26,7 @@ from tasks.settings import (
     ShareBelowOne,
     Size,
     WideSeed,
+    check_different_settings,
     check_multiple,
     check_settings,
 )
@@ -45,8 +46,18 @@ SECOND_STAGE = "second stage"
 IDEAL_POSITIONS = "start ideal positions"
 CURRICULUM = "curriculum"
 ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
+Ideal = Literal["", "positions", "head"]
 HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
+_MEASURED_PARTS = {
+    "all": PARTS,
+    "losses": ("dynamics",),
+    "gradients": ("dynamics",),
+    "curvature": ("dynamics", "curvature"),
+    "head": ("head",),
+    "end": (),
+}  # by how much of an arm is measured
+_PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "weight_decay": 0.0, "clip": None}
 
 
 @dataclass(frozen=True)
@@ -166,14 +177,9 @@ class ClusteringHeadsConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        optional = {}
         for part in ("curriculum", "full_batch", "starts", "ablations"):
-            optional[f"{part}.seeds"] = getattr(self, part).seeds
-        for name, seeds in optional.items():
-            if seeds:
-                check_seeds(seeds, name)
-        if self.full_batch.curvature_seeds:
-            check_seeds(self.full_batch.curvature_seeds, "full_batch.curvature_seeds")
+            check_different_settings(**{f"{part}.seeds": getattr(self, part).seeds})
+        check_different_settings(**{"full_batch.curvature_seeds": self.full_batch.curvature_seeds})
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
@@ -182,17 +188,16 @@ class ClusteringHeadsConfig:
                 "the digits that transfer continues with (or transfer = False)"
             )
         if self.curriculum.seeds:
-            self._check_curriculum(self.curriculum)
+            self._check_curriculum()
         for arm in arms(self).values():  # refuses invalid arms before any training starts
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
 
-    def _check_curriculum(self, c: Curriculum) -> None:
+    def _check_curriculum(self) -> None:
+        c = self.curriculum
         if c.first_steps >= c.steps:
             raise InputError(f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps})")
-        for lr in (c.lr, c.first_lr):
-            curriculum_training(self, c.steps, lr)
-        curriculum_members(self, c, c.p, c.seeds[:1])
+        curriculum_members(self, c.p, c.seeds[:1])
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ class Arm:
     measure: str = "end"
     every: int | None = None
     scales: Mapping[str, float] = field(default_factory=dict)
-    ideal: Literal["", "positions", "head"] = ""
+    ideal: Ideal = ""
 
     @property
     def kind(self) -> str:
@@ -238,18 +243,8 @@ class EnsembleJob(NamedTuple):
         return f"{first}, seeds {self.seeds[0]}-{self.seeds[-1]}".replace(" ", "-").replace(",", "")
 
     def result(self, out: Path) -> Path:
-        """The file that the job writes last."""
-        if self.arms[0] == CURRICULUM:
-            return curriculum_result(out, self.seeds[-1])
+        """The file that the job writes last. The curriculum has one file per seed instead."""
         return out / "results" / "final" / f"{self.name}.safetensors"
-
-
-def counted_from(config: ClusteringHeadsConfig, arm: str) -> int:
-    """Return the epoch from which a mitigation can prevent spikes.
-
-    A smaller rate late in training acts from halfway on.
-    """
-    return config.epochs // 2 if arm == MITIGATIONS[2] else 0
 
 
 def curriculum_result(out: Path, seed: int) -> Path:
@@ -316,20 +311,13 @@ def _ablations(config: ClusteringHeadsConfig) -> list[Arm]:
 
 def curriculum_training(config: ClusteringHeadsConfig, steps: int, lr: float) -> TrainConfig:
     """Return how a curriculum trains on one task, all sequences at once."""
-    return TrainConfig(
-        steps=steps,
-        batch_size=config.task.n_train,
-        lr=lr,
-        schedule="constant",
-        optimizer="adam",
-        weight_decay=0.0,
-        clip=None,
-        save_every=max(1, steps // 10),
-    )
+    size = config.task.n_train
+    return TrainConfig(**_PLAIN_ADAM, steps=steps, batch_size=size, lr=lr, save_every=max(1, steps // 10))
 
 
-def curriculum_members(config: ClusteringHeadsConfig, c: Curriculum, p: int, seeds: Sequence[int]) -> list[Member]:
+def curriculum_members(config: ClusteringHeadsConfig, p: int, seeds: Sequence[int]) -> list[Member]:
     """Return the networks of a curriculum, one per seed, with the data of one modulus."""
+    c = config.curriculum
     members = []
     for seed in seeds:
         task = replace(config.task, p=p, n_embeddings=max(c.p, config.task.n_embeddings), seed=seed)
@@ -340,9 +328,9 @@ def curriculum_members(config: ClusteringHeadsConfig, c: Curriculum, p: int, see
 
 def training_of(config: ClusteringHeadsConfig, arm: Arm) -> TrainConfig:
     """Return how an arm's networks are trained."""
-    settings = {"batch_size": config.batch_size, "lr": config.lr, "schedule": "constant", **arm.training}
+    settings = {**_PLAIN_ADAM, "batch_size": config.batch_size, "lr": config.lr, **arm.training}
     steps = settings.setdefault("steps", config.epochs * config.task.epoch_steps(settings["batch_size"]))
-    return TrainConfig(optimizer="adam", weight_decay=0.0, clip=None, save_every=max(1, steps // 20), **settings)
+    return TrainConfig(save_every=max(1, steps // 20), **settings)
 
 
 def member_of(
@@ -370,8 +358,8 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
         together.setdefault(arm.kind if same_shape else arm.name, []).append(arm)
     ensembles = []
     for group in together.values():
-        names = tuple(arm.name for arm in group)
-        ensembles += _in_groups(names, group[0].seeds, _group_size(config, group[0]))
+        size = config.ablations.group if group[0].kind in ABLATIONS else config.group
+        ensembles += _in_groups(tuple(arm.name for arm in group), group[0].seeds, size)
     ensembles += _in_groups((CURRICULUM,), config.curriculum.seeds, config.curriculum.group)
     costs = {arm.name: _cost(config, arm) for arm in all_arms.values()}
     return sorted(ensembles, key=lambda job: costs.get(job.arms[0], 0))
@@ -379,11 +367,6 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
 
 def _in_groups(names: tuple[str, ...], seeds: tuple[int, ...], size: int) -> list[EnsembleJob]:
     return [EnsembleJob(names, seeds[start : start + size]) for start in range(0, len(seeds), size)]
-
-
-def _group_size(config: ClusteringHeadsConfig, arm: Arm) -> int:
-    """Return how many seeds of an arm train together."""
-    return config.ablations.group if arm.kind in ABLATIONS else config.group
 
 
 def unfinished_jobs(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
@@ -395,14 +378,12 @@ def _results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> l
     """Return the file of every measurement of one job's networks."""
     if job.arms[0] == CURRICULUM:
         return [curriculum_result(out, seed) for seed in job.seeds]
-    parts = {"all": PARTS, "losses": ("dynamics",), "head": ("head",), "gradients": ("dynamics",)}
-    parts["curvature"] = ("dynamics", "curvature")
     all_arms = arms(config)
-    files = []
+    files = [job.result(out)]
     for name, seed in product(job.arms, job.seeds):
-        for part in parts.get(all_arms[name].measure, ()):
+        for part in _MEASURED_PARTS[all_arms[name].measure]:
             files.append(out / "results" / name / f"seed{seed}.{part}.safetensors")
-    return [*files, job.result(out)]
+    return files
 
 
 def _cost(config: ClusteringHeadsConfig, arm: Arm) -> float:

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechclust.models import build_model
-from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import (
     CURRICULUM,
     SCRATCH,
@@ -22,13 +21,11 @@ from mechclust.studies.clustering_heads.config import (
     curriculum_result,
     curriculum_training,
 )
-from mechclust.studies.clustering_heads.cut import Weights
-from mechclust.studies.clustering_heads.dynamics import task_of
+from mechclust.studies.clustering_heads.dynamics import accuracies_at_end, task_of
 from mechclust.studies.clustering_heads.interpolation import loss_between, neurons_matched, places_on_line
 from mechclust.studies.kept import measure_once
-from mechclust.training import Member, Snapshots, accuracy, train_ensemble
-from probes import HookedModel, ProbeResult
-from tasks import SparseModularAddition
+from mechclust.training import Member, Snapshots, train_ensemble
+from probes import ProbeResult
 
 _ARMS = (SCRATCH, CURRICULUM)
 
@@ -39,12 +36,12 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
     Each pair of networks and the straight line between them are measured.
     """
     c = config.curriculum
-    hard = curriculum_members(config, c, c.p, job.seeds)
-    easy = curriculum_members(config, c, 2, job.seeds)
-    first = _trained(config, job, easy, "p2", c.first_steps, c.first_lr, out)
-    scratch = _trained(config, job, hard, SCRATCH, c.steps, c.lr, out)
+    train = partial(_trained, config, job, out)
+    hard = curriculum_members(config, c.p, job.seeds)
+    first = train("p2", curriculum_members(config, 2, job.seeds), c.first_steps, c.first_lr)
+    scratch = train(SCRATCH, hard, c.steps, c.lr)
     onwards = [replace(member, weights=_at(first, i, -1)) for i, member in enumerate(hard)]
-    curriculum = _trained(config, job, onwards, CURRICULUM, c.steps - c.first_steps, c.lr, out)
+    curriculum = train(CURRICULUM, onwards, c.steps - c.first_steps, c.lr)
     ends = {SCRATCH: scratch, CURRICULUM: curriculum}
     for i, seed in enumerate(job.seeds):
         measure_once(curriculum_result(out, seed), partial(_measured, c.points, first, ends, i))
@@ -53,11 +50,11 @@ def run_curriculum(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -
 def _trained(
     config: ClusteringHeadsConfig,
     job: EnsembleJob,
-    members: Sequence[Member],
+    out: Path,
     part: str,
+    members: Sequence[Member],
     steps: int,
     lr: float,
-    out: Path,
 ) -> Snapshots:
     """Train one part, with snapshots at the start, halfway and at the end."""
     return train_ensemble(
@@ -92,8 +89,8 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
     halfway = {arm: _at(snapshots, member, 1) for arm, snapshots in ends.items()}
     end = {arm: _at(snapshots, member, -1) for arm, snapshots in ends.items()}
     matched = neurons_matched(end[CURRICULUM], end[SCRATCH])
-    accuracies = [_accuracies(model, end[arm], hard) for arm in _ARMS]
-    first_accuracies = _accuracies(model, _at(first, member, -1), task_of(first, member))
+    accuracies = [accuracies_at_end(ends[arm], member) for arm in _ARMS]
+    first_accuracies = accuracies_at_end(first, member)
     return ProbeResult(
         "Curriculum",
         {
@@ -112,9 +109,3 @@ def _measured(points: int, first: Snapshots, ends: Mapping[str, Snapshots], memb
         },
         {"arm": list(_ARMS), "split": ["train", "test"], "place": [f"{place:.4g}" for place in places_on_line(points)]},
     )
-
-
-def _accuracies(model: HookedModel, weights: Weights, task: SparseModularAddition) -> list[float]:
-    """Return the accuracies of a network with these weights on both splits."""
-    set_weights(model, dict(weights))
-    return [accuracy(model, task, split)[0] for split in ("train", "test")]

@@ -191,8 +191,8 @@ def loss_spikes(loss: ArrayLike, *, factor: float = 5.0, window: int = 10, floor
     return spikes
 
 
-def spikes_after_solving(loss: ArrayLike, accuracy: ArrayLike, level: float, start: int = 0) -> list[Spike]:
-    """Return loss spikes after ``start`` and after the accuracy first exceeded ``level``.
+def spikes_after_solving(loss: ArrayLike, accuracy: ArrayLike, level: float) -> list[Spike]:
+    """Return loss spikes after the accuracy first exceeded ``level``.
 
     There are none if it never does.
 
@@ -206,7 +206,7 @@ def spikes_after_solving(loss: ArrayLike, accuracy: ArrayLike, level: float, sta
     solved = first_above(accuracy, level)
     if solved is None:
         return []
-    return [spike for spike in loss_spikes(loss) if spike.epoch > max(solved, start)]
+    return [spike for spike in loss_spikes(loss) if spike.epoch > solved]
 
 
 def spike_threshold(before: float, *, factor: float = 5.0, floor: float = 1e-3) -> float:

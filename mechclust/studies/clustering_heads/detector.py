@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from jaxtyping import Float
 
@@ -46,9 +44,7 @@ def line_score(head: ProbeResult) -> float:
 
     The detector of integer-weight heads, with its threshold on the deviation left open. -1 for all others.
     """
-    if not (_number(head, "integer_match") and _number(head, "integer_accuracy") >= INTEGER_NEAREST_CENTROID):
-        return _NO_HEAD
-    return -_number(head, "integer_deviation")
+    return _score(head, "integer")
 
 
 def planar_score(head: ProbeResult) -> float:
@@ -56,13 +52,14 @@ def planar_score(head: ProbeResult) -> float:
 
     Whether a match means anything is tested on networks that learnt little (H1a).
     """
-    if not (_number(head, "planar_match") == 1 and _number(head, "planar_accuracy") >= INTEGER_NEAREST_CENTROID):
+    return _score(head, "planar")
+
+
+def _score(head: ProbeResult, lattice: str) -> float:
+    if f"{lattice}_match" not in head:
         return _NO_HEAD
-    return -_number(head, "planar_deviation")
-
-
-def _number(head: ProbeResult, name: str) -> float:
-    return float(head[name]) if name in head else math.nan
+    is_right = head[f"{lattice}_match"] == 1 and head[f"{lattice}_accuracy"] >= INTEGER_NEAREST_CENTROID
+    return -float(head[f"{lattice}_deviation"]) if is_right else _NO_HEAD
 
 
 def share_below(

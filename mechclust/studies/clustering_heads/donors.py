@@ -9,14 +9,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings, sequence_embeddings
+from mechclust.studies.clustering_heads.cut import logits_of_embeddings, sequence_embeddings
 from probes import HookedModel, ProbeResult
 from tasks import Batch, InputError
 from tasks.settings import check_at_least
 
 CENTROID = "centroid"
-_RANDOM = "random classes"
-KINDS = (CENTROID, _RANDOM)
 
 _Classes = Int[Tensor, "example"]
 
@@ -54,16 +52,15 @@ def follow_the_donor(
     answers = batch.label("answer", per="example")
     classes = torch.unique(sums if classes is None else classes, return_inverse=True)[1]
     draw = np.random.default_rng(seed)
-    weights = {name: value.detach() for name, value in model.named_parameters()}
     with torch.no_grad():
-        xi = sequence_embeddings(model, weights, batch.tokens)
-        before = logits_of_embeddings(model, weights, xi).argmax(dim=-1)
+        xi = sequence_embeddings(model, batch.tokens)
+        before = logits_of_embeddings(model, xi).argmax(dim=-1)
         donors = _donors(sums, answers, draw)
-        follows = _follow(model, weights, before, _centroids(xi, classes), donors)
+        follows = _follow(model, before, _centroids(xi, classes), donors)
         random = []
         for _ in range(draws):
             centroids = _centroids(xi, _shuffled(classes, answers, draw))
-            random.append(_follow(model, weights, before, centroids, _donors(sums, answers, draw)))
+            random.append(_follow(model, before, centroids, _donors(sums, answers, draw)))
     same = bool((before[donors] == before).all())
     return ProbeResult(
         "FollowTheDonor",
@@ -73,7 +70,7 @@ def follow_the_donor(
             "accuracy": (before == answers).double().mean(),
         },
         {"follows": ("kind",), "random_draws": ("draw",), "accuracy": ()},
-        {"kind": list(KINDS), "draw": [str(i) for i in range(draws)]},
+        {"kind": [CENTROID, "random classes"], "draw": [str(i) for i in range(draws)]},
         metadata={"n": len(sums), "seed": seed, "classes": int(classes.max()) + 1},
         notes=["every donor has the recipient's prediction, so nothing can follow"] if same else [],
     )
@@ -108,13 +105,12 @@ def donors_by(
 
 def _follow(
     model: HookedModel,
-    weights: Weights,
     before: Int[Tensor, "example"],
     points: Float[Tensor, "example d"],
     donors: Int[Tensor, "example"],
 ) -> float:
     """Return the share of predictions that become the donor's if each donor's point is read."""
-    after = logits_of_embeddings(model, weights, points[donors]).argmax(dim=-1)
+    after = logits_of_embeddings(model, points[donors]).argmax(dim=-1)
     differ = before[donors] != before
     return float((after == before[donors])[differ].double().mean())
 

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from mechclust.report.style import GREY
 from mechclust.studies.clustering_heads.config import SOLVED
 
 SHARE_SOLVED = f"share above {SOLVED}"
@@ -28,18 +27,8 @@ def name_guide(axis: Axes, y: float, text: str) -> None:
                   textcoords="offset points", **REMARK)  # fmt: skip
 
 
-def say_none(axis: Axes, text: str, y: float) -> None:
-    """Write that there are no results to draw."""
-    axis.text(0.5, y, text, ha="center", transform=axis.transAxes, color=GREY)
-
-
 def draw_cloud(
     axis: Axes, x: float, values: Float[np.ndarray, "unit"], spread: Float[np.ndarray, "unit"], color: str
 ) -> None:
     """Draw a point for each unit at ``x``, moved sideways so that equal ones show."""
     axis.plot(x + spread, values, "o", color=color, ms=4, mew=0, alpha=0.6)
-
-
-def draw_level(axis: Axes, x: float, y: float, color: str) -> None:
-    """Draw a short horizontal line, such as a mean, at ``x``."""
-    axis.plot([x - 0.3, x + 0.3], [y, y], color=color, lw=2)

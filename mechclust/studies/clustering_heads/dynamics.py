@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from mechclust.models import build_model
 from mechclust.studies.clustering_heads.boundary import boundary_distance
 from mechclust.studies.clustering_heads.config import MLP, XI
 from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings
-from mechclust.training import Snapshots
+from mechclust.training import Snapshots, accuracy
 from probes import ProbeResult
 from probes.engine.record import record
 from probes.functional import within_ratio
@@ -28,7 +28,7 @@ WEIGHT_GROUPS = {
     "attention": ("blocks.0.attn",),
     "feed-forward": (MLP,),
 }
-_SNAPSHOTS_AT_ONCE = 16
+SNAPSHOTS_AT_ONCE = 16  # measured together, a compromise between speed and memory
 _MAX_SEQUENCES = 2**12  # of a task that is measured on all of them
 
 _Number = Float[Tensor, ""]
@@ -75,24 +75,17 @@ def _share(rows: Int[Tensor, "example"], n: int) -> Float[Tensor, "row"]:
     return torch.bincount(rows, minlength=n) / len(rows)
 
 
-def at_every_snapshot(
-    measure: Callable[[Weights], dict[str, Float[Tensor, "..."]]], weights: Mapping[str, Float[Tensor, "snapshot ..."]]
-) -> dict[str, Float[Tensor, "snapshot ..."]]:
-    """Return a function of a network's weights at every snapshot, computed for some at a time."""
-    mapped = vmap(measure)
-    parts: dict[str, list[Float[Tensor, "..."]]] = {}
-    for start in range(0, len(next(iter(weights.values()))), _SNAPSHOTS_AT_ONCE):
-        some = {name: values[start : start + _SNAPSHOTS_AT_ONCE] for name, values in weights.items()}
-        for name, values in mapped(some).items():
-            parts.setdefault(name, []).append(values)
-    return {name: torch.cat(values) for name, values in parts.items()}
-
-
 def task_of(snapshots: Snapshots, member: int) -> SparseModularAddition:
     """Return the data that one of the study's networks was trained on."""
     task = snapshots.tasks[member]
     assert isinstance(task, SparseModularAddition)
     return task
+
+
+def accuracies_at_end(snapshots: Snapshots, member: int) -> list[float]:
+    """Return one network's accuracies on the training and the test split at the end of training."""
+    model = snapshots.model(member)
+    return [accuracy(model, snapshots.tasks[member], split)[0] for split in ("train", "test")]
 
 
 def places_of(snapshots: Snapshots, epochs: Sequence[int]) -> list[int]:
@@ -126,8 +119,8 @@ def measure_dynamics(
     rows = measured_rows(task_of(snapshots, member))
     labels = rows.batch.label("multiset") if partition is None else partition
     labels = torch.unique(labels, return_inverse=True)[1]
-    measure = _Measure(build_model(snapshots.configs[member]), rows, labels, brief)
-    values = at_every_snapshot(measure, snapshots.of(member))
+    measure = partial(_measured, build_model(snapshots.configs[member]), rows, labels, brief)
+    values = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(snapshots.of(member))
     return ProbeResult(
         "HeadDynamics",
         {name: v.double() for name, v in values.items()},
@@ -136,47 +129,46 @@ def measure_dynamics(
     )
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """Measure one snapshot, as a function of its weights that ``vmap`` can map."""
+def _measured(
+    model: Any, rows: MeasuredRows, labels: Int[Tensor, "row"], brief: bool, weights: Weights
+) -> dict[str, Float[Tensor, "..."]]:
+    """Measure one snapshot. May be mapped over snapshots with ``vmap``."""
+    loss = partial(_loss, model, rows)
+    if brief:
+        _, (logits, losses, xi) = loss(weights)
+        by_gradient = {}
+    else:
+        gradients, (logits, losses, xi) = grad(loss, has_aux=True)(weights)
+        by_gradient = {**_clusters(model, labels, weights, xi), "gradient_norm": _norms(gradients)}
+    right = (logits.argmax(dim=-1) == rows.batch.label("answer")).float()
+    return by_gradient | {
+        "train_loss": losses @ rows.train,
+        "test_loss": losses @ rows.test,
+        "train_accuracy": right @ rows.train,
+        "test_accuracy": right @ rows.test,
+        "smallest_norm": xi.norm(dim=-1).min(),
+    }
 
-    model: Any
-    rows: MeasuredRows
-    labels: Int[Tensor, "row"]
-    brief: bool
 
-    def __call__(self, weights: Weights) -> dict[str, Float[Tensor, "..."]]:
-        if self.brief:
-            _, (logits, losses, xi) = self._loss(weights)
-            by_gradient = {}
-        else:
-            gradients, (logits, losses, xi) = grad(self._loss, has_aux=True)(weights)
-            by_gradient = {**self._clusters(weights, xi), "gradient_norm": _norms(gradients)}
-        right = (logits.argmax(dim=-1) == self.rows.batch.label("answer")).float()
-        return by_gradient | {
-            "train_loss": losses @ self.rows.train,
-            "test_loss": losses @ self.rows.test,
-            "train_accuracy": right @ self.rows.train,
-            "test_accuracy": right @ self.rows.test,
-            "smallest_norm": xi.norm(dim=-1).min(),
-        }
+def _loss(model: Any, rows: MeasuredRows, weights: Weights) -> _Losses:
+    """Return the training loss, and logits, losses and embeddings of all rows."""
+    with record(model, [XI]) as seen:
+        logits = functional_call(model, dict(weights), (rows.batch.tokens,))
+    losses = F.cross_entropy(logits, rows.batch.label("answer"), reduction="none")
+    return losses @ rows.train, (logits, losses, seen[XI][0][:, 0])
 
-    def _loss(self, weights: Weights) -> _Losses:
-        """Return the training loss, and logits, losses and embeddings of all rows."""
-        with record(self.model, [XI]) as seen:
-            logits = functional_call(self.model, dict(weights), (self.rows.batch.tokens,))
-        losses = F.cross_entropy(logits, self.rows.batch.label("answer"), reduction="none")
-        return losses @ self.rows.train, (logits, losses, seen[XI][0][:, 0])
 
-    def _clusters(self, weights: Weights, xi: Float[Tensor, "row d"]) -> dict[str, _Number]:
-        n = int(self.labels.max()) + 1
-        member = (self.labels == torch.arange(n)[:, None]).float()
-        centroids = (member @ xi) / member.sum(dim=1, keepdim=True)
-        distance = boundary_distance(partial(logits_of_embeddings, self.model, weights), centroids)
-        return {
-            "within_ratio": within_ratio(xi, self.labels, n),
-            "margin": (distance / centroids.norm(dim=-1)).min(),
-        }
+def _clusters(
+    model: Any, labels: Int[Tensor, "row"], weights: Weights, xi: Float[Tensor, "row d"]
+) -> dict[str, _Number]:
+    n = int(labels.max()) + 1
+    member = (labels == torch.arange(n)[:, None]).float()
+    centroids = (member @ xi) / member.sum(dim=1, keepdim=True)
+    distance = boundary_distance(partial(logits_of_embeddings, model, weights=weights), centroids)
+    return {
+        "within_ratio": within_ratio(xi, labels, n),
+        "margin": (distance / centroids.norm(dim=-1)).min(),
+    }
 
 
 def _norms(gradients: Weights) -> Float[Tensor, "group"]:

@@ -14,12 +14,13 @@ from mechclust.evidence.compared import compared
 from mechclust.studies.clustering_heads.claims import FIRST_PAPER
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import first_above
-from mechclust.studies.clustering_heads.results import CurvedRun, GradientInFalls, HeadsResults, TrainedNetwork
+from mechclust.studies.clustering_heads.results import CurvedRun, HeadsResults, TrainedNetwork
 
 _DEEPER = "log10 of the smallest eigenvalue's size, plateaus (median) over end"
 _FLATTER = "gradient norm on the plateaus below half of that in the falls (medians)"
 _SHUFFLED = "epochs in one random order"
 _Networks = Sequence[TrainedNetwork]
+_GradientInFalls = tuple[Float[np.ndarray, "epoch"], Bool[np.ndarray, "epoch"]]
 
 
 def dynamics_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
@@ -34,9 +35,9 @@ def _order(results: HeadsResults) -> Finding:
         "solved networks: the head solves the task with the final classifier at an earlier epoch than the classifier "
         "does with the final head (share)",
         {"": Bound(">", 0.5)},
-        [_head_first(networks)],
+        [_head_first(*_ready(networks))],
         _SHUFFLED,
-        [_head_first(networks, shuffled=True)],
+        [_head_first(*_ready(networks, shuffled=True))],
         shares=[""],
         source=f"{FIRST_PAPER}, section on training phases; stitching ours",
         not_tested="" if networks else "no network is solved",
@@ -44,23 +45,21 @@ def _order(results: HeadsResults) -> Finding:
     )
 
 
-def _stitched(network: TrainedNetwork, part: str, shuffled: bool) -> Float[np.ndarray, "epoch"]:
-    """Return the accuracy of each epoch's head or classifier with the final version of the other part."""
-    curve = network.stitching[f"{part}_accuracy"].numpy()
-    return curve[np.random.default_rng(0).permutation(len(curve))] if shuffled else curve
-
-
-def _ready(networks: _Networks, shuffled: bool = False) -> Float[np.ndarray, "2 network"]:
-    """Return the epochs at which head and classifier are ready."""
+def _ready(networks: _Networks, *, shuffled: bool = False) -> Float[np.ndarray, "2 network"]:
+    """Return the epochs at which head and classifier are ready: they solve the task with the final other part."""
     dates = []
     for network in networks:
-        dates.append([first_above(_stitched(network, part, shuffled), SOLVED) for part in ("head", "classifier")])
+        curves = np.stack([network.stitching["head_accuracy"], network.stitching["classifier_accuracy"]])
+        if shuffled:
+            curves = curves[:, np.random.default_rng(0).permutation(curves.shape[1])]
+        dates.append([first_above(curve, SOLVED) for curve in curves])
     return np.array(dates, dtype=float).reshape(-1, 2).T
 
 
-def _head_first(networks: _Networks, *, shuffled: bool = False) -> Bool[np.ndarray, "network"]:
+def _head_first(
+    head: Float[np.ndarray, "network"], classifier: Float[np.ndarray, "network"]
+) -> Bool[np.ndarray, "different"]:
     """Return whether the head is ready first, in networks whose parts become ready at different epochs."""
-    head, classifier = _ready(networks, shuffled)
     apart = head != classifier
     return head[apart] < classifier[apart]
 
@@ -79,8 +78,12 @@ def _dates_note(networks: _Networks) -> str:
 
 def _gradient(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
     runs = list(results.full_batch.values())
-    pairs = [run.gradient_in_drops(config.task.p) for run in runs]
-    measured = [pair for pair in pairs if pair is not None]
+    measured: list[_GradientInFalls] = []
+    for run in runs:
+        in_fall, on_plateau = run.falls_and_plateaus(config.task.p)
+        if on_plateau.any():
+            to_last_fall = in_fall | on_plateau
+            measured.append((run.gradient[to_last_fall], in_fall[to_last_fall]))
     counts = [len(run.drops(config.task.p)) for run in runs]
     falls = ", ".join(f"{count} in {counts.count(count)}" for count in sorted(set(counts)))
     return compared(
@@ -97,7 +100,7 @@ def _gradient(config: ClusteringHeadsConfig, results: HeadsResults) -> Finding:
     )
 
 
-def _log_ratios(pairs: Sequence[GradientInFalls]) -> list[float]:
+def _log_ratios(pairs: Sequence[_GradientInFalls]) -> list[float]:
     """Return log10 of the median gradient norm while the loss falls over the median norm otherwise."""
     return [np.log10(np.median(norms[falls]) / np.median(norms[~falls])) for norms, falls in pairs]
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import Any
-
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mechclust.models import build_model
 from mechclust.report.style import BLUE, COLORS, GREY, ORANGE
 from mechclust.report.subplots import subplots
 from mechclust.studies.clustering_heads.config import PLATEAUS, ClusteringHeadsConfig
@@ -33,11 +29,8 @@ def clean_run(results: HeadsResults, p: int) -> tuple[int, NetworkTraining]:
     """
     ranks = {}
     for seed, run in results.curved.items():
-        gradient_and_falls = run.gradient_in_drops(p)
-        contrast = 0.0
-        if gradient_and_falls is not None:
-            gradient, falls = gradient_and_falls
-            contrast = float(gradient[falls].max() / gradient[~falls].max())
+        falls, plateaus = run.falls_and_plateaus(p)
+        contrast = float(run.gradient[falls].max() / run.gradient[plateaus].max()) if plateaus.any() else 0.0
         ranks[seed] = (run.solved, min(2, len(run.drops(p))), contrast)
     seed = max(ranks, key=ranks.__getitem__)
     return seed, results.curved[seed]
@@ -48,7 +41,7 @@ def marks_of(run: NetworkTraining, p: int) -> list[int]:
     drops = run.drops(p)
     if not drops:
         return [0, len(run.curve("train_loss")) - 1]
-    return sorted(set(chain.from_iterable((drop.start, drop.end) for drop in (drops[0], drops[-1]))))
+    return sorted({drops[0].start, drops[0].end, drops[-1].start, drops[-1].end})
 
 
 def two_falls_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Figure:
@@ -66,18 +59,17 @@ def two_falls_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
     loss.set(xlabel="step", ylim=(bottom, top if losses.min() < top else 1.05 * losses.max()))
     steps = steps_of(run)
     for letter, mark in zip("ABCD", marks, strict=False):
-        height = run.curve("train_loss")[mark]
-        accuracy = run.curve("test_accuracy")[mark]
-        loss.plot(steps[mark], height, "o", color=ORANGE, ms=6)
-        loss.annotate(f"{letter}: accuracy {accuracy:.2f}", (steps[mark], height), xytext=(7, 0),
+        point = (steps[mark], losses[mark])
+        loss.plot(*point, "o", color=ORANGE, ms=6)
+        loss.annotate(f"{letter}: accuracy {run.curve('test_accuracy')[mark]:.2f}", point, xytext=(7, 0),
                       textcoords="offset points", fontsize=8)  # fmt: skip
     title_left(loss, f"ours, seed {seed}")
     for axis, letter, mark in zip(planes, "AB", marks, strict=False):
-        _embeddings(axis, config, results, seed, steps[mark])
+        _embeddings(axis, config, results, seed, mark)
         title_left(axis, f"{letter}: sequence embeddings, step {steps[mark]:,}")
     handles, labels = planes[0].get_legend_handles_labels()
-    legend: dict[str, Any] = {"loc": "outside lower right", "ncols": len(labels), "markerscale": 5, "frameon": False}
-    figure.legend(handles, labels, title="sum of the support", **legend)
+    figure.legend(handles, labels, title="sum of the support", loc="outside lower right", ncols=len(labels),
+                  markerscale=5, frameon=False)  # fmt: skip
     return figure
 
 
@@ -87,21 +79,24 @@ def _loss(axis: Axes, run: NetworkTraining, p: int) -> None:
     drops = run.drops(p)
     end = min(steps[-1], _VIEW * steps[drops[-1].end]) if drops else steps[-1]
     axis.plot(steps, run.curve("train_loss"), color=BLUE, lw=1)
-    for drop in drops:
-        axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
+    _shade_falls(axis, run, p)
     axis.axhline(np.log(p), **GUIDE)
     axis.set(xlim=(0, end))
 
 
-def _embeddings(axis: Axes, config: ClusteringHeadsConfig, results: HeadsResults, seed: int, step: int) -> None:
+def _shade_falls(axis: Axes, run: NetworkTraining, p: int) -> None:
+    steps = steps_of(run)
+    for drop in run.drops(p):
+        axis.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
+
+
+def _embeddings(axis: Axes, config: ClusteringHeadsConfig, results: HeadsResults, seed: int, place: int) -> None:
     """Draw the sequence embeddings of all sequences, coloured by the sum of their support."""
     snapshots, member = snapshots_of(config, PLATEAUS, seed, results.folder)
-    place = snapshots.epochs.index(step)
-    weights = {name: values[0] for name, values in snapshots.of(member, [snapshots.steps[place]]).items()}
     batch = measured_rows(task_of(snapshots, member)).batch
-    model: Any = build_model(snapshots.configs[member])
+    model = snapshots.model(member, snapshots.steps[place])
     with torch.no_grad():
-        xi = sequence_embeddings(model, weights, batch.tokens).numpy()
+        xi = sequence_embeddings(model, batch.tokens).numpy()
     sums = batch.label("sum").numpy()
     for total, color in zip(np.unique(sums), COLORS, strict=False):
         of_sum = sums == total
@@ -122,8 +117,7 @@ def gradients_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
     norms = run.curve("gradient_norm")
     for group, values, color in zip(run.dynamics.coords["group"][:-1], norms.T, COLORS, strict=False):
         gradient.plot(steps, values, color=color, lw=1, label=group)
-    for drop in run.drops(p):
-        gradient.axvspan(steps[drop.start], steps[drop.end], color="#000000", alpha=0.08, lw=0)
+    _shade_falls(gradient, run, p)
     gradient.set(xlabel="step", ylabel="gradient norm", ylim=(0, 1.05 * float(norms[shown, :-1].max())))
     figure.legend(*gradient.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

@@ -17,7 +17,7 @@ from mechclust.sandbox import sandbox_figure
 from mechclust.studies.clustering_heads.arm_figures import draw_arm_figures
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.detector import INTEGER, NEITHER, PLANAR, TEXTBOOK
-from mechclust.studies.clustering_heads.drawing import GUIDE, draw_cloud, draw_level, name_guide, say_none
+from mechclust.studies.clustering_heads.drawing import GUIDE, draw_cloud, name_guide
 from mechclust.studies.clustering_heads.fall_figures import gradients_figure, two_falls_figure
 from mechclust.studies.clustering_heads.replay import FROZEN
 from mechclust.studies.clustering_heads.results import HeadsResults, TrainedNetwork
@@ -76,7 +76,7 @@ def training_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fig
 def _test_loss(axis: Axes, group: str, networks: list[TrainedNetwork], color: str) -> None:
     axis.set(yscale="log", xlabel="epoch", title=f"{group} ({len(networks)} networks)")
     if not networks:
-        say_none(axis, "none", y=0.5)
+        axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes, color=GREY)
         return
     curves = np.maximum([network.curve("test_loss") for network in networks], LEAST_LOSS)
     plot_seed_medians(axis, range(curves.shape[1]), curves, (0, 0.25), color=color)
@@ -126,7 +126,8 @@ def replay_figure(results: HeadsResults) -> Figure:
     spread = np.random.default_rng(1).uniform(-0.25, 0.25, len(remaining))
     for x, name in enumerate((_BEFORE, *FROZEN)):
         draw_cloud(right, x, remaining[:, x], spread, _color_of(name))
-        draw_level(right, x, np.median(remaining[:, x]), _color_of(name))
+        median = np.median(remaining[:, x])
+        right.plot([x - 0.3, x + 0.3], [median, median], color=_color_of(name), lw=2)
     _name_frozen(right, (_BEFORE, *FROZEN))
     right.set(ylabel="loss / loss at the spike", yscale="log")
     return figure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,19 +11,9 @@ from torch import Tensor
 
 from mechclust.models import build_model
 from mechclust.models.weights import get_weights
-from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.config import Ideal, PoolingTransformerConfig
 from mechclust.training import Member
 from tasks import SparseModularAddition
-
-Ideal = Literal["", "positions", "head"]
-
-
-def _ideal_positions(config: PoolingTransformerConfig, task: SparseModularAddition) -> Float[Tensor, "n_ctx d_model"]:
-    """Return position embeddings: one up on the support, one down off it, 0 in further dimensions."""
-    positions = torch.zeros(config.n_ctx, config.d_model)
-    positions[:, 1] = -1.0
-    positions[list(task.positions), 1] = 1.0
-    return positions
 
 
 def ideal_head(
@@ -32,7 +21,8 @@ def ideal_head(
 ) -> dict[str, Float[Tensor, "_ d_model"]]:
     """Return embeddings, positions, query and values of the ideal clustering head, by name.
 
-    Digits are equally spaced from (1, 0) to (-1, 0), and other rows of the embedding are 0. The query is (0, beta) and
+    Digits are equally spaced from (1, 0) to (-1, 0), and other rows of the embedding are 0. Positions are (0, 1) on the
+    support and (0, -1) off it. The query is (0, beta) and
     the value matrix is the identity. For p = 2, attention is uniform on the support. The larger ``beta``, the less
     falls elsewhere. The sequence embedding depends only on the sum of the support's digits.
 
@@ -48,11 +38,14 @@ def ideal_head(
     """
     embedding = torch.zeros(config.d_vocab, config.d_model)
     embedding[: task.p, 0] = torch.linspace(1, -1, task.p)
+    positions = torch.zeros(config.n_ctx, config.d_model)
+    positions[:, 1] = -1.0
+    positions[list(task.positions), 1] = 1.0
     query = torch.zeros(1, config.d_model)
     query[0, 1] = beta
     return {
         "embed.W_E": embedding,
-        "pos_embed.W_pos": _ideal_positions(config, task),
+        "pos_embed.W_pos": positions,
         "blocks.0.attn.query": query,
         "blocks.0.attn.W_V": torch.eye(config.d_model),
     }
@@ -77,7 +70,7 @@ def member_with_start(member: Member, scales: Mapping[str, float], ideal: Ideal,
     for start, scale in scales.items():
         weights |= {name: scale * values for name, values in weights.items() if name.startswith(start)}
     if ideal == "positions":
-        weights["pos_embed.W_pos"] = _ideal_positions(config, task)
+        weights["pos_embed.W_pos"] = ideal_head(config, task, beta)["pos_embed.W_pos"]
     elif ideal == "head":
         weights |= ideal_head(config, task, beta)
     return replace(member, weights=weights)

@@ -100,11 +100,11 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
     def __init__(self, config: PoolingTransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed = _Embed(config.d_vocab, config.d_model, "W_E")
+        self.embed: Any = _Embed(config.d_vocab, config.d_model, "W_E")
         self.hook_embed = HookPoint()
-        self.pos_embed = _Embed(config.n_ctx, config.d_model, "W_pos")
+        self.pos_embed: Any = _Embed(config.n_ctx, config.d_model, "W_pos")
         self.hook_pos_embed = HookPoint()
-        self.blocks = nn.ModuleList([_Block(config)])
+        self.blocks: Any = nn.ModuleList([_Block(config)])
         self.cfg = ModelShape(
             n_layers=1,
             n_heads=config.n_heads,
@@ -125,9 +125,9 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         """
         draw = torch.Generator().manual_seed(self.config.seed)
         d = self.config.d_model
-        embed, pos_embed, block = self._parts()
-        embed.W_E.normal_(generator=draw)
-        pos_embed.W_pos.normal_(generator=draw)
+        block = self.blocks[0]
+        self.embed.W_E.normal_(generator=draw)
+        self.pos_embed.W_pos.normal_(generator=draw)
         for weight in (block.attn.query, block.attn.W_V):
             weight.uniform_(-1 / math.sqrt(d), 1 / math.sqrt(d), generator=draw)
         mlp = block.mlp
@@ -145,19 +145,19 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
         """
         if tokens.ndim != 2 or tokens.shape[1] != self.config.n_ctx:
             raise InputError(f"tokens has shape {tuple(tokens.shape)}; expected [batch {self.config.n_ctx}]")
-        embed, _, block = self._parts()
+        block = self.blocks[0]
         mlp = block.mlp
         pooled = self._by_token(tokens) if self._watched() else self._by_symbol(tokens)
         pooled = block.hook_resid_mid(block.attn.hook_z(pooled).flatten(2))
         hidden = mlp.hook_post(mlp.dropout(F.gelu(mlp.hook_pre(block.ln2(pooled) @ mlp.W_in + mlp.b_in))))
         out = block.hook_resid_post(pooled + block.hook_mlp_out(hidden @ mlp.W_out + mlp.b_out))
-        return out[:, 0] @ embed.W_E.T  # type: ignore[no-any-return]
+        return out[:, 0] @ self.embed.W_E.T  # type: ignore[no-any-return]
 
     def _by_token(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch 1 head d_head"]:
         """Return head outputs, computed at every token, so that hooks can read and change them."""
-        embed, pos_embed, block = self._parts()
-        embedded = self.hook_embed(embed.W_E[tokens])
-        placed = self.hook_pos_embed(pos_embed.W_pos.expand(len(tokens), -1, -1))
+        block = self.blocks[0]
+        embedded = self.hook_embed(self.embed.W_E[tokens])
+        placed = self.hook_pos_embed(self.pos_embed.W_pos.expand(len(tokens), -1, -1))
         z = block.ln1(block.hook_resid_pre(embedded + placed))
         pattern = self._pattern(torch.einsum("hd,bkhd->bhk", block.attn.query, self._heads(z)))
         values = block.attn.hook_v(self._heads(z @ block.attn.W_V.T))
@@ -165,9 +165,10 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
 
     def _by_symbol(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch 1 head d_head"]:
         """Return head outputs, computed once for each symbol at each position, which are far fewer than tokens."""
-        embed, pos_embed, block = self._parts()
-        shown = (tokens[..., None] == torch.arange(len(embed.W_E), device=tokens.device)).to(embed.W_E.dtype)
-        z = block.ln1(pos_embed.W_pos[:, None] + embed.W_E)  # [pos symbol d_model]
+        block = self.blocks[0]
+        symbols = self.embed.W_E
+        shown = (tokens[..., None] == torch.arange(len(symbols), device=tokens.device)).to(symbols.dtype)
+        z = block.ln1(self.pos_embed.W_pos[:, None] + symbols)  # [pos symbol d_model]
         products = torch.einsum("hd,kvhd->hkv", block.attn.query, self._heads(z))
         pattern = self._pattern(torch.einsum("bkv,hkv->bhk", shown, products))
         share = pattern[..., None] * shown[:, None, None]  # [batch head 1 pos symbol]
@@ -178,15 +179,12 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
 
     def _pattern(self, products: Float[Tensor, "batch head key"]) -> Float[Tensor, "batch head 1 key"]:
         """Return attention, from the query's products with every key."""
-        attn = self._parts()[2].attn
+        attn = self.blocks[0].attn
         scores = attn.hook_attn_scores(products[:, :, None] / math.sqrt(self.config.d_head))
         return attn.hook_pattern(scores.softmax(dim=-1))  # type: ignore[no-any-return]
 
     def _watched(self) -> bool:
         """Return whether a hook reads or changes the token-by-token computation."""
-        block = self._parts()[2]
+        block = self.blocks[0]
         points = (self.hook_embed, self.hook_pos_embed, block.hook_resid_pre, *block.ln1.children(), block.attn.hook_v)
         return any(point._forward_hooks or point._backward_hooks for point in points)
-
-    def _parts(self) -> tuple[Any, Any, Any]:
-        return self.embed, self.pos_embed, self.blocks[0]

@@ -16,19 +16,21 @@ from torch.func import functional_call
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import MLP, SOLVED, XI
 from mechclust.studies.clustering_heads.curves import Spike, spike_threshold, spikes_after_solving
-from mechclust.studies.clustering_heads.cut import holding_activations
+from mechclust.studies.clustering_heads.cut import holding_activation
 from mechclust.studies.clustering_heads.dynamics import MeasuredRows, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
 from probes.engine.record import record
 
 FROZEN = ("norm direction", "norm scale", "wedges", "attention", "head", "feed-forward")
-_DIRECTION = "blocks.0.ln2.hook_normalized"
-_SCALE = "blocks.0.ln2.hook_scale"
-_PATTERN = "blocks.0.attn.hook_pattern"
+_SITES = {
+    "norm direction": "blocks.0.ln2.hook_normalized",
+    "norm scale": "blocks.0.ln2.hook_scale",
+    "attention": "blocks.0.attn.hook_pattern",
+    "head": XI,
+}  # of parts whose activation is frozen
 _PRE = f"{MLP}.hook_pre"
 _POST = f"{MLP}.hook_post"
-_SITES = (XI, _DIRECTION, _SCALE, _PATTERN, _PRE)
 
 
 def replay_spikes(snapshots: Snapshots, member: int, dynamics: ProbeResult) -> ProbeResult:
@@ -86,20 +88,15 @@ def _replayed(snapshots: Snapshots, member: int, spike: Spike, rows: MeasuredRow
     before = {name: values[0] for name, values in pair.items()}
     after = {name: values[1] for name, values in pair.items()}
     feed_forward_before = {name: values for name, values in before.items() if name.startswith(MLP)}
-    with record(model, _SITES) as seen:
-        losses = [_loss(model, rows, before)]
-    losses.append(_loss(model, rows, after))
-    quiet = {site: seen[site][0] for site in _SITES}
-    for frozen in (
-        holding_activations(model, {_DIRECTION: quiet[_DIRECTION]}),
-        holding_activations(model, {_SCALE: quiet[_SCALE]}),
-        gates_of(model, quiet[_PRE]),
-        holding_activations(model, {_PATTERN: quiet[_PATTERN]}),
-        holding_activations(model, {XI: quiet[XI]}),
-    ):
-        with frozen:
-            losses.append(_loss(model, rows, after))
-    return [*losses, _loss(model, rows, after | feed_forward_before)]
+    with record(model, [*_SITES.values(), _PRE]) as quiet:
+        loss_before = _loss(model, rows, before)
+    frozen = {"feed-forward": _loss(model, rows, after | feed_forward_before)}
+    with gates_of(model, quiet[_PRE][0]):
+        frozen["wedges"] = _loss(model, rows, after)
+    for part, site in _SITES.items():
+        with holding_activation(model, site, quiet[site][0]):
+            frozen[part] = _loss(model, rows, after)
+    return [loss_before, _loss(model, rows, after), *(frozen[part] for part in FROZEN)]
 
 
 @torch.no_grad()

@@ -40,8 +40,6 @@ _CAUSES = {"small norm": "smallest_norm", "cluster near a boundary": "margin"}  
 _SMALL_QUANTILE = 0.1  # of a run's quiet epochs: a norm or margin below this quantile is small
 _EPOCHS_FROM_SPIKES = 10  # at which epochs count as quiet
 
-GradientInFalls = tuple[Float[np.ndarray, "snapshot"], Bool[np.ndarray, "snapshot"]]
-
 
 @dataclass(frozen=True)
 class NetworkTraining:
@@ -81,15 +79,14 @@ class NetworkTraining:
     @cached_property
     def small_spikes(self) -> list[Spike]:
         """Rises that would be loss spikes if they were not below the floor."""
-        counted: set[int] = set()
-        for spike in self.spikes:
-            counted.update(range(spike.epoch, spike.end))
         rises = loss_spikes(self.curve("train_loss"), floor=0.0)
-        return [rise for rise in rises if counted.isdisjoint(range(rise.epoch, rise.end))]
+        return [
+            rise for rise in rises if all(rise.end <= spike.epoch or spike.end <= rise.epoch for spike in self.spikes)
+        ]
 
-    def spikes_after_solving(self, start: int = 0) -> list[Spike]:
-        """Return loss spikes after ``start`` and after the task was first solved. There are none if it never was."""
-        return spikes_after_solving(self.curve("train_loss"), self.curve("test_accuracy"), SOLVED, start)
+    def spikes_after_solving(self) -> list[Spike]:
+        """Return loss spikes after the task was first solved. There are none if it never was."""
+        return spikes_after_solving(self.curve("train_loss"), self.curve("test_accuracy"), SOLVED)
 
     def drops(self, p: int) -> list[Drop]:
         """Return the phases in which the training loss falls, once it is first near the loss of guessing.
@@ -98,32 +95,25 @@ class NetworkTraining:
         """
         return drops_after_guessing(self.curve("train_loss"), p)
 
-    def gradient_in_drops(self, p: int) -> GradientInFalls | None:
-        """Return gradient norms from a loss as high as guessing to the last fall, and whether the loss falls there.
+    @property
+    def gradient(self) -> Float[np.ndarray, "epoch"]:
+        """Norm of the gradient by all weights."""
+        return self.curve("gradient_norm")[:, -1]
 
-        ``None`` if it never falls, or falls all the time.
+    def falls_and_plateaus(self, p: int) -> tuple[Bool[np.ndarray, "epoch"], Bool[np.ndarray, "epoch"]]:
+        """Return at which epochs the loss falls, and at which it is on a plateau.
+
+        Plateaus lie between a loss as high as guessing and the last fall, where the loss does not fall.
         """
+        loss = self.curve("train_loss")
         drops = self.drops(p)
-        if not drops:
-            return None
-        first = below_guessing(self.curve("train_loss"), p)
-        end = drops[-1].end + 1
-        falls = np.zeros(end, dtype=bool)
+        falls = np.zeros(len(loss), dtype=bool)
+        plateaus = np.zeros(len(loss), dtype=bool)
         for drop in drops:
             falls[drop.start : drop.end + 1] = True
-        falls = falls[first:]
-        return None if falls.all() else (self.curve("gradient_norm")[first:end, -1], falls)
-
-
-def spikes_in_both(one: NetworkTraining, other: NetworkTraining, start: int = 0) -> tuple[int, int]:
-    """Return the numbers of loss spikes of two networks after ``start`` and after both have solved the task.
-
-    Both are counted over these epochs only, and are 0 if one of them never solves it.
-    """
-    if one.solved_at is None or other.solved_at is None:
-        return 0, 0
-    start = max(start, one.solved_at, other.solved_at)
-    return len(one.spikes_after_solving(start)), len(other.spikes_after_solving(start))
+        if drops:
+            plateaus[below_guessing(loss, p) : drops[-1].end + 1] = True
+        return falls, plateaus & ~falls
 
 
 @dataclass(frozen=True)
@@ -160,15 +150,12 @@ class TrainedNetwork(NetworkTraining):
         cluster's margin. Small means below the lowest tenth of the run's quiet epochs (solved, and 10 or more away from
         every spike). This is descriptive only, whereas ``replay`` intervenes.
         """
-        start = self.solved_at
-        if start is None:
-            return []
+        diagnoses: list[tuple[Spike, list[str]]] = [(spike, []) for spike in self.spikes_after_solving()]
         loss = self.curve("train_loss")
         quiet = np.isfinite(loss) & away_from(self.spikes, len(loss), _EPOCHS_FROM_SPIKES)
-        quiet[:start] = False
+        quiet[: self.solved_at] = False
         if not quiet.any():
             return []
-        diagnoses: list[tuple[Spike, list[str]]] = [(spike, []) for spike in self.spikes_after_solving()]
         for cause, name in _CAUSES.items():
             curve = self.curve(name)
             of_both_epochs = np.fmin(np.concatenate([curve[:1], curve[:-1]]), curve)
@@ -250,20 +237,16 @@ class HeadsResults:
         """
         runs = []
         for seed, run in self.curved.items():
-            gradient_and_falls = run.gradient_in_drops(p) if run.solved else None
-            if gradient_and_falls is None or seed not in self.curvature:
+            if not run.solved or seed not in self.curvature:
                 continue
-            gradient, falls = gradient_and_falls
             measured = self.curvature[seed]
-            places = np.array([int(place) for place in measured.coords["snapshot"]])
-            after_guessing = places - (below_guessing(run.curve("train_loss"), p) or 0)
-            on_plateaus = (after_guessing >= 0) & (after_guessing < len(falls))
-            on_plateaus[on_plateaus] = ~falls[after_guessing[on_plateaus]]
-            if on_plateaus.any():
+            places = [int(place) for place in measured.coords["snapshot"]]
+            falls, plateaus = run.falls_and_plateaus(p)
+            if plateaus[places].any():
                 smallest = measured["smallest"][:, 0].numpy()
-                norms = run.curve("gradient_norm")[places, -1]
-                in_falls = float(np.median(gradient[falls]))
-                runs.append(CurvedRun(smallest, measured["largest"].numpy(), norms, on_plateaus, in_falls))
+                largest = measured["largest"].numpy()
+                in_falls = float(np.median(run.gradient[falls]))
+                runs.append(CurvedRun(smallest, largest, run.gradient[places], plateaus[places], in_falls))
         return runs
 
     def solved_by_seed(self, arm: str) -> dict[int, float]:

@@ -32,7 +32,7 @@ from mechclust.studies.clustering_heads.curriculum import run_curriculum
 from mechclust.studies.clustering_heads.cut import Weights
 from mechclust.studies.clustering_heads.detector import on_plane
 from mechclust.studies.clustering_heads.donors import donors_by
-from mechclust.studies.clustering_heads.dynamics import measure_dynamics, measured_rows, task_of
+from mechclust.studies.clustering_heads.dynamics import accuracies_at_end, measure_dynamics, measured_rows, task_of
 from mechclust.studies.clustering_heads.ideal import member_with_start
 from mechclust.studies.clustering_heads.replay import replay_spikes
 from mechclust.studies.clustering_heads.saddle import measure_curvature, worth_measuring
@@ -40,7 +40,7 @@ from mechclust.studies.clustering_heads.stitching import stitching
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once
 from mechclust.studies.trainings import Training
-from mechclust.training import Snapshots, accuracy, train_ensemble
+from mechclust.training import Snapshots, train_ensemble
 from probes import ClusteringHead, HookedModel, ProbeResult, load_result, run
 from probes.store.safetensors_files import is_whole_file
 from tasks import Batch, SparseModularAddition
@@ -55,7 +55,7 @@ def trainings(config: ClusteringHeadsConfig) -> list[Training]:
     trained = []
     for job in jobs(config):
         if job.arms[0] == CURRICULUM:
-            (member,) = curriculum_members(config, curriculum, curriculum.p, job.seeds[:1])
+            (member,) = curriculum_members(config, curriculum.p, job.seeds[:1])
             training = curriculum_training(config, 2 * curriculum.steps, curriculum.lr)
         else:
             arm = all_arms[job.arms[0]]
@@ -72,7 +72,7 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
         return
     all_arms = arms(config)
     networks = [(all_arms[name], seed) for name, seed in product(job.arms, job.seeds)]
-    snapshots = _trained(config, networks, out / "models" / job.name, job.name)
+    snapshots = _trained(config, networks, out, job.name)
     for member, (arm, seed) in enumerate(networks):
         _measure(config, snapshots, member, arm, out / "results" / arm.name / f"seed{seed}")
     result = job.result(out)
@@ -85,7 +85,7 @@ def run_job(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> None:
 def _trained(
     config: ClusteringHeadsConfig,
     networks: _Networks,
-    folder: Path,
+    out: Path,
     name: str,
     weights: Mapping[int, Weights] = {},
 ) -> Snapshots:
@@ -97,6 +97,7 @@ def _trained(
         member = member_of(config, arm, seed, weights.get(seed))
         members.append(member_with_start(member, arm.scales, arm.ideal, config.starts.beta))
     every = training.steps if first.measure == "end" else first.every
+    folder = out / "models" / name
     return train_ensemble(
         members, training, folder, snapshot_every=every, device=config.device, progress=True, name=name
     )
@@ -107,22 +108,16 @@ def _measure(config: ClusteringHeadsConfig, snapshots: Snapshots, member: int, a
     if arm.measure == "all":
         _measure_base(snapshots, member, path)
     elif arm.measure == "head":
-        _measure_head(snapshots, member, path)
+        task = task_of(snapshots, member)
+        measure = partial(run, snapshots.model(member), measured_rows(task).batch, _head_probe(task))
+        measure_once(path.with_suffix(".head.safetensors"), measure)
     elif arm.measure in ("losses", "gradients", "curvature"):
-        measure = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
-        result = measure_once(path.with_suffix(".dynamics.safetensors"), measure)
+        dynamics = partial(measure_dynamics, snapshots, member, brief=arm.measure == "losses")
+        result = measure_once(path.with_suffix(".dynamics.safetensors"), dynamics)
         if arm.measure == "curvature":
             places = worth_measuring(result["train_loss"].numpy(), config.task.p, config.full_batch.curvature)
             curvature = partial(measure_curvature, snapshots, member, places)
             measure_once(path.with_suffix(".curvature.safetensors"), curvature)
-
-
-def _measure_head(snapshots: Snapshots, member: int, path: Path) -> None:
-    """Measure the head at the end of training."""
-    task = task_of(snapshots, member)
-    model = snapshots.model(member)
-    measure = partial(run, model, measured_rows(task).batch, _head_probe(task))
-    measure_once(path.with_suffix(".head.safetensors"), measure)
 
 
 def _head_probe(task: SparseModularAddition) -> ClusteringHead:
@@ -135,15 +130,14 @@ def _measure_base(snapshots: Snapshots, member: int, path: Path) -> None:
     These are the head before and after training, the whole training with the final clusters, networks stitched from two
     epochs, replayed spikes, and donors with a different sum.
     """
-    task = task_of(snapshots, member)
-    model = snapshots.model(member)
-    untrained = snapshots.model(member, 0)
     paths = {name: path.with_suffix(f".{name}.safetensors") for name in PARTS}
     if all(map(is_whole_file, paths.values())):
         return
+    task = task_of(snapshots, member)
+    model = snapshots.model(member)
     batch = measured_rows(task).batch
     probe = _head_probe(task)
-    measure_once(paths["untrained"], partial(run, untrained, batch, probe))
+    measure_once(paths["untrained"], partial(run, snapshots.model(member, 0), batch, probe))
     measured = run(model, batch, probe)  # also gives the partition, which the probe keeps
     measured.save(paths["head"])
     clusters = head_classes(probe, measured)
@@ -167,21 +161,14 @@ def head_classes(probe: ClusteringHead, head: ProbeResult) -> Int[Tensor, "row"]
     return probe.partition(HEAD, 0)[1]
 
 
-def _names(networks: _Networks) -> list[str]:
-    return [f"{arm.name}|{seed}" for arm, seed in networks]
-
-
 def _final(networks: _Networks, snapshots: Snapshots) -> ProbeResult:
     """Measure the accuracies of every network of a job at the end."""
-    accuracies = []
-    for member, task in enumerate(snapshots.tasks):
-        model = snapshots.model(member)
-        accuracies.append([accuracy(model, task, split)[0] for split in ("train", "test")])
+    accuracies = [accuracies_at_end(snapshots, member) for member in range(len(networks))]
     return ProbeResult(
         "Accuracy",
         {"accuracy": torch.tensor(accuracies, dtype=torch.float64)},
         {"accuracy": ("network", "split")},
-        {"network": _names(networks), "split": ["train", "test"]},
+        {"network": [f"{arm.name}|{seed}" for arm, seed in networks], "split": ["train", "test"]},
         metadata={"backend": snapshots.backend},
     )
 
@@ -199,26 +186,26 @@ def _transfer(
     arm = Arm(TRANSFER, tuple(weights), config.task.p + 1)
     name = f"transfer-from-{job.name}"
     networks = [(arm, seed) for seed in weights]
-    trained = _trained(config, networks, out / "models" / name, name, weights)
+    trained = _trained(config, networks, out, name, weights)
     path = out / "results" / "final" / f"{name}.safetensors"
     measure_once(path, partial(_final, networks, trained))
 
 
 def trained_models(config: ClusteringHeadsConfig, out: Path) -> list[TrainedModel]:
     """Return the networks of the base setting."""
+    base = arms(config)["base"]
     models = []
     for job in jobs(config):
-        if job.arms == ("base",):
+        if job.arms == (base.name,):
             for member, seed in enumerate(job.seeds):
-                load = partial(_trained_model, out / "models" / job.name, member)
-                task = member_of(config, arms(config)["base"], seed).task
-                models.append(TrainedModel(f"base-seed{seed}", load, partial(_examples, task)))
+                load_model = partial(_load_model, out / "models" / job.name, member)
+                examples = partial(_examples, member_of(config, base, seed).task)
+                models.append(TrainedModel.from_parts(f"base-seed{seed}", load_model, examples))
     return models
 
 
-def _trained_model(folder: Path, member: int) -> tuple[HookedModel, Iterable[Batch]]:
-    snapshots = Snapshots(folder)
-    return snapshots.model(member), _examples(task_of(snapshots, member))
+def _load_model(folder: Path, member: int) -> HookedModel:
+    return Snapshots(folder).model(member)
 
 
 def _examples(task: Any) -> Iterable[Batch]:

@@ -41,9 +41,6 @@ def sandbox_of(
 ) -> SandboxRun:
     """Return one network of a run, ready for the sandbox, with its measured curves."""
     snapshots, member = snapshots_of(config, "base", network.seed, out)
-    diagnoses = {
-        spike.epoch: " and ".join(causes) or "neither norm nor margin small" for spike, causes in network.diagnoses()
-    }
     groups = network.dynamics.coords["group"]
     curves = Curves(
         epochs=snapshots.epochs,
@@ -54,10 +51,20 @@ def sandbox_of(
             "within_ratio": {"within / total": network.curve("within_ratio")},
             "spikes": {"min |ξ|": network.curve("smallest_norm"), "margin": network.curve("margin")},
         },
-        spikes=[(spike.epoch, diagnoses.get(spike.epoch, "not diagnosed: before solving")) for spike in network.spikes],
+        spikes=list(diagnosis_texts(network).items()),
         small_spikes=[(spike.epoch, f"to a loss of {spike.loss:.1e}") for spike in network.small_spikes],
     )
     return sandbox_run(snapshots, member, max_frames=max_frames, curves=curves)
+
+
+def diagnosis_texts(network: TrainedNetwork) -> dict[int, str]:
+    """Return the diagnosis of every spike in words, by epoch."""
+    texts = {spike.epoch: "not diagnosed: before solving" for spike in network.spikes}
+    for spike in network.spikes_after_solving():
+        texts[spike.epoch] = "not diagnosed: no epoch is far from every spike"
+    for spike, causes in network.diagnoses():
+        texts[spike.epoch] = " and ".join(causes) or "neither norm nor margin small"
+    return texts
 
 
 def sandbox_pages(config: ClusteringHeadsConfig, results: HeadsResults) -> str:

@@ -27,7 +27,6 @@ from probes.clustering_head import INTEGER_DEVIATION
 
 _REPLICATION = "our replication on seeds 0-39"
 _MIN_NETWORKS = 12  # of a kind, from which on resampling them gives an interval, see ``roc_area``
-_SLOWER = "a slower feed-forward layer"
 _BETWEEN = f"networks in between ({WEAK} to {SOLVED}) in place of solved ones"
 _DETECTED = "solved: detected"
 _NOT_DETECTED = f"at {WEAK} or below: not detected"
@@ -57,7 +56,7 @@ def _shares(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Findin
             f"p = {config.task.p}: share of networks above {SOLVED} test accuracy after {config.epochs:,} epochs",
             {"": TwoSidedBound(0.25, 0.6)},
             [[network.solved for network in results.networks.values()]],
-            _SLOWER,
+            "a slower feed-forward layer",
             [slower],
             shares=[""],
             source=_REPLICATION,
@@ -133,7 +132,9 @@ def _area(results: HeadsResults, not_tested: str) -> Finding:
     weak = _scores(results.weak)
     between = _scores(results.in_between)
     control_parts = _area_parts(between, weak)
-    note = f"bootstrap over {len(solved)} solved networks and {len(weak)} at {WEAK} or below"
+    is_resampled = min(len(solved), len(weak)) >= _MIN_NETWORKS
+    note = f"{len(solved)} solved networks and {len(weak)} at {WEAK} or below"
+    note = f"bootstrap over {note}" if is_resampled else f"too few to resample: {note}"
     if len(solved) and len(between):
         area = share_below(solved, between).mean()
         note += f"; area of solved networks against the {len(between)} in between: {area:.2f}"

@@ -10,17 +10,15 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Finding, paired_share_part
 from mechclust.evidence.compared import compared
 from mechclust.studies.clustering_heads.claims import FIRST_PAPER
-from mechclust.studies.clustering_heads.config import MITIGATIONS, ClusteringHeadsConfig, counted_from
+from mechclust.studies.clustering_heads.config import MITIGATIONS, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.replay import FROZEN
-from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, spikes_in_both
+from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining
 
-_MITIGATION_OF = {"H4b": MITIGATIONS[0], "H4d": MITIGATIONS[2]}
 _FROZEN_NAMES = {
     "norm direction": "the direction of the normalised embedding",
     "norm scale": "the scale of the norm",
     "wedges": "the feed-forward layer's gates",
 }
-_REPLAYED = {"H4a": "norm direction", "H4f": "wedges"}
 _OTHER = "norm scale"  # frozen in the control
 _SOLVED = "share solved, mitigated - base"
 _AFTER = "epochs after solving, mitigated - base (share)"
@@ -31,9 +29,12 @@ _Gone = Float[np.ndarray, "spike frozen"]
 
 def spike_findings(config: ClusteringHeadsConfig, results: HeadsResults) -> list[Finding]:
     """Return H4a, H4b, H4d and H4f."""
-    replayed = [_replayed(id, results, part) for id, part in _REPLAYED.items()]
-    mitigated = [_mitigated(id, config, results, arm) for id, arm in _MITIGATION_OF.items()]
-    return [*replayed, *mitigated]
+    return [
+        _replayed("H4a", results, "norm direction"),
+        _replayed("H4f", results, "wedges"),
+        _mitigated("H4b", config, results, MITIGATIONS[0], 0),
+        _mitigated("H4d", config, results, MITIGATIONS[2], config.epochs // 2),  # from where the rate drops
+    ]
 
 
 def _replayed(id: str, results: HeadsResults, part: str) -> Finding:
@@ -68,8 +69,8 @@ def _gone_note(runs: Sequence[_Gone]) -> str:
     return f"{len(spikes)} spikes of {len(runs)} networks; shares gone: {shares}"
 
 
-def _mitigated(id: str, config: ClusteringHeadsConfig, results: HeadsResults, arm: str) -> Finding:
-    start = counted_from(config, arm)
+def _mitigated(id: str, config: ClusteringHeadsConfig, results: HeadsResults, arm: str, start: int) -> Finding:
+    """Judge whether a mitigation makes spikes rarer from the epoch ``start`` on."""
     treated = results.mitigated.get(arm, {})
     base = [network for seed, network in results.networks.items() if seed in treated]
     pairs = [(network, treated[network.seed]) for network in base]
@@ -109,8 +110,16 @@ def _columns(pairs: Sequence[Sequence[float]]) -> Float[np.ndarray, "2 pair"]:
     return np.array(pairs, dtype=float).reshape(-1, 2).T
 
 
-def _spikes(pairs: _Pairs, start: int) -> list[tuple[int, int]]:
-    return [spikes_in_both(base, mitigated, start) for base, mitigated in pairs]
+def _spikes(pairs: _Pairs, start: int) -> list[list[int]]:
+    """Return the numbers of loss spikes of each pair after ``start`` and after both have solved the task.
+
+    They are 0 if one of them never solves it.
+    """
+    counts = []
+    for pair in pairs:
+        first = max(start, *(run.solved_or_end for run in pair))
+        counts.append([sum(spike.epoch > first for spike in run.spikes) for run in pair])
+    return counts
 
 
 def _counts_note(pairs: _Pairs, start: int) -> str:

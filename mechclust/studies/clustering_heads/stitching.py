@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
+from torch.func import vmap
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings, sequence_embeddings
-from mechclust.studies.clustering_heads.dynamics import at_every_snapshot, measured_rows, task_of
+from mechclust.studies.clustering_heads.dynamics import SNAPSHOTS_AT_ONCE, measured_rows, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
+from tasks import Batch
 
 
 def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
@@ -34,46 +36,35 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
         member: number of the network in the ensemble.
     """
     rows = measured_rows(task_of(snapshots, member))
-    weights = snapshots.of(member)
+    tested = rows.test.nonzero()[:, 0]
+    batch = rows.batch.select(tested)
+    share = rows.test[tested].double()
     model: Any = build_model(snapshots.configs[member])
-    tested = rows.test > 0
-    tokens = rows.batch.tokens[tested]
+    weights = snapshots.of(member)
     end = {name: values[-1] for name, values in weights.items()}
-    measure = _Stitch(
-        model,
-        end,
-        sequence_embeddings(model, end, tokens),
-        tokens,
-        rows.batch.label("answer")[tested],
-        rows.test[tested].double(),
-    )
-    values = at_every_snapshot(measure, weights)
+    measure = partial(_stitched, model, batch, share, end, sequence_embeddings(model, batch.tokens, end))
+    values = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(weights)
     return ProbeResult(
         "Stitching",
         values,
         dict.fromkeys(values, ("epoch",)),
         {"epoch": [str(epoch) for epoch in snapshots.epochs]},
-        metadata={"n": len(tokens)},
+        metadata={"n": len(batch)},
     )
 
 
-@dataclass(frozen=True)
-class _Stitch:
-    """Measure one snapshot's stitched networks, as a function of its weights that ``vmap`` can map."""
-
-    model: Any
-    end: Weights
-    xi_at_end: Float[Tensor, "row d_model"]
-    tokens: Int[Tensor, "row pos"]
-    answers: Int[Tensor, "row"]
-    share: Float[Tensor, "row"]
-
-    def __call__(self, weights: Weights) -> dict[str, Float[Tensor, ""]]:
-        xi = sequence_embeddings(self.model, weights, self.tokens)
-        return {
-            "head_accuracy": self._accuracy(logits_of_embeddings(self.model, self.end, xi)),
-            "classifier_accuracy": self._accuracy(logits_of_embeddings(self.model, weights, self.xi_at_end)),
-        }
-
-    def _accuracy(self, logits: Float[Tensor, "row answer"]) -> Float[Tensor, ""]:
-        return (logits.argmax(dim=-1) == self.answers).double() @ self.share
+def _stitched(
+    model: Any,
+    batch: Batch,
+    share: Float[Tensor, "example"],
+    end: Weights,
+    xi_at_end: Float[Tensor, "example d_model"],
+    weights: Weights,
+) -> dict[str, Float[Tensor, ""]]:
+    """Return the accuracies of one snapshot's stitched networks. May be mapped over snapshots with ``vmap``."""
+    logits = {
+        "head_accuracy": logits_of_embeddings(model, sequence_embeddings(model, batch.tokens, weights), end),
+        "classifier_accuracy": logits_of_embeddings(model, xi_at_end, weights),
+    }
+    answers = batch.label("answer")
+    return {name: (values.argmax(dim=-1) == answers).double() @ share for name, values in logits.items()}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
+from torch import Tensor
 
 from mechclust.models import build_model
 from mechclust.sandbox.class_map import class_map_grid
@@ -17,15 +18,9 @@ from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.dynamics import places_of
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
-from mechclust.studies.clustering_heads.sandbox.record import (
-    WeightsByFrame,
-    answers_over,
-    measure_frames,
-    record_frames,
-)
+from mechclust.studies.clustering_heads.sandbox.record import answers_over, measure_frames, record_frames
 from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
 from mechclust.training.snapshots import Snapshots
-from probes.engine.hooked_model import HookedModel
 from tasks import InputError, SparseModularAddition
 
 _CLOUD_SEQUENCES = 400  # test sequences drawn as small dots behind the followed ones
@@ -75,21 +70,20 @@ def sandbox_run(
         SandboxRun('seed 0', epochs 0-3, 3 of 4 epochs kept)
     """
     config, task = _drawable(snapshots, member)
-    weights = snapshots.of(member)
     if epochs is None:
         spikes = [epoch for epoch, _ in curves.spikes] if curves else []
         places = choose_frames(snapshots.epochs, max_frames, around=spikes)
     else:
         places = places_of(snapshots, sorted(set(epochs)))
     kept = [snapshots.epochs[place] for place in places]
-    weights = {name: values[places] for name, values in weights.items()}
+    weights = snapshots.of(member, [snapshots.steps[place] for place in places])
     model = build_model(config)
     followed = probe_sequences(task, equivalence)
     cloud = next(task.batches("test", min(_CLOUD_SEQUENCES, task.n_test)))
     values = record_frames(model, weights, torch.from_numpy(followed.tokens), cloud.tokens, task)
     half_height = max(drawn_plane_reach(values["xi"]), drawn_plane_reach(values["cloud"]))
     values["simplex"] = _in_triangle(values["probabilities"])
-    values |= _class_map(answers_over(model, weights, class_map_grid(half_height, _GRID), after=False))
+    values |= _class_map(answers_over(model, weights, class_map_grid(half_height, _GRID)))
     if curves is None:
         curves = Curves(kept, measure_frames(model, weights, task))
     return SandboxRun(
@@ -105,7 +99,7 @@ def sandbox_run(
         cloud_answers=cloud.label("answer").numpy(),
         values=values,
         map_half_height=half_height,
-        level_lines=_level_lines(model, weights, drawn_plane_reach(values["output"])),
+        level_lines=_level_lines(weights["embed.W_E"], drawn_plane_reach(values["output"])),
         curves=curves,
     )
 
@@ -151,10 +145,11 @@ def _in_triangle(p: Float[np.ndarray, "frame sequence answer"]) -> Float[np.ndar
     return np.stack([p[..., 1] + rest / 2, rest * np.sqrt(3) / 2], axis=-1)
 
 
-def _level_lines(model: HookedModel, weights: WeightsByFrame, half_height: float) -> Lines:
+def _level_lines(token_embeddings: Float[Tensor, "frame d_vocab 2"], half_height: float) -> Lines:
     """Return the lines on which an answer has one of the probabilities ``_LEVELS``, at each frame."""
     points = class_map_grid(half_height, _GRID)
-    return [_lines_of_frame(points, answers) for answers in answers_over(model, weights, points, after=True)]
+    logits = torch.from_numpy(points).float() @ token_embeddings.mT
+    return [_lines_of_frame(points, answers) for answers in logits.softmax(dim=-1).numpy()]
 
 
 def _lines_of_frame(

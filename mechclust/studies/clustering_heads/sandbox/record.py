@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
+from torch.func import functional_call, vmap
 
-from mechclust.models.weights import set_weights
 from mechclust.studies.clustering_heads.config import XI
-from mechclust.studies.clustering_heads.cut import logits_of_embeddings
-from probes.engine.hooked_model import HookedModel
+from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings
+from mechclust.studies.clustering_heads.dynamics import SNAPSHOTS_AT_ONCE
 from probes.engine.record import record
-from tasks import SparseModularAddition
+from tasks import Batch, SparseModularAddition
 
 WeightsByFrame = Mapping[str, Float[Tensor, "frame ..."]]
 
@@ -41,22 +43,8 @@ _WEIGHTS = {
 }
 
 
-def _frames_of(model: HookedModel, weights: WeightsByFrame) -> Iterator[dict[str, Float[Tensor, "..."]]]:
-    """Load the weights of each frame into the model, one after the other.
-
-    Args:
-        model: a network of the run's shape.
-        weights: by name.
-    """
-    for i in range(len(next(iter(weights.values())))):
-        frame = {name: values[i] for name, values in weights.items()}
-        set_weights(model, frame)
-        yield frame
-
-
-@torch.no_grad()
 def record_frames(
-    model: HookedModel,
+    model: Any,
     weights: WeightsByFrame,
     tokens: Int[Tensor, "sequence pos"],
     cloud: Int[Tensor, "more pos"],
@@ -65,66 +53,71 @@ def record_frames(
     """Return everything that a sandbox shows of a network at each frame, by name.
 
     Args:
-        model, weights: as in ``_frames_of``.
+        model: a network of the run's shape.
+        weights: by name.
         tokens: sequences to follow.
         cloud: further sequences, for which only xi is kept.
         task: gives the digits and the length.
     """
     # A sequence of a single repeated digit has it at every position: together these give every pair.
     alike = torch.arange(task.p)[:, None].expand(-1, task.length)
-    together = torch.cat([tokens, alike, cloud])
-    n = len(tokens)
+    measure = partial(_record_frame, model, torch.cat([tokens, alike, cloud]), len(tokens), task.p)
+    values = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(weights)
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def _record_frame(
+    model: Any, tokens: Int[Tensor, "sequence pos"], n: int, p: int, weights: Weights
+) -> dict[str, Shaped[Tensor, "..."]]:
+    """Record a network with these weights on ``n`` sequences to follow, one of each digit, and further ones."""
     sites = {**_SEQUENCE_SITES, **_PAIR_SITES}
-    frames: list[dict[str, Tensor]] = []
-    for weights_now in _frames_of(model, weights):
-        with record(model, sites.values()) as seen:
-            logits = model(together)
-        at = {name: seen[site][0] for name, site in sites.items()}
-        frame = {name: weights_now[weight] for name, weight in _WEIGHTS.items()}
-        # The answer that a feed-forward neuron supports: the one whose embedding its output points along.
-        frame["votes"] = (frame["assemblers"] @ frame["token_embeddings"][: task.p].T).argmax(dim=-1)
-        frame["query"] = frame["query"].flatten()
-        frame["receptors"] = frame["receptors"].T
-        for name in _SEQUENCE_SITES:
-            frame[name] = (at[name][:, 0, 0] if name == "attention" else at[name][:, 0])[:n]
-        for name in _PAIR_SITES:
-            frame[name] = at[name][n : n + task.p].reshape(task.p * task.length, -1)
-        frame["cloud"] = at["xi"][n + task.p :, 0]
-        frame["probabilities"] = logits[:n].softmax(dim=-1)
-        frames.append(frame)
-    return {name: torch.stack([frame[name] for frame in frames]).numpy() for name in frames[0]}
+    with record(model, sites.values()) as seen:
+        logits = functional_call(model, dict(weights), (tokens,))
+    at = {name: seen[site][0] for name, site in sites.items()}
+    frame = {name: weights[weight] for name, weight in _WEIGHTS.items()}
+    # The answer that a feed-forward neuron supports: the one whose embedding its output points along.
+    frame["votes"] = (frame["assemblers"] @ frame["token_embeddings"][:p].T).argmax(dim=-1)
+    frame["query"] = frame["query"].flatten()
+    frame["receptors"] = frame["receptors"].T
+    for name in _SEQUENCE_SITES:
+        frame[name] = at[name][:n].flatten(1)
+    for name in _PAIR_SITES:
+        frame[name] = at[name][n : n + p].flatten(0, 1).flatten(1)
+    frame["cloud"] = at["xi"][n + p :, 0]
+    frame["probabilities"] = logits[:n].softmax(dim=-1)
+    return frame
 
 
-@torch.no_grad()
 def answers_over(
-    model: HookedModel, weights: WeightsByFrame, points: Float[np.ndarray, "point 2"], *, after: bool
+    model: Any, weights: WeightsByFrame, points: Float[np.ndarray, "point 2"]
 ) -> Float[np.ndarray, "frame point d_vocab"]:
-    """Return p(y | point) for points that replace xi or, with ``after``, the output.
+    """Return p(y | point) for points that replace xi.
 
     Args:
-        model, weights: as in ``_frames_of``.
+        model: a network of the run's shape.
+        weights: by name.
         points: the points.
-        after: the points replace the feed-forward layer's output with the residual.
     """
-    at = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float32))
-    answers = []
-    for frame in _frames_of(model, weights):
-        logits = at @ frame[_WEIGHTS["token_embeddings"]].T if after else logits_of_embeddings(model, frame, at)
-        answers.append(logits.softmax(dim=-1))
-    return torch.stack(answers).numpy()
+    at = torch.from_numpy(points).float()
+    logits = vmap(partial(logits_of_embeddings, model, at), chunk_size=SNAPSHOTS_AT_ONCE)(weights)
+    return logits.softmax(dim=-1).numpy()
 
 
-@torch.no_grad()
 def measure_frames(
-    model: HookedModel, weights: WeightsByFrame, task: SparseModularAddition
-) -> dict[str, dict[str, list[float]]]:
+    model: Any, weights: WeightsByFrame, task: SparseModularAddition
+) -> dict[str, dict[str, Float[np.ndarray, "frame"]]]:
     """Return loss and accuracy at each frame, by split."""
-    batches = {split: next(task.batches(split, n)) for split, n in (("train", task.n_train), ("test", task.n_test))}
-    loss: dict[str, list[float]] = {split: [] for split in batches}
-    accuracy: dict[str, list[float]] = {split: [] for split in batches}
-    for _ in _frames_of(model, weights):
-        for split, batch in batches.items():
-            logits = model(batch.tokens)
-            loss[split].append(task.loss(logits, batch).item())
-            accuracy[split].append(task.accuracy(logits, batch).mean().item())
-    return {"loss": loss, "accuracy": accuracy}
+    panels: dict[str, dict[str, Float[np.ndarray, "frame"]]] = {"loss": {}, "accuracy": {}}
+    for split, n in (("train", task.n_train), ("test", task.n_test)):
+        measure = partial(_loss_and_accuracy, model, task, next(task.batches(split, n)))
+        loss, accuracy = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(weights)
+        panels["loss"][split] = loss.numpy()
+        panels["accuracy"][split] = accuracy.numpy()
+    return panels
+
+
+def _loss_and_accuracy(
+    model: Any, task: SparseModularAddition, batch: Batch, weights: Weights
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    logits = functional_call(model, dict(weights), (batch.tokens,))
+    return task.loss(logits, batch), task.accuracy(logits, batch).mean()

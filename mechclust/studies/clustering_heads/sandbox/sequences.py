@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -51,20 +50,19 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
     rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
     inside = np.sort(rows[:, support], axis=1)
     totals = inside.sum(axis=1)
-    keys: list[Any] = {
-        "multiset": [tuple(row) for row in inside.tolist()],
-        "sum": totals.tolist(),
-        "answer": (totals % task.p).tolist(),
+    answers = totals % task.p
+    clusters = {
+        "multiset": ["{" + ",".join(map(str, row)) + "}" for row in inside],
+        "sum": [f"sum {total}" for total in totals],
+        "answer": [f"answer {answer}" for answer in answers],
     }[equivalence]
-    known = list(dict.fromkeys(keys))
-    first = [keys.index(key) for key in known]
-    names = ["{" + ",".join(map(str, key)) + "}" if isinstance(key, tuple) else f"{equivalence} {key}" for key in known]
+    names = list(dict.fromkeys(clusters))
     return FollowedSequences(
         tokens=rows,
         token_names=task.vocab,
-        answers=totals % task.p,
-        clusters=np.array([known.index(key) for key in keys]),
+        answers=answers,
+        clusters=np.array([names.index(cluster) for cluster in clusters]),
         cluster_names=names,
-        cluster_answers=[int(totals[i] % task.p) for i in first],
+        cluster_answers=[int(answers[clusters.index(name)]) for name in names],
         notes=[f"sum {total}" for total in totals.tolist()],
     )

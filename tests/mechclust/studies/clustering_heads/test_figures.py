@@ -126,6 +126,12 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     assert dropout.get_title(loc="right") == "2 seeds per value"
 
 
+def test_a_setting_that_was_not_varied_says_so(results):
+    some = replace(results, final={"dropout 0.5": {200: (1.0, 0.6)}})
+    titles = [axis.get_title(loc="right") for axis in ablations_figure(made.SMALL, some).axes]
+    assert titles == ["not run"] * 4 + ["1 seed per value", "not run"]
+
+
 def heights(axis):
     return [bar.get_height() for bar in axis.patches]
 

@@ -83,6 +83,7 @@ class TestDetector:
         assert values(found["H1e"]) == [0.75, 0.5, 0.75]
         assert (found["H1e"].measured, found["H1e"].verdict) == (pytest.approx(2 / 3), "undecided")
         assert found["H1e"].interval is None  # fewer than twelve of a kind
+        assert found["H1e"].note.startswith("too few to resample: 3 solved networks and 4 at 0.75 or below")
 
     def test_an_area_is_not_specific_if_networks_in_between_have_the_same(self):
         groups = [*12 * [network()], *40 * [weak()]]

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from mechclust.studies.clustering_heads.shown import shown_networks
-from tests.mechclust.studies.clustering_heads.made_runs import CONFIG, SOLVED, network, results_of, weak
+from mechclust.studies.clustering_heads.shown import diagnosis_texts, shown_networks
+from tests.mechclust.studies.clustering_heads.made_runs import CONFIG, SOLVED, N, network, results_of, weak
 
 
 def test_a_textbook_head_then_the_worst_failure_then_other_solved_networks():
@@ -52,3 +52,14 @@ def test_small_is_below_a_tenth_of_the_quiet_epochs():
 def test_without_spikes_or_a_solution_there_is_no_diagnosis():
     assert network().diagnoses() == []
     assert weak(spikes=(300,), solved=10**6).diagnoses() == []
+
+
+def test_a_spike_says_why_it_has_no_diagnosis():
+    one = network(spikes=(300,))
+    one.dynamics["train_loss"][100] = 9.0
+    one.dynamics["margin"][:] = 1.0
+    one.dynamics["smallest_norm"][:] = 1.0
+    before_solving = "not diagnosed: before solving"
+    assert diagnosis_texts(one) == {100: before_solving, 300: "neither norm nor margin small"}
+    late = network(solved=N - 12, spikes=(N - 5,))
+    assert diagnosis_texts(late) == {N - 5: "not diagnosed: no epoch is far from every spike"}
