@@ -1,7 +1,7 @@
 """Runs the notebooks in ``examples/`` and stores their outputs in them: ``make notebooks``.
 
 What is stored differs between two runs only in what a run draws at random, such as the ids of views: no timings, no
-paths, and pictures in 64 colours. ``python docs/notebooks.py NAME...`` runs some of them.
+paths, and pictures in 128 colours. ``python docs/notebooks.py NAME...`` runs some of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PNG = re.compile(r'(?<=src="data:image/png;base64,)[^"]+(?=")')
 
 
 def small(png: str) -> str:
-    """A picture in base64 with 64 colours, where that is smaller."""
+    """A picture in base64 with 128 colours, where that is smaller; rare colours, as on a diagonal, are kept."""
     image, out = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
-    image.convert("RGB").quantize(64).save(out, "png", optimize=True)
+    image.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE).save(out, "png", optimize=True)
     found = base64.b64encode(out.getvalue()).decode()
     return min(found, png, key=len)
 

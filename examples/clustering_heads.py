@@ -26,4 +26,5 @@ for best in after.top_heads("within_ratio", k=4, smallest=True, equivalence="mul
     measured = f"{best.value:.2f} ({untrained:.2f}) {nearest:9.2f} {float(mass):8.2f}"
     print(f"{best.name:<11}   {measured} | {mean:9.2f} {own:11.2f} {wrong:13.2f}")
 print(f"by chance {float(after['within_ratio_chance']):.2f} within; {int(after['clusters'])} clusters")
-print(f"accuracy of the model {float(checks['accuracy']):.3f}, of a constant answer {checks['majority_accuracy']:.3f}")
+print("accuracy on test sequences, of which training has nearly all (there are 256):")
+print(f"the model {float(checks['accuracy']):.3f}, a constant answer {checks['majority_accuracy']:.3f}")

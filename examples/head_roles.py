@@ -21,7 +21,7 @@ for layer, roles in enumerate(trained["role"].tolist()):
 best = trained.top_heads("score", 1, role="induction")[0]
 before = float(untrained.sel("score", role="induction", layer=best.layer, head=best.head))
 chance = float(trained.sel("chance", role="induction", layer=best.layer, head=best.head))
-print(f"{best.name} attends to where its token was followed: {before:.2f} before training, {best.value:.2f} after")
+print(f"{best.name} attends to what followed its token before: {before:.2f} before training, {best.value:.2f} after")
 print(f"by chance, with token ids permuted: {chance:.2f}")
 
 out = Path("runs/head_roles.png")

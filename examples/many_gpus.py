@@ -27,8 +27,8 @@ if __name__ == "__main__":  # the workers import this file too
     batches = list(TASK.batches("validation_subset", batch_size=50))
     found = run_sharded(load, batches, probes, shard_examples=100, out="runs/many_gpus", **on)
 
-    for result, expected in zip(found, run(load(), batches, [probe.clone() for probe in probes]), strict=True):
-        measure = next(iter(result.values))
+    whole = run(load(), batches, [probe.clone() for probe in probes])
+    for measure, result, expected in zip(("debiased_cka", "n_dims"), found, whole, strict=True):
         print(result.to_dataframe().query("measure == @measure").round(3).to_string())
         same = torch.allclose(result[measure], expected[measure], rtol=1e-9, equal_nan=True)
         print(f"{result.metadata['examples']}: the same as from one process: {same}\n")

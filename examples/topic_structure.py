@@ -16,8 +16,8 @@ attention, embedding = run(model, text, [TopicAttention(task.token_topics), Topi
 
 ratio, high = float(attention["overall_ratio"]), float(attention["overall_ratio_null_high"])
 print(f"attention within a topic / across topics: {ratio:.2f} (by chance up to {high:.2f})")
-cosine = embedding.sel("difference", similarity="cosine")
-print(f"cosine of embeddings, same topic minus different topic: {float(cosine):.2f}")
+cosine, high = (float(embedding.sel(name, similarity="cosine")) for name in ("difference", "difference_null_high"))
+print(f"cosine of embeddings, same topic minus different topic: {cosine:.2f} (by chance up to {high:.2f})")
 curves = norms.compute()
 for weight in curves.coords["weight"]:
     norm = curves.sel("norm", weight=weight)

@@ -78,7 +78,7 @@ class TaskClusterARI(LabelledRows):
         preprocess: further preparation of the states before they are clustered.
         reduce: ``None``: cluster the states themselves. ``"tsne"``: cluster a 2-D t-SNE of them. Never mix
             the two in one curve. Silhouettes are computed before the t-SNE.
-        n_init: k-means starts, of which the best one counts.
+        n_init: k-means starts, of which the best one counts. Take more if values change with ``seed``.
         n_permutations: number of random relabellings for the null interval. 0: a shifted gamma distribution with the
             exact mean, variance and skewness over all relabellings instead. Not with ``given``, ``within`` or
             ``units``. Exact for two classes against two clusters. Otherwise NaN, with a note, if the label or the

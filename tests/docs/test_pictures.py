@@ -1,9 +1,15 @@
 """Pictures: every page of a probe or a command has one, and pages, files and the script that draws them agree."""
 
+import base64
+import io
 import re
+import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib import colormaps
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -58,3 +64,15 @@ def test_pictures_are_small(registry):
     sizes = {file.name: file.stat().st_size for file in FILES}
     assert [name for name, size in sizes.items() if size > registry.MOST] == []
     assert sum(sizes.values()) < 1_500_000
+
+
+def test_stored_pictures_keep_rare_colours():
+    """Of a heat map near 0 with a diagonal of 1: the diagonal stays red."""
+    similarity = np.random.default_rng(0).normal(scale=0.15, size=(300, 300)).clip(-1, 1)
+    np.fill_diagonal(similarity, 1)
+    drawn = Image.fromarray(colormaps["RdBu_r"]((similarity + 1) / 2, bytes=True)[:, :, :3])
+    held = io.BytesIO()
+    drawn.save(held, "png")
+    stored = runpy.run_path(str(DOCS / "notebooks.py"))["small"](base64.b64encode(held.getvalue()).decode())
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(stored))).convert("RGB")).astype(int)
+    assert abs(shown - np.asarray(drawn).astype(int)).max() < 20

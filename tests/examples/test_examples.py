@@ -83,6 +83,17 @@ def test_notebook_is_stored_with_its_outputs(path):
     assert all(set(cell.metadata) == set() for cell in code)
 
 
+@pytest.mark.parametrize("name", ["clustering_heads", "mossa", "task_clusters", "topic_structure"])
+def test_the_stored_findings_are_the_recorded_ones(name):
+    from mechclust import load_findings
+
+    notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    outputs = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    (stored,) = [data["text/html"] for data in outputs if data["text/plain"].startswith("Findings(")]
+    recorded = load_findings(EXAMPLES / "results" / f"{name.replace('_', '-')}-paper")
+    assert stored == recorded._repr_html_(), f"run: make notebooks (or python -P docs/notebooks.py {name})"
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)
 def test_the_install_cell(path, tmp_path, monkeypatch):
     cell = next(cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code")
