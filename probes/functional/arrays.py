@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
-from inspect import Signature, signature
+from inspect import signature
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -134,7 +134,7 @@ class _Argument:
         return array
 
 
-def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str] = ()) -> list[_Argument]:
+def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str]) -> list[_Argument]:
     """Return the arguments that are arrays, in order, by the annotations of a function.
 
     Args:
@@ -372,7 +372,8 @@ def computed_in_torch(*, not_finite: Sequence[str] = ()) -> Callable[[Callable[P
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         """Return the function with its arguments checked, and its result converted."""
-        parameters = _parameters(function)
+        parameters = signature(function)
+        assert not [p for p in parameters.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
         arguments = _arguments_of(function, not_finite)
         by_name: Callable[..., R] = function
 
@@ -392,9 +393,7 @@ def computed_in_torch(*, not_finite: Sequence[str] = ()) -> Callable[[Callable[P
 
 
 def computed_in_numpy(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of NumPy arrays take tensors and lists too, and return tensors if the first array is one.
-
-    Arguments are checked as by ``computed_in_torch``. Results are on the device of the first tensor.
+    """Let a function of NumPy arrays take tensors and lists too, as ``computed_in_torch`` does for one of tensors.
 
     Example:
         >>> @computed_in_numpy
@@ -403,26 +402,14 @@ def computed_in_numpy(function: Callable[P, R]) -> Callable[P, R]:
         >>> double(torch.ones(2)), double(np.ones(2))
         (tensor([2., 2.]), array([2., 2.]))
     """
-    parameters = _parameters(function)
-    arguments = _arguments_of(function)
     by_name: Callable[..., R] = function
 
     @wraps(function)
-    def either(*args: P.args, **kwargs: P.kwargs) -> R:
-        """Check the arguments, and call the function with arrays."""
-        given = parameters.bind(*args, **kwargs).arguments
-        arrays = {name: as_numpy(tensor) for name, tensor in _checked_arguments(arguments, given).items()}
-        first = _first_array(given[name] for name in arrays)
-        return _like(first, by_name(**(given | arrays)))
+    def of_tensors(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function with arrays for the tensors, all of which are given by name."""
+        return by_name(**{name: as_numpy(value) for name, value in kwargs.items()})
 
-    return either
-
-
-def _parameters(function: Callable[..., Any]) -> Signature:
-    """Return the function's signature, in which no parameter is variadic."""
-    parameters = signature(function)
-    assert not [p for p in parameters.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
-    return parameters
+    return computed_in_torch()(of_tensors)
 
 
 def _first_array(values: Iterator[Any]) -> Shaped[Array, "..."] | None:
