@@ -118,14 +118,10 @@ def adjusted_rand_null(
     classes_a = _codes(a)
     classes_b = _codes(b)
     rng = np.random.default_rng(seed)
-    strata = None if within is None else _codes(within)
-    if units is not None:
-        relabelling = Relabelling.from_classes(classes_b, _codes(units), strata)
-        if relabelling.whole_units:
-            return _index_between_units(classes_a, relabelling, n_permutations, rng)
-        strata = relabelling.strata
-    strata = np.zeros_like(classes_a) if strata is None else strata
-    together = _pairs_within_strata(classes_a, classes_b, strata, n_permutations, rng)
+    relabelling = Relabelling.from_classes(classes_b, units, within)
+    if relabelling.whole_units:
+        return _index_between_units(classes_a, relabelling, n_permutations, rng)
+    together = _pairs_within_strata(classes_a, classes_b, relabelling.strata, n_permutations, rng)
     pairs_a = _pairs(np.bincount(classes_a))
     pairs_b = _pairs(np.bincount(classes_b))
     return np.array([_index(pairs, pairs_a, pairs_b, math.comb(len(classes_a), 2)) for pairs in together])
