@@ -29,6 +29,16 @@ from tasks import Batch, InputError
 from tasks.settings import check_count
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
+_AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
+    **dict.fromkeys(("sum", "mean"), ("site", "head", "bucket")),
+    **dict.fromkeys(("pairs", "overall_mean"), ("bucket",)),
+    **dict.fromkeys(("same_topic_within", "different_topic_within"), ("site", "head")),
+    **dict.fromkeys(("ratio", "ratio_low", "ratio_high"), ("site", "head")),
+    **dict.fromkeys(("ratio_null_low", "ratio_null_high", "p_value"), ("site", "head")),
+    **dict.fromkeys(("best_ratio", "best_ratio_low", "best_ratio_high"), ("site",)),
+    **dict.fromkeys(("best_ratio_null_low", "best_ratio_null_high", "best_p_value"), ("site",)),
+    "best_ratio_halves": ("site", "half"),
+}
 
 
 class TopicAttention(TopicProbe):
@@ -39,8 +49,9 @@ class TopicAttention(TopicProbe):
     left out, and weights are not renormalised.
 
     The two buckets are compared within documents (the examples of a batch), combined with the weights of Mantel and
-    Haenszel: attention is larger throughout in short documents, and documents of few topics have more same-topic
-    pairs, so that plain averages differ even if attention ignores topics.
+    Haenszel, ``n_same n_different / (n_same + n_different)`` for so many pairs: attention is larger throughout in short
+    documents, and documents of few topics have more same-topic pairs, so that plain averages differ even if attention
+    ignores topics.
 
     Measures:
         ``ratio`` (site, head): ``same_topic_within`` / ``different_topic_within``; 1 if attention ignores topics.
@@ -162,7 +173,6 @@ class TopicAttention(TopicProbe):
         pairs = self.pairs["pairs"].cpu()
         total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head bucket]
         within = torch.stack([self.within[site].cpu() for site in self.site_names]) / self.weight["weight"].cpu()
-        tests, on = self._tests(within)
         mean = torch.where(pairs > 0, total / pairs, torch.nan)
         overall = within[..., 0].mean(dim=(0, 1))
         values: dict[str, Shaped[Tensor, "..."]] = {
@@ -175,44 +185,27 @@ class TopicAttention(TopicProbe):
             "overall_same_topic_within": overall[0],
             "overall_different_topic_within": overall[1],
         }
-        axes: dict[str, tuple[str, ...]] = {
-            **dict.fromkeys(("sum", "mean"), ("site", "head", "bucket")),
-            **dict.fromkeys(("pairs", "overall_mean"), ("bucket",)),
-            **dict.fromkeys(("same_topic_within", "different_topic_within"), ("site", "head")),
-            **dict.fromkeys(("overall_same_topic_within", "overall_different_topic_within"), ()),
-        }
         coords = {"head": [str(head) for head in range(total.shape[1])], "bucket": list(BUCKETS)}
         metadata: dict[str, object] = {}
         if self.n_resamples:
-            intervals, interval_axes = self._intervals(within)
-            values |= intervals
-            axes |= interval_axes
+            values |= self._intervals(within)
             coords["half"] = [str(half) for half in range(self.n_resamples)]
             metadata["n_units"] = self._n_units()
-        return self.result(values | tests, axes | on, coords, metadata=metadata, notes=self._notes(within, pairs))
+        values |= self._tests(within)
+        axes = {name: _AXES.get(name, ()) for name in values}
+        return self.result(values, axes, coords, metadata=metadata, notes=self._notes(within, pairs))
 
-    def _tests(
-        self, within: Float[Tensor, "site head 2 labelling"]
-    ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, tuple[str, ...]]]:
-        """Return the ratio of each head, of the best head and over all heads, each with its chance, and their axes."""
+    def _tests(self, within: Float[Tensor, "site head 2 labelling"]) -> dict[str, Float[Tensor, "..."]]:
+        """Return the ratio of each head, of the best head and over all heads, each with its chance."""
         ratio = within[:, :, 0] / within[:, :, 1]  # [site head labelling]
         same, different = within.mean(dim=(0, 1))
         values: dict[str, Float[Tensor, "..."]] = {}
-        axes: dict[str, tuple[str, ...]] = {}
-        for prefix, ratios, on in (
-            ("", ratio, ("site", "head")),
-            ("best_", _largest(ratio), ("site",)),
-            ("overall_", same / different, ()),
-        ):
-            tested = self._with_null(f"{prefix}ratio", ratios[..., 0], ratios[..., 1:], f"{prefix}p_value")
-            values |= tested
-            axes |= dict.fromkeys(tested, on)
-        return values, axes
+        for prefix, ratios in (("", ratio), ("best_", _largest(ratio)), ("overall_", same / different)):
+            values |= self._with_null(f"{prefix}ratio", ratios[..., 0], ratios[..., 1:], f"{prefix}p_value")
+        return values
 
-    def _intervals(
-        self, within: Float[Tensor, "site head 2 labelling"]
-    ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, tuple[str, ...]]]:
-        """Return the interval over documents of each ratio, of the best head's and of the mean's, and their axes."""
+    def _intervals(self, within: Float[Tensor, "site head 2 labelling"]) -> dict[str, Float[Tensor, "..."]]:
+        """Return the interval over documents of each ratio, of the best head's and of the mean's."""
         means = within[..., 0]
         halves = torch.stack([self.halves[site].cpu() for site in self.site_names])  # [site head 2 half]
         ratio = means[:, :, 0] / means[:, :, 1]
@@ -224,20 +217,18 @@ class TopicAttention(TopicProbe):
         overall_halves = halves.mean(dim=(0, 1))
         of_best = of_halves[torch.arange(n_sites), best]
         values = {"best_ratio_halves": of_best, "highest_ratio": ratio.flatten()[highest]}
-        axes: dict[str, tuple[str, ...]] = {"best_ratio_halves": ("site", "half"), "highest_ratio": ()}
-        for prefix, ratios, drawn, n_compared, on in (
-            ("", ratio, of_halves, 1, ("site", "head")),
-            ("best_", ratio[torch.arange(n_sites), best], of_best, n_heads, ("site",)),
-            ("highest_", ratio.flatten()[highest], of_halves.flatten(0, 1)[highest], n_sites * n_heads, ()),
-            ("overall_", overall[0] / overall[1], overall_halves[0] / overall_halves[1], 1, ()),
+        for prefix, ratios, drawn, n_compared in (
+            ("", ratio, of_halves, 1),
+            ("best_", ratio[torch.arange(n_sites), best], of_best, n_heads),
+            ("highest_", ratio.flatten()[highest], of_halves.flatten(0, 1)[highest], n_sites * n_heads),
+            ("overall_", overall[0] / overall[1], overall_halves[0] / overall_halves[1], 1),
         ):
             ends = interval_from_halves(
                 ratios.log().numpy(), drawn.log().numpy(), self._n_units(), n_compared=n_compared
             )
             for end, log in zip(("low", "high"), ends, strict=True):
                 values[f"{prefix}ratio_{end}"] = torch.as_tensor(np.exp(log))
-                axes[f"{prefix}ratio_{end}"] = on
-        return values, axes
+        return values
 
     def _n_units(self) -> int:
         """Return how many documents have both kinds of pairs."""
