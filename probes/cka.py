@@ -25,8 +25,7 @@ from probes.functional.cka import (
     cka_from_hsic,
     cka_halves_terms,
     cka_null_terms,
-    cka_of_halves,
-    cka_of_null,
+    cka_of_draws,
     linear_cka_terms,
 )
 from probes.functional.cross_moments import CrossMoments
@@ -250,7 +249,7 @@ class CKA(Pairwise, RowsOrMoments):
         """Yield the interval over examples of each measure with a value."""
         halves = [group.half_hsics(*pair) for pair in ((x, y), (x, x), (y, y))]
         for measure, value in values.items():
-            of_halves = cka_of_halves(*halves, debiased=_DEBIASED[measure])
+            of_halves = cka_of_draws(*halves, debiased=_DEBIASED[measure])
             low, high = (value + (of_halves - of_halves.mean()).quantile(_INTERVAL)).tolist()
             yield f"{measure}_low", low, ""
             yield f"{measure}_high", high, ""
@@ -261,11 +260,11 @@ class CKA(Pairwise, RowsOrMoments):
         """Yield the interval by chance, and the p-value, of each measure with a value."""
         rows_x = row_matrix(group.rows[x], x)
         rows_y = row_matrix(group.rows[y], y)
-        drawn, xx, yy = cka_null_terms(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
-        enough = n_unit_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
+        pairings = cka_null_terms(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
+        enough = n_unit_pairings(len(rows_x), group.units) >= FEWEST_ARRANGEMENTS
         tie = ROUNDING_TIE if self.precision == "float64" else _MAX_ROUNDING
         for measure, value in values.items():
-            null = cka_of_null(drawn, xx, yy, debiased=_DEBIASED[measure])
+            null = cka_of_draws(*pairings, debiased=_DEBIASED[measure])
             low, high = null.quantile(_INTERVAL).tolist()
             p_value = float(permutation_p_value(value, null, tie)) if enough else math.nan
             yield f"{measure}_null_low", low, ""
