@@ -85,23 +85,15 @@ class _Argument:
 
     Attributes:
         name: name of the argument.
-        whole: type of the array. ``None`` if only several can be given.
+        whole: type of the array.
         each: type of each of several arrays. ``None`` if only one can be given.
         optional: whether ``None`` can be given.
     """
 
     name: str
-    whole: _ArrayType | None
+    whole: _ArrayType
     each: _ArrayType | None = None
     optional: bool = False
-
-    def takes_apart(self, value: Any) -> bool:
-        """Return whether a value is several arrays."""
-        if self.each is None or self.whole is None:
-            return self.each is not None
-        n_axes = len(self.each.axes)
-        is_list = isinstance(value, (list, tuple)) and len(value) > 0
-        return is_list and all(getattr(item, "ndim", 0) == n_axes for item in value)
 
     def checked(self, value: Any, sizes: dict[str, tuple[str, int]]) -> _AnyTensor | list[_AnyTensor]:
         """Return the tensor, or the tensors, of a value.
@@ -113,25 +105,27 @@ class _Argument:
         Raises:
             InputError: for another kind of value, other axes, or other sizes.
         """
-        if not self.takes_apart(value):
-            assert self.whole is not None
-            return self._checked_array(value, self.name, self.whole, sizes)
-        assert self.each is not None
-        if not isinstance(value, (list, tuple)) and getattr(value, "ndim", 0) == 0:
-            _refuse(self.name, f"is {_short(value)}", f"a list of {self.each}")
+        if self.each is None or not _are_arrays(value, len(self.each.axes)):
+            return _checked_array(value, self.name, self.whole, sizes)
         names = [f"{self.name}[{i}]" for i in range(len(value))]
-        return [self._checked_array(*item, self.each, sizes) for item in zip(value, names, strict=True)]
+        return [_checked_array(*item, self.each, sizes) for item in zip(value, names, strict=True)]
 
-    def _checked_array(
-        self, value: Any, name: str, expected: _ArrayType, sizes: dict[str, tuple[str, int]]
-    ) -> _AnyTensor:
-        array = checked_tensor(value, name, expected)
-        for axis, size in expected.sizes(array.shape):
-            first, first_size = sizes.setdefault(axis, (name, size))
-            if size != first_size:
-                noun = _NOUNS.get(axis, f"{axis}s")
-                raise InputError(f"{first} has {first_size} {noun} and {name} {size}; give both for the same {noun}")
-        return array
+
+def _are_arrays(value: Any, n_axes: int) -> bool:
+    """Return whether a value is a list of arrays with so many axes."""
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    return is_list and all(getattr(item, "ndim", 0) == n_axes for item in value)
+
+
+def _checked_array(value: Any, name: str, expected: _ArrayType, sizes: dict[str, tuple[str, int]]) -> _AnyTensor:
+    """Return the tensor of one array, whose axes have the sizes of axes with equal names before."""
+    array = checked_tensor(value, name, expected)
+    for axis, size in expected.sizes(array.shape):
+        first, first_size = sizes.setdefault(axis, (name, size))
+        if size != first_size:
+            noun = _NOUNS.get(axis, f"{axis}s")
+            raise InputError(f"{first} has {first_size} {noun} and {name} {size}; give both for the same {noun}")
+    return array
 
 
 def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str]) -> list[_Argument]:
@@ -149,7 +143,7 @@ def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str]) -> li
         whole = _array_type(hint, name not in not_finite)
         several = [get_args(option)[0] for option in _options(hint) if get_origin(option) is Sequence]
         each = _array_type(several[0], name not in not_finite) if several else None
-        if whole or each:
+        if whole:
             arguments.append(_Argument(name, whole, each, optional=NoneType in _options(hint)))
     return arguments
 
