@@ -168,13 +168,7 @@ class TaskClusterARI(LabelledRows):
         """Return the agreement of clusters and labels, over all examples kept."""
         index = self.classes.get(self.label)[0]
         labels = [_Label(self, name) for name in (self.label, *self.also)]
-        shape = (len(self.sites), len(labels), max(len(label.clusters) for label in labels))
-        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in self._measures}
-        values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
-        if self.keep_clusters:
-            values["cluster"] = torch.full((*shape, len(index)), -1, dtype=torch.int64)
-        if self._keeps_halves:
-            values["ari_halves"] = torch.full((*shape, self.n_resamples), torch.nan, dtype=torch.float64)
+        values = self._undefined(labels, len(index))
         dropped = {}
         notes = self._label_notes(labels)
         for i, site in enumerate(self.site_names):
@@ -186,13 +180,10 @@ class TaskClusterARI(LabelledRows):
                     continue
                 values["label_silhouette"][i, j] = space.silhouette(label.classes)
                 for m, k in enumerate(label.clusters):
-                    assigned = space.clusters(k)
-                    if self.keep_clusters:
-                        values["cluster"][i, j, m] = torch.from_numpy(assigned)
                     for measure, value in self._compared(label, k, space).items():
                         values[measure][i, j, m] = value
                     if self.n_permutations == 0:
-                        notes += label.lopsided(assigned)
+                        notes += label.lopsided(space.clusters(k))
                     if space.distinct < k:
                         notes.append(
                             f"{site}: {space.distinct} distinct states for {k} clusters of {label.name!r}, so that "
@@ -206,6 +197,17 @@ class TaskClusterARI(LabelledRows):
         if self.preprocess.drop_outliers is not None:
             metadata["dropped_dimensions"] = dropped
         return self._labelled_result(values, labels, index, metadata, [*notes, *self._repeats()])
+
+    def _undefined(self, labels: Sequence[_Label], n: int) -> dict[str, Shaped[Tensor, "site label ..."]]:
+        """Return every measure of ``n`` examples, undefined until it is measured."""
+        shape = (len(self.sites), len(labels), max(len(label.clusters) for label in labels))
+        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in self._measures}
+        values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
+        if self.keep_clusters:
+            values["cluster"] = torch.full((*shape, n), -1, dtype=torch.int64)
+        if self._keeps_halves:
+            values["ari_halves"] = torch.full((*shape, self.n_resamples), torch.nan, dtype=torch.float64)
+        return values
 
     def _labelled_result(
         self,
@@ -258,17 +260,19 @@ class TaskClusterARI(LabelledRows):
             return rows.float(), 0, []
         return self.preprocess.apply(rows, self.classes.get(self.given)[1] if self.given else None)
 
-    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float | Float[Tensor, "half"]]:
+    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float | Shaped[Tensor, "_"]]:
         """Return every measure of the clustering into ``k`` against one label."""
         from sklearn.metrics import adjusted_mutual_info_score
 
         assigned = space.clusters(k)
         score = adjusted_rand_score(label.classes, assigned)
-        measured: dict[str, float | Float[Tensor, "half"]] = {
+        measured: dict[str, float | Shaped[Tensor, "_"]] = {
             "ari": score,
             "ami": float(adjusted_mutual_info_score(label.classes, assigned)),
             "silhouette": space.silhouette(assigned),
         }
+        if self.keep_clusters:
+            measured["cluster"] = torch.from_numpy(assigned)
         if self.n_resamples:
             of_halves = [adjusted_rand_score(label.classes[half], clusters) for half, clusters in space.halves(k)]
             measured |= zip(_INTERVAL, half_interval(score, of_halves, space.n_units), strict=True)
