@@ -128,15 +128,6 @@ class CKA(Pairwise, RowsOrMoments):
         check_count(remove_top=(remove_top, 0))
         if n_resamples == 1:
             raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
-        need_rows = {
-            "n_resamples": n_resamples,
-            "n_permutations": n_permutations,
-            "remove_top": remove_top,
-            "units": units,
-        }
-        for name, value in need_rows.items():
-            if value and form == "moments":
-                raise InputError(f"{name} is {value!r}, which needs the examples themselves; use form='rows' or 'auto'")
         if device is not None:
             check_device(device)
         self.form = form
@@ -148,13 +139,19 @@ class CKA(Pairwise, RowsOrMoments):
         self.remove_top = remove_top
         self.units = units
         self.keep_halves = keep_halves
+        for name, value in self._settings_that_need_rows().items():
+            if value and form == "moments":
+                raise InputError(f"{name} is {value!r}, which needs the examples themselves; use form='rows' or 'auto'")
 
     # ---- state ----
 
+    def _settings_that_need_rows(self) -> dict[str, object]:
+        names = ("n_resamples", "n_permutations", "remove_top", "units")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def _needs_rows(self) -> bool:
-        needed = self.n_resamples or self.n_permutations or self.remove_top or self.units
-        return self.form == "rows" or (self.form == "auto" and bool(needed))
+        return self.form == "rows" or any(self._settings_that_need_rows().values())
 
     def memory(
         self, d: Sequence[int], other: Sequence[int] | None = None, *, classes: int = 1, n: int | None = None
@@ -195,7 +192,7 @@ class CKA(Pairwise, RowsOrMoments):
         metadata["form"] = "moments" if self._has_moments else "rows"
         metadata["precision"] = self.precision
         if self.n_resamples and self.keep_halves:
-            metadata["n_units"] = {name: self._n_units(name, n) for name, n in self._counts().items()}
+            metadata["n_units"] = self._n_units()
         return self._compared(
             self._measures(),
             partial(self._compare, group_named, rounding),
@@ -204,9 +201,11 @@ class CKA(Pairwise, RowsOrMoments):
             **metadata,
         )
 
-    def _n_units(self, group: str, n: int) -> int:
-        units = self._units_of(group)
-        return n if units is None else len(torch.unique(units))
+    def _n_units(self) -> dict[str, int]:
+        """Return the number of units of each group, or of examples without units."""
+        if self.units is None:
+            return self._counts()
+        return {group: len(torch.unique(self._units_of(group))) for group in self._counts()}
 
     def _measures(self) -> list[str]:
         measures = []
