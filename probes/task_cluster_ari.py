@@ -24,7 +24,7 @@ from probes.functional.adjusted_rand import (
     relabelled_adjusted_rand,
     too_few_for_index_moments,
 )
-from probes.functional.halves import FEWEST_UNITS, half_interval
+from probes.functional.halves import FEWEST_UNITS, check_n_halves, half_interval
 from probes.functional.kmeans import check_n_clusters, kmeans, kmeans_of_halves
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
@@ -145,12 +145,10 @@ class TaskClusterARI(LabelledRows):
         check_choice(reduce=(self.reduce, (None, "tsne")))
         check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
-        check_count(n_resamples=(self.n_resamples, 0))
+        check_n_halves(self.n_resamples)
         check_max_labelled_rows(self.max_rows)
         check_further_labels(self.also)
         check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
-        if self.n_resamples == 1:
-            raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
         if self.n_permutations == 0 and (self.given or self.within or self.units):
             raise InputError(
                 "n_permutations is 0, but there is no formula for relabellings within classes of another label or of "

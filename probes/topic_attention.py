@@ -17,7 +17,7 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
 from probes.engine.topic_probe import TopicProbe
-from probes.functional.halves import FEWEST_UNITS, interval_from_halves
+from probes.functional.halves import FEWEST_UNITS, check_n_halves, interval_from_halves
 from probes.functional.topic_pairs import (
     BUCKETS,
     topic_pair_document_weights,
@@ -25,8 +25,7 @@ from probes.functional.topic_pairs import (
     topic_pair_sums_within_documents,
 )
 from probes.functional.word_topics import WordTopics
-from tasks import Batch, InputError
-from tasks.settings import check_count
+from tasks import Batch
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
 _AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
@@ -129,9 +128,7 @@ class TopicAttention(TopicProbe):
         n_resamples: int = 0,
         units: str | None = None,
     ) -> None:
-        check_count(n_resamples=(n_resamples, 0))
-        if n_resamples == 1:
-            raise InputError("n_resamples is 1, but one half has no variance; give 200, or 0 for no interval")
+        check_n_halves(n_resamples, enough=200)
         super().__init__(topics, at, words, n_permutations, seed)
         self.n_resamples = n_resamples
         self.units = units
