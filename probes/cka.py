@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial, reduce
 from itertools import combinations, product
 from typing import Literal
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.engine.devices import check_device
 from probes.engine.moments import moments_bytes
-from probes.engine.pairwise import MeasuredValue, Pairwise
+from probes.engine.pairwise import Compare, MeasuredValue, Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
@@ -29,6 +29,7 @@ from probes.functional.cka import (
     linear_cka_terms,
 )
 from probes.functional.cross_moments import CrossMoments
+from probes.functional.halves import check_n_halves
 from probes.functional.hsic import HSIC, centred_kernel, hsic_between_units
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.products import Precision, check_product_precision
@@ -124,10 +125,8 @@ class CKA(Pairwise, RowsOrMoments):
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
         check_choice(form=(form, FORMS))
-        check_count(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
-        check_count(remove_top=(remove_top, 0))
-        if n_resamples == 1:
-            raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
+        check_n_halves(n_resamples)
+        check_count(n_permutations=(n_permutations, 0), seed=(seed, 0), remove_top=(remove_top, 0))
         if device is not None:
             check_device(device)
         self.form = form
@@ -187,7 +186,6 @@ class CKA(Pairwise, RowsOrMoments):
         matrix (the whole matrices with ``units``). For half-samples and pairings, a pair's rows in float64.
         """
         rounding: dict[str, float] = {}
-        group_named = lru_cache(1)(partial(_Group, self))  # one group in memory at a time
         metadata: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
         metadata["form"] = "moments" if self._has_moments else "rows"
         metadata["precision"] = self.precision
@@ -195,7 +193,7 @@ class CKA(Pairwise, RowsOrMoments):
             metadata["n_units"] = self._n_units()
         return self._compared(
             self._measures(),
-            partial(self._compare, group_named, rounding),
+            partial(self._compare_in, rounding),
             partial(self._notes, rounding),
             n_halves=self.n_resamples if self.keep_halves else 0,
             **metadata,
@@ -219,11 +217,11 @@ class CKA(Pairwise, RowsOrMoments):
                 measures += [f"{measure}_null_low", f"{measure}_null_high", f"{measure}_p_value"]
         return measures
 
-    def _compare(
-        self, group_named: Callable[[str], _Group], rounding: dict[str, float], x: str, y: str, name: str
-    ) -> Iterator[MeasuredValue]:
+    def _compare_in(self, rounding: dict[str, float], group: str) -> Compare:
+        return partial(self._compare, rounding, _Group(self, group))
+
+    def _compare(self, rounding: dict[str, float], group: _Group, x: str, y: str) -> Iterator[MeasuredValue]:
         """Yield every measure of two sites, and note how far rounding may move the debiased form of a group."""
-        group = group_named(name)
         why = group.no_top_components(x, y)
         if why:
             for measure in _DEBIASED:
@@ -238,7 +236,7 @@ class CKA(Pairwise, RowsOrMoments):
             if not why:
                 defined[measure] = value
         if "debiased_cka" in defined:
-            rounding[name] = max(rounding.get(name, 0.0), xx.error, yy.error)
+            rounding[group.name] = max(rounding.get(group.name, 0.0), xx.error, yy.error)
         if "cka" in defined and self.n_resamples:
             yield from self._interval(group, x, y, defined)
         if "cka" in defined and self.n_permutations:
