@@ -21,7 +21,7 @@ from probes.functional.halves import FEWEST_UNITS, check_n_halves, interval_from
 from probes.functional.topic_pairs import (
     BUCKETS,
     topic_pair_document_weights,
-    topic_pair_means_by_document,
+    topic_pair_shares,
     topic_pair_sums_within_documents,
 )
 from probes.functional.word_topics import WordTopics
@@ -137,13 +137,14 @@ class TopicAttention(TopicProbe):
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
         pairs = self.readout.pairs(batch)
+        weight, documents = topic_pair_document_weights(pairs)
+        shares = topic_pair_shares(pairs, weight)
         by_document = {}
         for site, sums in activations.items():
             sums = torch.where(pairs[:, None] > 0, sums, 0)  # without what rounding leaves
             self.attention.add(site, sums[..., :3].sum(dim=0))
-            self.within.add(site, topic_pair_sums_within_documents(sums, pairs))
-            by_document[site] = topic_pair_means_by_document(sums, pairs)
-        weight, documents = topic_pair_document_weights(pairs)
+            self.within.add(site, topic_pair_sums_within_documents(sums, shares))
+            by_document[site] = sums[..., 1:3] * shares[:, None, :, 0]
         self.pairs.add("pairs", pairs[:, :3].sum(dim=0))
         self.weight.add("weight", weight.sum(dim=0))
         self.documents.add("documents", documents)
