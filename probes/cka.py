@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial, reduce
 from itertools import combinations, product
 from typing import Literal
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes.engine.devices import check_device
 from probes.engine.moments import moments_bytes
-from probes.engine.pairwise import MeasuredValue, Pairwise
+from probes.engine.pairwise import Compare, MeasuredValue, Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.rows_or_moments import FORMS, Form, RowsOrMoments
@@ -25,11 +25,11 @@ from probes.functional.cka import (
     cka_from_hsic,
     cka_halves_terms,
     cka_null_terms,
-    cka_of_halves,
-    cka_of_null,
+    cka_of_draws,
     linear_cka_terms,
 )
 from probes.functional.cross_moments import CrossMoments
+from probes.functional.halves import check_n_halves
 from probes.functional.hsic import HSIC, centred_kernel, hsic_between_units
 from probes.functional.permutation_test import ROUNDING_TIE, permutation_p_value
 from probes.functional.products import Precision, check_product_precision
@@ -125,19 +125,8 @@ class CKA(Pairwise, RowsOrMoments):
     ) -> None:
         super().__init__(at, readout, label, pairs, max_memory)
         check_choice(form=(form, FORMS))
-        check_count(n_resamples=(n_resamples, 0), n_permutations=(n_permutations, 0), seed=(seed, 0))
-        check_count(remove_top=(remove_top, 0))
-        if n_resamples == 1:
-            raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
-        need_rows = {
-            "n_resamples": n_resamples,
-            "n_permutations": n_permutations,
-            "remove_top": remove_top,
-            "units": units,
-        }
-        for name, value in need_rows.items():
-            if value and form == "moments":
-                raise InputError(f"{name} is {value!r}, which needs the examples themselves; use form='rows' or 'auto'")
+        check_n_halves(n_resamples)
+        check_count(n_permutations=(n_permutations, 0), seed=(seed, 0), remove_top=(remove_top, 0))
         if device is not None:
             check_device(device)
         self.form = form
@@ -149,13 +138,19 @@ class CKA(Pairwise, RowsOrMoments):
         self.remove_top = remove_top
         self.units = units
         self.keep_halves = keep_halves
+        for name, value in self._settings_that_need_rows().items():
+            if value and form == "moments":
+                raise InputError(f"{name} is {value!r}, which needs the examples themselves; use form='rows' or 'auto'")
 
     # ---- state ----
 
+    def _settings_that_need_rows(self) -> dict[str, object]:
+        names = ("n_resamples", "n_permutations", "remove_top", "units")
+        return {name: getattr(self, name) for name in names}
+
     @property
     def _needs_rows(self) -> bool:
-        needed = self.n_resamples or self.n_permutations or self.remove_top or self.units
-        return self.form == "rows" or (self.form == "auto" and bool(needed))
+        return self.form == "rows" or any(self._settings_that_need_rows().values())
 
     def memory(
         self, d: Sequence[int], other: Sequence[int] | None = None, *, classes: int = 1, n: int | None = None
@@ -191,23 +186,24 @@ class CKA(Pairwise, RowsOrMoments):
         matrix (the whole matrices with ``units``). For half-samples and pairings, a pair's rows in float64.
         """
         rounding: dict[str, float] = {}
-        group_named = lru_cache(1)(partial(_Group, self))  # one group in memory at a time
         metadata: dict[str, object] = {"remove_top": self.remove_top} if self.remove_top else {}
         metadata["form"] = "moments" if self._has_moments else "rows"
         metadata["precision"] = self.precision
         if self.n_resamples and self.keep_halves:
-            metadata["n_units"] = {name: self._n_units(name, n) for name, n in self._counts().items()}
+            metadata["n_units"] = self._n_units()
         return self._compared(
             self._measures(),
-            partial(self._compare, group_named, rounding),
+            partial(self._compare_in, rounding),
             partial(self._notes, rounding),
             n_halves=self.n_resamples if self.keep_halves else 0,
             **metadata,
         )
 
-    def _n_units(self, group: str, n: int) -> int:
-        units = self._units_of(group)
-        return n if units is None else len(torch.unique(units))
+    def _n_units(self) -> dict[str, int]:
+        """Return the number of units of each group, or of examples without units."""
+        if self.units is None:
+            return self._counts()
+        return {group: len(torch.unique(self._units_of(group))) for group in self._counts()}
 
     def _measures(self) -> list[str]:
         measures = []
@@ -221,11 +217,11 @@ class CKA(Pairwise, RowsOrMoments):
                 measures += [f"{measure}_null_low", f"{measure}_null_high", f"{measure}_p_value"]
         return measures
 
-    def _compare(
-        self, group_named: Callable[[str], _Group], rounding: dict[str, float], x: str, y: str, name: str
-    ) -> Iterator[MeasuredValue]:
+    def _compare_in(self, rounding: dict[str, float], group: str) -> Compare:
+        return partial(self._compare, rounding, _Group(self, group))
+
+    def _compare(self, rounding: dict[str, float], group: _Group, x: str, y: str) -> Iterator[MeasuredValue]:
         """Yield every measure of two sites, and note how far rounding may move the debiased form of a group."""
-        group = group_named(name)
         why = group.no_top_components(x, y)
         if why:
             for measure in _DEBIASED:
@@ -240,7 +236,7 @@ class CKA(Pairwise, RowsOrMoments):
             if not why:
                 defined[measure] = value
         if "debiased_cka" in defined:
-            rounding[name] = max(rounding.get(name, 0.0), xx.error, yy.error)
+            rounding[group.name] = max(rounding.get(group.name, 0.0), xx.error, yy.error)
         if "cka" in defined and self.n_resamples:
             yield from self._interval(group, x, y, defined)
         if "cka" in defined and self.n_permutations:
@@ -250,7 +246,7 @@ class CKA(Pairwise, RowsOrMoments):
         """Yield the interval over examples of each measure with a value."""
         halves = [group.half_hsics(*pair) for pair in ((x, y), (x, x), (y, y))]
         for measure, value in values.items():
-            of_halves = cka_of_halves(*halves, debiased=_DEBIASED[measure])
+            of_halves = cka_of_draws(*halves, debiased=_DEBIASED[measure])
             low, high = (value + (of_halves - of_halves.mean()).quantile(_INTERVAL)).tolist()
             yield f"{measure}_low", low, ""
             yield f"{measure}_high", high, ""
@@ -261,11 +257,11 @@ class CKA(Pairwise, RowsOrMoments):
         """Yield the interval by chance, and the p-value, of each measure with a value."""
         rows_x = row_matrix(group.rows[x], x)
         rows_y = row_matrix(group.rows[y], y)
-        drawn, xx, yy = cka_null_terms(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
-        enough = n_unit_pairings(xx.n, group.units) >= FEWEST_ARRANGEMENTS
+        pairings = cka_null_terms(rows_x, rows_y, self.n_permutations, self.seed, self.precision, group.units)
+        enough = n_unit_pairings(len(rows_x), group.units) >= FEWEST_ARRANGEMENTS
         tie = ROUNDING_TIE if self.precision == "float64" else _MAX_ROUNDING
         for measure, value in values.items():
-            null = cka_of_null(drawn, xx, yy, debiased=_DEBIASED[measure])
+            null = cka_of_draws(*pairings, debiased=_DEBIASED[measure])
             low, high = null.quantile(_INTERVAL).tolist()
             p_value = float(permutation_p_value(value, null, tie)) if enough else math.nan
             yield f"{measure}_null_low", low, ""

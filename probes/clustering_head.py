@@ -248,12 +248,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         Raises:
             InputError: if the probe has no ``modulus`` or was not run there.
         """
-        return self._fit(self.head_outputs(site)[1][:, head])
-
-    def _fit(self, points: Float[Tensor, "n d_head"]) -> IntegerWeights:
-        if self.support is None or self.modulus is None:
-            raise InputError("this ClusteringHead has no modulus, so no integer sums; give it support and modulus")
-        return integer_weights(points, self.digits.get("digits")[1], self.support, self.modulus)
+        return integer_weights(self.head_outputs(site)[1][:, head], *self._digit_sums("integer sums"))
 
     def planar_fit(self, site: str, head: int) -> PlanarLattice:
         """Return ``functional.planar_lattice`` of one head, ``classes`` in the order of the index.
@@ -261,12 +256,13 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         Raises:
             InputError: as ``integer_fit``.
         """
-        return self._planar(self.head_outputs(site)[1][:, head])
+        return planar_lattice(self.head_outputs(site)[1][:, head], *self._digit_sums("planar lattice"))
 
-    def _planar(self, points: Float[Tensor, "n d_head"]) -> PlanarLattice:
+    def _digit_sums(self, what: str) -> tuple[Int[Tensor, "n position"], Sequence[int], int]:
+        """Return the digits of the examples, the positions whose digits are added, and the modulus."""
         if self.support is None or self.modulus is None:
-            raise InputError("this ClusteringHead has no modulus, so no planar lattice; give it support and modulus")
-        return planar_lattice(points, self.digits.get("digits")[1], self.support, self.modulus)
+            raise InputError(f"this ClusteringHead has no modulus, so no {what}; give it support and modulus")
+        return self.digits.get("digits")[1], self.support, self.modulus
 
     def partition(self, site: str, head: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
         """Return the index of the examples and their clusters in an integer-weight head, which are its integer sums.
@@ -374,7 +370,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
         if self.modulus is None:
             nan = torch.tensor(torch.nan, dtype=torch.float64)
             return {"rank_two": nan, "planar_deviation": nan, "planar_match": torch.tensor(0), "planar_accuracy": nan}
-        lattice = self._planar(points)
+        lattice = planar_lattice(points, *self._digit_sums("planar lattice"))
         return {
             "rank_two": lattice.rank_two,
             "planar_deviation": lattice.deviation,
@@ -388,7 +384,7 @@ query=last_token(), max_rows=None, permutations=0, units=None)
             fit = IntegerWeights(nan.new_empty(0, 0), nan, nan, nan, torch.tensor(False), nan)
             accuracy = nan
         else:
-            fit = self._fit(points)
+            fit = integer_weights(points, *self._digit_sums("integer sums"))
             accuracy = nearest_centroid_accuracy(points, fit.classes)
         is_integer = fit.matches & (fit.deviation < INTEGER_DEVIATION) & (accuracy >= INTEGER_NEAREST_CENTROID)
         return {

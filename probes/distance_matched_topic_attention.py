@@ -36,8 +36,6 @@ _AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
     "overall_ratio_resampled": ("resample",),
     "overall_ratio_unmatched_resampled": ("resample",),
 }
-
-
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
 
 

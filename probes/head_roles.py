@@ -199,14 +199,17 @@ exclude_current_token=False, seed=0)
         self, by_place: Mapping[str, Float[Tensor, "site head place"]]
     ) -> dict[str, Shaped[Tensor, "site head ..."]]:
         """Return the measures by role; ``offset`` has the fixed offset with the largest excess."""
-        first = self.max_offset + 1
-        by_offset = by_place["excess"][..., 2:first].nan_to_num(nan=-torch.inf)
+        n_offsets = self.max_offset + 1
+        by_offset = by_place["excess"][..., 2:n_offsets].nan_to_num(nan=-torch.inf)
         best = 2 + by_offset.argmax(dim=-1, keepdim=True)
         values: dict[str, Shaped[Tensor, "site head ..."]] = {}
         for name, places in by_place.items():
-            of_offset = places.gather(-1, best)
-            parts = [places[..., 1:2], places[..., first : first + 1], places[..., :1], of_offset]
-            values[name] = torch.cat([*parts, places[..., first + 1 :]], dim=-1)
+            itself = places[..., :1]
+            previous = places[..., 1:2]
+            best_offset = places.gather(-1, best)
+            first = places[..., n_offsets : n_offsets + 1]
+            others = places[..., n_offsets + 1 :]
+            values[name] = torch.cat([previous, first, itself, best_offset, others], dim=-1)
         values["best_offset"] = best[..., 0]
         return values
 

@@ -209,12 +209,13 @@ class _Labelings:
             raise InputError(f"label {name!r} has one class only; a classifier needs examples of at least 2 classes")
         given = probe._codes(probe.given) if probe.given else None
         units = probe._codes(probe.units) if probe.units else None
-        self.nan = self._left_out(probe, observed, given)
         self.classes = observed[None]
-        self.folds = self._folds_of(probe, observed, units)
-        self.fixed = self.nan
+        self.fixed = False
         self.few = False
-        if self.nan:
+        why_nan = self._fold(probe, observed, given, units)
+        self.nan = bool(why_nan)
+        if why_nan:
+            self.notes.append(f"{why_nan}; its accuracy is NaN")
             return
         n_small = int((counts < probe.folds).sum())
         if n_small:
@@ -230,42 +231,34 @@ class _Labelings:
             )
         self._shuffle(probe, observed, given, units)
 
-    def _folds_of(
-        self, probe: LinearDecodability, observed: Int[np.ndarray, "row"], units: Int[np.ndarray, "row"] | None
-    ) -> Int[np.ndarray, "row"]:
-        if self.nan:
-            return np.zeros_like(observed)
-        try:
-            return stratified_folds(observed, probe.folds, units, probe.seed)
-        except InputError as error:
-            label = f"label {self.name!r} ({probe.units!r})" if probe.units else f"label {self.name!r}"
-            if self.name == probe.label:
-                raise InputError(f"{label}: {error}") from None
-            self.notes.append(f"{label}: {error}; its accuracy is NaN")
-            self.nan = True
-            return np.zeros_like(observed)
-
-    def _left_out(
-        self, probe: LinearDecodability, observed: Int[np.ndarray, "row"], given: Int[np.ndarray, "row"] | None
-    ) -> bool:
-        """Return whether the label cannot be measured, and note why.
+    def _fold(
+        self,
+        probe: LinearDecodability,
+        observed: Int[np.ndarray, "row"],
+        given: Int[np.ndarray, "row"] | None,
+        units: Int[np.ndarray, "row"] | None,
+    ) -> str:
+        """Set the fold of each example, or return why the label cannot be measured.
 
         Raises:
             InputError: if this is the main label.
         """
+        is_main = self.name == probe.label
         if given is not None and probe.given and single_class_strata(given, observed) == 1:
             why = nothing_left_in_strata(self.name, probe.given)
-            if self.name == probe.label:
+            if is_main:
                 raise InputError(f"{why}; choose one whose classes have examples of several classes of {self.name!r}")
-            self.notes.append(f"{why}; its accuracy is NaN")
-            return True
+            return why
         if self.n_classes == len(observed):
-            self.notes.append(
-                f"label {self.name!r} has one example per class ({self.n_classes} in all), which nothing can predict; "
-                "its accuracy is NaN"
-            )
-            return True
-        return False
+            return f"label {self.name!r} has one example per class ({self.n_classes} in all), which nothing can predict"
+        try:
+            self.folds = stratified_folds(observed, probe.folds, units, probe.seed)
+        except InputError as error:
+            label = f"label {self.name!r} ({probe.units!r})" if probe.units else f"label {self.name!r}"
+            if is_main:
+                raise InputError(f"{label}: {error}") from None
+            return f"{label}: {error}"
+        return ""
 
     def _shuffle(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 import torch
@@ -137,9 +136,12 @@ class NeighbourPurity(RowsByClass):
             caveats += [relabelling.unequal_units(self.label, self.units)] if self.units else []
             notes += filter(None, caveats)
         places = torch.argsort(order)
-        asked = places if queries is None else places[queries]
-        nearest = partial(self._nearest, order, asked, None if units is None else units[order])
-        by_site = [self._measured(nearest(site), labels, units, queries, relabelling) for site in self.site_names]
+        query_places = places if queries is None else places[queries]
+        units_in_order = None if units is None else units[order]
+        by_site = []
+        for site in self.site_names:
+            near = self._nearest(site, order, query_places, units_in_order)
+            by_site.append(self._measured(near, labels, units, queries, relabelling))
         values = {name: torch.tensor([at[name] for at in by_site], dtype=torch.float64) for name in by_site[0]}
         return self.result(
             {**values, "chance": torch.tensor(neighbour_purity_chance(labels, units), dtype=torch.float64)},
@@ -164,15 +166,15 @@ class NeighbourPurity(RowsByClass):
         return Relabelling.from_classes(labels.numpy(), None if units is None else units.numpy(), strata)
 
     def _nearest(
-        self, order: Int[Tensor, "n"], queries: Int[Tensor, "query"], units: Int[Tensor, "n"] | None, site: str
+        self, site: str, order: Int[Tensor, "n"], queries: Int[Tensor, "query"], units: Int[Tensor, "n"] | None
     ) -> Int[Tensor, "query k"]:
         """Return the neighbours of each query. Of examples equally near, the first in ``order`` count.
 
         Args:
+            site: where to measure.
             order: the examples.
             queries: places in this order.
             units: of the examples in this order.
-            site: where to measure.
         """
         rows = self._rows_of(site, "all")[order]
         if units is None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
 from probes.engine.devices import check_device
-from probes.engine.pairwise import Pairwise
+from probes.engine.pairwise import Compare, MeasuredValue, Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
-from probes.functional.rbf_cka import GaussianKernel, check_rbf_fraction, gaussian_kernel_bytes, rbf_cka_of_kernels
-
-_Values = tuple[tuple[float, str], tuple[float, str]]  # biased and debiased, each with why it is NaN
+from probes.functional.rbf_cka import (
+    GaussianKernel,
+    ValueAndReason,
+    check_rbf_fraction,
+    gaussian_kernel_bytes,
+    rbf_cka_of_kernels,
+)
 
 
 class RBFCKA(Pairwise):
@@ -76,21 +80,19 @@ class RBFCKA(Pairwise):
 
     def compute(self) -> ProbeResult:
         """Return the result of all batches so far. Does not change the state."""
-        values_of = lru_cache(1)(self._values_of)  # one class in memory at a time
-        return self._compared(["rbf_cka", "debiased_rbf_cka"], partial(_measured, values_of))
+        return self._compared(["rbf_cka", "debiased_rbf_cka"], self._compare_in)
 
-    def _values_of(self, group: str) -> dict[tuple[str, str], _Values]:
-        """Return the values of every pair of sites in a group."""
+    def _compare_in(self, group: str) -> Compare:
         chosen = None if group == "all" else (self.classes.get("label")[1] == int(group)).nonzero()[:, 0]
         rows = {site: self.rows.get(site)[1] for site in self.site_names}
         kernels = {site: GaussianKernel(x, self.fraction, chosen, self.device) for site, x in rows.items()}
-        return rbf_cka_of_kernels(kernels, list(dict.fromkeys(self._pairs())))
+        return partial(_measured, rbf_cka_of_kernels(kernels, list(dict.fromkeys(self._pairs()))))
 
 
 def _measured(
-    values_of: Callable[[str], dict[tuple[str, str], _Values]], x: str, y: str, group: str
-) -> Iterator[tuple[str, float, str]]:
+    both_forms: Mapping[tuple[str, str], tuple[ValueAndReason, ValueAndReason]], x: str, y: str
+) -> Iterator[MeasuredValue]:
     """Yield every measure of two sites, with why its value is NaN."""
-    (biased, why_biased), (debiased, why_debiased) = values_of(group)[x, y]
+    (biased, why_biased), (debiased, why_debiased) = both_forms[x, y]
     yield "rbf_cka", biased, why_biased
     yield "debiased_rbf_cka", debiased, why_debiased

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import partial
 from typing import Literal
 
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from probes.engine.pairwise import Pairwise
+from probes.engine.pairwise import Compare, MeasuredValue, Pairwise
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
@@ -66,38 +66,26 @@ class SVCCA(Pairwise):
 
     def compute(self) -> ProbeResult:
         """Return the result of all batches so far. Does not change the state."""
-        directions = _Directions(self)
-        return self._compared(["svcca"], directions.compare, directions.notes)
+        largest: dict[str, int] = {}
+        return self._compared(["svcca"], partial(self._compare_in, largest), partial(_notes, largest))
+
+    def _compare_in(self, largest: dict[str, int], group: str) -> Compare:
+        """Find the directions of every site, and keep how many the largest site has."""
+        bases = {site: svcca_basis(self._rows_of(site, group), self.variance) for site in self.site_names}
+        largest[group] = max(basis.shape[1] for basis in bases.values())
+        return partial(_compare, bases)
 
 
-class _Directions:
-    """The principal directions of a probe's sites, of one group at a time.
+def _compare(bases: Mapping[str, Float[Tensor, "row _"]], x: str, y: str) -> Iterator[MeasuredValue]:
+    """Yield the measure of two sites, with why it is NaN."""
+    value, why = svcca_correlation(bases[x], bases[y])
+    yield "svcca", value, why
 
-    Attributes:
-        largest: the most directions that any site has, by group.
-    """
 
-    def __init__(self, probe: SVCCA) -> None:
-        self.probe = probe
-        self.largest: dict[str, int] = {}
-        self.basis = lru_cache(len(probe.sites))(self._basis)
-
-    def _basis(self, site: str, group: str) -> Float[Tensor, "row kept"]:
-        basis = svcca_basis(self.probe._rows_of(site, group), self.probe.variance)
-        self.largest[group] = max(self.largest.get(group, 0), basis.shape[1])
-        return basis
-
-    def compare(self, x: str, y: str, group: str) -> Iterator[tuple[str, float, str]]:
-        """Yield the measure of two sites, with why it is NaN."""
-        value, why = svcca_correlation(self.basis(x, group), self.basis(y, group))
-        yield "svcca", value, why
-
-    def notes(self, n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
-        """Note the results for which unrelated rows would give a large value."""
-        few = [
-            f"{group} (n = {count}, up to {self.largest[group]})"
-            for group, count in n.items()
-            if count < 10 * self.largest[group]
-        ]
-        what = "svcca of unrelated rows is far from 0 where n is below 10 times the directions"
-        return [f"{what}: label {', '.join(few)}"] if few else []
+def _notes(largest: Mapping[str, int], n: Mapping[str, int], values: Mapping[str, Shaped[Tensor, "..."]]) -> list[str]:
+    """Note the results for which unrelated rows would give a large value."""
+    few = [
+        f"{group} (n = {count}, up to {largest[group]})" for group, count in n.items() if count < 10 * largest[group]
+    ]
+    reason = "svcca of unrelated rows is far from 0 where n is below 10 times the directions"
+    return [f"{reason}: label {', '.join(few)}"] if few else []

@@ -24,7 +24,7 @@ from probes.functional.adjusted_rand import (
     relabelled_adjusted_rand,
     too_few_for_index_moments,
 )
-from probes.functional.halves import FEWEST_UNITS, half_interval
+from probes.functional.halves import FEWEST_UNITS, check_n_halves, half_interval
 from probes.functional.kmeans import check_n_clusters, kmeans, kmeans_of_halves
 from probes.functional.permutation_test import permutation_p_value
 from probes.functional.projection import project_2d
@@ -145,12 +145,10 @@ class TaskClusterARI(LabelledRows):
         check_choice(reduce=(self.reduce, (None, "tsne")))
         check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
-        check_count(n_resamples=(self.n_resamples, 0))
+        check_n_halves(self.n_resamples)
         check_max_labelled_rows(self.max_rows)
         check_further_labels(self.also)
         check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
-        if self.n_resamples == 1:
-            raise InputError("n_resamples is 1, but one half has no variance; give 50, or 0 for no interval")
         if self.n_permutations == 0 and (self.given or self.within or self.units):
             raise InputError(
                 "n_permutations is 0, but there is no formula for relabellings within classes of another label or of "
@@ -168,11 +166,7 @@ class TaskClusterARI(LabelledRows):
         """Return the agreement of clusters and labels, over all examples kept."""
         index = self.classes.get(self.label)[0]
         labels = [_Label(self, name) for name in (self.label, *self.also)]
-        shape = (len(self.sites), len(labels), max(len(label.clusters) for label in labels))
-        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in self._measures}
-        values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
-        values["cluster"] = torch.full((*shape, len(index)), -1, dtype=torch.int64)
-        values["ari_halves"] = torch.full((*shape, self.n_resamples), torch.nan, dtype=torch.float64)
+        values = self._undefined(labels, len(index))
         dropped = {}
         notes = self._label_notes(labels)
         for i, site in enumerate(self.site_names):
@@ -184,21 +178,34 @@ class TaskClusterARI(LabelledRows):
                     continue
                 values["label_silhouette"][i, j] = space.silhouette(label.classes)
                 for m, k in enumerate(label.clusters):
-                    assigned = space.clusters(k)
-                    values["cluster"][i, j, m] = torch.from_numpy(assigned)
                     for measure, value in self._compared(label, k, space).items():
                         values[measure][i, j, m] = value
-                    notes += self._clustering_notes(label, assigned)
+                    if self.n_permutations == 0:
+                        notes += label.lopsided(space.clusters(k))
                     if space.distinct < k:
                         notes.append(
                             f"{site}: {space.distinct} distinct states for {k} clusters of {label.name!r}, so that "
                             "each is a cluster of its own"
                         )
-        metadata: dict[str, object] = {"n": len(index), "n_clusters": self._clusters_by_label(labels)}
-        metadata["reduce"] = self.reduce
+        metadata: dict[str, object] = {
+            "n": len(index),
+            "n_clusters": {label.name: label.clusters if self._several else label.clusters[0] for label in labels},
+            "reduce": self.reduce,
+        }
         if self.preprocess.drop_outliers is not None:
             metadata["dropped_dimensions"] = dropped
         return self._labelled_result(values, labels, index, metadata, [*notes, *self._repeats()])
+
+    def _undefined(self, labels: Sequence[_Label], n: int) -> dict[str, Shaped[Tensor, "site label ..."]]:
+        """Return every measure of ``n`` examples, undefined until it is measured."""
+        shape = (len(self.sites), len(labels), max(len(label.clusters) for label in labels))
+        values = {measure: torch.full(shape, torch.nan, dtype=torch.float64) for measure in self._measures}
+        values["label_silhouette"] = torch.full(shape[:2], torch.nan, dtype=torch.float64)
+        if self.keep_clusters:
+            values["cluster"] = torch.full((*shape, n), -1, dtype=torch.int64)
+        if self._keeps_halves:
+            values["ari_halves"] = torch.full((*shape, self.n_resamples), torch.nan, dtype=torch.float64)
+        return values
 
     def _labelled_result(
         self,
@@ -224,14 +231,11 @@ class TaskClusterARI(LabelledRows):
         }
         if self.keep_clusters:
             coords["example"] = [str(i) for i in index.tolist()]
-        else:
-            del values["cluster"], axes_by_name["cluster"]
-        if self.n_resamples and self.keep_halves:
+        if self._keeps_halves:
             metadata = {**metadata, "n_units": self._n_units()}
             coords["half"] = [str(half) for half in range(self.n_resamples)]
-        else:
-            del values["ari_halves"], axes_by_name["ari_halves"]
-        return self.result(values, axes_by_name, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
+        axes_of_values = {name: axes_by_name[name] for name in values}
+        return self.result(values, axes_of_values, coords, metadata=metadata, notes=list(dict.fromkeys(notes)))
 
     @property
     def _measures(self) -> tuple[str, ...]:
@@ -244,9 +248,9 @@ class TaskClusterARI(LabelledRows):
     def _several(self) -> bool:
         return isinstance(self.n_clusters, Sequence)
 
-    def _clusters_by_label(self, labels: Sequence[_Label]) -> dict[str, object]:
-        """Return the numbers of clusters of each label, or the only one."""
-        return {label.name: label.clusters if self._several else label.clusters[0] for label in labels}
+    @property
+    def _keeps_halves(self) -> bool:
+        return self.n_resamples > 0 and self.keep_halves
 
     def _prepared(self, rows: Float[Tensor, "row d_model"]) -> tuple[Float[Tensor, "row kept"], int, list[str]]:
         """Return the states to cluster, the number of dropped dimensions, and notes for the reader."""
@@ -254,31 +258,36 @@ class TaskClusterARI(LabelledRows):
             return rows.float(), 0, []
         return self.preprocess.apply(rows, self.classes.get(self.given)[1] if self.given else None)
 
-    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float | Float[Tensor, "half"]]:
+    def _compared(self, label: _Label, k: int, space: _Space) -> dict[str, float | Shaped[Tensor, "_"]]:
         """Return every measure of the clustering into ``k`` against one label."""
         from sklearn.metrics import adjusted_mutual_info_score
 
         assigned = space.clusters(k)
         score = adjusted_rand_score(label.classes, assigned)
-        measured: dict[str, float | Float[Tensor, "half"]] = {
+        measured: dict[str, float | Shaped[Tensor, "_"]] = {
             "ari": score,
             "ami": float(adjusted_mutual_info_score(label.classes, assigned)),
             "silhouette": space.silhouette(assigned),
         }
+        if self.keep_clusters:
+            measured["cluster"] = torch.from_numpy(assigned)
         if self.n_resamples:
             of_halves = [adjusted_rand_score(label.classes[half], clusters) for half, clusters in space.halves(k)]
             measured |= zip(_INTERVAL, half_interval(score, of_halves, space.n_units), strict=True)
-            measured["ari_halves"] = torch.tensor(of_halves or [math.nan] * self.n_resamples, dtype=torch.float64)
+            if self.keep_halves:
+                measured["ari_halves"] = torch.tensor(of_halves or [math.nan] * self.n_resamples, dtype=torch.float64)
         if label.fixed:
             return measured
         if self.n_permutations == 0:
             moments = adjusted_rand_moments(label.classes, assigned)
+            mean = moments.mean
             low, high, p = moments.null(score)
-            return {**measured, "null_low": low, "null_high": high, "null_mean": moments.mean, "p_value": p}
-        null = label.null(assigned, self.n_permutations, self.seed)
-        low, high = np.quantile(null, [0.025, 0.975]).tolist()
-        p = math.nan if label.few else float(permutation_p_value(score, null))
-        return {**measured, "null_low": low, "null_high": high, "null_mean": float(null.mean()), "p_value": p}
+        else:
+            null = relabelled_adjusted_rand(label.classes, assigned, label.relabelling, self.n_permutations, self.seed)
+            mean = float(null.mean())
+            low, high = np.quantile(null, [0.025, 0.975]).tolist()
+            p = math.nan if label.few else float(permutation_p_value(score, null))
+        return {**measured, "null_low": low, "null_high": high, "null_mean": mean, "p_value": p}
 
     # ---- notes ----
 
@@ -299,10 +308,6 @@ class TaskClusterARI(LabelledRows):
             what = f"units ({self.units!r})" if self.units else "examples"
             notes.append(f"{self._n_units()} {what} are too few for an interval of ari ({FEWEST_UNITS} are enough)")
         return notes
-
-    def _clustering_notes(self, label: _Label, assigned: Int[np.ndarray, "row"]) -> list[str]:
-        note = label.lopsided(assigned) if self.n_permutations == 0 else ""
-        return [note] if note else []
 
 
 class _Label:
@@ -343,17 +348,13 @@ class _Label:
             self.few = True
             self.notes.append(too_few)
 
-    def null(self, assigned: Int[np.ndarray, "row"], n_permutations: int, seed: int) -> Float[np.ndarray, "draw"]:
-        """Return the index of clusters and this label, relabelled at random."""
-        return relabelled_adjusted_rand(self.classes, assigned, self.relabelling, n_permutations, seed)
-
-    def lopsided(self, assigned: Int[np.ndarray, "row"]) -> str:
+    def lopsided(self, assigned: Int[np.ndarray, "row"]) -> list[str]:
         """Note if the label or the clusters compared with it have too few classes for a p-value from moments."""
         labelings = {f"label {self.name!r}": self.classes, f"a clustering compared with label {self.name!r}": assigned}
         if self.fixed or all(len(np.unique(labeling)) == 2 for labeling in labelings.values()):
-            return ""
+            return []
         few = [name for name, x in labelings.items() if too_few_for_index_moments(x)]
-        return f"{few[0]} has {_LOPSIDED}" if few else ""
+        return [f"{name} has {_LOPSIDED}" for name in few[:1]]
 
     def _stratified(self, probe: TaskClusterARI, name: str, others: Mapping[str, Int[np.ndarray, "row"]]) -> None:
         """Note the labels that relabellings within classes of other labels and units cannot change.

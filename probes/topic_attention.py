@@ -17,18 +17,27 @@ from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, attention
 from probes.engine.state import Rows, Sum
 from probes.engine.topic_probe import TopicProbe
-from probes.functional.halves import FEWEST_UNITS, interval_from_halves
+from probes.functional.halves import FEWEST_UNITS, check_n_halves, interval_from_halves
 from probes.functional.topic_pairs import (
     BUCKETS,
     topic_pair_document_weights,
-    topic_pair_means_by_document,
+    topic_pair_shares,
     topic_pair_sums_within_documents,
 )
 from probes.functional.word_topics import WordTopics
-from tasks import Batch, InputError
-from tasks.settings import check_count
+from tasks import Batch
 
 _EVERY_LAYER = attention()  # a state of the probe has the function's name
+_AXES: Mapping[str, tuple[str, ...]] = {  # of measures that have any
+    **dict.fromkeys(("sum", "mean"), ("site", "head", "bucket")),
+    **dict.fromkeys(("pairs", "overall_mean"), ("bucket",)),
+    **dict.fromkeys(("same_topic_within", "different_topic_within"), ("site", "head")),
+    **dict.fromkeys(("ratio", "ratio_low", "ratio_high"), ("site", "head")),
+    **dict.fromkeys(("ratio_null_low", "ratio_null_high", "p_value"), ("site", "head")),
+    **dict.fromkeys(("best_ratio", "best_ratio_low", "best_ratio_high"), ("site",)),
+    **dict.fromkeys(("best_ratio_null_low", "best_ratio_null_high", "best_p_value"), ("site",)),
+    "best_ratio_halves": ("site", "half"),
+}
 
 
 class TopicAttention(TopicProbe):
@@ -39,8 +48,9 @@ class TopicAttention(TopicProbe):
     left out, and weights are not renormalised.
 
     The two buckets are compared within documents (the examples of a batch), combined with the weights of Mantel and
-    Haenszel: attention is larger throughout in short documents, and documents of few topics have more same-topic
-    pairs, so that plain averages differ even if attention ignores topics.
+    Haenszel, ``n_same n_different / (n_same + n_different)`` for so many pairs: attention is larger throughout in short
+    documents, and documents of few topics have more same-topic pairs, so that plain averages differ even if attention
+    ignores topics.
 
     Measures:
         ``ratio`` (site, head): ``same_topic_within`` / ``different_topic_within``; 1 if attention ignores topics.
@@ -118,9 +128,7 @@ class TopicAttention(TopicProbe):
         n_resamples: int = 0,
         units: str | None = None,
     ) -> None:
-        check_count(n_resamples=(n_resamples, 0))
-        if n_resamples == 1:
-            raise InputError("n_resamples is 1, but one half has no variance; give 200, or 0 for no interval")
+        check_n_halves(n_resamples, enough=200)
         super().__init__(topics, at, words, n_permutations, seed)
         self.n_resamples = n_resamples
         self.units = units
@@ -129,13 +137,14 @@ class TopicAttention(TopicProbe):
     def update(self, activations: Mapping[str, Float[Tensor, "batch head column"]], batch: Batch) -> None:
         """Add attention by bucket, over all pairs and within documents."""
         pairs = self.readout.pairs(batch)
+        weight, documents = topic_pair_document_weights(pairs)
+        shares = topic_pair_shares(pairs, weight)
         by_document = {}
         for site, sums in activations.items():
             sums = torch.where(pairs[:, None] > 0, sums, 0)  # without what rounding leaves
             self.attention.add(site, sums[..., :3].sum(dim=0))
-            self.within.add(site, topic_pair_sums_within_documents(sums, pairs))
-            by_document[site] = topic_pair_means_by_document(sums, pairs)
-        weight, documents = topic_pair_document_weights(pairs)
+            self.within.add(site, topic_pair_sums_within_documents(sums, shares))
+            by_document[site] = sums[..., 1:3] * shares[:, None, :, 0]
         self.pairs.add("pairs", pairs[:, :3].sum(dim=0))
         self.weight.add("weight", weight.sum(dim=0))
         self.documents.add("documents", documents)
@@ -162,7 +171,6 @@ class TopicAttention(TopicProbe):
         pairs = self.pairs["pairs"].cpu()
         total = torch.stack([self.attention[site].cpu() for site in self.site_names])  # [site head bucket]
         within = torch.stack([self.within[site].cpu() for site in self.site_names]) / self.weight["weight"].cpu()
-        tests, on = self._tests(within)
         mean = torch.where(pairs > 0, total / pairs, torch.nan)
         overall = within[..., 0].mean(dim=(0, 1))
         values: dict[str, Shaped[Tensor, "..."]] = {
@@ -175,44 +183,27 @@ class TopicAttention(TopicProbe):
             "overall_same_topic_within": overall[0],
             "overall_different_topic_within": overall[1],
         }
-        axes: dict[str, tuple[str, ...]] = {
-            **dict.fromkeys(("sum", "mean"), ("site", "head", "bucket")),
-            **dict.fromkeys(("pairs", "overall_mean"), ("bucket",)),
-            **dict.fromkeys(("same_topic_within", "different_topic_within"), ("site", "head")),
-            **dict.fromkeys(("overall_same_topic_within", "overall_different_topic_within"), ()),
-        }
         coords = {"head": [str(head) for head in range(total.shape[1])], "bucket": list(BUCKETS)}
         metadata: dict[str, object] = {}
         if self.n_resamples:
-            intervals, interval_axes = self._intervals(within)
-            values |= intervals
-            axes |= interval_axes
+            values |= self._intervals(within)
             coords["half"] = [str(half) for half in range(self.n_resamples)]
             metadata["n_units"] = self._n_units()
-        return self.result(values | tests, axes | on, coords, metadata=metadata, notes=self._notes(within, pairs))
+        values |= self._tests(within)
+        axes = {name: _AXES.get(name, ()) for name in values}
+        return self.result(values, axes, coords, metadata=metadata, notes=self._notes(within, pairs))
 
-    def _tests(
-        self, within: Float[Tensor, "site head 2 labelling"]
-    ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, tuple[str, ...]]]:
-        """Return the ratio of each head, of the best head and over all heads, each with its chance, and their axes."""
+    def _tests(self, within: Float[Tensor, "site head 2 labelling"]) -> dict[str, Float[Tensor, "..."]]:
+        """Return the ratio of each head, of the best head and over all heads, each with its chance."""
         ratio = within[:, :, 0] / within[:, :, 1]  # [site head labelling]
         same, different = within.mean(dim=(0, 1))
         values: dict[str, Float[Tensor, "..."]] = {}
-        axes: dict[str, tuple[str, ...]] = {}
-        for prefix, ratios, on in (
-            ("", ratio, ("site", "head")),
-            ("best_", _largest(ratio), ("site",)),
-            ("overall_", same / different, ()),
-        ):
-            tested = self._with_null(f"{prefix}ratio", ratios[..., 0], ratios[..., 1:], f"{prefix}p_value")
-            values |= tested
-            axes |= dict.fromkeys(tested, on)
-        return values, axes
+        for prefix, ratios in (("", ratio), ("best_", _largest(ratio)), ("overall_", same / different)):
+            values |= self._with_null(f"{prefix}ratio", ratios[..., 0], ratios[..., 1:], f"{prefix}p_value")
+        return values
 
-    def _intervals(
-        self, within: Float[Tensor, "site head 2 labelling"]
-    ) -> tuple[dict[str, Float[Tensor, "..."]], dict[str, tuple[str, ...]]]:
-        """Return the interval over documents of each ratio, of the best head's and of the mean's, and their axes."""
+    def _intervals(self, within: Float[Tensor, "site head 2 labelling"]) -> dict[str, Float[Tensor, "..."]]:
+        """Return the interval over documents of each ratio, of the best head's and of the mean's."""
         means = within[..., 0]
         halves = torch.stack([self.halves[site].cpu() for site in self.site_names])  # [site head 2 half]
         ratio = means[:, :, 0] / means[:, :, 1]
@@ -224,20 +215,18 @@ class TopicAttention(TopicProbe):
         overall_halves = halves.mean(dim=(0, 1))
         of_best = of_halves[torch.arange(n_sites), best]
         values = {"best_ratio_halves": of_best, "highest_ratio": ratio.flatten()[highest]}
-        axes: dict[str, tuple[str, ...]] = {"best_ratio_halves": ("site", "half"), "highest_ratio": ()}
-        for prefix, ratios, drawn, n_compared, on in (
-            ("", ratio, of_halves, 1, ("site", "head")),
-            ("best_", ratio[torch.arange(n_sites), best], of_best, n_heads, ("site",)),
-            ("highest_", ratio.flatten()[highest], of_halves.flatten(0, 1)[highest], n_sites * n_heads, ()),
-            ("overall_", overall[0] / overall[1], overall_halves[0] / overall_halves[1], 1, ()),
+        for prefix, ratios, drawn, n_compared in (
+            ("", ratio, of_halves, 1),
+            ("best_", ratio[torch.arange(n_sites), best], of_best, n_heads),
+            ("highest_", ratio.flatten()[highest], of_halves.flatten(0, 1)[highest], n_sites * n_heads),
+            ("overall_", overall[0] / overall[1], overall_halves[0] / overall_halves[1], 1),
         ):
             ends = interval_from_halves(
                 ratios.log().numpy(), drawn.log().numpy(), self._n_units(), n_compared=n_compared
             )
             for end, log in zip(("low", "high"), ends, strict=True):
                 values[f"{prefix}ratio_{end}"] = torch.as_tensor(np.exp(log))
-                axes[f"{prefix}ratio_{end}"] = on
-        return values, axes
+        return values
 
     def _n_units(self) -> int:
         """Return how many documents have both kinds of pairs."""

@@ -19,7 +19,7 @@ from tasks import InputError
 from tasks.settings import check_choice
 
 MeasuredValue: TypeAlias = tuple[str, float | Float[Tensor, "half"], str]  # measure, value, and why it is NaN
-Compare: TypeAlias = Callable[[str, str, str], Iterable[MeasuredValue]]
+Compare: TypeAlias = Callable[[str, str], Iterable[MeasuredValue]]
 Notes: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Float[Tensor, "..."]]], list[str]]
 
 
@@ -90,7 +90,7 @@ class Pairwise(RowsByClass):
     def _compared(
         self,
         measures: Sequence[str],
-        compare: Compare,
+        compare_in: Callable[[str], Compare],
         notes: Notes | None = None,
         *,
         n_halves: int = 0,
@@ -100,15 +100,15 @@ class Pairwise(RowsByClass):
 
         Args:
             measures: names of the measures.
-            compare: yields measure, value and reason, given two sites and a group. The reason is empty, or says why the
-                value is NaN: ``"x: "`` or ``"y: "`` for the site that causes it, and a text. It is called group by
-                group, so it may drop preparations of a finished group.
+            compare_in: prepares a group, and returns a function that yields measure, value and reason, given two sites.
+                The reason is empty, or says why the value is NaN: ``"x: "`` or ``"y: "`` for the site that causes it,
+                and a text. One group is prepared after the other.
             notes: returns further notes, given the number of examples by group and the values.
             n_halves: values of a measure whose name ends in ``_halves``.
             metadata: metadata to add.
         """
         n = self._counts()
-        values, undefined = self._values(measures, compare, list(n), n_halves)
+        values, undefined = self._values(measures, compare_in, list(n), n_halves)
         first, second = self._sides()
         coords = {"site": [split_site(site.name)[1] for site in first], "label": list(n)}
         axes: tuple[str, ...] = ("site", "label")
@@ -128,7 +128,7 @@ class Pairwise(RowsByClass):
         )
 
     def _values(
-        self, measures: Sequence[str], compare: Compare, groups: Sequence[str], n_halves: int
+        self, measures: Sequence[str], compare_in: Callable[[str], Compare], groups: Sequence[str], n_halves: int
     ) -> tuple[dict[str, Float[Tensor, "site *other_site_label_half"]], Undefined]:
         """Return the values of each measure, and the groups without a value."""
         is_diagonal = self._diagonal()
@@ -140,17 +140,19 @@ class Pairwise(RowsByClass):
             further = (n_halves,) if measure.endswith("_halves") else ()
             values[measure] = torch.full((*shape, *further), torch.nan, dtype=torch.float64)
         undefined: Undefined = {}
-        for (k, group), (i, x), (j, y) in product(enumerate(groups), enumerate(first), enumerate(second)):
-            if (is_diagonal and i != j) or (is_one_model and j < i):
-                continue
-            for measure, value, why_nan in compare(x.name, y.name, group):
-                if why_nan:
-                    side, _, reason = why_nan.partition(": ")
-                    site = x if side == "x" else y
-                    undefined.setdefault((site.name, reason), {})[group] = None
-                values[measure][(i, k) if is_diagonal else (i, j, k)] = value
-                if is_one_model:
-                    values[measure][j, i, k] = value
+        for k, group in enumerate(groups):
+            compare = compare_in(group)
+            for (i, x), (j, y) in product(enumerate(first), enumerate(second)):
+                if (is_diagonal and i != j) or (is_one_model and j < i):
+                    continue
+                for measure, value, why_nan in compare(x.name, y.name):
+                    if why_nan:
+                        side, _, reason = why_nan.partition(": ")
+                        site = x if side == "x" else y
+                        undefined.setdefault((site.name, reason), {})[group] = None
+                    values[measure][(i, k) if is_diagonal else (i, j, k)] = value
+                    if is_one_model:
+                        values[measure][j, i, k] = value
         return values, undefined
 
     def _other_layers(self) -> dict[str, dict[str, int]]:

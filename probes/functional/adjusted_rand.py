@@ -21,35 +21,6 @@ MAX_CELLS_AT_ONCE = 2**22  # cells of all tables in memory
 FEWEST_EFFECTIVE_CLASSES = 2.5  # needed for a p-value from moments. Two equal classes are 2, three are 3
 
 
-def _codes(labels: Labels) -> Classes:
-    """Return the classes 0, 1, ... of each example."""
-    return np.unique(labels, return_inverse=True)[1]
-
-
-def _cells(classes_a: Classes, classes_b: Classes) -> Int[np.ndarray, "cell"]:
-    """Return the counts of the pairs of classes that meet, and zeros: at most ``MAX_DENSE_CELLS``, or one per row."""
-    n_b = int(classes_b.max()) + 1
-    pair = classes_a * n_b + classes_b
-    if (int(classes_a.max()) + 1) * n_b <= MAX_DENSE_CELLS:
-        return np.bincount(pair)
-    return np.unique(pair, return_counts=True)[1]
-
-
-def _pairs(counts: Int[np.ndarray, "..."]) -> int:
-    """Return the number of pairs inside the cells, as a Python integer, so that computations do not overflow."""
-    counts = counts.astype(np.int64)
-    return int((counts * (counts - 1) // 2).sum())
-
-
-def _index(together: int, pairs_a: int, pairs_b: int, pairs: int) -> float:
-    # (S - AB/N) / ((A + B)/2 - AB/N), over the common denominator 2N, in exact integers
-    numerator = 2 * (together * pairs - pairs_a * pairs_b)
-    denominator = (pairs_a + pairs_b) * pairs - 2 * pairs_a * pairs_b
-    if denominator == 0:  # both labelings are one class, or both all singletons: they agree
-        return 1.0
-    return numerator / denominator
-
-
 @computed_in_numpy
 def adjusted_rand_score(a: Labels, b: Labels) -> float:
     """Return how well two labelings of examples agree: 1 identical, 0 expected by chance.
@@ -81,6 +52,44 @@ def adjusted_rand_score(a: Labels, b: Labels) -> float:
     pairs_a = _pairs(np.bincount(classes_a))
     pairs_b = _pairs(np.bincount(classes_b))
     return _index(together, pairs_a, pairs_b, math.comb(len(classes_a), 2))
+
+
+def _index(together: int, pairs_a: int, pairs_b: int, pairs: int) -> float:
+    """Return ``(S - A B / N) / ((A + B) / 2 - A B / N)`` in exact integers, over the common denominator 2 N.
+
+    Source: Hubert & Arabie 1985, equation 5.
+
+    Args:
+        together: ``S``, the pairs of examples in one class of both labelings.
+        pairs_a: ``A``, those in one class of the first labeling.
+        pairs_b: ``B``, those in one class of the second.
+        pairs: ``N``, all pairs.
+    """
+    numerator = 2 * (together * pairs - pairs_a * pairs_b)
+    denominator = (pairs_a + pairs_b) * pairs - 2 * pairs_a * pairs_b
+    if denominator == 0:  # both labelings are one class, or both all singletons: they agree
+        return 1.0
+    return numerator / denominator
+
+
+def _pairs(counts: Int[np.ndarray, "..."]) -> int:
+    """Return the number of pairs inside the cells, as a Python integer, so that computations do not overflow."""
+    counts = counts.astype(np.int64)
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def _codes(labels: Labels) -> Classes:
+    """Return the classes 0, 1, ... of each example."""
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _cells(classes_a: Classes, classes_b: Classes) -> Int[np.ndarray, "cell"]:
+    """Return the counts of the pairs of classes that meet, and zeros: at most ``MAX_DENSE_CELLS``, or one per row."""
+    n_b = int(classes_b.max()) + 1
+    pair = classes_a * n_b + classes_b
+    if (int(classes_a.max()) + 1) * n_b <= MAX_DENSE_CELLS:
+        return np.bincount(pair)
+    return np.unique(pair, return_counts=True)[1]
 
 
 @computed_in_numpy
@@ -118,14 +127,10 @@ def adjusted_rand_null(
     classes_a = _codes(a)
     classes_b = _codes(b)
     rng = np.random.default_rng(seed)
-    strata = None if within is None else _codes(within)
-    if units is not None:
-        relabelling = Relabelling.from_classes(classes_b, _codes(units), strata)
-        if relabelling.whole_units:
-            return _index_between_units(classes_a, relabelling, n_permutations, rng)
-        strata = relabelling.strata
-    strata = np.zeros_like(classes_a) if strata is None else strata
-    together = _pairs_within_strata(classes_a, classes_b, strata, n_permutations, rng)
+    relabelling = Relabelling.from_classes(classes_b, units, within)
+    if relabelling.whole_units:
+        return _index_between_units(classes_a, relabelling, n_permutations, rng)
+    together = _pairs_within_strata(classes_a, classes_b, relabelling.strata, n_permutations, rng)
     pairs_a = _pairs(np.bincount(classes_a))
     pairs_b = _pairs(np.bincount(classes_b))
     return np.array([_index(pairs, pairs_a, pairs_b, math.comb(len(classes_a), 2)) for pairs in together])

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
-from inspect import Signature, signature
+from inspect import signature
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
@@ -85,23 +85,15 @@ class _Argument:
 
     Attributes:
         name: name of the argument.
-        whole: type of the array. ``None`` if only several can be given.
+        whole: type of the array.
         each: type of each of several arrays. ``None`` if only one can be given.
         optional: whether ``None`` can be given.
     """
 
     name: str
-    whole: _ArrayType | None
+    whole: _ArrayType
     each: _ArrayType | None = None
     optional: bool = False
-
-    def takes_apart(self, value: Any) -> bool:
-        """Return whether a value is several arrays."""
-        if self.each is None or self.whole is None:
-            return self.each is not None
-        n_axes = len(self.each.axes)
-        is_list = isinstance(value, (list, tuple)) and len(value) > 0
-        return is_list and all(getattr(item, "ndim", 0) == n_axes for item in value)
 
     def checked(self, value: Any, sizes: dict[str, tuple[str, int]]) -> _AnyTensor | list[_AnyTensor]:
         """Return the tensor, or the tensors, of a value.
@@ -113,28 +105,30 @@ class _Argument:
         Raises:
             InputError: for another kind of value, other axes, or other sizes.
         """
-        if not self.takes_apart(value):
-            assert self.whole is not None
-            return self._checked_array(value, self.name, self.whole, sizes)
-        assert self.each is not None
-        if not isinstance(value, (list, tuple)) and getattr(value, "ndim", 0) == 0:
-            _refuse(self.name, f"is {_short(value)}", f"a list of {self.each}")
+        if self.each is None or not _are_arrays(value, len(self.each.axes)):
+            return _checked_array(value, self.name, self.whole, sizes)
         names = [f"{self.name}[{i}]" for i in range(len(value))]
-        return [self._checked_array(*item, self.each, sizes) for item in zip(value, names, strict=True)]
-
-    def _checked_array(
-        self, value: Any, name: str, expected: _ArrayType, sizes: dict[str, tuple[str, int]]
-    ) -> _AnyTensor:
-        array = checked_tensor(value, name, expected)
-        for axis, size in expected.sizes(array.shape):
-            first, first_size = sizes.setdefault(axis, (name, size))
-            if size != first_size:
-                noun = _NOUNS.get(axis, f"{axis}s")
-                raise InputError(f"{first} has {first_size} {noun} and {name} {size}; give both for the same {noun}")
-        return array
+        return [_checked_array(*item, self.each, sizes) for item in zip(value, names, strict=True)]
 
 
-def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str] = ()) -> list[_Argument]:
+def _are_arrays(value: Any, n_axes: int) -> bool:
+    """Return whether a value is a list of arrays with so many axes."""
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    return is_list and all(getattr(item, "ndim", 0) == n_axes for item in value)
+
+
+def _checked_array(value: Any, name: str, expected: _ArrayType, sizes: dict[str, tuple[str, int]]) -> _AnyTensor:
+    """Return the tensor of one array, whose axes have the sizes of axes with equal names before."""
+    array = checked_tensor(value, name, expected)
+    for axis, size in expected.sizes(array.shape):
+        first, first_size = sizes.setdefault(axis, (name, size))
+        if size != first_size:
+            noun = _NOUNS.get(axis, f"{axis}s")
+            raise InputError(f"{first} has {first_size} {noun} and {name} {size}; give both for the same {noun}")
+    return array
+
+
+def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str]) -> list[_Argument]:
     """Return the arguments that are arrays, in order, by the annotations of a function.
 
     Args:
@@ -149,7 +143,7 @@ def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str] = ()) 
         whole = _array_type(hint, name not in not_finite)
         several = [get_args(option)[0] for option in _options(hint) if get_origin(option) is Sequence]
         each = _array_type(several[0], name not in not_finite) if several else None
-        if whole or each:
+        if whole:
             arguments.append(_Argument(name, whole, each, optional=NoneType in _options(hint)))
     return arguments
 
@@ -372,7 +366,8 @@ def computed_in_torch(*, not_finite: Sequence[str] = ()) -> Callable[[Callable[P
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         """Return the function with its arguments checked, and its result converted."""
-        parameters = _parameters(function)
+        parameters = signature(function)
+        assert not [p for p in parameters.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
         arguments = _arguments_of(function, not_finite)
         by_name: Callable[..., R] = function
 
@@ -392,9 +387,7 @@ def computed_in_torch(*, not_finite: Sequence[str] = ()) -> Callable[[Callable[P
 
 
 def computed_in_numpy(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of NumPy arrays take tensors and lists too, and return tensors if the first array is one.
-
-    Arguments are checked as by ``computed_in_torch``. Results are on the device of the first tensor.
+    """Let a function of NumPy arrays take tensors and lists too, as ``computed_in_torch`` does for one of tensors.
 
     Example:
         >>> @computed_in_numpy
@@ -403,26 +396,14 @@ def computed_in_numpy(function: Callable[P, R]) -> Callable[P, R]:
         >>> double(torch.ones(2)), double(np.ones(2))
         (tensor([2., 2.]), array([2., 2.]))
     """
-    parameters = _parameters(function)
-    arguments = _arguments_of(function)
     by_name: Callable[..., R] = function
 
     @wraps(function)
-    def either(*args: P.args, **kwargs: P.kwargs) -> R:
-        """Check the arguments, and call the function with arrays."""
-        given = parameters.bind(*args, **kwargs).arguments
-        arrays = {name: as_numpy(tensor) for name, tensor in _checked_arguments(arguments, given).items()}
-        first = _first_array(given[name] for name in arrays)
-        return _like(first, by_name(**(given | arrays)))
+    def of_tensors(*args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function with arrays for the tensors, all of which are given by name."""
+        return by_name(**{name: as_numpy(value) for name, value in kwargs.items()})
 
-    return either
-
-
-def _parameters(function: Callable[..., Any]) -> Signature:
-    """Return the function's signature, in which no parameter is variadic."""
-    parameters = signature(function)
-    assert not [p for p in parameters.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
-    return parameters
+    return computed_in_torch()(of_tensors)
 
 
 def _first_array(values: Iterator[Any]) -> Shaped[Array, "..."] | None:

@@ -102,6 +102,14 @@ def cka_from_hsic(xy: HSIC, xx: HSIC, yy: HSIC, *, debiased: bool = False) -> tu
     return float(xy.biased / xx.biased.sqrt() / yy.biased.sqrt()), ""
 
 
+def cka_of_draws(
+    xy: Sequence[HSIC], xx: Sequence[HSIC], yy: Sequence[HSIC], *, debiased: bool
+) -> Float[Tensor, "draw"]:
+    """Return CKA of each draw of rows, from the results of ``cka_null_terms``, or three of ``cka_halves_terms``."""
+    values = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def linear_cka_terms(
     rows: Mapping[str, Float[Tensor, "row _"]], pairs: Sequence[tuple[str, str]], precision: Precision = "float64"
 ) -> dict[tuple[str, str], HSIC]:
@@ -154,7 +162,7 @@ def cka_null(
     check_count(n_permutations=(n_permutations, 1))
     x = in_float64(x)
     y = in_float64(y).to(x.device)
-    return cka_of_null(*cka_null_terms(x, y, n_permutations, seed, units=units), debiased=debiased)
+    return cka_of_draws(*cka_null_terms(x, y, n_permutations, seed, units=units), debiased=debiased)
 
 
 def cka_null_terms(
@@ -164,25 +172,26 @@ def cka_null_terms(
     seed: int,
     precision: Precision = "float64",
     units: Shaped[Tensor, "n"] | None = None,
-) -> tuple[list[HSIC], HSIC, HSIC]:
-    """Return HSIC of rows, or whole units, paired at random, and of either side with itself: for both forms."""
+) -> tuple[list[HSIC], list[HSIC], list[HSIC]]:
+    """Return HSIC of rows, or whole units, paired at random, and of either side with itself: for both forms.
+
+    Either side is the same in every pairing.
+    """
     orders = (order.to(y.device) for order in unit_pairings(len(x), n_permutations, seed, units))
     kernels_fit = len(x) <= min(x.shape[1], y.shape[1])  # kernels are then no larger than the rows
     if kernels_fit or units is not None:
         k = centred_kernel(x, precision)
         l = centred_kernel(y, precision)  # noqa: E741
         hsic = hsic_of_kernels if units is None else partial(hsic_between_units, units=units)
-        return [hsic(k, l[order][:, order]) for order in orders], hsic(k, k), hsic(l, l)
+        xy = [hsic(k, l[order][:, order]) for order in orders]
+        return xy, [hsic(k, k)] * n_permutations, [hsic(l, l)] * n_permutations
     x = centred_and_compacted(x)
     y = centred_and_compacted(y)
     points = CrossMoments.of_rows(x, y, precision=precision)
-    drawn = [CrossMoments.of_rows(x, y[order], points, precision).hsic(precision) for order in orders]
-    return drawn, _hsic_of_pair(x, x, precision), _hsic_of_pair(y, y, precision)
-
-
-def cka_of_null(drawn: Sequence[HSIC], xx: HSIC, yy: HSIC, *, debiased: bool) -> Float[Tensor, "n_permutations"]:
-    """Return CKA from the results of ``cka_null_terms``."""
-    return torch.tensor([cka_from_hsic(xy, xx, yy, debiased=debiased)[0] for xy in drawn], dtype=torch.float64)
+    xy = [CrossMoments.of_rows(x, y[order], points, precision).hsic(precision) for order in orders]
+    xx = _hsic_of_pair(x, x, precision)
+    yy = _hsic_of_pair(y, y, precision)
+    return xy, [xx] * n_permutations, [yy] * n_permutations
 
 
 # ---- random halves of the rows ----
@@ -224,7 +233,7 @@ def cka_resamples(
     x = centred_and_compacted(in_float64(x))
     y = centred_and_compacted(in_float64(y).to(x.device))
     terms = (cka_halves_terms(a, b, n_resamples, seed, units=units) for a, b in ((x, y), (x, x), (y, y)))
-    values = cka_of_halves(*terms, debiased=debiased)
+    values = cka_of_draws(*terms, debiased=debiased)
     return values - values.mean()
 
 
@@ -306,14 +315,6 @@ def _hsic_of_pair(x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], precision:
     if x is y:
         return linear_cka_terms({"x": x}, [("x", "x")], precision)["x", "x"]
     return linear_cka_terms({"x": x, "y": y}, [("x", "y")], precision)["x", "y"]
-
-
-def cka_of_halves(
-    xy: Sequence[HSIC], xx: Sequence[HSIC], yy: Sequence[HSIC], *, debiased: bool
-) -> Float[Tensor, "n_resamples"]:
-    """Return CKA from three results of ``cka_halves_terms``."""
-    halves = [cka_from_hsic(*terms, debiased=debiased)[0] for terms in zip(xy, xx, yy, strict=True)]
-    return torch.tensor(halves, dtype=torch.float64)
 
 
 def centred_and_compacted(x: Float[Tensor, "row dim"]) -> Float[Tensor, "row kept"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -100,17 +99,15 @@ class CrossMoments:
             fourth=square_x @ square_y,
         )
 
-    def _check_dimensions(self, other: Sequence[int]) -> None:
-        if tuple(other) != tuple(self.product.shape):
-            raise InputError(f"x and y have {list(other)} dimensions; expected {list(self.product.shape)}, as before")
-
     def merge(self, other: CrossMoments) -> CrossMoments:
         """Return the moments of the rows of both.
 
         Raises:
             InputError: for moments of rows of other dimensions.
         """
-        self._check_dimensions(other.product.shape)
+        dims = list(self.product.shape)
+        if list(other.product.shape) != dims:
+            raise InputError(f"x and y have {list(other.product.shape)} dimensions; expected {dims}, as before")
         if self.n < other.n:  # the fixed points of the many fit better
             return other.merge(self)
         other = other.about(self.x0, self.y0)

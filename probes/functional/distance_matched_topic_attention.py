@@ -19,8 +19,6 @@ from probes.functional.topic_pairs import topic_pair_weight
 from probes.functional.word_topics import WordTopics
 
 DIFFERENT_WORDS = ("same_topic", "different_topic")
-
-
 _QUERIES_AT_ONCE = 256
 
 # The attention [batch head query key] of some queries to some keys.

@@ -12,10 +12,23 @@ from torch import Tensor
 
 from probes.functional.wilson_interval import wilson_ends
 from tasks import InputError
+from tasks.settings import check_count
 
 FEWEST_UNITS = 8  # halves of fewer than four units say little of the variance
 _MAX_UNDEFINED_SHARE = 0.05  # of the halves
 _MIN_DEVIATION = 1e-9  # a smaller deviation of the halves is rounding
+
+
+def check_n_halves(n_resamples: int, enough: int = 50) -> None:
+    """Refuse fewer than 0 halves, and one, which does not vary.
+
+    Args:
+        n_resamples: number of halves.
+        enough: a number that the error advises.
+    """
+    check_count(n_resamples=(n_resamples, 0))
+    if n_resamples == 1:
+        raise InputError(f"n_resamples is 1, but one half has no variance; give {enough}, or 0 for no interval")
 
 
 def half_interval(index: float, of_halves: Sequence[float], n_units: int) -> tuple[float, float]:

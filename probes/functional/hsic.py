@@ -67,6 +67,13 @@ class HSIC(NamedTuple):
     ) -> HSIC:
         """Return HSIC from float64 sums over two kernel matrices.
 
+        With ``K~`` and ``L~``, the matrices without their diagonals, and ``1``, a vector of ones::
+
+            HSIC_0 = tr(K H L H) / (n-1)^2, where H = I - 11'/n
+            HSIC_1 = (tr(K~ L~) + 1'K~1 1'L~1 / ((n-1)(n-2)) - 2 / (n-2) 1'K~ L~1) / (n (n-3))
+
+        Source: Gretton et al. 2005 for HSIC_0. Song et al. 2012, eq. 5, for HSIC_1.
+
         Args:
             n: number of examples.
             kl: ``sum K*L``.

@@ -1,4 +1,4 @@
-"""95% intervals: of a mean, of a share, of an accuracy, and of an index from its values for halves of the units."""
+"""The 95% interval of a mean, from sums."""
 
 from __future__ import annotations
 

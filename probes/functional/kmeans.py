@@ -127,106 +127,39 @@ def _checked_device(device: str | torch.device) -> torch.device:
     return checked
 
 
-class _Rows:
-    """Blocks of rows on a device, minus their mean.
-
-    Attributes:
-        device: device of the rows.
-        width: number of dimensions.
-        mean: mean of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
-    """
-
-    def __init__(self, rows: Shaped[Tensor, "row dim"], device: torch.device) -> None:
-        rows = rows.detach()
-        self.device = device
-        self.width = rows.shape[1]
-        self._rows = rows if device.type == "cpu" else _in_float(rows.to(device))
-        total = torch.zeros(self.width, dtype=torch.float64, device=device)
-        for place in self._places(1):
-            block = _in_float(self._rows[place])
-            total += block.sum(0, dtype=torch.float64)
-        self.mean = (total / len(rows)).float().double()
-
-    @cached_property
-    def squares(self) -> float:
-        """The sum of squared distances to the mean."""
-        return sum(float(block.double().square().sum()) for _, block in self.blocks(1))
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def blocks(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block dim"]]]:
-        """Yield blocks of centred float32 rows with their places, small enough for ``columns`` distances a row."""
-        for place in self._places(columns):
-            yield place, self._centred(self._rows[place])
-
-    def _places(self, columns: int) -> Iterator[slice]:
-        size = max(1, BLOCK_NUMBERS[self.device.type] // max(self.width, columns))
-        for start in range(0, len(self), size):
-            yield slice(start, min(start + size, len(self)))
-
-    def _centred(self, rows: Shaped[Tensor, "block dim"]) -> Float[Tensor, "block dim"]:
-        rows = _in_float(rows)
-        return (rows - self.mean.to(rows.dtype)).float()
-
-    def take(self, index: Int[Tensor, "chosen"]) -> Float[Tensor, "chosen dim"]:
-        """Return centred rows by their place."""
-        return self._centred(self._rows[index.to(self.device)])
-
-
-def _in_float(rows: Shaped[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
-    """Return rows in float32, or in float64 if they are that or integers, of which float32 cannot hold all."""
-    if rows.dtype == torch.float64:
-        return rows
-    return rows.float() if rows.is_floating_point() else rows.double()
-
-
-# ---- seeding ----
-
-
-def _seeded(data: _Rows, k: int, n_starts: int, seed: int) -> Float[Tensor, "start cluster dim"]:
-    """Return centres by greedy k-means++: the best of a few rows drawn by their squared distance."""
-    draw = torch.Generator().manual_seed(seed)
-    trials = 2 + int(math.log(k))
-    first = torch.randint(len(data), (n_starts,), generator=draw)
-    centres = data.take(first)[:, None].double()
-    n_groups = math.ceil(len(data) / _DRAW_GROUP)
-    nearest = torch.zeros(n_starts, n_groups * _DRAW_GROUP, device=data.device)  # the padding is never drawn
-    nearest[:, : len(data)] = math.inf
-    for _ in range(1, k):
-        for place, rows in data.blocks(n_starts):
-            nearest[:, place] = torch.minimum(nearest[:, place], _distances(rows, centres[:, -1].float()))
-        drawn = _drawn(nearest, trials, draw).clamp(max=len(data) - 1)
-        candidates = data.take(drawn.flatten()).view(n_starts, trials, -1)
-        left = torch.zeros(n_starts, trials, dtype=torch.float64, device=data.device)
-        for place, rows in data.blocks(n_starts * trials):
-            distance = _distances(rows, candidates.flatten(0, 1)).view(n_starts, trials, -1)
-            left += torch.minimum(distance, nearest[:, None, place]).sum(-1, dtype=torch.float64)
-        best = candidates[torch.arange(n_starts), left.argmin(1).cpu()]
-        centres = torch.cat([centres, best[:, None].double()], dim=1)
-    return centres
-
-
-def _distances(rows: Float[Tensor, "row dim"], centres: Float[Tensor, "centre dim"]) -> Float[Tensor, "centre row"]:
-    """Return squared distances, with those that rounding makes negative set to 0."""
-    lengths = centres.square().sum(1)[:, None] + rows.square().sum(1)
-    return torch.addmm(lengths, centres, rows.T, alpha=-2).clamp_(min=0)
-
-
-def _drawn(weight: Float[Tensor, "start padded_row"], trials: int, draw: torch.Generator) -> Int[Tensor, "start trial"]:
-    """Return rows of each start, drawn in proportion to their weight: first a group of rows, then one in it."""
-    groups = weight.view(len(weight), -1, _DRAW_GROUP)
-    below = groups.sum(-1, dtype=torch.float64).cpu().cumsum(1)
-    target = torch.rand(len(weight), trials, dtype=torch.float64, generator=draw) * below[:, -1:]
-    group = torch.searchsorted(below, target).clamp(max=groups.shape[1] - 1)
-    before = torch.cat([torch.zeros(len(weight), 1, dtype=torch.float64), below], dim=1).gather(1, group)
-    start = torch.arange(len(weight))[:, None]
-    within = groups[start.to(weight.device), group.to(weight.device)].cpu().double().cumsum(-1)
-    place = torch.searchsorted(within, (target - before)[..., None])[..., 0].clamp(max=_DRAW_GROUP - 1)
-    return group * _DRAW_GROUP + place
-
-
 # ---- Lloyd ----
+
+
+def _lloyd(data: _Rows, centres: Float[Tensor, "start cluster dim"], max_iter: int, tol: float) -> KMeans:
+    """Move the centres of all starts until they stay, and return the clusters of the best start."""
+    starts = _Starts(data, centres)
+    smallest_shift = tol * data.squares / (len(data) * data.width)
+    n_iter = [max_iter] * len(centres)
+    active = list(range(len(centres)))
+    stale = []  # starts whose labels come from the previous centres
+    for iteration in range(1, max_iter + 1):
+        still_active = []
+        for start, is_settled in zip(active, starts.assign(active), strict=True):
+            means = starts.means(start)
+            shift = float((means - starts.centres[start]).square().sum())
+            starts.centres[start] = means
+            if is_settled or shift <= smallest_shift:
+                n_iter[start] = iteration
+                if not is_settled:
+                    stale.append(start)
+            else:
+                still_active.append(start)
+        active = still_active
+        if not active:
+            break
+    stale += active
+    if stale:
+        starts.assign(sorted(stale))
+    inertia = [starts.inertia(start) for start in range(len(centres))]
+    best = inertia.index(min(inertia))
+    return KMeans(
+        starts.labels[best].cpu().long(), (starts.centres[best] + data.mean).cpu(), inertia[best], n_iter[best]
+    )
 
 
 class _Starts:
@@ -317,36 +250,106 @@ class _Starts:
         return self.data.squares + float((counts[:, None] * centres**2 - 2 * centres * self.sums[start]).sum())
 
 
-def _lloyd(data: _Rows, centres: Float[Tensor, "start cluster dim"], max_iter: int, tol: float) -> KMeans:
-    """Move the centres of all starts until they stay, and return the clusters of the best start."""
-    starts = _Starts(data, centres)
-    smallest_shift = tol * data.squares / (len(data) * data.width)
-    n_iter = [max_iter] * len(centres)
-    active = list(range(len(centres)))
-    stale = []  # starts whose labels come from the previous centres
-    for iteration in range(1, max_iter + 1):
-        still_active = []
-        for start, is_settled in zip(active, starts.assign(active), strict=True):
-            means = starts.means(start)
-            shift = float((means - starts.centres[start]).square().sum())
-            starts.centres[start] = means
-            if is_settled or shift <= smallest_shift:
-                n_iter[start] = iteration
-                if not is_settled:
-                    stale.append(start)
-            else:
-                still_active.append(start)
-        active = still_active
-        if not active:
-            break
-    stale += active
-    if stale:
-        starts.assign(sorted(stale))
-    inertia = [starts.inertia(start) for start in range(len(centres))]
-    best = inertia.index(min(inertia))
-    return KMeans(
-        starts.labels[best].cpu().long(), (starts.centres[best] + data.mean).cpu(), inertia[best], n_iter[best]
-    )
+# ---- seeding ----
+
+
+def _seeded(data: _Rows, k: int, n_starts: int, seed: int) -> Float[Tensor, "start cluster dim"]:
+    """Return centres by greedy k-means++: the best of a few rows drawn by their squared distance."""
+    draw = torch.Generator().manual_seed(seed)
+    trials = 2 + int(math.log(k))
+    first = torch.randint(len(data), (n_starts,), generator=draw)
+    centres = data.take(first)[:, None].double()
+    n_groups = math.ceil(len(data) / _DRAW_GROUP)
+    nearest = torch.zeros(n_starts, n_groups * _DRAW_GROUP, device=data.device)  # the padding is never drawn
+    nearest[:, : len(data)] = math.inf
+    for _ in range(1, k):
+        for place, rows in data.blocks(n_starts):
+            nearest[:, place] = torch.minimum(nearest[:, place], _distances(rows, centres[:, -1].float()))
+        drawn = _drawn(nearest, trials, draw).clamp(max=len(data) - 1)
+        candidates = data.take(drawn.flatten()).view(n_starts, trials, -1)
+        left = torch.zeros(n_starts, trials, dtype=torch.float64, device=data.device)
+        for place, rows in data.blocks(n_starts * trials):
+            distance = _distances(rows, candidates.flatten(0, 1)).view(n_starts, trials, -1)
+            left += torch.minimum(distance, nearest[:, None, place]).sum(-1, dtype=torch.float64)
+        best = candidates[torch.arange(n_starts), left.argmin(1).cpu()]
+        centres = torch.cat([centres, best[:, None].double()], dim=1)
+    return centres
+
+
+def _distances(rows: Float[Tensor, "row dim"], centres: Float[Tensor, "centre dim"]) -> Float[Tensor, "centre row"]:
+    """Return squared distances, with those that rounding makes negative set to 0."""
+    lengths = centres.square().sum(1)[:, None] + rows.square().sum(1)
+    return torch.addmm(lengths, centres, rows.T, alpha=-2).clamp_(min=0)
+
+
+def _drawn(weight: Float[Tensor, "start padded_row"], trials: int, draw: torch.Generator) -> Int[Tensor, "start trial"]:
+    """Return rows of each start, drawn in proportion to their weight: first a group of rows, then one in it."""
+    groups = weight.view(len(weight), -1, _DRAW_GROUP)
+    below = groups.sum(-1, dtype=torch.float64).cpu().cumsum(1)
+    target = torch.rand(len(weight), trials, dtype=torch.float64, generator=draw) * below[:, -1:]
+    group = torch.searchsorted(below, target).clamp(max=groups.shape[1] - 1)
+    before = torch.cat([torch.zeros(len(weight), 1, dtype=torch.float64), below], dim=1).gather(1, group)
+    start = torch.arange(len(weight))[:, None]
+    within = groups[start.to(weight.device), group.to(weight.device)].cpu().double().cumsum(-1)
+    place = torch.searchsorted(within, (target - before)[..., None])[..., 0].clamp(max=_DRAW_GROUP - 1)
+    return group * _DRAW_GROUP + place
+
+
+# ---- blocks of rows on a device ----
+
+
+class _Rows:
+    """Blocks of rows on a device, minus their mean.
+
+    Attributes:
+        device: device of the rows.
+        width: number of dimensions.
+        mean: mean of the rows, rounded to float32, so that it can be subtracted from float32 rows and added again.
+    """
+
+    def __init__(self, rows: Shaped[Tensor, "row dim"], device: torch.device) -> None:
+        rows = rows.detach()
+        self.device = device
+        self.width = rows.shape[1]
+        self._rows = rows if device.type == "cpu" else _in_float(rows.to(device))
+        total = torch.zeros(self.width, dtype=torch.float64, device=device)
+        for place in self._places(1):
+            block = _in_float(self._rows[place])
+            total += block.sum(0, dtype=torch.float64)
+        self.mean = (total / len(rows)).float().double()
+
+    @cached_property
+    def squares(self) -> float:
+        """The sum of squared distances to the mean."""
+        return sum(float(block.double().square().sum()) for _, block in self.blocks(1))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def blocks(self, columns: int) -> Iterator[tuple[slice, Float[Tensor, "block dim"]]]:
+        """Yield blocks of centred float32 rows with their places, small enough for ``columns`` distances a row."""
+        for place in self._places(columns):
+            yield place, self._centred(self._rows[place])
+
+    def _places(self, columns: int) -> Iterator[slice]:
+        size = max(1, BLOCK_NUMBERS[self.device.type] // max(self.width, columns))
+        for start in range(0, len(self), size):
+            yield slice(start, min(start + size, len(self)))
+
+    def _centred(self, rows: Shaped[Tensor, "block dim"]) -> Float[Tensor, "block dim"]:
+        rows = _in_float(rows)
+        return (rows - self.mean.to(rows.dtype)).float()
+
+    def take(self, index: Int[Tensor, "chosen"]) -> Float[Tensor, "chosen dim"]:
+        """Return centred rows by their place."""
+        return self._centred(self._rows[index.to(self.device)])
+
+
+def _in_float(rows: Shaped[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
+    """Return rows in float32, or in float64 if they are that or integers, of which float32 cannot hold all."""
+    if rows.dtype == torch.float64:
+        return rows
+    return rows.float() if rows.is_floating_point() else rows.double()
 
 
 # ---- halves of the rows ----

@@ -16,6 +16,7 @@ from probes.functional.arrays import (
     Labels,
     as_numpy,
     checked_tensor,
+    computed_in_numpy,
     computed_in_torch,
     in_float64,
 )
@@ -37,7 +38,7 @@ def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *
 
     Takes tensors, NumPy arrays or lists.
 
-    Its value by chance is ``neighbour_purity_chance``. ``purity_interval(nearest(x, k), labels)`` is its interval.
+    Its value by chance is ``neighbour_purity_chance``. ``purity_interval(nearest_rows(x, k), labels)`` is its interval.
 
     Args:
         x: rows.
@@ -56,7 +57,7 @@ def neighbour_purity(x: Shaped[Array, "row dim"], labels: Labels, k: int = 10, *
     return float(purity_by_query(nearest_rows(x, k, device=device), labels).mean())
 
 
-@computed_in_torch()
+@computed_in_numpy
 def neighbour_purity_chance(labels: Labels, units: Labels | None = None) -> float:
     """Return ``neighbour_purity`` for neighbours drawn at random: the share of pairs with one label. NaN for one row.
 
@@ -68,67 +69,15 @@ def neighbour_purity_chance(labels: Labels, units: Labels | None = None) -> floa
         >>> neighbour_purity_chance(torch.tensor([0, 0, 1, 1]))
         0.3333333333333333
     """
-    names = as_numpy(labels)
-    unit = np.arange(len(names)) if units is None else as_numpy(units)
-    n_pairs = len(names) ** 2 - _pairs(unit)
-    same = _pairs(names) - _pairs(np.stack([names, unit], axis=1))
+    unit = np.arange(len(labels)) if units is None else units
+    n_pairs = len(labels) ** 2 - _pairs(unit)
+    same = _pairs(labels) - _pairs(np.stack([labels, unit], axis=1))
     return same / n_pairs if n_pairs else math.nan
 
 
 def _pairs(values: Shaped[np.ndarray, "row *label"]) -> int:
     """Return the number of ordered pairs of rows that are equal, each with itself included."""
     return int(np.square(np.unique(values, axis=0, return_counts=True)[1]).sum())
-
-
-def nearest_rows_of_other_units(
-    x: Shaped[Tensor, "row dim"],
-    k: int,
-    units: Shaped[Tensor, "row"],
-    queries: Int[Tensor, "query"] | None = None,
-    *,
-    device: str | None = None,
-) -> Int[Tensor, "query {k}"]:
-    """Return the ``k`` nearest rows of other units, in the order of the rows, on the CPU.
-
-    Neighbours of one unit, such as prompts of one template, are near because of their unit. Of equal rows, the first
-    count. Of others equally near, the first up to rounding in float64. Memory: the rows in float64 twice, and blocks of
-    4 million distances (128 million on a GPU).
-
-    Args:
-        x: rows, in any dtype.
-        k: neighbours, at most as many as there are rows of other units.
-        units: unit of each row.
-        queries: places of the rows whose neighbours are found. All if not given.
-        device: where to multiply, a device with float64. The CPU if not given.
-
-    Raises:
-        InputError: for too few rows of other units for ``k``, and rows that are not finite.
-
-    Example:
-        >>> x = torch.tensor([[0.0], [1.0], [10.0], [2.0]])
-        >>> nearest_rows_of_other_units(x, 1, torch.tensor([0, 0, 1, 1])).tolist()
-        [[3], [3], [1], [1]]
-    """
-    queries = torch.arange(len(x)) if queries is None else queries.cpu()
-    member = torch.unique(units.cpu(), return_inverse=True)[1]
-    n_others = len(x) - int(member.bincount().max())
-    if k > n_others:
-        raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
-    x = checked_tensor(x, "x", ROW_MATRIX)
-    rows = in_float64(x).to(device or "cpu")
-    rows = rows - rows.mean(dim=0)
-    firsts, row_of = torch.unique(first_at_distance_zero(x), return_inverse=True)  # equal rows get one distance
-    distinct = rows[firsts.to(rows.device)]
-    row_of = row_of.to(rows.device)
-    at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else _PRODUCTS_AT_ONCE_GPU
-    neighbours = torch.empty(len(queries), k, dtype=torch.int64)
-    for unit in torch.unique(member[queries]).tolist():
-        same_unit = (member == unit).to(rows.device)
-        for places in (member[queries] == unit).nonzero()[:, 0].split(max(64, at_once // len(x))):
-            distance = torch.cdist(rows[queries[places].to(rows.device)], distinct)[:, row_of]
-            distance[:, same_unit] = torch.inf
-            neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
-    return neighbours
 
 
 def purity_by_query(
@@ -240,6 +189,13 @@ def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
     return wilson_ends(share, z2)
 
 
+def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
+    return as_numpy(checked_tensor(labels, "labels", ROW_LABELS))
+
+
+# ---- the nearest rows ----
+
+
 def nearest_rows(
     x: Shaped[Tensor, "row dim"],
     k: int,
@@ -291,6 +247,57 @@ def nearest_rows(
     if not bool(is_many.all()):
         columns = (place - starts[alike] <= k).nonzero()[:, 0]  # further equal rows cannot be neighbours
         neighbours[~is_many] = _Search(x, columns, k, device).nearest(queries[~is_many])
+    return neighbours
+
+
+def nearest_rows_of_other_units(
+    x: Shaped[Tensor, "row dim"],
+    k: int,
+    units: Shaped[Tensor, "row"],
+    queries: Int[Tensor, "query"] | None = None,
+    *,
+    device: str | None = None,
+) -> Int[Tensor, "query {k}"]:
+    """Return the ``k`` nearest rows of other units, in the order of the rows, on the CPU.
+
+    Neighbours of one unit, such as prompts of one template, are near because of their unit. Of equal rows, the first
+    count. Of others equally near, the first up to rounding in float64. Memory: the rows in float64 twice, and blocks of
+    4 million distances (128 million on a GPU).
+
+    Args:
+        x: rows, in any dtype.
+        k: neighbours, at most as many as there are rows of other units.
+        units: unit of each row.
+        queries: places of the rows whose neighbours are found. All if not given.
+        device: where to multiply, a device with float64. The CPU if not given.
+
+    Raises:
+        InputError: for too few rows of other units for ``k``, and rows that are not finite.
+
+    Example:
+        >>> x = torch.tensor([[0.0], [1.0], [10.0], [2.0]])
+        >>> nearest_rows_of_other_units(x, 1, torch.tensor([0, 0, 1, 1])).tolist()
+        [[3], [3], [1], [1]]
+    """
+    queries = torch.arange(len(x)) if queries is None else queries.cpu()
+    member = torch.unique(units.cpu(), return_inverse=True)[1]
+    n_others = len(x) - int(member.bincount().max())
+    if k > n_others:
+        raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
+    x = checked_tensor(x, "x", ROW_MATRIX)
+    rows = in_float64(x).to(device or "cpu")
+    rows = rows - rows.mean(dim=0)
+    firsts, row_of = torch.unique(first_at_distance_zero(x), return_inverse=True)  # equal rows get one distance
+    distinct = rows[firsts.to(rows.device)]
+    row_of = row_of.to(rows.device)
+    at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else _PRODUCTS_AT_ONCE_GPU
+    neighbours = torch.empty(len(queries), k, dtype=torch.int64)
+    for unit in torch.unique(member[queries]).tolist():
+        same_unit = (member == unit).to(rows.device)
+        for places in (member[queries] == unit).nonzero()[:, 0].split(max(64, at_once // len(x))):
+            distance = torch.cdist(rows[queries[places].to(rows.device)], distinct)[:, row_of]
+            distance[:, same_unit] = torch.inf
+            neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
     return neighbours
 
 
@@ -373,7 +380,3 @@ class _Search:
         top = low.topk(self.k, largest=False)
         high = (top.values + 2.01 * slack.to(self.dtype)[top.indices]).amax(1)
         return (low <= high[:, None]).nonzero()
-
-
-def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
-    return as_numpy(checked_tensor(labels, "labels", ROW_LABELS))

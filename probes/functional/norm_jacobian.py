@@ -20,6 +20,8 @@ def norm_jacobian(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
     Exact for ``x / sqrt(mean(x^2))``, without ``eps`` and gain: the norm keeps the direction of ``x``
     alone, and a small ``x`` changes its direction fast. Infinite at 0.
 
+    Source: Odonnat, Bouaziz & Cabannes, arXiv 2410.24050.
+
     Raises:
         InputError: for ``d`` below 2, for which the norm is a sign.
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 FEWEST_RELABELLINGS = 999
 _RELABELLINGS_PER_TEST = 40  # Holm's smallest adjusted p-value is then 1 / 40
-
-
 ROUNDING_TIE = 1e-9  # a draw this much lower than the measure equals it but for rounding
 
 

@@ -42,8 +42,7 @@ def rbf_cka(
     Takes tensors, NumPy arrays or lists.
 
     Each side has its own median distance. This CKA sees structure that linear CKA misses (small ``fraction``), and
-    tends to it as ``fraction`` grows. It does not change
-    with a rotation, a common scale or a shift of either side.
+    tends to it as ``fraction`` grows. It does not change with a rotation, a common scale or a shift of either side.
 
     Memory: the rows in float64, and blocks of kernel entries whatever ``n``. Cost: ``n^2 (dx + dy)``, half of it to
     find the medians.

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from einops import reduce
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from probes.functional.arrays import Array, Labels, computed_in_torch
 from probes.functional.permutation_test import FEWEST_RELABELLINGS, permutation_p_value
 from probes.functional.preprocess import centred_rows
-from probes.functional.strata import log_shuffles_in_strata, single_class_strata, strata_of
+from probes.functional.strata import in_single_class_stratum, log_shuffles_in_strata, single_class_strata, strata_of
 from probes.functional.units import FEWEST_ARRANGEMENTS, units_needed
 from tasks.settings import check_count
 
@@ -66,7 +66,7 @@ class Relabelling:
         unit = np.unique(units, return_inverse=True)[1]
         within_unit = strata_of({"strata": strata, "units": unit})
         assert within_unit is not None
-        whole = _one_class(unit, classes)
+        whole = in_single_class_stratum(unit, classes)
         if not whole.any():
             return cls(classes, np.arange(n), within_unit, whole_units=False)
         stratum = within_unit + n  # numbered after the classes of whole units
@@ -150,12 +150,6 @@ class Relabelling:
             f"label {label!r} can be relabelled in only {count} {ways}, too few for a p-value, which is NaN; "
             f"give {needed} {what} in each of {n_classes} classes"
         )
-
-
-def _one_class(unit: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> Bool[np.ndarray, "example"]:
-    """Return, for each example, whether all examples of its unit have its class."""
-    pairs = np.unique(np.stack([unit, classes]), axis=1)
-    return np.bincount(pairs[0])[unit] == 1
 
 
 def _unit_strata(member: Int[np.ndarray, "example"], strata: Int[np.ndarray, "example"]) -> Int[np.ndarray, "example"]:

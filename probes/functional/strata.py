@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from tasks import InputError
 
@@ -23,6 +23,19 @@ def strata_of(labels: Mapping[str, Shaped[np.ndarray, "example"]]) -> Int[np.nda
     return np.unique(np.stack(list(labels.values())), axis=1, return_inverse=True)[1].ravel()
 
 
+def in_single_class_stratum(
+    strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]
+) -> Bool[np.ndarray, "example"]:
+    """Return, for each example, whether all examples of its stratum have its class.
+
+    Example:
+        >>> in_single_class_stratum(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 0])).tolist()
+        [False, False, True, True]
+    """
+    pairs = np.unique(np.stack([strata, classes]), axis=1)
+    return np.bincount(pairs[0])[strata] == 1
+
+
 def single_class_strata(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:
     """Return the share of examples in strata that have one class only, which no shuffle within strata changes.
 
@@ -30,9 +43,7 @@ def single_class_strata(strata: Int[np.ndarray, "example"], classes: Int[np.ndar
         >>> single_class_strata(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 0]))
         0.5
     """
-    pairs = np.unique(np.stack([strata, classes]), axis=1)
-    one = np.bincount(pairs[0], minlength=int(strata.max()) + 1) == 1
-    return float(one[strata].mean())
+    return float(in_single_class_stratum(strata, classes).mean())
 
 
 def log_shuffles_in_strata(strata: Int[np.ndarray, "example"], classes: Int[np.ndarray, "example"]) -> float:

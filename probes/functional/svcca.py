@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.functional.arrays import Array, Matrix, computed_in_torch, in_float64, row_matrix
+from probes.functional.arrays import Array, computed_in_torch, row_matrix
 from probes.functional.n_dims import n_dims_of_singular_values
 from probes.functional.preprocess import centred_matrix, scale_to_one_
 from probes.functional.similarity import Similarity
@@ -35,8 +35,8 @@ def svcca(x: Float[Array, "row dim_x"], y: Float[Array, "row dim_y"], *, varianc
         >>> round(float(svcca(x, x.flip(1) + 1)), 9), svcca(x, x).note
         (1.0, '3 and 3 directions')
     """
-    basis_x = _basis(in_float64(x), variance)
-    basis_y = _basis(in_float64(y).to(basis_x.device), variance)
+    basis_x = svcca_basis(x, variance)
+    basis_y = svcca_basis(y.to(basis_x.device), variance)
     value, reason = svcca_correlation(basis_x, basis_y)
     note = reason or f"{basis_x.shape[1]} and {basis_y.shape[1]} directions"
     return Similarity(value, len(x), (x.shape[1], y.shape[1]), note)
@@ -47,11 +47,8 @@ def svcca_basis(x: Float[Tensor, "row dim"], variance: float) -> Float[Tensor, "
 
     It has no columns if all rows are equal.
     """
-    return _basis(row_matrix(x, "x"), variance)
-
-
-def _basis(x: Matrix, variance: float) -> Float[Tensor, "row k"]:
-    u, s, _ = torch.linalg.svd(scale_to_one_(centred_matrix(x)), full_matrices=False)
+    rows = centred_matrix(row_matrix(x, "x"))
+    u, s, _ = torch.linalg.svd(scale_to_one_(rows), full_matrices=False)
     return u[:, : n_dims_of_singular_values(s, variance)]
 
 

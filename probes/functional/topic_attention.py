@@ -15,6 +15,7 @@ from probes.functional.topic_pairs import (
     BUCKETS,
     PairSums,
     topic_pair_document_weights,
+    topic_pair_shares,
     topic_pair_sums_within_documents,
 )
 from probes.functional.word_topics import WordTopics
@@ -72,7 +73,7 @@ def topic_attention(
         sums[example] = einsum(attention, buckets.to(exact), "head query key, bucket query key -> head bucket")
         pairs[example] = buckets.sum(dim=(1, 2))
     weight, documents = topic_pair_document_weights(pairs)
-    within = topic_pair_sums_within_documents(sums, pairs)
+    within = topic_pair_sums_within_documents(sums, topic_pair_shares(pairs, weight))
     return PairSums(sums.sum(dim=0), pairs.sum(dim=0), within, weight.sum(dim=0), documents)
 
 

@@ -65,8 +65,9 @@ def topic_similarity(vectors: Float[Array, "word dim"], topics: object, self_pai
 
     Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
-    All pairs ``i != j`` of words that have a topic, in closed form from sums over groups of words, not
-    from sampled pairs. Cost: O(n d + groups^2 d).
+    All pairs ``i != j`` of words that have a topic, not sampled pairs. In closed form: the dot products of all pairs
+    within a group, ``i = j`` included, sum to the squared length of the group's summed vector. Cost: O(n d +
+    groups^2 d).
 
     Args:
         vectors: a vector for each word.

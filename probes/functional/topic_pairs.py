@@ -57,9 +57,36 @@ def topic_pair_weight(n_same: Int[Tensor, "*shape"], n_different: Int[Tensor, "*
     return n_same.to(exact) * n_different.to(exact) / (n_same + n_different).clamp(min=1)
 
 
-def _kinds(
-    columns: Shaped[Tensor, "*batch column"],
-) -> tuple[Shaped[Tensor, "*batch labelling"], Shaped[Tensor, "*batch labelling"]]:
+def topic_pair_document_weights(
+    pairs: Int[Tensor, "example column"],
+) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
+    """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
+
+    Columns: see ``_by_kind``. Weights come from the true topics: relabelled counts would give a document of one topic a
+    weight, and it would count in the chance interval of a ratio in which it does not count. A document without both
+    kinds under a relabelling has weight 0 there.
+    """
+    n_same, n_different = _by_kind(pairs).unbind(dim=1)
+    weight = topic_pair_weight(n_same[:, :1], n_different[:, :1])
+    documents = torch.stack([(n_same[:, 0] + n_different[:, 0] > 0).sum(), (weight > 0).sum()])
+    return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
+
+
+def topic_pair_shares(
+    pairs: Int[Tensor, "example column"], weight: Float[Tensor, "example labelling"]
+) -> Float[Tensor, "example 2 labelling"]:
+    """Return how much the attention of one pair of either kind counts: its document's weight over such pairs."""
+    return weight[:, None] / _by_kind(pairs).clamp(min=1)
+
+
+def topic_pair_sums_within_documents(
+    total: Float[Tensor, "example head column"], shares: Float[Tensor, "example 2 labelling"]
+) -> Float[Tensor, "head 2 labelling"]:
+    """Sum each kind's mean attention, times the document's weight, over documents. Columns: ``_by_kind``."""
+    return einsum(_by_kind(total), shares, "example head kind labelling, example kind labelling -> head kind labelling")
+
+
+def _by_kind(columns: Shaped[Tensor, "*batch column"]) -> Shaped[Tensor, "*batch 2 labelling"]:
     """Return the same-topic and the different-topic columns: as they are, then for each relabelling.
 
     The first three columns are ``BUCKETS``. More are same-topic pairs under relabellings of the words, if there are
@@ -68,44 +95,5 @@ def _kinds(
     same = columns[..., 1:2]
     different = columns[..., 2:3]
     relabelled = columns[..., 3:]
-    return torch.cat([same, relabelled], dim=-1), torch.cat([different, same + different - relabelled], dim=-1)
-
-
-def topic_pair_document_weights(
-    pairs: Int[Tensor, "example column"],
-) -> tuple[Float[Tensor, "example labelling"], Int[Tensor, "2"]]:
-    """Return each document's weight under each labelling, and how many documents have pairs and have both kinds.
-
-    Columns: see ``_kinds``. Weights come from the true topics: relabelled counts would give a document of one topic a
-    weight, and it would count in the chance interval of a ratio in which it does not count. A document without both
-    kinds under a relabelling has weight 0 there.
-    """
-    n_same, n_different = _kinds(pairs)
-    weight = topic_pair_weight(n_same[:, :1], n_different[:, :1])
-    documents = torch.stack([(n_same[:, 0] + n_different[:, 0] > 0).sum(), (weight > 0).sum()])
-    return torch.where((n_same > 0) & (n_different > 0), weight, 0.0), documents
-
-
-def topic_pair_sums_within_documents(
-    total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
-) -> Float[Tensor, "head 2 labelling"]:
-    """Sum each kind's mean attention, times the document's weight, over documents. Columns: ``_kinds``."""
-    weight = topic_pair_document_weights(pairs)[0]
-    means = []
-    for sums, counts in zip(_kinds(total), _kinds(pairs), strict=True):
-        share = weight / counts.clamp(min=1)
-        means.append(einsum(sums, share, "example head labelling, example labelling -> head labelling"))
-    return torch.stack(means, dim=1)
-
-
-def topic_pair_means_by_document(
-    total: Float[Tensor, "example head column"], pairs: Int[Tensor, "example column"]
-) -> Float[Tensor, "example head 2"]:
-    """Return each document's mean attention of same-topic and of different-topic pairs, times its weight.
-
-    These are the terms of ``topic_pair_sums_within_documents`` for the topics as they are. 0 for a document without
-    both kinds.
-    """
-    counts = pairs[:, 1:3]
-    share = topic_pair_weight(counts[:, :1], counts[:, 1:]) / counts.clamp(min=1)  # [example 2]
-    return total[..., 1:3] * share[:, None]
+    kinds = [torch.cat([same, relabelled], dim=-1), torch.cat([different, same + different - relabelled], dim=-1)]
+    return torch.stack(kinds, dim=-2)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probes import ProbeResult, TopicAttention
 from probes.functional.adjusted_rand import adjusted_rand_score
-from probes.functional.cka import centred_and_compacted, cka_halves_terms, cka_of_halves
+from probes.functional.cka import centred_and_compacted, cka_halves_terms, cka_of_draws
 from probes.functional.halves import interval_from_halves
 from probes.functional.kmeans import kmeans, kmeans_of_halves
 from tasks import Batch
@@ -105,7 +105,7 @@ def gain_missed(seed: int, n_units: int, prompts: int, shares: tuple[float, floa
         x, y = centred_and_compacted(rows), centred_and_compacted(control)
         terms = [cka_halves_terms(a, b, HALVES, seed, units=unit) for a, b in ((x, y), (x, x), (y, y))]
         values.append(cka_between_units(rows, control, unit))
-        of_halves.append(cka_of_halves(*terms, debiased=True).numpy())
+        of_halves.append(cka_of_draws(*terms, debiased=True).numpy())
     return _misses(np.array(values[1] - values[0]), of_halves[1] - of_halves[0], n_units, shares[1] - shares[0])
 
 
