@@ -123,7 +123,7 @@ def heads() -> Drawn:
     result = measure_heads(model, settings, tokenizer=PreTrainedTokenizerFast(tokenizer_object=words))
     _, scores = result.panels()
     return scores.figure, (
-        f"The second figure that `mechclust heads` draws, of a 2-block transformer trained for {steps} steps to continue "
+        f"The second figure of `mechclust heads`, for a 2-block transformer trained for {steps} steps to continue "
         f"repeated random tokens ({settings.n_sequences} sequences). Blue: its heads. Grey: heads of three models "
         "with random weights, all at chance (0)."
     )
