@@ -63,8 +63,7 @@ class _OnePosition(Readout):
 
     def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
         _check_shape(activation, batch)
-        examples = torch.arange(len(activation), device=activation.device)
-        return activation[examples, self.places(batch).to(activation.device)]
+        return at_position(activation, self.places(batch))
 
     def places(self, batch: Batch) -> Int[Tensor, "batch"]:
         """Return the position that is read of each example."""
@@ -74,12 +73,6 @@ class _OnePosition(Readout):
 @dataclass(frozen=True)
 class _LastToken(_OnePosition):
     """See ``last_token``."""
-
-    def __call__(self, activation: Activation, batch: Batch) -> Shaped[Tensor, "batch *kept"]:
-        if activation.shape[1:2] == (1,):  # a model that has pooled its sequence
-            _check_shape(activation, batch)
-            return activation[:, 0]
-        return super().__call__(activation, batch)
 
     def places(self, batch: Batch) -> Int[Tensor, "batch"]:
         """Return the position of each example's last real token."""
