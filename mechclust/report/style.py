@@ -11,6 +11,7 @@ import matplotlib.style
 import numpy as np
 from cycler import cycler
 from jaxtyping import Float
+from matplotlib.font_manager import get_font_names
 
 from probes.engine.plots import COLORS as COLORS
 from probes.engine.plots import GREY as GREY
@@ -21,6 +22,11 @@ BLUE, RED, GREEN, PURPLE, ORANGE = COLORS[:5]
 TEXT = "#1d2733"  # of text, and of a curve that is first among others
 SOFT = "#5b6875"  # of ticks and of words beside curves
 CHANCE = "chance (95%)"  # label of a band of chance
+# For letters that matplotlib's own font lacks: the usual fonts of Linux, macOS and Windows for East and South Asia.
+_OTHER_SCRIPTS = (
+    *("Noto Sans CJK JP", "WenQuanYi Micro Hei", "Hiragino Sans", "PingFang SC", "Yu Gothic", "Microsoft YaHei"),
+    *("Apple SD Gothic Neo", "Malgun Gothic", "Noto Sans Devanagari", "Kohinoor Devanagari", "Nirmala UI"),
+)
 _STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -47,13 +53,20 @@ _STYLE: dict[str, Any] = {
 def styled() -> Iterator[None]:
     """Return matplotlib's defaults with ``_STYLE`` over them, whatever the user's are. Also a decorator.
 
+    Letters that matplotlib's own font lacks are drawn in fonts of ``_OTHER_SCRIPTS`` that are installed.
+
     Example:
         >>> with styled():
         ...     matplotlib.rcParams["pdf.fonttype"]
         42
     """
-    with matplotlib.style.context(["default", _STYLE]):
+    with matplotlib.style.context(["default", _STYLE, {"font.family": _fonts()}]):
         yield
+
+
+def _fonts() -> list[str]:
+    installed = get_font_names()
+    return ["DejaVu Sans", *(name for name in _OTHER_SCRIPTS if name in installed)]
 
 
 def category_style(code: int) -> tuple[str, str]:

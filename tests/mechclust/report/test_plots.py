@@ -102,6 +102,12 @@ def test_the_style_is_the_same_whatever_the_users_settings_are():
         assert dict(matplotlib.rcParams) == mine
 
 
+def test_letters_of_other_scripts_are_drawn_in_installed_fonts(monkeypatch):
+    monkeypatch.setattr("mechclust.report.style.get_font_names", lambda: ["Malgun Gothic", "Papyrus", "Yu Gothic"])
+    with styled():
+        assert matplotlib.rcParams["font.family"] == ["DejaVu Sans", "Yu Gothic", "Malgun Gothic"]
+
+
 def test_classes_differ_in_colour_and_marker():
     found = [category_style(code) for code in range(64)]
     assert len(set(found)) == 64
