@@ -59,7 +59,7 @@ docs: $(VENV)/installed-dev
 docs-serve: $(VENV)/installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-# The pictures of the documentation, with their captions; some only: make pictures ONLY="cka history". Needs Chromium.
+# The pictures of the documentation, without the captions, which pages hold; some only: make pictures ONLY="cka history". Needs Chromium.
 pictures: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.pictures $(ONLY)
 

@@ -1,4 +1,7 @@
-"""Draws the pictures of the documentation: ``make pictures``, or ``python -m docs.pictures NAME...`` for some."""
+"""Draws the pictures of the documentation: ``make pictures``, or ``python -m docs.pictures NAME...`` for some.
+
+Captions stand on the pages. What they say in numbers is printed.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,17 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from docs.pictures.all_pictures import MODULES as MODULES
-from docs.pictures.registry import PICTURES, save, write
+from docs.pictures.registry import PICTURES, save
 
 
 def main(names: list[str]) -> None:
     """Draws and writes the named pictures, or all."""
     if unknown := set(names) - set(PICTURES):
         raise SystemExit(f"no picture {sorted(unknown)}; expected some of {sorted(PICTURES)}")
-    for found in [PICTURES[name] for name in names or PICTURES]:
-        drawn, caption = found.draw()
-        size = save(found.name, drawn)
+    for name in names or PICTURES:
+        size = save(name, PICTURES[name]())
         pyplot.close("all")
-        write(found, caption)
-        print(f"{found.name:24} {size / 1000:5.1f} kB", flush=True)
+        print(f"{name:24} {size / 1000:5.1f} kB", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ from __future__ import annotations
 from matplotlib import pyplot
 
 from docs.pictures.probe_pictures import panels
-from docs.pictures.registry import Drawn, picture
+from docs.pictures.registry import picture
 from mechclust.report.style import BLUE, GREEN, GREY, RED
-from tests.benchmarks.growth import BASE, COMMANDS, SIZES, measured
+from tests.benchmarks.growth import COMMANDS, SIZES, measured
 from tests.benchmarks.long_texts import growth
 
 _LENGTHS = (512, 1024, 2048, 4096, 8192)
@@ -19,8 +19,8 @@ _CURVES = {
 }
 
 
-@picture("long-texts", "docs/cost.md", alt="Seconds and memory of a forward pass with and without probes, by length")
-def long_texts() -> Drawn:
+@picture("long-texts")
+def long_texts() -> Any:
     figure, axes = panels(2)
     for how, (color, label) in _CURVES.items():
         lengths = [length for length in _LENGTHS if how != "eager" or length <= _LONGEST_PATTERN]
@@ -33,16 +33,11 @@ def long_texts() -> Drawn:
         axis.minorticks_off()
         axis.grid(alpha=0.25)
     axes[0].legend(frameon=False)
-    return figure, (
-        "One text through the model above, on one thread, measured once. With patterns, memory grows with the square of the "
-        'length: `attention="eager"`, the default. Without them: `attention="sdpa"`.'
-    )
+    return figure
 
 
-@picture(
-    "growth", "docs/cost.md", alt="Seconds, memory and page size of three commands by prompts, layers, classes, tokens"
-)
-def commands_growth() -> Drawn:
+@picture("growth")
+def commands_growth() -> Any:
     figure, axes = pyplot.subplots(3, len(SIZES), figsize=(12, 7), sharey="row", layout="constrained")
     for column, (grows, sizes) in zip(axes.T, SIZES.items(), strict=True):
         for command, color in zip(COMMANDS, (BLUE, RED, GREEN), strict=True):
@@ -65,8 +60,4 @@ def commands_growth() -> Drawn:
         axis.set_ylabel(unit)
         axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
     axes[0, 0].legend(frameon=False)
-    others = f"{BASE['prompts']} prompts of {BASE['tokens']} tokens in {BASE['classes']} classes"
-    return figure, (
-        f"One run of each command on one thread, imports included, on random Llamas of width 64: {others}, "
-        f"{BASE['layers']} layers, if nothing else is written. With many classes there are 20 prompts of each."
-    )
+    return figure

@@ -30,8 +30,6 @@ def folder() -> Path:
 
 # ---- eight tasks, asked for by random instructions ----
 
-INSTRUCTED = "a 4-block transformer, trained on the 8 tasks of `InstructionFollowing`"
-
 
 @cache
 def instructions() -> tuple[InstructionFollowing, Batch]:
@@ -89,7 +87,6 @@ def planted_texts() -> list[str]:
 
 
 BERT_STEPS = 300
-BERT = f"a 2-block Hugging Face BERT, trained for {BERT_STEPS} steps on masked words"
 
 
 @cache
@@ -163,7 +160,6 @@ def sums_in_two_layers() -> SandboxRun:
 # ---- a GPT-2 of Hugging Face's, with checkpoints ----
 
 STEPS = (0, 10, 20, 30, 40, 60, 80, 120, 160, 250)
-GPT2 = "a 4-block Hugging Face GPT-2, trained for 250 steps to answer with a word or its opposite"
 
 
 @cache

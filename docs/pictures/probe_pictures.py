@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from matplotlib import pyplot
 
-from docs.pictures.models import GPT2, INSTRUCTED, documents, instructed, instructions, own, repeating, summing, topical
-from docs.pictures.registry import Drawn, picture
+from docs.pictures.models import documents, instructed, instructions, own, repeating, summing, topical
+from docs.pictures.registry import picture
 from mechclust.report.style import BLUE, COLORS, GREY, ORANGE, RED
 from probes import (
     CKA,
@@ -42,12 +42,8 @@ def panels(n: int, width: float = 4.4, height: float = 3.2, **options: Any) -> t
     return figure, list(axes[0])
 
 
-@picture(
-    "task-cluster-ari",
-    "docs/probes/task-cluster-ari.md",
-    alt="Adjusted Rand index by layer, for the labels task and output, before and after training",
-)
-def task_cluster_ari() -> Drawn:
+@picture("task-cluster-ari")
+def task_cluster_ari() -> Any:
     _, examples = instructions()
     figure, axes = panels(2, sharey=True)
     probe = TaskClusterARI("task", also=("output",), readout=AT_INPUT, n_init=100)  # 10 starts: a poor optimum
@@ -55,37 +51,23 @@ def task_cluster_ari() -> Drawn:
         found = run(instructed(steps=steps), examples, probe)
         found.plot("ari", ax=axis)
         axis.set(title=name, ylim=(-0.05, 1.05))
-    return figure, (
-        f'`result.plot("ari")` of {INSTRUCTED} ({len(examples)} held-out examples, read at the input token). Before '
-        "training, clusters reflect only the input token at every layer. After training, the task's index rises with "
-        "every block. Both end above 0.9. Hatched: chance, 95% of relabellings."
-    )
+    return figure
 
 
-@picture(
-    "linear-decodability",
-    "docs/probes/linear-decodability.md",
-    alt="Accuracy of a linear classifier and index of the clusters, by layer, each with its chance band",
-)
-def linear_decodability() -> Drawn:
-    model, prompts, batches = own()
+@picture("linear-decodability")
+def linear_decodability() -> Any:
+    model, _, batches = own()
     clusters = TaskClusterARI("task", readout=last_token())
     linear = LinearDecodability("task", readout=last_token())
     raw, read = run(model, batches, [clusters, linear])
     figure, (left, right) = panels(2)
     raw.plot("ari", ax=left).set(title="clusters", ylim=(-0.1, 1.05))
     read.plot("accuracy", ax=right).set(title="linear classifier", ylim=(0.3, 1.05))
-    return figure, (
-        f"{GPT2} ({len(prompts)} prompts in two tasks, read at the last token). A linear classifier (right) reads the "
-        "task at layers 1 to 3. The clusters (left) follow it at layer 1 only. At layer 4 the answer is there and the task "
-        "is gone. Hatched: chance, from shuffled labels."
-    )
+    return figure
 
 
-@picture(
-    "logit-lens", "docs/probes/logit-lens.md", alt="Probability of the right answer by layer, with its chance level"
-)
-def logit_lens() -> Drawn:
+@picture("logit-lens")
+def logit_lens() -> Any:
     model, prompts, batches = own()
     answers = [model.tokenizer.encode(word, add_special_tokens=False)[0] for word in prompts.classes["answer"]]
     lens = run(model, batches, LogitLens("answer", answers))
@@ -93,15 +75,11 @@ def logit_lens() -> Drawn:
     lens.plot("probability", ax=left).set_title("probability of the answer")
     lens.plot("rank", ax=right).set_title("its median rank (1: first)")
     right.set_yscale("log")
-    return figure, (
-        f'`lens.plot("probability")` and `lens.plot("rank")` for {GPT2} ({len(prompts)} prompts, 16 answers). From '
-        "layer 2 on the answer has rank 1, and its probability still grows. Shaded: 95% intervals over prompts. Grey: "
-        "chance, from states exchanged between prompts."
-    )
+    return figure
 
 
-@picture("attention-entropy", "docs/probes/attention-entropy.md", alt="Two maps of heads, coloured by relative entropy")
-def attention_entropy() -> Drawn:
+@picture("attention-entropy")
+def attention_entropy() -> Any:
     _, examples = instructions()
     figure, axes = panels(2, 5.2)
     for axis, name, each in (
@@ -117,14 +95,11 @@ def attention_entropy() -> Drawn:
             dark = values[site, head] < 0.5
             axis.text(head, site, f"{values[site, head]:.2f}", ha="center", va="center", color="w" if dark else "k")
     axes[1].set_ylabel("")
-    return figure, (
-        f'`result.plot("share")` for {INSTRUCTED} ({len(examples)} examples). A share of 1 is uniform attention, and the chance '
-        "level: random weights attend uniformly. Training makes heads selective, most of all in the upper blocks."
-    )
+    return figure
 
 
-@picture("head-roles", "docs/probes/head-roles.md", alt="Maps of eight heads: their roles, and two of their scores")
-def head_roles() -> Drawn:
+@picture("head-roles")
+def head_roles() -> Any:
     steps = 800
     task, untrained = repeating()
     _, trained = repeating(steps)
@@ -139,32 +114,23 @@ def head_roles() -> Drawn:
         for site, head in np.ndindex(2, 4):
             value = float(result.sel("excess", role=role)[site, head])
             axis.text(head, site, f"{value:.2f}", ha="center", va="center", color="w" if value < 0.5 else "k")
-    farthest = float(before["excess"][..., :6].abs().max())
-    return figure, (
-        f'`result.plot()`, and `result.plot("excess", role=...)` for two roles, of a 2-block transformer trained for '
-        f"{steps} steps to continue repeated random tokens ({task.n_test} sequences). Heads of the upper block attend to "
-        "what followed a token before. In the lower block, two attend enough to the previous token to be called, and two "
-        f"too little. 0 is chance: before training, all roles are within {farthest + 0.005:.2f} of it."
-    )
+    print(f"before training, roles are within {float(before['excess'][..., :6].abs().max()):.3f} of 0")
+    return figure
 
 
-@picture("projection", "docs/probes/projection.md", alt="Four panels of points, one per layer, coloured by task")
-def projection() -> Drawn:
+@picture("projection")
+def projection() -> Any:
     _, examples = instructions()
     result = run(instructed(), examples, Projection(at=residual([1, 2, 3, 4]), readout=AT_INPUT))
     figure, axes = panels(4, 2.5, 2.6)
     for axis, site, xy in zip(axes, result.coords["site"], result["xy"], strict=True):
         axis.scatter(xy[:, 0], xy[:, 1], c=[COLORS[i] for i in result["label"].int().tolist()], s=7)
         axis.set(title=f"layer {result.layers[site]}", xticks=[], yticks=[])
-    return figure, (
-        f"t-SNE of {len(examples)} hidden states of {INSTRUCTED}, coloured by task. At layer 1 the groups are input tokens "
-        "with their tasks mixed. Layer by layer they separate by task. A projection has no chance level: "
-        "[TaskClusterARI](task-cluster-ari.md) gives the number."
-    )
+    return figure
 
 
-@picture("cka", "docs/probes/cka.md", alt="Three matrices of CKA between layers")
-def cka() -> Drawn:
+@picture("cka")
+def cka() -> Any:
     _, examples = instructions()
     one, other, none = instructed(), instructed(1), instructed(steps=0)
     probe = CKA(readout=AT_INPUT)
@@ -178,15 +144,11 @@ def cka() -> Drawn:
         result.plot("debiased_cka", ax=axis, label="all")
         axis.images[0].set_clim(0, 1)
         axis.set_title(name, fontsize=10)
-    return figure, (
-        f'`result.plot("debiased_cka")`: every layer with every other, on {len(examples)} examples, of {INSTRUCTED}. '
-        "Before training, all blocks are alike. After it, every block changes the states, and two seeds are most similar at "
-        "equal depth. Chance is 0."
-    )
+    return figure
 
 
-@picture("similarity", "docs/probes/similarity.md", alt="Three curves by layer: CKA, RBF CKA and SVCCA")
-def similarity() -> Drawn:
+@picture("similarity")
+def similarity() -> Any:
     _, examples = instructions()
     figure, axes = panels(2, sharey=True)
     probes = [CKA(readout=AT_INPUT), RBFCKA(readout=AT_INPUT), SVCCA(readout=AT_INPUT)]
@@ -204,49 +166,33 @@ def similarity() -> Drawn:
         axis.grid(alpha=0.25)
     axes[0].set_ylabel("similarity")
     axes[1].legend(frameon=False, fontsize=8)
-    return figure, (
-        f"Two networks compared layer by layer, on {len(examples)} examples ({INSTRUCTED}). Left: training "
-        "has changed the upper layers most. Right: two trained networks are alike at all layers. Dashed: chance of the "
-        "debiased measures, 0. SVCCA has no such level, and is above 0 for unrelated states too."
-    )
+    return figure
 
 
-@picture("n-dims", "docs/probes/n-dims.md", alt="Number of directions by layer, of a trained and an untrained network")
-def n_dims() -> Drawn:
+@picture("n-dims")
+def n_dims() -> Any:
     _, examples = instructions()
     found = run({"trained": instructed(), "untrained": instructed(steps=0)}, examples, NDims(readout=AT_INPUT))
     figure, (axis,) = panels(1, 5.6)
     found.plot("n_dims", ax=axis)
     axis.set(ylabel="directions that hold 99% of the variance", ylim=(0, None), title="")
     axis.yaxis.label.set_fontsize(8)
-    return figure, (
-        f'`result.plot("n_dims")` for {INSTRUCTED}, width 64, on {len(examples)} examples. In the trained '
-        "network the number falls from layer 2 on, as the states gather by task. In the untrained one it grows with every "
-        "block. The measure has no chance level."
-    )
+    return figure
 
 
-@picture(
-    "neighbour-purity",
-    "docs/probes/neighbour-purity.md",
-    alt="Purity by layer of trained and untrained networks, with chance",
-)
-def neighbour_purity() -> Drawn:
+@picture("neighbour-purity")
+def neighbour_purity() -> Any:
     _, examples = instructions()
     probe = NeighbourPurity(residual([1, 2, 3, 4]), label="task", readout=AT_INPUT)
     found = run({"trained": instructed(), "untrained": instructed(steps=0)}, examples, probe)
     figure, (axis,) = panels(1, 5.6)
     found.plot("neighbour_purity", ax=axis)
     axis.set(ylim=(0, 1.05), title="")
-    return figure, (
-        f'`result.plot("neighbour_purity")` for {INSTRUCTED}, on {len(examples)} examples: in the trained network '
-        "more and more neighbours belong to a state's own task. The untrained one only shows the input "
-        f"token. Grey: chance, {float(found['chance']):.2f}. Shaded: 95% intervals."
-    )
+    return figure
 
 
-@picture("clustering-head", "docs/probes/clustering-head.md", alt="Head outputs as points in a plane, for two networks")
-def clustering_head() -> Drawn:
+@picture("clustering-head")
+def clustering_head() -> Any:
     task, snapshots, _ = summing()
     probe = ClusteringHead(equivalence=("multiset", "sum"), support=task.positions, modulus=2)
     results = [run(snapshots.model(seed), task.batches("test"), probe) for seed in range(8)]
@@ -266,19 +212,11 @@ def clustering_head() -> Drawn:
             axis.scatter(here[:, 0], here[:, 1], color=COLORS[c], s=9, label=f"sum {c}")
         axis.set(title=f"{name} of 8 seeds: within_ratio {ratios[seed]:.3f}", xlabel="output 0", ylabel="output 1")
     axes[0].legend(frameon=False, fontsize=8)
-    return figure, (
-        f"Output of the only head of a network for {len(batch)} sequences of 8 binary digits, of which 3 count, coloured "
-        "by the sum of those 3. Left, each sum has separate places. Right, a network that did not learn mixes them. "
-        "`within_ratio` is 0 if equivalent sequences share a point, and about 1 by chance."
-    )
+    return figure
 
 
-@picture(
-    "topic-attention",
-    "docs/probes/topic-attention.md",
-    alt="Ratio of attention within topics to between, over training",
-)
-def topic_attention() -> Drawn:
+@picture("topic-attention")
+def topic_attention() -> Any:
     _, _, _, found = topical()
     steps = sorted(found)
     ratio, low, high = (
@@ -287,22 +225,15 @@ def topic_attention() -> Drawn:
     )
     figure, (axis,) = panels(1, 5.6)
     axis.plot(steps, ratio, color=BLUE, marker="o", ms=4)
+    print(f"the ratio ends at {ratio[-1]:.1f}")
     plot_chance_band(axis, steps, low, high)
     axis.set(xlabel="training step", ylabel="same topic / different topic")
     axis.grid(alpha=0.25)
-    return figure, (
-        "Attention between words of one topic, relative to that between topics in the same document, while a one-layer transformer is trained "
-        f"on documents with ten planted topics (50 held-out documents). It starts at 1 and ends at {ratio[-1]:.1f}. Hatched: "
-        "chance, from topics reassigned among the words."
-    )
+    return figure
 
 
-@picture(
-    "distance-matched",
-    "docs/probes/topic-attention.md",
-    alt="Attention by distance, for words of one topic and of different topics, in two panels",
-)
-def distance_matched() -> Drawn:
+@picture("distance-matched")
+def distance_matched() -> Any:
     draw = torch.Generator().manual_seed(0)
     topic = torch.randint(0, 4, (50, 5), generator=draw).repeat_interleave(8, dim=1)  # runs of 8 words
     words = 6 * topic + torch.randint(0, 6, topic.shape, generator=draw)
@@ -332,17 +263,11 @@ def distance_matched() -> Drawn:
         axis.yaxis.set_minor_formatter("")
     axes[0].set_ylabel("mean attention")
     axes[0].legend(frameon=False, fontsize=8)
-    return figure, (
-        "Planted attention over 50 texts of 40 words whose topics come in runs of 8. Left, attention depends on distance "
-        "alone: the ratio over all distances is far above chance, which is 1, and the ratio at equal distance is 1. Right, "
-        "words of one topic also attract 1.5 times the attention, and only the ratio at equal distance says so."
-    )
+    return figure
 
 
-@picture(
-    "topic-embedding", "docs/probes/topic-embedding.md", alt="Cosines between word vectors before and after training"
-)
-def topic_embedding() -> Drawn:
+@picture("topic-embedding")
+def topic_embedding() -> Any:
     from mechclust.models import token_embeddings
 
     task, text = documents()
@@ -357,20 +282,13 @@ def topic_embedding() -> Drawn:
     figure.colorbar(image, ax=axes, label="cosine (chance 0)")
     found = run(model, text, TopicEmbedding(task.token_topics))
     low, high = (float(found[f"difference_null_{end}"].flatten()[0]) for end in ("low", "high"))
-    gap = float(found["difference"].flatten()[0])
-    return figure, (
-        f"Cosines between the vectors of {task.n_words} words, ten per topic, in a one-layer transformer trained for 300 "
-        f"steps on documents with planted topics. The blocks on the diagonal are the topics: `difference` is {gap:.2f} "
-        f"(chance {low:.2f} to {high:.2f})."
-    )
+    difference = float(found["difference"].flatten()[0])
+    print(f"difference {difference:.2f}, chance {low:.2f} to {high:.2f}")
+    return figure
 
 
-@picture(
-    "norm-jacobian",
-    "docs/probes/norm-jacobian.md",
-    alt="Loss and norm Jacobian over training, one panel below the other",
-)
-def norm_jacobian() -> Drawn:
+@picture("norm-jacobian")
+def norm_jacobian() -> Any:
     task, snapshots, _ = summing()
     places = range(0, len(snapshots.steps), 2)
     results = [
@@ -387,20 +305,13 @@ def norm_jacobian() -> Drawn:
     for axis in (left, right):
         axis.grid(alpha=0.25)
         axis.set_yscale("log")
-    n = sum(len(batch) for batch in task.batches("test"))
-    return figure, (
-        f"A network with one head of two dimensions that learns to add three of eight binary digits ({n} sequences). The "
-        "norm acts sharply while some sequence lies near the origin. There is no chance level: compare epochs."
-    )
+    return figure
 
 
-@picture("norms", "docs/probes/norms.md", alt="Norms of five weights over training steps")
-def norms() -> Drawn:
+@picture("norms")
+def norms() -> Any:
     _, _, weights, _ = topical()
     figure, (axis,) = panels(1, 5.8, 3.4)
     weights.compute().plot("norm", ax=axis)
     axis.set(title="", xlim=(0, 300), ylabel="Frobenius norm")
-    return figure, (
-        '`WeightNorms().compute().plot("norm")`, recorded every 5 of 300 steps while a one-layer transformer learns '
-        "documents with ten planted topics. Embeddings and values grow first. Norms have no chance level."
-    )
+    return figure

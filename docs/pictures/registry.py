@@ -1,17 +1,11 @@
-"""What a picture is: its name, the page it stands on, the words for those who cannot see it, and how it is drawn.
-
-Page and script agree because the script writes both the file and the lines of the page between
-``<!-- picture: NAME -->`` and ``<!-- end -->``.
-"""
+"""The pictures of the documentation: a name, and how each is drawn. Pages hold their captions."""
 
 from __future__ import annotations
 
 import io
-import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -19,28 +13,17 @@ from PIL import Image
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "assets" / "pictures"
 MOST = 60_000  # bytes of a file
-_MARKED = re.compile(r"<!-- picture: ([\w-]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
-Drawn = tuple[Any, str]  # a figure or an image, and the caption
+Draw = Callable[[], Any]  # returns a figure or an image
 
-
-class Picture(NamedTuple):
-    """One picture, on one page or several."""
-
-    name: str
-    pages: tuple[str, ...]
-    alt: str
-    draw: Callable[[], Drawn]
+PICTURES: dict[str, Draw] = {}
 
 
-PICTURES: dict[str, Picture] = {}
+def picture(name: str) -> Callable[[Draw], Draw]:
+    """Registers a function that draws a picture."""
 
-
-def picture(name: str, *pages: str, alt: str) -> Callable[[Callable[[], Drawn]], Callable[[], Drawn]]:
-    """Registers a function that draws; pages are relative to the repository."""
-
-    def known(draw: Callable[[], Drawn]) -> Callable[[], Drawn]:
-        PICTURES[name] = Picture(name, pages, alt, draw)
+    def known(draw: Draw) -> Draw:
+        PICTURES[name] = draw
         return draw
 
     return known
@@ -60,30 +43,3 @@ def save(name: str, drawn: Any) -> int:
         if path.stat().st_size <= MOST:
             break
     return path.stat().st_size
-
-
-def lines(found: Picture, page: str, caption: str) -> str:
-    """What stands between the marks: the picture and its caption."""
-    up = "docs/" if "/" not in page else "../" * (page.count("/") - 1)
-    shown = textwrap.fill(f"*{caption[0].upper()}{caption[1:]}*", 120, break_long_words=False, break_on_hyphens=False)
-    image = f"![{found.alt}]({up}assets/pictures/{found.name}.png)"
-    return f"<!-- picture: {found.name} -->\n\n{image}\n\n{shown}\n\n<!-- end -->"
-
-
-def write(found: Picture, caption: str) -> None:
-    """Puts picture and caption into the pages, where their marks are."""
-    for page in found.pages:
-        path = ROOT / page
-        text = path.read_text(encoding="utf-8")
-        marks = [each for each in _MARKED.finditer(text) if each[1] == found.name]
-        if len(marks) != 1:
-            raise SystemExit(
-                f"{page} has {len(marks)} places for {found.name!r}; expected one <!-- picture: {found.name} -->"
-            )
-        start, end = marks[0].span()
-        path.write_text(text[:start] + lines(found, page, caption) + text[end:], encoding="utf-8")
-
-
-def on_page(text: str) -> dict[str, str]:
-    """The pictures of a page by name, with what stands between their marks."""
-    return {found[1]: found[2] for found in _MARKED.finditer(text)}

@@ -12,7 +12,7 @@ from PIL import Image, ImageChops, ImageOps
 
 from docs.pictures import runs
 from docs.pictures.models import documents, folder, own, topical
-from docs.pictures.registry import Drawn, picture
+from docs.pictures.registry import picture
 
 
 def screen(page: Path, what: str, act: Callable[[Any], None] | None = None, *, width: int = 1000) -> Any:
@@ -36,25 +36,18 @@ def screen(page: Path, what: str, act: Callable[[Any], None] | None = None, *, w
     return ImageOps.expand(image.crop(drawn), 12, "white")
 
 
-@picture("view", "docs/notebooks.md", alt="Heads of a small GPT-2 over five words, one of them enlarged")
-def attention() -> Drawn:
+@picture("view")
+def attention() -> Any:
     from mechclust.attention import attention_view
 
     model, _, _ = own()
     path = folder() / "view.html"
     attention_view(model, "the opposite of hot is", layers=[0, 1]).save(path)
-    return screen(path, "body", lambda page: page.locator("canvas").nth(6).click()), (
-        "The attention view: eight heads of a small GPT-2 that gives the opposite of a word. A click enlarges one. Here 'is' "
-        "attends to that word, 'hot'. There is no chance level. A token that attends uniformly has a row of one shade."
-    )
+    return screen(path, "body", lambda page: page.locator("canvas").nth(6).click())
 
 
-@picture(
-    "topics-view",
-    "docs/notebooks.md",
-    alt="The words of a document, coloured by topic, in a model before and after training",
-)
-def topics() -> Drawn:
+@picture("topics-view")
+def topics() -> Any:
     from mechclust.attention import attention_view
     from probes import TopicAttention, run
 
@@ -62,6 +55,7 @@ def topics() -> Drawn:
     untrained, model, _, _ = topical()
     tokens, labels = text[0].tokens[0, :24], text[0].labels["topic"][0, :24].tolist()
     heads = run(model, text[:50], TopicAttention(task.token_topics)).top_heads("ratio", k=1)
+    print(f"attention within topics is {heads[0].value:.1f} times that between topics")
     path = folder() / "topics.html"
     view = attention_view(
         {"before": untrained, "after": model},
@@ -71,46 +65,24 @@ def topics() -> Drawn:
         labels=[f"topic {topic}" if topic >= 0 else None for topic in labels],
     )
     view.save(path)
-    return screen(path, "body", lambda page: page.locator(".chip", has_text="t1.8").first.click()), (
-        "A one-layer transformer before and after training on documents with ten planted topics, on 24 words of one "
-        f"document coloured by topic. After training, attention within topics is {heads[0].value:.1f} times that between "
-        "topics (50 documents, chance 1)."
-    )
+    return screen(path, "body", lambda page: page.locator(".chip", has_text="t1.8").first.click())
 
 
-@picture(
-    "clusters-map",
-    "docs/commands/clusters.md",
-    alt="A map of prompts as points, coloured by answer, with a slider over layers",
-)
-def prompt_map() -> Drawn:
-    return screen(runs.clusters() / "report.html", ".mechclust-map"), (
-        "The map in this report: the 96 prompts at layer 2, coloured by answer, with a slider over layers and the clusters "
-        "below. A plane has no chance level, unlike the curves."
-    )
+@picture("clusters-map")
+def prompt_map() -> Any:
+    return screen(runs.clusters() / "report.html", ".mechclust-map")
 
 
-@picture(
-    "history-slider",
-    "docs/commands/history.md",
-    alt="Prompts as points in five planes, one per layer, under a slider over checkpoints",
-)
-def history_slider() -> Drawn:
+@picture("history-slider")
+def history_slider() -> Any:
     def early(page: Any) -> None:
         page.locator(".history input[type=range]").fill("4")
 
-    return screen(runs.history() / "report.html", ".history", early, width=1250), (
-        "The slider in this report, at step 40: the 96 prompts at each layer, and the attention of one prompt. All "
-        "checkpoints share one plane per layer. A plane has no chance level, unlike the curves."
-    )
+    return screen(runs.history() / "report.html", ".history", early, width=1250)
 
 
-@picture(
-    "sandbox-layers",
-    "docs/sandbox.md",
-    alt="The sandbox of a two-layer transformer: planes of heads and residual streams, and the menu that chooses panels",
-)
-def sandbox_layers() -> Drawn:
+@picture("sandbox-layers")
+def sandbox_layers() -> Any:
     from docs.pictures.models import sums_in_two_layers
     from mechclust.sandbox import sandbox_page
 
@@ -120,23 +92,12 @@ def sandbox_layers() -> Drawn:
 
     path = folder() / "layers.html"
     sandbox_page(sums_in_two_layers(), path)
-    return screen(path, "body", chosen, width=1300), (
-        "The page of a two-layer transformer, trained for 600 steps to add two of six digits modulo 3, here at step 120. "
-        "Points are sequences, in the plane of the last checkpoint's first two principal components. Corners give the share "
-        "of variance in this plane. The menu chooses panels, layers and heads. Chance is an accuracy of 1/3."
-    )
+    return screen(path, "body", chosen, width=1300)
 
 
-@picture(
-    "sandbox-page",
-    "docs/sandbox.md",
-    alt="The sandbox: panels of points, a map of answers, curves, and a slider over epochs",
-)
-def sandbox_page() -> Drawn:
+@picture("sandbox-page")
+def sandbox_page() -> Any:
     def late(page: Any) -> None:
         page.locator("input[type=range]").first.fill("70")
 
-    return screen(runs.sandbox(), "body", late, width=1300), (
-        "The page of a network with one head of two dimensions, which learns to add three of eight binary digits, here after "
-        "epoch 70. An accuracy of one half is chance."
-    )
+    return screen(runs.sandbox(), "body", late, width=1300)
