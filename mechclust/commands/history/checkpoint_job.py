@@ -142,7 +142,14 @@ class CheckpointJob:
         free_memory(config.device)
 
     def _write(self, model: Any) -> None:
-        self._save_rows(model)
+        save_rows_anew(
+            model,
+            self.inputs.batches,
+            self.folder / "rows",
+            readout=self.config.readout,
+            labels=self.config.kept_labels,
+            shard_rows=shard_rows(len(self.inputs.prompts)),
+        )
         for name, probe, batches in self._probes():
             run(model, batches, probe).save(self.result_path(name))
         words = self.inputs.words
@@ -161,15 +168,6 @@ class CheckpointJob:
     def _tokenizer_digest(self, tokenizer: Any) -> str:
         prompts = self.inputs.prompts.prompts
         return tokenizer_digest(tokenizer, prompts, chat=self.config.chat, bos=self.config.bos)
-
-    def _save_rows(self, model: Any) -> None:
-        """Save the hidden states."""
-        options: dict[str, Any] = {
-            "readout": self.config.readout,
-            "labels": self.config.kept_labels,
-            "shard_rows": shard_rows(len(self.inputs.prompts)),
-        }
-        save_rows_anew(model, self.inputs.batches, self.folder / "rows", **options)
 
     def _probes(self) -> Iterator[tuple[str, Probe, Iterable[Batch]]]:
         """Yield the probes that need the model, by name, with their batches."""
