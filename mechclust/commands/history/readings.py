@@ -148,9 +148,8 @@ def _change(result: Measurements, curve: Curve) -> Iterator[Reading]:
 def _span_with_ends(result: Measurements, curve: Curve, rows: pd.DataFrame) -> str:
     """Return the values of layers at a checkpoint, with the outermost ends of their intervals in brackets."""
     at = result.names.index(rows["crosses_at"].iloc[0])
-    columns = [list(curve.layers).index(layer) for layer in rows["layer"]]
-    low = curve.value_low[at, columns]
-    high = curve.value_high[at, columns]
+    low = curve.value_low[at, rows.index]
+    high = curve.value_high[at, rows.index]
     span = _span(rows["value"])
     return span if np.isnan(low).any() else f"{span} ({low.min():z.2f} to {high.max():z.2f})"
 
@@ -182,8 +181,7 @@ def _with_random_weights(result: Measurements, curve: Curve, rows: pd.DataFrame)
     """Return the values at the first checkpoint, if it has random weights and differs from the crossing."""
     if not result.starts_random or result.first in set(rows["crosses_at"]):
         return ""
-    columns = [list(curve.layers).index(layer) for layer in rows["layer"]]
-    return _span(curve.value[result.names.index(result.first), columns])
+    return _span(curve.value[result.names.index(result.first), rows.index])
 
 
 def _span(values: Shaped[np.ndarray, "n"] | pd.Series) -> str:
