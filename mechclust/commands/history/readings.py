@@ -129,7 +129,7 @@ def _without_crossing(table: pd.DataFrame, curve: Curve, what: str) -> Iterator[
 def _change(result: Measurements, curve: Curve) -> Iterator[Reading]:
     """Yield the mean change from the first to the last checkpoint without findings."""
     ends = measured_ends(curve, result.right)
-    if ends is None:
+    if len(ends) < 2:
         return
     first, last = ends
     change, interval = mean_change(curve, first, last)
@@ -199,9 +199,8 @@ def _untested(result: Measurements) -> list[Curve]:
 
 def _means(result: Measurements, curve: Curve) -> Reading:
     """Return means over layers at the first and the last checkpoint."""
-    measured = [i for i in result.right if np.isfinite(curve.value[i]).any()]
     means = []
-    for i in (measured[0], measured[-1]):
+    for i in measured_ends(curve, result.right):
         means.append(f"{value_with_interval(*mean_over_layers(curve, i), '.2f')} at {quoted(result.names[i])}")
     return Reading(capitalised(curve.title), ", ".join(means), f"mean over {curve.place}s")
 
