@@ -43,9 +43,10 @@ class PromptPlanes:
         caption = (
             "Hidden states in the plane of each layer's two leading principal directions. The base's planes are turned "
             "to fit the layer before, the tuned model's to fit the base's at the same layer; each is scaled to its "
-            "frame. "
-            f"{len(self.texts):,} of {self.n:,} prompts, drawn at random."
+            "frame."
         )
+        if len(self.texts) < self.n:
+            caption += f" {len(self.texts):,} of {self.n:,} prompts, drawn at random."
         points = prompt_map(self.xy, self.layers, self.texts, self.labels, variance=self.variance)
         return f'<p class="small">{escape(caption)}</p>{points}'
 
