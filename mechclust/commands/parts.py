@@ -86,8 +86,10 @@ def part_path(folder: Path, name: str, settings: Sequence[Any], arrays: Iterable
     return folder / f"{name}-{digest}.safetensors"
 
 
-def run_on_one(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
-    """Run a probe on the hidden states of one model, whose name the result's sites do not need."""
+def _run(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
+    """Run a probe on the hidden states of models. The result's sites do not need the name of a single one."""
+    if len(stores) > 1:
+        return run_stores(stores, probe)
     (store,) = stores.values()
     return run_stores(store, probe)
 
@@ -98,9 +100,10 @@ def probe_part(
     probe: Probe,
     stores: Mapping[str, RowStore],
     *,
+    subject: str = "",
     settings: Sequence[Any] = (),
     arrays: Iterable[Shaped[Tensor, "..."]] = (),
-    run: RunOnStores = run_stores,
+    run: RunOnStores = _run,
 ) -> MeasurementPart:
     """Return the part that runs a probe on hidden states.
 
@@ -111,14 +114,14 @@ def probe_part(
         name: name of the measure.
         probe: the probe.
         stores: hidden states of each model.
-        settings: further settings that the numbers depend on. The first, if it is not empty, names the measurement.
+        subject: what is measured, in errors.
+        settings: further settings that the numbers depend on.
         arrays: further arrays that they depend on.
         run: runs the probe.
     """
-    subject, *others = settings or [""]
     models = {model: [store.model, repr(store.dtype)] for model, store in stores.items()}
     prompts = chain.from_iterable((store.index, store.tokens) for store in stores.values())
-    path = part_path(folder, name, [subject, repr(probe), models, *others], [*prompts, *arrays])
+    path = part_path(folder, name, [subject, repr(probe), models, *settings], [*prompts, *arrays])
     return MeasurementPart(path, f"{name} of {subject}" if subject else name, partial(run, dict(stores), probe))
 
 

@@ -58,12 +58,6 @@ class Checkpoint:
         key = (id(source),) if self.model.in_memory else (source, self.device, self.dtype)
         return (*key, self.untrained)
 
-    @property
-    def own_tokenizer(self) -> Any:
-        """Tokenizer of a model in memory, or the one given with it."""
-        tokenizer = tokenizer_of(self.model.source)
-        return self.tokenizer if tokenizer is None else tokenizer
-
     def read(self, trust_remote_code: bool = False) -> tuple[Any, Sizes]:
         """Read its tokenizer and its sizes, without loading weights.
 
@@ -87,7 +81,6 @@ class _WeightsJob:
         readout: which hidden state of a prompt is saved.
         labels: labels that are saved beside it.
         rows: folder with a folder for each checkpoint.
-        fewer_prompts: option that limits the prompts, named when the disk is full.
     """
 
     checkpoints: Sequence[Checkpoint]
@@ -96,7 +89,6 @@ class _WeightsJob:
     readout: Readout
     labels: Sequence[str]
     rows: Path
-    fewer_prompts: str
 
     @property
     def name(self) -> str:
@@ -112,7 +104,6 @@ def saved_rows(
     labels: Sequence[str],
     rows: Path,
     *,
-    fewer_prompts: str = "--max-per-task",
     progress: bool = False,
 ) -> dict[Checkpoint, RowStore]:
     """Save each model's hidden states, unless they are saved already.
@@ -126,7 +117,6 @@ def saved_rows(
         readout: which hidden state of a prompt to save.
         labels: labels to save beside it.
         rows: folder that gets a folder for each model.
-        fewer_prompts: option that limits the prompts, named when the disk is full.
         progress: show progress bars.
     """
     by_weights: dict[tuple[Any, ...], list[Checkpoint]] = {}
@@ -137,7 +127,7 @@ def saved_rows(
         if settings.workers is None or settings.workers > len(groups):
             groups = [[checkpoint] for checkpoint in checkpoints]
         groups = [list(map(absolute_paths, group)) for group in groups]
-    jobs = [_WeightsJob(group, batches, settings, readout, labels, rows, fewer_prompts) for group in groups]
+    jobs = [_WeightsJob(group, batches, settings, readout, labels, rows) for group in groups]
     if settings.here:
         for job in jobs:
             _save_job(job, progress=progress)
@@ -186,31 +176,30 @@ def _save_job(job: _WeightsJob, *, progress: bool = False) -> None:
 
 def _save_models(job: _WeightsJob, progress: bool) -> None:
     first, *others = job.checkpoints
-    check_without_adapter(job.checkpoints, job.fewer_prompts)
-    with loaded_checkpoint(first, job.settings, job.fewer_prompts) as hooked:
+    check_without_adapter(job.checkpoints)
+    with loaded_checkpoint(first, job.settings) as hooked:
         loaded_adapter = adapter_of(hooked)  # of a folder that is an adapter and was loaded with its base
         for checkpoint in others:  # an adapter that does not fit is refused before a prompt is read
-            put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
+            put_adapter(hooked, checkpoint, loaded_adapter)
         for checkpoint in job.checkpoints:
-            put_adapter(hooked, checkpoint, loaded_adapter, job.fewer_prompts)
+            put_adapter(hooked, checkpoint, loaded_adapter)
             folder = job.rows / checkpoint.role
-            with name_in_errors(checkpoint, job.fewer_prompts):
+            with name_in_errors(checkpoint):
                 save_batches(hooked, job.batches, folder, job.readout, job.labels, progress=progress)
 
 
 @contextmanager
 def loaded_checkpoint(
-    checkpoint: Checkpoint, settings: ModelSettings, fewer_prompts: str, attention: AttentionKind = "sdpa"
+    checkpoint: Checkpoint, settings: ModelSettings, attention: AttentionKind = "sdpa"
 ) -> Iterator[Any]:
     """Load a checkpoint's weights for the block, without its adapter. One that is put in is taken out afterwards.
 
     Args:
         checkpoint: the model.
         settings: how it is loaded.
-        fewer_prompts: option that limits the prompts, named in errors.
         attention: ``sdpa``, fused attention, is faster, and hooks can then only read.
     """
-    with name_in_errors(checkpoint, fewer_prompts):
+    with name_in_errors(checkpoint):
         hooked = _load(checkpoint, settings, attention)
     before = adapter_of(hooked)
     try:
@@ -220,22 +209,22 @@ def loaded_checkpoint(
             set_adapter(hooked, before)  # the weights are the caller's
 
 
-def check_without_adapter(checkpoints: Iterable[Checkpoint], fewer_prompts: str) -> None:
+def check_without_adapter(checkpoints: Iterable[Checkpoint]) -> None:
     """Refuse a second adapter on a model in memory."""
     for checkpoint in checkpoints:
         present = adapter_of(checkpoint.model.source)
         if checkpoint.model.adapter is not None and present is not None:
-            with name_in_errors(checkpoint, fewer_prompts):
-                raise InputError(
-                    f"the adapter {present!r} is in the model already; take it out with set_adapter(model, None)"
-                )
+            raise InputError(
+                f"{checkpoint}: the adapter {present!r} is in the model already; take it out with "
+                "set_adapter(model, None)"
+            )
 
 
-def put_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None, fewer_prompts: str) -> None:
+def put_adapter(hooked: Any, checkpoint: Checkpoint, loaded_adapter: str | None) -> None:
     """Replace the adapter in the weights by the checkpoint's."""
     adapter = checkpoint.model.adapter or loaded_adapter
     if adapter != adapter_of(hooked):
-        with name_in_errors(checkpoint, fewer_prompts):
+        with name_in_errors(checkpoint):
             set_adapter(hooked, adapter)
 
 
@@ -262,7 +251,7 @@ def save_batches(
     """
     save_rows(
         hooked,
-        progress_bar(batches, desc=f"{folder.name}: hidden states", unit="batch") if progress else batches,
+        progress_bar(batches, desc=f"{folder.name}: hidden states", unit="batch", disable=not progress),
         folder,
         readout=readout,
         labels=labels,
@@ -272,11 +261,10 @@ def save_batches(
 
 
 @contextmanager
-def name_in_errors(checkpoint: Checkpoint, fewer_prompts: str) -> Iterator[None]:
+def name_in_errors(checkpoint: Checkpoint) -> Iterator[None]:
     """Begin errors with the model that they are about."""
     try:
-        with rows_errors(fewer_prompts):
-            yield
+        yield
     except InputError as error:
         raise InputError(f"{checkpoint}: {error}") from error
 
@@ -292,7 +280,8 @@ def _load(checkpoint: Checkpoint, settings: ModelSettings, attention: AttentionK
         options |= {"untrained": True, "seed": checkpoint.untrained}
     weights = checkpoint.model.without_adapter
     if weights.in_memory:
-        options["tokenizer"] = checkpoint.own_tokenizer
+        tokenizer = tokenizer_of(weights.source)
+        options["tokenizer"] = checkpoint.tokenizer if tokenizer is None else tokenizer
         plain = plain_model(weights.source)
         if plain is not None:
             weights = ResolvedModel(plain)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -227,10 +226,6 @@ class ModelSettings(EngineSettings):
         finally:
             if adapter_of(model.source) != before:
                 set_adapter(hooked, before)
-
-    def loader(self, model: ResolvedModel, what: str, **options: Any) -> Callable[[], Any]:
-        """Return a function that loads the model in other processes, wherever they run."""
-        return partial(self.load, model.portable, what, **options)
 
 
 @dataclass(frozen=True, kw_only=True)

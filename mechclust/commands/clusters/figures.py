@@ -117,8 +117,6 @@ def _draw_index(axis: Axes, result: Measurements, label: str) -> None:
 
 def _draw_accuracy(axis: Axes, result: Measurements, label: str) -> None:
     table = result.of_label(label)
-    if "accuracy" not in table:
-        return
     _draw_curve(axis, table, CURVES["linear"], "linear classifier", _GREEN, "^")
     if "linear" in result.verdicts[label]:
         axis.set_title(f"linear classifier: {result.verdicts[label]['linear']}", fontsize="medium")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.features import TOKENS, WORDS, labels_determine, surface_features, word_features
-from mechclust.commands.sampling import draw_prompts
+from mechclust.commands.sampling import draw_prompts, prompts_at
 from mechclust.commands.units import Units, label_codes, repeated_prompt_notes, units_of
 from mechclust.evidence.p_values import CHANCE_LEVEL
 from mechclust.models.adapter_fit import adapter_fit_notes
@@ -131,7 +131,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     inputs = Inputs(
         texts=prompts.prompts,
         index=index,
-        labels={name: list(values) for name, values in prompts.labels.items()},
+        labels=prompts.labels,
         features={name: values for name, values in features.items() if name not in prompts.labels},
         batches=batches,
         sizes=sizes,
@@ -297,12 +297,7 @@ def _sample(prompts: LabelledPrompts, config: ClustersConfig) -> tuple[LabelledP
     if config.max_rows is None or config.max_rows >= len(prompts):
         return prompts, index
     index = draw_prompts(index, config.max_rows)
-    places = index.tolist()
-    sample = LabelledPrompts(
-        [prompts.prompts[i] for i in places],
-        {name: [values[i] for i in places] for name, values in prompts.labels.items()},
-        f"{prompts.source}, {len(places)} prompts drawn",
-    )
+    sample = prompts_at(prompts, index.tolist())
     for name in config.labels:
         k = len(sample.classes[name])
         if k in (1, len(sample)):

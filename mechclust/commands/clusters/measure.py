@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mechclust.commands.clusters.measurements import MapContents, ModelCurves
 from mechclust.commands.clusters.result import ClustersResult
 from mechclust.commands.cost import Cost
 from mechclust.commands.folder import folder_or_temporary, own_folder
-from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, run_on_one, shard_rows
+from mechclust.commands.parts import MeasurementPart, merged_results, probe_part, remove_others, shard_rows
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.saved_rows import Checkpoint, rows_errors, saved_rows
 from mechclust.commands.units import NONE
@@ -107,7 +108,7 @@ def _save_states(
         checkpoints.append(copied)
     if not config.here:  # several workers share the prompts of the model
         save_rows_sharded(
-            config.loader(model, "prompts", tokenizer=tokenizer, attention="sdpa"),
+            partial(config.load, model.portable, "prompts", tokenizer=tokenizer, attention="sdpa"),
             inputs.batches,
             rows / _TRAINED,
             readout=config.readout,
@@ -116,7 +117,7 @@ def _save_states(
             **config.on,
         )
     to_save = checkpoints if config.here else checkpoints[1:]
-    saved_rows(to_save, inputs.batches, config, config.readout, [], rows, fewer_prompts="--max-rows", progress=progress)
+    saved_rows(to_save, inputs.batches, config, config.readout, [], rows, progress=progress)
     return {each.role: RowStore(rows / each.role).with_labels(inputs.codes) for each in checkpoints}
 
 
@@ -148,7 +149,7 @@ def _measure(
         untrained=list(curves.values()),
         followed=followed,
         given=given,
-        values={name: list(values) for name, values in inputs.values.items()},
+        values=inputs.values,
         shown=_map_contents(stores[_TRAINED], inputs, raw[_TRAINED], runner.layers, config.map_prompts),
         input_notes=inputs.notes,
         one_template=inputs.units.with_one(inputs.labels["task"]),
@@ -240,9 +241,9 @@ class _LayerRunner:
             measure,
             probe,
             {model: store},
-            settings=[f"{model}, layer {layer}", list(codes)],
+            subject=f"{model}, layer {layer}",
+            settings=[list(codes)],
             arrays=codes.values(),
-            run=run_on_one,
         )
 
     def remove_others(self) -> None:

@@ -167,7 +167,7 @@ class Measurements:
             row |= _over_models(at_random, curve.measure, curve.untrained, place)
         if self.given is not None:
             row["given"] = self.given
-        if self.trained.linear is not None and "accuracy" in row:
+        if self.trained.linear is not None:
             row["linear_p_corrected"] = np.nan
             if not np.isnan(row["linear_p"]):  # enough relabellings
                 row["linear_p_corrected"] = _p_of_highest(self.trained.linear, label, row["accuracy"])

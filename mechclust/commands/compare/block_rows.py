@@ -12,8 +12,6 @@ from probes import residual
 from probes.engine.hooked_model import HookedModel, n_hooked_blocks
 from tasks import Batch
 
-FEWER_PROMPTS = "--blocks-prompts"
-
 
 def block_folder(rows: Path, role: str) -> Path:
     """Return the folder of the additions of a model's blocks.
@@ -46,5 +44,5 @@ def save_block_rows(
     blocks = residual(range(1, n_hooked_blocks(base.hook_dict) + 1))
     for checkpoint, model in models.items():
         folder = block_folder(rows, checkpoint.role)
-        with name_in_errors(checkpoint, FEWER_PROMPTS), same_input(base, model) as hooked:
+        with name_in_errors(checkpoint), same_input(base, model) as hooked:
             save_batches(hooked, batches, folder, config.readout, config.kept_labels, progress=progress, at=blocks)

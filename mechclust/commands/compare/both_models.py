@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mechclust.commands.compare.block_rows import FEWER_PROMPTS, block_folder, save_block_rows
+from mechclust.commands.compare.block_rows import block_folder, save_block_rows
 from mechclust.commands.compare.by_layer import PromptsOf, SavedRows
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs
@@ -31,6 +31,7 @@ from mechclust.commands.saved_rows import (
     free_memory,
     loaded_checkpoint,
     put_adapter,
+    rows_errors,
 )
 from mechclust.jobs import map_jobs, progress_bar
 from mechclust.models.adapters import adapter_of
@@ -55,7 +56,6 @@ class PairJob:
         batches: the prompts.
         in_blocks: indices of the prompts for blocks' additions, by task. Empty if these are not measured.
         patched: prompts for patching. Empty if it is not measured.
-        known: reasons against either measurement.
         config: how to load the weights, and the settings of saved rows.
         rows: folder that gets ``blocks-base``, ``blocks-tuned`` and ``patched``.
     """
@@ -66,7 +66,6 @@ class PairJob:
     batches: Sequence[Batch]
     in_blocks: PromptsOf
     patched: Sequence[PromptsToPatch]
-    known: Together
     config: CompareConfig
     rows: Path
 
@@ -89,10 +88,6 @@ class Together:
     why_no_blocks: str = ""
     why_no_patching: str = ""
 
-    def or_reason(self, reason: str) -> Together:
-        """Return the reasons, and this one for the other measurements."""
-        return Together(why_no_blocks=self.why_no_blocks or reason, why_no_patching=self.why_no_patching or reason)
-
 
 def measure_together(
     inputs: Inputs, rows: SavedRows, config: CompareConfig, folder: Path, *, progress: bool = False
@@ -107,14 +102,12 @@ def measure_together(
         progress: show progress bars, and the cost of patching.
     """
     reason = _reason_before_loading(inputs, config)
-    known = Together(
-        why_no_blocks=reason if config.blocks else "--no-blocks was given",
-        why_no_patching=reason if config.n_patched else "--n-patched 0 was given",
-    )
-    if known.why_no_blocks and known.why_no_patching:
-        return known
+    why_no_blocks = reason if config.blocks else "--no-blocks was given"
+    why_no_patching = reason if config.n_patched else "--n-patched 0 was given"
+    if why_no_blocks and why_no_patching:
+        return Together(why_no_blocks=why_no_blocks, why_no_patching=why_no_patching)
     patched: list[PromptsToPatch] = []
-    if not known.why_no_patching:
+    if not why_no_patching:
         of_task = drawn_of_each(rows.of_task, config.n_patched)
         patched = batches_to_patch(inputs.batches, of_task, config.tokens_per_batch)
     base, tuned = inputs.checkpoints
@@ -123,16 +116,22 @@ def measure_together(
         weights=[f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])],
         tasks=inputs.tasks,
         batches=inputs.batches,
-        in_blocks={} if known.why_no_blocks else drawn_of_each(rows.of_task, config.blocks_prompts),
+        in_blocks={} if why_no_blocks else drawn_of_each(rows.of_task, config.blocks_prompts),
         patched=patched,
-        known=known,
         config=config,
         rows=folder,
     )
-    if config.here:
-        return measure_pair(job, progress=progress)
-    (together,) = map_jobs(measure_pair, [job], **config.on, folder=folder, progress=job.name if progress else None)
-    return together
+    with rows_errors("--blocks-prompts"):
+        if config.here:
+            together = measure_pair(job, progress=progress)
+        else:
+            shown = job.name if progress else None
+            (together,) = map_jobs(measure_pair, [job], **config.on, folder=folder, progress=shown)
+    return replace(
+        together,
+        why_no_blocks=why_no_blocks or together.why_no_blocks,
+        why_no_patching=why_no_patching or together.why_no_patching,
+    )
 
 
 def _reason_before_loading(inputs: Inputs, config: CompareConfig) -> str:
@@ -187,29 +186,29 @@ def measure_pair(job: PairJob, *, progress: bool = False) -> Together:
 
 
 def _measure_pair(job: PairJob, progress: bool) -> Together:
-    check_without_adapter(job.pair, FEWER_PROMPTS)
+    check_without_adapter(job.pair)
     with ExitStack() as stack:
         models = {}
         try:
             for checkpoint in job.pair:
-                model = stack.enter_context(loaded_checkpoint(checkpoint, job.config, FEWER_PROMPTS, attention="eager"))
-                put_adapter(model, checkpoint, adapter_of(model), FEWER_PROMPTS)
+                model = stack.enter_context(loaded_checkpoint(checkpoint, job.config, attention="eager"))
+                put_adapter(model, checkpoint, adapter_of(model))
                 models[checkpoint] = model
         except (InputError, torch.OutOfMemoryError) as error:  # each was loaded before, alone and read-only
             reason = f"the models cannot be loaded together, with hooks that write ({error_line(error)})"
-            return job.known.or_reason(reason)
+            return Together(why_no_blocks=reason, why_no_patching=reason)
         base, tuned = models.values()
         reason = _reason(base, tuned)
         if reason:
-            return job.known.or_reason(reason)
+            return Together(why_no_blocks=reason, why_no_patching=reason)
         blocks = None
         if job.in_blocks:
             save_block_rows(models, _chosen(job.batches, job.in_blocks), job.config, job.rows, progress=progress)
             stores = {role: RowStore(block_folder(job.rows, role)) for role in ("tuned", "base")}
             blocks = SavedRows(stores, job.in_blocks)
-        why_no_patching = job.known.why_no_patching or why_not_patched(base, tuned)
-        patching = None if why_no_patching else _patch(job, base, tuned, progress)
-        return Together(blocks, patching, job.known.why_no_blocks, why_no_patching)
+        why_no_patching = why_not_patched(base, tuned)
+        patching = _patch(job, base, tuned, progress) if job.patched and not why_no_patching else None
+        return Together(blocks, patching, why_no_patching=why_no_patching)
 
 
 def _patch(job: PairJob, base: HookedModel, tuned: HookedModel, progress: bool) -> ProbeResult:
@@ -220,8 +219,7 @@ def _patch(job: PairJob, base: HookedModel, tuned: HookedModel, progress: bool) 
         n_prompts = sum(len(batch.prompts) for batch in job.patched)
         print(f"Patching: {n_passes} forward passes of {n_prompts:,} prompts.", file=sys.stderr)
     parts = [patching_part(base, tuned, batch, job.weights, folder) for batch in job.patched]
-    shown = progress_bar(parts, desc="patching", unit="batch") if progress else parts
-    results = [part.found() for part in shown]
+    results = [part.found() for part in progress_bar(parts, desc="patching", unit="batch", disable=not progress)]
     remove_others(folder, {part.path for part in parts})
     prompts = [batch.prompts for batch in job.patched]
     return patching_result(results, prompts, job.tasks, job.config.unit_label)

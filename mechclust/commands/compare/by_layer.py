@@ -75,8 +75,8 @@ def results_by_layer(
 
 def _part(measure: str, probe: Probe, rows: SavedRows, folder: Path, run: RunOnStores) -> MeasurementPart:
     """Return the part of one measure of base and tuned model."""
-    settings = ["", list(rows.of_task)]
-    return probe_part(folder, measure, probe, rows.pair, settings=settings, arrays=rows.of_task.values(), run=run)
+    tasks = [*rows.of_task]
+    return probe_part(folder, measure, probe, rows.pair, settings=[tasks], arrays=rows.of_task.values(), run=run)
 
 
 def _cka_part(measure: str, layer: Selector, rows: SavedRows, config: CompareConfig, folder: Path) -> MeasurementPart:
@@ -119,9 +119,9 @@ def _run_by_task(of_task: PromptsOf, pair: Mapping[str, RowStore], probe: Probe)
     for task, index in of_task.items():
         part = {name: store.select(index) for name, store in pair.items()}
         results.append(name_labels(run_stores(part, probe), task))
-    return replace(reduce(ProbeResult.merge, results), notes=[])
+    return reduce(ProbeResult.merge, results)
 
 
 def name_labels(result: ProbeResult, *labels: str) -> ProbeResult:
     """Name the labels, which a probe knows by number."""
-    return replace(result, coords={**result.coords, "label": list(labels)}, notes=[])
+    return replace(result, coords={**result.coords, "label": list(labels)})

@@ -82,6 +82,10 @@ class CompareConfig(ModelSettings, PromptSettings):
     def check(self) -> None:
         """Refuse what cannot be measured with, before any work."""
         super().check()
+        if self.device_map is not None and self.tuned_device is not None:
+            raise InputError(
+                f"tuned_device is {self.tuned_device!r} and device_map {self.device_map!r}; give one of them"
+            )
         self.check_device(self.tuned_device or self.device)
         check_map_prompts(self.map_prompts)
         if self.max_per_task is not None and self.max_per_task < self.min_per_task:

@@ -57,17 +57,11 @@ def _cka_panel(result: Measurements, tables: Tables) -> Panel:
         floor = np.full(len(chance), bottom)
         hatch = {"facecolor": "none", "edgecolor": SOFT, "hatch": "////", "alpha": 0.6, "lw": 0, "label": CHANCE}
         plot_band(axis, chance.index.to_numpy(), floor, chance.to_numpy(), **hatch)
-    labels = [*map(figure_text, summary["task"][:MAX_COLORED_TASKS]), "other tasks"]
-    for i, task in enumerate(summary["task"]):
-        part = table[table["task"] == task].set_index("layer")
-        color = COLORS[i] if i < MAX_COLORED_TASKS else _GREY
-        label = labels[i] if i < len(labels) else None
-        _draw_band(axis, part["debiased_cka"], part["low"], part["high"], color, label)
+    _draw_tasks(axis, tables, _RESIDUAL_COLUMNS)
     _draw_together(axis, table, "debiased_cka")
     axis.axhline(1, color=TEXT, lw=0.6)
     ends = (min(result.layer_numbers) - 0.2, max(result.layer_numbers) + 0.2)
     axis.set(ylabel="debiased CKA, tuned with base", xlim=ends, ylim=(bottom, 1.03))
-    layer_axis(axis)
     legend = figure.legend(loc="outside right upper", frameon=False)
     outstanding = set(map(figure_text, summary.loc[summary["stands_out"].eq(True), "task"]))
     for text in legend.get_texts():

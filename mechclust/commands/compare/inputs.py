@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.checkpoints import find_checkpoints
 from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.sampling import prompts_at
 from mechclust.commands.saved_rows import Checkpoint
 from mechclust.commands.units import Units, repeated_prompt_notes, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
@@ -58,7 +59,7 @@ class Inputs:
     notes: Sequence[str]
     tokenization: Mapping[str, Any]
     units: Units
-    sizes: Mapping[Checkpoint, Sizes] = field(default_factory=dict)
+    sizes: Mapping[Checkpoint, Sizes]
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -114,13 +115,18 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     for model in checkpoints:
         tokenizers[model], sizes[model] = model.read(config.trust_remote_code)
     check_same_depth({checkpoint: size.n_layers for checkpoint, size in sizes.items()})
-    batches, notes = _tokenize(prompts, places, tokenizers, sizes, units, config)
-    notes += [units.sentence, *adapter_fit_notes(checkpoint.model for checkpoint in checkpoints)]
+    drawn = prompts_at(prompts, places)
+    batches, notes = _tokenize(drawn, places, tokenizers, sizes, config)
+    notes += [
+        *repeated_prompt_notes(drawn, units.of(places)),
+        units.sentence,
+        *adapter_fit_notes(checkpoint.model for checkpoint in checkpoints),
+    ]
     first, template = (tokenizers[model] for model in checkpoints)
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
     inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, sizes)
-    _check_memory(inputs, sizes, config)
-    _check_disk(inputs, sizes, out)
+    _check_memory(inputs, config)
+    _check_disk(inputs, out)
     return inputs
 
 
@@ -182,10 +188,9 @@ def _tokenize(
     places: Sequence[int],
     tokenizers: Mapping[Checkpoint, Any],
     sizes: Mapping[Checkpoint, Sizes],
-    units: Units,
     config: CompareConfig,
 ) -> tuple[list[Batch], list[str]]:
-    """Return the prompts as tokens, which all models must read alike, and notes on them."""
+    """Return the prompts at these places of the file as tokens, which all models must read alike, and notes on them."""
     base, tuned = tokenizers
     template = tokenizers[tuned]
     if config.chat and not getattr(template, "chat_template", None):
@@ -193,14 +198,11 @@ def _tokenize(
     readers = {
         str(m): (t, templated_tokenizer(t, config.chat, template, bos=config.bos)) for m, t in tokenizers.items()
     }
-    notes = check_tokenizers_alike({f"{config.prompts}: prompt {i + 1}": prompts.prompts[i] for i in places}, readers)
+    texts = {f"{config.prompts}: prompt {i + 1}": text for i, text in zip(places, prompts.prompts, strict=True)}
+    notes = check_tokenizers_alike(texts, readers)
     tokenizer, encode = readers[str(base)]
-    source = prompts.source if len(places) == len(prompts) else f"{prompts.source}, {len(places)} prompts drawn"
-    kept = {"task", *([] if units.label is None else [units.label])}
-    labels = {name: [values[i] for i in places] for name, values in prompts.labels.items() if name in kept}
     fewest = min((size.d_vocab for size in sizes.values() if size.d_vocab is not None), default=None)
-    drawn = LabelledPrompts([prompts.prompts[i] for i in places], labels, source)
-    some = drawn.batches(
+    some = prompts.batches(
         encode,
         config.tokens_per_batch,
         pad_id=known_pad_token_id(tokenizer.pad_token_id, fewest),
@@ -210,11 +212,7 @@ def _tokenize(
     )
     batches = [replace(batch, index=torch.tensor(places)[batch.index]) for batch in some]
     _check_ids(batches, sizes)
-    return batches, [
-        *notes,
-        *tokenizer_unknown_token_notes(tokenizer, batches),
-        *repeated_prompt_notes(drawn, units.of(places)),
-    ]
+    return batches, [*notes, *tokenizer_unknown_token_notes(tokenizer, batches)]
 
 
 def _check_ids(batches: Sequence[Batch], sizes: Mapping[Checkpoint, Sizes]) -> None:
@@ -228,16 +226,11 @@ def _check_ids(batches: Sequence[Batch], sizes: Mapping[Checkpoint, Sizes]) -> N
             )
 
 
-def _widths(size: Sizes) -> list[int]:
-    """Return the width of each layer, empty if the sizes are not known."""
-    return [] if size.n_layers is None or size.d_model is None else [size.d_model] * (size.n_layers + 1)
-
-
-def _check_memory(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], config: CompareConfig) -> None:
+def _check_memory(inputs: Inputs, config: CompareConfig) -> None:
     """Refuse layers that do not fit in memory, as far as sizes are known."""
-    if not all(map(_widths, sizes.values())):
+    base, tuned = (inputs.sizes[model].d_model for model in inputs.checkpoints)
+    if base is None or tuned is None:
         return
-    base, tuned = (_widths(sizes[model])[0] for model in inputs.checkpoints)
     n = sum(map(len, inputs.batches))
     what = "a layer"
     needed = CKA(form="rows").memory([tuned], [base], n=n) * config.at_once / GIB
@@ -252,18 +245,21 @@ def _check_memory(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], config: Com
         )
 
 
-def _check_disk(inputs: Inputs, sizes: Mapping[Checkpoint, Sizes], out: Path) -> None:
+def _check_disk(inputs: Inputs, out: Path) -> None:
     """Refuse hidden states that do not fit on disk, as far as sizes are known."""
-    if not all(map(_widths, sizes.values())):
-        return
     n = sum(map(len, inputs.batches))
-    total = sum(n * sum(_widths(size)) * getattr(torch, model.dtype).itemsize for model, size in sizes.items())
+    total = 0
+    for model in inputs.checkpoints:
+        size = inputs.sizes[model]
+        if size.n_layers is None or size.d_model is None:
+            return
+        n_layers = 1 + size.n_layers
+        total += n * n_layers * size.d_model * getattr(torch, model.dtype).itemsize
     free = free_disk_bytes(out)
     if total - safetensors_bytes(out / "rows") > free:
-        tuned = _widths(sizes[inputs.checkpoints[1]])
         raise InputError(
             f"the hidden states of 2 models take {total / GIB:.3g} GiB on disk ({n} prompts x "
-            f"{len(tuned)} layers x {tuned[0]} dimensions), but {str(out)!r} has {free / GIB:.3g} GiB free; "
+            f"{n_layers} layers x {size.d_model} dimensions), but {str(out)!r} has {free / GIB:.3g} GiB free; "
             "give fewer prompts (--max-per-task), or another folder with --out"
         )
 

@@ -15,7 +15,7 @@ from mechclust.commands.compare.inputs import Inputs, check_same_depth, check_sa
 from mechclust.commands.compare.planes import prompt_planes
 from mechclust.commands.compare.result import CompareResult
 from mechclust.commands.folder import own_folder
-from mechclust.commands.saved_rows import saved_rows
+from mechclust.commands.saved_rows import rows_errors, saved_rows
 from mechclust.commands.units import NONE
 from mechclust.models.pretrained import AnyModel
 from mechclust.report.folder import save_folder_results
@@ -69,7 +69,8 @@ def compare_models(
     if progress:
         fewer = "fewer prompts (--max-per-task), half-samples (--n-resamples) or pairings (--n-permutations)"
         cost_of(inputs, config).check(config, fewer)
-    with own_folder(out, "compare", None if prompts_file(out).exists() else subject):
+    begun = prompts_file(out).exists()
+    with rows_errors("--max-per-task"), own_folder(out, "compare", None if begun else subject):
         check_same_prompts(inputs, out)
         if progress:
             print(inputs.units.sentence, file=sys.stderr)

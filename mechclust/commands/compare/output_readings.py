@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from jaxtyping import Bool
 
 from mechclust.commands.compare.by_layer import ALL
 from mechclust.commands.compare.measurements import Measurements
@@ -35,13 +34,8 @@ def output_sentence(result: Measurements) -> str:
     return f" {MATTERS}: {_what_matters(result, result.patching)}."
 
 
-def output_readings(result: Measurements, changed: Bool[np.ndarray, "layer"]) -> Iterator[Reading]:
-    """Yield the results of patching over all prompts.
-
-    Args:
-        result: the measurements.
-        changed: the layers that are said to have changed.
-    """
+def output_readings(result: Measurements) -> Iterator[Reading]:
+    """Yield the results of patching over all prompts."""
     if result.patching is None:
         return
     yield Reading(MATTERS, _what_matters(result, result.patching), verdict=_RULE)
@@ -55,7 +49,7 @@ def output_readings(result: Measurements, changed: Bool[np.ndarray, "layer"]) ->
     if _is_beyond(after, result.config.least_restored):
         value = value_with_interval(after[""], (after["_low"], after["_high"]), ".2f")
         yield Reading(f"Share left to the final norm and {UNEMBEDDING}", value, "after the last block")
-    silent = changed & ~verdict.may_matter
+    silent = (result.changed_for_a_task | result.changed_only_together) & ~verdict.may_matter
     if silent.any():
         yield Reading("Changed, but do not matter to the output", layers_text(result.ranges_of(silent)))
 

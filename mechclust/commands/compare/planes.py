@@ -11,11 +11,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from mechclust.commands.compare.inputs import Inputs
-from mechclust.commands.sampling import draw_prompts
+from mechclust.commands.sampling import draw_prompts, prompts_at
 from mechclust.jobs import progress_bar
 from mechclust.report.prompt_map import prompt_map
 from probes import RowStore, residual, resolve
-from probes.functional.planes import AlignedPlanes, aligned_planes
+from probes.functional.planes import aligned_planes
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,10 @@ class PromptPlanes:
         caption = (
             "Hidden states in the plane of each layer's two leading principal directions. The base's planes are turned "
             "to fit the layer before, the tuned model's to fit the base's at the same layer; each is scaled to its "
-            "frame. "
-            f"{len(self.texts):,} of {self.n:,} prompts, drawn at random."
+            "frame."
         )
+        if len(self.texts) < self.n:
+            caption += f" {len(self.texts):,} of {self.n:,} prompts, drawn at random."
         points = prompt_map(self.xy, self.layers, self.texts, self.labels, variance=self.variance)
         return f'<p class="small">{escape(caption)}</p>{points}'
 
@@ -65,17 +66,14 @@ def prompt_planes(
     layers = {name: [site.layer for site in resolve(pair[name], residual())] for name in ("base", "tuned")}
     base = aligned_planes(_rows(pair["base"], index, "base", progress))
     tuned_rows = _rows(pair["tuned"], index, "tuned", progress)
-    planes = [aligned_planes([rows], start=xy) for rows, xy in zip(tuned_rows, base.xy, strict=True)]
-    xy = np.concatenate([plane.xy for plane in planes])
-    tuned = AlignedPlanes(xy, np.concatenate([plane.variance for plane in planes]))
-    prompts = inputs.prompts
-    labels = ["task", *(name for name in prompts.labels if name != "task")]
+    tuned = [aligned_planes([rows], start=xy) for rows, xy in zip(tuned_rows, base.xy, strict=True)]
+    shown = prompts_at(inputs.prompts, index.tolist())
     return PromptPlanes(
-        xy={"base": base.xy, "tuned": tuned.xy},
-        variance={"base": base.variance.tolist(), "tuned": tuned.variance.tolist()},
+        xy={"base": base.xy, "tuned": np.concatenate([plane.xy for plane in tuned])},
+        variance={"base": base.variance.tolist(), "tuned": [float(plane.variance[0]) for plane in tuned]},
         layers=layers,
-        texts=[prompts.prompts[i] for i in index.tolist()],
-        labels={name: [prompts.labels[name][i] for i in index.tolist()] for name in labels},
+        texts=shown.prompts,
+        labels={"task": shown.labels["task"], **shown.labels},
         n=len(pair["base"]),
     )
 
@@ -85,5 +83,5 @@ def _rows(
 ) -> Iterator[Shaped[Tensor, "prompts d"]]:
     """Yield rows layer by layer."""
     sites = resolve(store, residual())
-    for site in progress_bar(sites, desc=f"map of {name}", unit="layer") if progress else sites:
+    for site in progress_bar(sites, desc=f"map of {name}", unit="layer", disable=not progress):
         yield store.take(index, [f"rows/{site.name}"])[f"rows/{site.name}"]

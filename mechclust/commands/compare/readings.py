@@ -75,7 +75,7 @@ def readings(result: Measurements, tables: Tables) -> list[Reading]:
     return [
         *_where_change_begins(result),
         *_changed_layers(result),
-        *output_readings(result, result.changed_for_a_task | result.changed_only_together),
+        *output_readings(result),
         *_residual_stream(result),
         *_extremes(tables["layers"]),
         *_standing_out(result, tables["tasks"]),

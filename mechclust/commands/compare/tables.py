@@ -26,15 +26,7 @@ _MEASURES = {  # by column of the table
     "high": "debiased_cka_high",
     "null_high": "debiased_cka_null_high",
 }
-_PATCHING_MEASURES = {
-    "restored": "restored",
-    "restored_low": "restored_low",
-    "restored_high": "restored_high",
-    "rise": "rise",
-    "rise_low": "rise_low",
-    "rise_high": "rise_high",
-    "chance_restored": "chance",
-}
+_PATCHING_MEASURES = ("restored", "restored_low", "restored_high", "rise", "rise_low", "rise_high")
 _BLOCK_MEASURES = {"block_cka": "debiased_cka", "block_low": "debiased_cka_low", "block_high": "debiased_cka_high"}
 
 
@@ -73,7 +65,8 @@ def layer_task_table(result: Measurements) -> pd.DataFrame:
 
 def _patching_columns(result: Measurements, patching: ProbeResult) -> dict[str, Any]:
     """Return the columns of patching, whose sites are the layers of the table."""
-    columns: dict[str, Any] = {name: _column(patching[of].numpy()) for name, of in _PATCHING_MEASURES.items()}
+    columns: dict[str, Any] = {name: _column(patching[name].numpy()) for name in _PATCHING_MEASURES}
+    columns["chance_restored"] = _column(patching["chance"].numpy())
     verdicts = [np.ma.MaskedArray(each.matters, mask=np.isnan(each.low)) for each in result.output_verdicts.values()]
     columns["matters"] = _decisions(np.ma.column_stack(verdicts))
     return columns

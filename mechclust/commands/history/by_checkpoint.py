@@ -7,9 +7,9 @@ from itertools import product
 from pathlib import Path
 
 from mechclust.commands.history.checkpoint_job import CheckpointJob
-from mechclust.commands.history.config import AGAINST, Against, HistoryConfig
-from mechclust.commands.parts import MeasurementPart, RunOnStores, merged_results, probe_part, run_on_one
-from probes import Probe, ProbeResult, RowStore, load_result, residual, resolve, run_stores
+from mechclust.commands.history.config import AGAINST, HistoryConfig
+from mechclust.commands.parts import MeasurementPart, merged_results, probe_part
+from probes import Probe, ProbeResult, RowStore, load_result, residual, resolve
 
 ByCheckpoint = dict[int, ProbeResult]
 """Results by the checkpoint's position in the series."""
@@ -54,7 +54,7 @@ def _cluster_parts(
         rows = job.rows
         for site in resolve(rows, residual()):
             probe = config.clustering(residual(site.layer))
-            part = _part(job, f"clusters-{site.layer}", probe, {"checkpoint": rows}, run_on_one)
+            part = _part(job, f"clusters-{site.layer}", probe, {"checkpoint": rows})
             parts.setdefault(("clusters", i), []).append(part)
     return parts
 
@@ -71,16 +71,14 @@ def _cka_parts(jobs: Sequence[CheckpointJob], config: HistoryConfig) -> dict[tup
     return parts
 
 
-def _other(against: Against, i: int, n: int) -> int | None:
+def _other(against: str, i: int, n: int) -> int | None:
     """Return the position of the checkpoint to compare with."""
     if against == "previous":
         return i - 1 if i else None
     return n - 1 if against == "last" else 0
 
 
-def _part(
-    job: CheckpointJob, name: str, probe: Probe, stores: Mapping[str, RowStore], run: RunOnStores = run_stores
-) -> MeasurementPart:
+def _part(job: CheckpointJob, name: str, probe: Probe, stores: Mapping[str, RowStore]) -> MeasurementPart:
     # The digest of the prompts is also of their tasks.
-    settings = [job.folder.name, job.inputs.prompts_digest, job.inputs.units_digest]
-    return probe_part(job.folder / "measured", name, probe, stores, settings=settings, run=run)
+    settings = [job.inputs.prompts_digest, job.inputs.units_digest]
+    return probe_part(job.folder / "measured", name, probe, stores, subject=job.folder.name, settings=settings)

@@ -36,7 +36,7 @@ def _mean_with_ends(
     return float(mean), (float(low), float(high))
 
 
-def measured_ends(curve: Curve, right: Sequence[int]) -> tuple[int, int] | None:
-    """Return the first and the last checkpoint at which any layer is measured, or ``None`` for fewer than two."""
+def measured_ends(curve: Curve, right: Sequence[int]) -> list[int]:
+    """Return the first and the last checkpoint at which any layer is measured, once if they are the same."""
     measured = [i for i in right if np.isfinite(curve.value[i]).any()]
-    return (measured[0], measured[-1]) if len(measured) > 1 else None
+    return sorted({*measured[:1], *measured[-1:]})

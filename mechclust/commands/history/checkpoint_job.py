@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechclust.commands.history.config import HistoryConfig
@@ -40,7 +40,7 @@ from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
 MAX_ATTENTION_TOKENS = 32  # of a prompt whose attention is shown
-_FORMAT = 3  # of facts.json and the files beside it
+_FORMAT = 4  # of facts.json and the files beside it
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,14 @@ class CheckpointJob:
         free_memory(config.device)
 
     def _write(self, model: Any) -> None:
-        self._save_rows(model)
+        save_rows_anew(
+            model,
+            self.inputs.batches,
+            self.folder / "rows",
+            readout=self.config.readout,
+            labels=self.config.kept_labels,
+            shard_rows=shard_rows(len(self.inputs.prompts)),
+        )
         for name, probe, batches in self._probes():
             run(model, batches, probe).save(self.result_path(name))
         words = self.inputs.words
@@ -161,15 +168,6 @@ class CheckpointJob:
     def _tokenizer_digest(self, tokenizer: Any) -> str:
         prompts = self.inputs.prompts.prompts
         return tokenizer_digest(tokenizer, prompts, chat=self.config.chat, bos=self.config.bos)
-
-    def _save_rows(self, model: Any) -> None:
-        """Save the hidden states."""
-        options: dict[str, Any] = {
-            "readout": self.config.readout,
-            "labels": self.config.kept_labels,
-            "shard_rows": shard_rows(len(self.inputs.prompts)),
-        }
-        save_rows_anew(model, self.inputs.batches, self.folder / "rows", **options)
 
     def _probes(self) -> Iterator[tuple[str, Probe, Iterable[Batch]]]:
         """Yield the probes that need the model, by name, with their batches."""
@@ -216,10 +214,15 @@ def _naming_if_not_finite(name: str) -> Iterator[None]:
 
 
 def _patterns(model: Any, tokens: Int[Tensor, "pos"]) -> PatternBytes:
-    """Return attention in the first tokens of a prompt."""
-    sites = [site.name for site in resolve(model, attention())]
-    batch = Batch(tokens[None, :MAX_ATTENTION_TOKENS])
-    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as recorded:
-        forward(model, batch.to(device_of(model)))
-    patterns = torch.stack([pattern_of(recorded[site][0])[0].float().cpu() for site in sites])
+    """Return attention among the first tokens of a prompt."""
+    patterns = _recorded_patterns(model, tokens[:MAX_ATTENTION_TOKENS])
+    if bool(patterns.triu(1).any()):  # attention to later tokens, which are then needed
+        patterns = _recorded_patterns(model, tokens)[..., :MAX_ATTENTION_TOKENS, :MAX_ATTENTION_TOKENS]
     return (patterns * 255).round().clamp(0, 255).to(torch.uint8)
+
+
+def _recorded_patterns(model: Any, tokens: Int[Tensor, "pos"]) -> Float[Tensor, "layer head query key"]:
+    sites = [site.name for site in resolve(model, attention())]
+    with evaluation_mode(model), torch.inference_mode(), record(model, sites) as recorded:
+        forward(model, Batch(tokens[None]).to(device_of(model)))
+    return torch.stack([pattern_of(recorded[site][0])[0].float().cpu() for site in sites])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated
 
 from mechclust.commands.settings import ModelSettings, PromptSettings, check_map_prompts, check_resamples
 from probes import CKA, ClusteringHead, Probe, TaskClusterARI, head_output, list_probes, residual
@@ -27,8 +27,7 @@ from tasks.settings import (
 )
 
 PROBES = ("clusters", "cka", "heads", "topics")
-Against = Literal["last", "first", "previous"]
-AGAINST: tuple[Against, ...] = get_args(Against)
+AGAINST = ("last", "first", "previous")  # the checkpoints with which each is compared
 MIN_CHECKPOINTS = 2
 
 

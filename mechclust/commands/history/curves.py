@@ -44,7 +44,7 @@ _TABLES = ("value", "low", "high", "p", "value_low", "value_high")  # fields by 
 _Table = Float[np.ndarray, "checkpoint layer"]
 _ByLayer = Float[np.ndarray, "layer"]
 _Halves = Float[np.ndarray, "checkpoint layer half"]
-_Numbers = Float[np.ndarray, "6 layer"]  # value, both ends of chance, p-value, and both ends of the value's interval
+_Numbers = Float[np.ndarray, "6 layer"]  # of a checkpoint, in the order of _TABLES
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +159,8 @@ def _curve(
         if list(result.coords["site"]) == sites:
             numbers[:, i] = read(result)
     layers = [last.layers[site] for site in sites]
-    value, low, high, p, value_low, value_high = numbers
-    return Curve(name, sites, layers, value, low, high, p, n, value_low, value_high)
+    tables: dict[str, Any] = dict(zip(_TABLES, numbers, strict=True))
+    return Curve(name, sites, layers, n=n, **tables)
 
 
 def _n_examples(result: ProbeResult) -> int:

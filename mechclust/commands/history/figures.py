@@ -80,7 +80,7 @@ def map_figure(result: Measurements, curve: Curve) -> Figure:
     if curve.name in result.tested:
         table = result.crossings_of(curve).dropna(subset="crosses_at")
         checkpoints = [result.names.index(name) for name in table["crosses_at"]]
-        axis.scatter(checkpoints, [list(curve.layers).index(layer) for layer in table["layer"]], **_DOT)
+        axis.scatter(checkpoints, table.index, **_DOT)
     _name_ticks(axis, result.names, MAX_NAMES, rotation=0 if len(result.names) <= MAX_LEVEL_NAMES else 45)
     places = evenly_spaced(n, MAX_NAMES)
     axis.set_yticks(places, [str(curve.layers[i]) for i in places], fontsize=8)

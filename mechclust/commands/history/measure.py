@@ -95,15 +95,11 @@ def measure_history(
 
 def _run_jobs(jobs: Sequence[CheckpointJob], config: HistoryConfig, folder: Path, progress: bool) -> None:
     title = "checkpoints"
-    if not config.here:
-        map_jobs(_run, jobs, **config.on, folder=folder, progress=title if progress else None)
-        return
-    for job in progress_bar(jobs, desc=title, unit="model", disable=not progress):
-        job.run()
-
-
-def _run(job: CheckpointJob) -> None:
-    job.run()
+    if config.here:
+        for job in progress_bar(jobs, desc=title, unit="model", disable=not progress):
+            job.run()
+    else:
+        map_jobs(CheckpointJob.run, jobs, **config.on, folder=folder, progress=title if progress else None)
 
 
 def _result(

@@ -82,5 +82,5 @@ class Measurements:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
     def crossings_of(self, curve: Curve) -> pd.DataFrame:
-        """Return the rows of ``crossings`` about one measure."""
-        return self.crossings[self.crossings["measure"] == curve.name]
+        """Return the rows of ``crossings`` about one measure. Their index is the layer's place in the curve."""
+        return self.crossings[self.crossings["measure"] == curve.name].reset_index(drop=True)

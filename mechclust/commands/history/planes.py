@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechclust.commands.sampling import draw_prompts
+from mechclust.commands.sampling import draw_prompts, prompts_at
 from probes import RowStore, residual, resolve
 from probes.functional.preprocess import centred_matrix
 from tasks import LabelledPrompts
@@ -43,7 +43,7 @@ class FixedPlanes:
     sites: Sequence[str]
     places: Sequence[int]
     texts: Sequence[str]
-    labels: dict[str, list[str]]
+    labels: Mapping[str, Sequence[str]]
 
 
 def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: HistoryConfig) -> FixedPlanes:
@@ -70,15 +70,15 @@ def fixed_planes(stores: Sequence[RowStore], prompts: LabelledPrompts, config: H
                 xy[i, column] = placed.numpy()
                 variance[i, column] = float(placed.square().sum(dim=1).mean())
     places = index.tolist()
-    names = ["task", *(name for name in prompts.labels if name != "task")]
+    drawn = prompts_at(prompts, places)
     return FixedPlanes(
         xy=xy,
         variance=variance,
         layers=[site.layer for site in shown],
         sites=[site.name for site in shown],
         places=places,
-        texts=[prompts.prompts[i] for i in places],
-        labels={name: [prompts.labels[name][i] for i in places] for name in names},
+        texts=drawn.prompts,
+        labels={"task": drawn.labels["task"], **drawn.labels},
     )
 
 

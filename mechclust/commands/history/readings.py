@@ -129,7 +129,7 @@ def _without_crossing(table: pd.DataFrame, curve: Curve, what: str) -> Iterator[
 def _change(result: Measurements, curve: Curve) -> Iterator[Reading]:
     """Yield the mean change from the first to the last checkpoint without findings."""
     ends = measured_ends(curve, result.right)
-    if ends is None:
+    if len(ends) < 2:
         return
     first, last = ends
     change, interval = mean_change(curve, first, last)
@@ -148,9 +148,8 @@ def _change(result: Measurements, curve: Curve) -> Iterator[Reading]:
 def _span_with_ends(result: Measurements, curve: Curve, rows: pd.DataFrame) -> str:
     """Return the values of layers at a checkpoint, with the outermost ends of their intervals in brackets."""
     at = result.names.index(rows["crosses_at"].iloc[0])
-    columns = [list(curve.layers).index(layer) for layer in rows["layer"]]
-    low = curve.value_low[at, columns]
-    high = curve.value_high[at, columns]
+    low = curve.value_low[at, rows.index]
+    high = curve.value_high[at, rows.index]
     span = _span(rows["value"])
     return span if np.isnan(low).any() else f"{span} ({low.min():z.2f} to {high.max():z.2f})"
 
@@ -182,8 +181,7 @@ def _with_random_weights(result: Measurements, curve: Curve, rows: pd.DataFrame)
     """Return the values at the first checkpoint, if it has random weights and differs from the crossing."""
     if not result.starts_random or result.first in set(rows["crosses_at"]):
         return ""
-    columns = [list(curve.layers).index(layer) for layer in rows["layer"]]
-    return _span(curve.value[result.names.index(result.first), columns])
+    return _span(curve.value[result.names.index(result.first), rows.index])
 
 
 def _span(values: Shaped[np.ndarray, "n"] | pd.Series) -> str:
@@ -201,9 +199,8 @@ def _untested(result: Measurements) -> list[Curve]:
 
 def _means(result: Measurements, curve: Curve) -> Reading:
     """Return means over layers at the first and the last checkpoint."""
-    measured = [i for i in result.right if np.isfinite(curve.value[i]).any()]
     means = []
-    for i in (measured[0], measured[-1]):
+    for i in measured_ends(curve, result.right):
         means.append(f"{value_with_interval(*mean_over_layers(curve, i), '.2f')} at {quoted(result.names[i])}")
     return Reading(capitalised(curve.title), ", ".join(means), f"mean over {curve.place}s")
 

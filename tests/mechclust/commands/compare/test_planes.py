@@ -80,6 +80,10 @@ class TestPlanes:
         assert "prompt-map" not in page
         assert "Base and tuned</h2>" not in page
 
+    def test_none_are_drawn_if_all_are_shown(self, measured):
+        assert len(measured.planes.texts) == measured.planes.n
+        assert "drawn at random" not in measured.planes.html()
+
     def test_one_layer_is_read_at_a_time(self, gpt2, shaken, apart, out, monkeypatch):
         asked = []
         take = RowStore.take

@@ -68,6 +68,10 @@ class TestRefusals:
             ({"factor": 1.0}, "factor is 1.0; expected above 1"),
             ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
             ({"tuned_device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
+            (
+                {"device_map": "auto", "tuned_device": "cpu"},
+                "tuned_device is 'cpu' and device_map 'auto'; give one of them",
+            ),
         ],
     )
     def test_settings(self, refused, change, said):

@@ -176,6 +176,13 @@ def test_the_headline_of_a_measure_without_crossings():
     assert nothing.headline == "1 of 3 checkpoints fails integrity checks."
 
 
+def test_a_single_checkpoint_is_named_once():
+    curve = made_curve(np.full((3, 2), np.nan), name="cka_last")
+    headline = made_result([curve], flagged=[0, 2]).headline
+    assert headline.endswith(f"mean over layers: {curve.value[1].mean():.2f} at 'step1'.")
+    assert headline.count("step") == 1
+
+
 class TestUnknown:
     """Layers without a p-value are not said to stay at chance."""
 
