@@ -219,7 +219,7 @@ def test_names_that_are_no_file_names(tmp_path: Path) -> None:
     shards.write_shard(folder, index, rows)
     assert len(list(folder.iterdir())) == len(names) + 2
     for i, name in enumerate(names):
-        assert shards.read_shard_rows(folder, name).tolist() == [[i] * 3] * 2
+        assert shards.Shard(folder).rows(name).tolist() == [[i] * 3] * 2
 
 
 def test_hooks_are_set_once(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +281,8 @@ def test_what_was_measured_is_kept_whatever_fails(
     places = [  # the fifth batch's pass and update; the first shard of 8 examples
         (type(model), "forward", 5, False, 16),
         (RowsState, "add", 5 * 4 - 2, False, 16),
-        (kept_rows._KeptRows, "reset", 2, False, 8),
-        (kept_rows._KeptRows, "reset", 2, True, 8),
+        (kept_rows.KeptRows, "reset", 2, False, 8),
+        (kept_rows.KeptRows, "reset", 2, True, 8),
         (save._Writer, "_wait", 2, False, 16),
     ]
     for k, (whose, name, calls, first, kept) in enumerate(places):
@@ -290,7 +290,7 @@ def test_what_was_measured_is_kept_whatever_fails(
             patched.setattr(whose, name, failing(getattr(whose, name), calls, first))
             with pytest.raises(error):
                 save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
-        found = [part["index"] for part in map(shards.read_shard_index, shards.store_shards(tmp_path / str(k)))]
+        found = [shard.columns()["index"] for shard in shards.store_shards(tmp_path / str(k))]
         assert torch.cat(found).tolist() == list(range(kept)), name
         store = save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
         for site, rows in expected.items():
