@@ -47,6 +47,11 @@ class AlignedRows(ABC):
         return self._columns.get("tokens")
 
     @property
+    def positions(self) -> Integer[Tensor, "example"] | None:
+        """The position of ``token_at`` in each example, from its first token, or ``None`` if it is not known."""
+        return next((values for key, values in self._columns.items() if key.startswith("positions/")), None)
+
+    @property
     def labels(self) -> list[str]:
         """Names of the labels."""
         return sorted(key.removeprefix("labels/") for key in self._columns if key.startswith("labels/"))

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64, Integer, Shaped
 from torch import Tensor
 
 from probes.engine.examples_digest import token_digests
-from probes.engine.readout import Readout, check_row_readout, last_token
+from probes.engine.readout import Readout, check_row_readout, given_position, last_token
 from probes.engine.sites import site_called
 from probes.rows.aligned_rows import AlignedRows, Columns
 from probes.rows.vllm_rows import VllmFiles, check_rows_finite, vllm_paths
@@ -76,7 +76,7 @@ def rows_from(
             stores of other prompts are refused. Without them, prompts are not compared, and results say so. vLLM's
             files bring their own.
         attention_mask: ``[n pos]``, 1 on real tokens and 0 on padding.
-        positions: by name, one position per example, for ``token_at``.
+        positions: by name, one position per example, for ``token_at``. Stores of other positions are refused.
         readout: the position that the rows come from, or that is to be read.
         layers: for vLLM's files.
         model: identifies the model, in the metadata of results.
@@ -115,6 +115,9 @@ def rows_from(
         _check_positions(places, len(paths))
         source = VllmFiles(paths, layers, places, readout, _index(index, len(paths)))
         columns = {"index": source.index, "tokens": source.tokens}
+    position = given_position(readout)
+    if position in places:
+        columns[f"positions/{position}"] = places[position].cpu() - _first_positions(attention_mask)
     classes = {}
     for name, values in (labels or {}).items():
         columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
@@ -313,6 +316,11 @@ def _check_positions(positions: _Positions, n: int) -> None:
             raise InputError(
                 f"positions[{name!r}] has shape {tuple(values.shape)}; expected ({n},), one position per example"
             )
+
+
+def _first_positions(mask: RowValues | None) -> Int64[Tensor, "example"] | int:
+    """Return the position of each example's first real token."""
+    return 0 if mask is None else _tensor("attention_mask", mask).cpu().bool().int().argmax(dim=1)
 
 
 def _read_out(

@@ -26,9 +26,11 @@ from probes import (
     last_token,
     mean,
     residual,
+    rows_from,
     run,
     run_stores,
     save_rows,
+    token_at,
 )
 from probes.engine.state import RowsState
 from probes.rows import kept_rows, save, shards
@@ -92,6 +94,26 @@ def test_some_examples_of_a_store(two: dict[str, Any], tmp_path: Path) -> None:
     assert (len(stores["base"]), int(found["n"][0])) == (10, 5)
     with pytest.raises(InputError, match=r"^example index 16 is in the rows of 'base' but not of 'tuned' \(5 such\)"):
         run_stores({"tuned": stores["tuned"].select(index[:5]), "base": stores["base"]}, CKA())
+
+
+def test_rows_of_different_positions_are_not_compared(two: dict[str, Any], tmp_path: Path) -> None:
+    """The tokens are the same, but not the position under ``token_at``."""
+    tokens = torch.arange(60).reshape(30, 2) % 30
+    readout = token_at("p")
+    stores = {}
+    for name, place in (("tuned", 0), ("base", 1), ("again", 0)):
+        batch = Batch(tokens, positions={"p": torch.full((30,), place)})
+        stores[name] = save_rows(two["base"], batch, tmp_path / name, readout=readout)
+    with pytest.raises(InputError) as refused:
+        run_stores({"tuned": stores["tuned"], "base": stores["base"]}, CKA(readout=readout))
+    assert str(refused.value) == (
+        "example index 0 has different positions in 'tuned' and 'base' (30 such); save both from the same positions"
+    )
+    result = run_stores({"tuned": stores["tuned"], "again": stores["again"]}, CKA(readout=readout))
+    torch.testing.assert_close(result["cka"], torch.ones(3, 1).double())
+    foreign = rows_from(collect_rows(two["base"], batch, readout=readout), readout=readout)
+    unknown = "The positions of 'y' are not known: whether the positions are the same was not checked."
+    assert unknown in run_stores({"x": stores["again"], "y": foreign}, CKA(readout=readout)).notes
 
 
 def test_several_probes_in_one_pass(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
