@@ -35,7 +35,7 @@ from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
 from probes.engine.run import probes_as_list, run_by_steps, run_results
 from probes.engine.sites import Sites, residual
-from probes.rows.kept_rows import Keeping
+from probes.rows.kept_rows import KeptRows
 from probes.rows.row_store import RowStore, write_store_header
 from probes.rows.shards import next_shard, prepare_shard, publish_shard, shard_content
 from probes.rows.stored_examples import StoredExamples
@@ -230,17 +230,17 @@ def save_rows_sharded(
         (20, ['hook_embed', 'blocks.0.hook_resid_post'])
     """
     check_data_shards(batches, shard_rows=shard_rows)
-    keeping = Keeping(at, readout, labels, dtype)
+    probe = KeptRows(at, readout, labels, dtype)
     folder = Path(folder).absolute()
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
     reading = tokenizer_of_data_shards(tokenizer, bos)
     shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
     n_examples = None if count_data_shards(batches) else count_batch_examples(batches)
-    setup = partial(_RowWorker.from_function, load, keeping, folder, n_examples)
+    setup = partial(_RowWorker.from_function, load, probe, folder, n_examples)
     with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder, even_if_alive=True)  # workers of an earlier driver, on whatever node
-        store = _Store(StoredExamples.from_folder(folder, keeping.settings))
+        store = _Store(StoredExamples.from_folder(folder, probe.settings))
         outcomes = imap_jobs(_measure_rows, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder)
         bar = progress_bar(total=count_data_shards(batches), desc="saving rows", unit="shard", disable=not progress)
         with closing(outcomes), closing(bar):
@@ -414,27 +414,27 @@ class _RowWorker:
 
     model: HookedModel
     header: Mapping[str, Any]
-    keeping: Keeping
+    probe: KeptRows
     stored: StoredExamples
     n_examples: int | None
 
     @classmethod
-    def from_function(cls, load: Load, keeping: Keeping, folder: Path, n_examples: int | None) -> _RowWorker:
+    def from_function(cls, load: Load, probe: KeptRows, folder: Path, n_examples: int | None) -> _RowWorker:
         """Load the model, and refuse another model's rows and too small a disk before the first shard."""
         model = load()
         if isinstance(model, Mapping):
             raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
-        header = keeping.header(model)
+        header = probe.header(model)
         stored = StoredExamples.from_folder(folder, header)
         if n_examples is not None:
-            keeping.check_space(folder, n_examples - len(stored), model)
-        return cls(model, header, keeping, stored, n_examples)
+            probe.check_expected_space(folder, n_examples - len(stored), model)
+        return cls(model, header, probe, stored, n_examples)
 
 
 def _measure_rows(worker: _RowWorker, shard: DataShard) -> _SavedRows:
     """Measure the rows that are not there yet, and write them under a temporary name, which the driver changes."""
     stored = worker.stored
-    probe = worker.keeping.probe()
+    probe = worker.probe.clone()
     saved = _SavedRows(worker.header, [])
     reading = shard.reading({"": worker.model})
     with run_by_steps(worker.model, [probe]) as step:

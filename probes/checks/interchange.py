@@ -130,10 +130,6 @@ def _one_by_one(plan: _Plan) -> tuple[dict[str, Float64[Tensor, "..."] | Int[Ten
         exchange = _Interchanged.from_plan(plan, [(site, head)])
         for name, value in exchange.measures(plan).items():
             values[name][i, head] = value
-        values["discovered"][i, head] = exchange.classes
-        for k, label in enumerate(plan.bench.labels.values()):
-            for name, value in exchange.measures_of_label(plan, label).items():
-                values[name][i, head, k] = value
         if exchange.is_without_effect:
             notes.append(f"{site} head {head}: {_WITHOUT_EFFECT}")
     if plan.chosen:
@@ -213,7 +209,7 @@ def interchange_together(
             "heads=[(site, head)]"
         )
     exchange = _Interchanged.from_plan(plan, plan.chosen)
-    values = exchange.all_measures(plan)
+    values = exchange.measures(plan)
     notes = exchange.notes_together(plan, heads)
     notes += _notes_on_single_examples(plan.bench.labels, values["changed_within"])
     return ProbeResult(
@@ -404,20 +400,17 @@ class _Interchanged(NamedTuple):
         before = plan.bench.answers[plan.recipients]
         return (self.answers != before[:, None]).double()
 
-    def measures(self, plan: _Plan) -> dict[str, float]:
-        """Return the measures that need no label."""
+    def measures(self, plan: _Plan) -> dict[str, Float64[Tensor, "*equivalence"] | Int[Tensor, "n"]]:
+        """Return every measure of the interchanged heads, with an axis for labels if it depends on them."""
         has_two_classes = any(int(half.max()) > 0 for half in self.halves)
-        return {
+        without_label = {
             "changed": float(self._changes_answer(plan)[plan.is_other].mean()),
             "classes": float(self.classes.max()) + 1,
             "stability": adjusted_rand_score(*self.halves) if has_two_classes else torch.nan,
             "within_ratio": float(within_ratio(self.points, self.classes)),
             "within_ratio_gaussian": float(within_ratio(self.cloud, self.cloud_classes)),
         }
-
-    def all_measures(self, plan: _Plan) -> dict[str, Float64[Tensor, "*equivalence"] | Int[Tensor, "n"]]:
-        """Return every measure of the interchanged heads as a tensor, with an axis for labels if it depends on them."""
-        values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.measures(plan).items()}
+        values = {name: torch.tensor(value, dtype=torch.float64) for name, value in without_label.items()}
         by_label = [self.measures_of_label(plan, label) for label in plan.bench.labels.values()]
         for name in _BY_LABEL:
             values[name] = torch.tensor([measures[name] for measures in by_label], dtype=torch.float64)

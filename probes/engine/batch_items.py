@@ -298,7 +298,7 @@ def count_batch_examples(given: Any) -> int | None:
     if isinstance(given, (Batch, Tensor)):
         return len(given)
     if isinstance(given, Mapping):
-        values = given["input_ids"] if "input_ids" in given else given.get("text", ())
+        values = _column(given["input_ids"] if "input_ids" in given else given.get("text", ()))
         return 1 if is_one_example(values) else len(values)
     if isinstance(given, (list, tuple)):
         return sum(1 if isinstance(item, str) else count_batch_examples(item) or 0 for item in given)

@@ -25,7 +25,7 @@ Batches: TypeAlias = Batch | TokenIds | Mapping[str, Any] | Iterable[Batch | Tok
 """A batch, token ids ``[batch pos]``, what a Hugging Face tokenizer gives, or an iterable of these, of texts or of rows
 of a data set."""
 
-_STREAM_WINDOW = 4096  # examples of a stream that are sorted by length together
+_STREAM_WINDOW = 4096  # texts encoded together, and examples of a stream that are sorted by length together
 
 
 def each_batch(
@@ -165,7 +165,6 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
     is_in_memory = isinstance(given, (Sequence, Mapping, np.ndarray))  # then all examples are sorted together
     number = first
     waiting: list[ExampleItem] = []
-    texts: list[ExampleItem] = []  # those that wait for their token ids
     for item in items_of(given):
         if isinstance(item, Batch):
             yield item
@@ -178,16 +177,10 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
             example.set_number(number)
             number += 1
             waiting.append(example)
-            if example.text is not None:
-                texts.append(example)
-        if len(texts if is_in_memory else waiting) >= _STREAM_WINDOW:
-            _encode(texts, reading)
-            texts = []
-            if not is_in_memory:
-                yield from _sorted_by_length(waiting, max_tokens)
-                waiting = []
-    _encode(texts, reading)
-    yield from _sorted_by_length(waiting, max_tokens)
+        if not is_in_memory and len(waiting) >= _STREAM_WINDOW:
+            yield from _sorted_by_length(waiting, reading, max_tokens)
+            waiting = []
+    yield from _sorted_by_length(waiting, reading, max_tokens)
 
 
 def _cut(batch: Batch, max_tokens: int) -> Iterator[Batch]:
@@ -197,8 +190,9 @@ def _cut(batch: Batch, max_tokens: int) -> Iterator[Batch]:
         yield batch.select(slice(int(rows[0]), int(rows[-1]) + 1))
 
 
-def _sorted_by_length(examples: list[ExampleItem], max_tokens: int) -> Iterator[Batch]:
+def _sorted_by_length(examples: list[ExampleItem], reading: TextTokenizer, max_tokens: int) -> Iterator[Batch]:
     """Yield batches of examples of similar length, longest first."""
+    _encode(examples, reading)
     lengths = [len(example) for example in examples]
     numbers = [example.number for example in examples]
     for places in token_batch_rows(lengths, max_tokens, partial(_example_name, numbers)):
@@ -210,15 +204,15 @@ def _example_name(index: Sequence[int] | Int[Tensor, "batch"], place: int) -> st
 
 
 def _encode(examples: Sequence[ExampleItem], reading: TextTokenizer) -> None:
-    """Replace the texts of examples that have one by token ids."""
-    texts = {i: example.text for i, example in enumerate(examples) if example.text is not None}
-    if not texts:
-        return
-    for (i, text), ids in zip(texts.items(), reading(list(texts.values())), strict=True):
-        if not ids:
-            raise InputError(f"example {examples[i].number} ({text[:40]!r}) encodes to no tokens; leave it out")
-        examples[i].text = None
-        examples[i].ids = torch.tensor(ids)
+    """Replace the texts of examples that have one by token ids, some thousand at a time."""
+    texts = [(example, example.text) for example in examples if example.text is not None]
+    for start in range(0, len(texts), _STREAM_WINDOW):
+        window = texts[start : start + _STREAM_WINDOW]
+        for (example, text), ids in zip(window, reading([text for _, text in window]), strict=True):
+            if not ids:
+                raise InputError(f"example {example.number} ({text[:40]!r}) encodes to no tokens; leave it out")
+            example.text = None
+            example.ids = torch.tensor(ids)
 
 
 def _padded(examples: Sequence[ExampleItem]) -> Batch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,16 +14,17 @@ from probes.store.splitmix64 import splitmix64
 from tasks import Batch
 
 
+@dataclass
 class ExamplesDigest:
     """A digest of examples that does not depend on their order or their batches.
 
     Attributes:
         count: number of examples.
+        total: sum of their hashes.
     """
 
-    def __init__(self) -> None:
-        self._sum = torch.zeros((), dtype=torch.int64)
-        self.count = 0
+    count: int = 0
+    total: int = 0
 
     def add(self, batch: Batch) -> None:
         """Add the examples of a batch."""
@@ -30,25 +32,17 @@ class ExamplesDigest:
 
     def add_digests(self, index: Int[Tensor, "example"], tokens: Int64[Tensor, "example"]) -> None:
         """Add examples by their index and ``token_digests``."""
-        self._sum += splitmix64(splitmix64(index) + tokens).sum().cpu()  # wraps around
+        self.total += int(splitmix64(splitmix64(index) + tokens).sum())
         self.count += len(index)
 
     def merge(self, other: ExamplesDigest) -> None:
         """Add the examples of another digest, none of which was added before."""
-        self._sum += other._sum
+        self.total += other.total
         self.count += other.count
 
     def state(self) -> list[int]:
         """Return the whole state, as JSON."""
-        return [self.count, int(self._sum)]
-
-    @classmethod
-    def from_state(cls, state: Sequence[int]) -> ExamplesDigest:
-        """Return the digest with a state that ``state()`` returned."""
-        new = cls()
-        new.count, total = state
-        new._sum = torch.tensor(total, dtype=torch.int64)
-        return new
+        return [self.count, self.total]
 
     def record(self, models: Mapping[str, str]) -> dict[str, Any]:
         """Return the digest and the models' fingerprints for a result's metadata.
@@ -61,7 +55,7 @@ class ExamplesDigest:
     @property
     def digest(self) -> str:
         """Number of examples, and 16 hexadecimal digits."""
-        return f"{self.count}-{int(self._sum) % 2**64:016x}"
+        return f"{self.count}-{self.total % 2**64:016x}"
 
 
 def token_digests(batch: Batch) -> Int64[Tensor, "batch"]:

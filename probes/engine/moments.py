@@ -232,10 +232,7 @@ class _JointMoments:
             added = other.pair(x, y).about(ours.x0, ours.y0)
             for name in _SUMS_OF_SITE if x == y else _SUMS_OF_PAIR:
                 getattr(ours, name).add_(getattr(added, name))
-            if x != y:
-                i = self._number(x)
-                j = self._number(y)
-                self.fourth[j, i] = self.fourth[i, j]
+            self.fourth[self._number(y), self._number(x)] = ours.fourth
         self.n += other.n
         self._move_if_far()
 

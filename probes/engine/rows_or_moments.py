@@ -108,8 +108,7 @@ class RowsOrMoments(RowsByClass):
             self._fold(self.moments[next(iter(self.moments))].point.device)
         elif not self._needs_rows:  # many small states must not become more than one large one
             rows = {site: self.rows.chunks(site)[0][1] for site in self.site_names}
-            n = sum(int(self.seen[c]) for c in self.seen)
-            if self._bytes(rows, n) > self._moments_of(rows, len(self.seen)):
+            if self._bytes(rows, self._n) > self._moments_of(rows, len(self.seen)):
                 self._fold(next(iter(rows.values())).device)
 
     # ---- kept states ----

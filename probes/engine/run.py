@@ -154,7 +154,7 @@ def run_results(
     _check_same_models(fingerprints)
     examples = ExamplesDigest()
     for state in states:
-        examples.merge(ExamplesDigest.from_state(state["examples"]))
+        examples.merge(ExamplesDigest(*state["examples"]))
     if not examples.count:
         raise InputError("there are no examples to measure; give at least one non-empty batch")
     positions = sum(state["positions"] for state in states)

@@ -267,9 +267,10 @@ class RowsState(KeyedState[list[IndexedRows]]):
         return torch.cat([index for index, _ in chunks]), torch.cat([rows for _, rows in chunks])
 
     def _capped(self, index: Int[Tensor, "example"], rows: Shaped[Tensor, "example ..."]) -> IndexedRows:
+        """Return the rows that stay, in the order given."""
         if self.cap is None or len(index) <= self.cap:
             return index, rows
-        keep = torch.sort(splitmix64(index), stable=True).indices[: self.cap]
+        keep = torch.sort(splitmix64(index), stable=True).indices[: self.cap].sort().values
         return index[keep], rows[keep]
 
     def get(self, key: str) -> IndexedRows:
@@ -289,9 +290,7 @@ class RowsState(KeyedState[list[IndexedRows]]):
                 f"example index {int(repeats[0])} was given twice at {key!r}; give every example an index of its own "
                 "(Batch.index) and every batch once"
             )
-        index, rows = self._capped(index, rows[order])
-        order = torch.argsort(index)
-        self._values[key] = [(index[order], rows[order])]
+        self._values[key] = [self._capped(index, rows[order])]
         return self._values[key][0]
 
     def pop(self, key: str) -> IndexedRows:

@@ -15,7 +15,7 @@ from tasks import InputError
 from tasks.errors import error_suggestion
 
 Columns: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
-"""``index``, ``tokens`` where they are known, and ``labels/<name>`` of some examples."""
+"""``index``, ``tokens`` where they are known, ``labels/<name>`` and ``positions/<name>`` of some examples."""
 
 
 class AlignedRows(ABC):
@@ -27,28 +27,41 @@ class AlignedRows(ABC):
         source: the name of these rows in error messages.
     """
 
-    index: Integer[Tensor, "example"]
-    tokens: Int64[Tensor, "example"] | None
-
     def __init__(self, columns: Columns, sites: Sequence[str], source: str) -> None:
-        self.index, self._places = torch.sort(columns["index"])
-        self.tokens = columns["tokens"][self._places] if "tokens" in columns else None
+        self._places = torch.argsort(columns["index"])  # where the subclass has each row
+        self._columns = {key: values[self._places] for key, values in columns.items()}
         self.sites = list(sites)
         self.source = source
-        self._labels = {key: values[self._places] for key, values in columns.items() if key.startswith("labels/")}
-        self.labels = sorted(key.removeprefix("labels/") for key in self._labels)
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def index(self) -> Integer[Tensor, "example"]:
+        """The examples, ascending."""
+        return self._columns["index"]
+
+    @property
+    def tokens(self) -> Int64[Tensor, "example"] | None:
+        """A digest of each example's tokens, or ``None`` if they are not known."""
+        return self._columns.get("tokens")
+
+    @property
+    def positions(self) -> Integer[Tensor, "example"] | None:
+        """The position of ``token_at`` in each example, from its first token, or ``None`` if it is not known."""
+        return next((values for key, values in self._columns.items() if key.startswith("positions/")), None)
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the labels."""
+        return sorted(key.removeprefix("labels/") for key in self._columns if key.startswith("labels/"))
 
     def select(self, index: Integer[Tensor, "some"]) -> Self:
         """Return only the rows of these examples, without reading or copying."""
         keep = torch.isin(self.index, index)
         selected = copy.copy(self)
-        selected.index = self.index[keep]
-        selected.tokens = None if self.tokens is None else self.tokens[keep]
         selected._places = self._places[keep]
-        selected._labels = {key: values[keep] for key, values in self._labels.items()}
+        selected._columns = {key: values[keep] for key, values in self._columns.items()}
         return selected
 
     def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
@@ -63,8 +76,8 @@ class AlignedRows(ABC):
                     f"label {name!r} has {len(values)} values for {len(self)} examples; give one per example of index"
                 )
         labelled = copy.copy(self)
-        labelled.labels = sorted(labels)
-        labelled._labels = {f"labels/{name}": labels[name] for name in labelled.labels}
+        labelled._columns = {key: values for key, values in self._columns.items() if not key.startswith("labels/")}
+        labelled._columns |= {f"labels/{name}": values for name, values in labels.items()}
         return labelled
 
     def take(self, index: Integer[Tensor, "some"], names: Sequence[str]) -> dict[str, Shaped[Tensor, "some ..."]]:
@@ -80,7 +93,7 @@ class AlignedRows(ABC):
         sites = [name.removeprefix("rows/") for name in names if name.startswith("rows/")]
         rows = self._read(sites, self._places[examples]) if sites else {}
         values = {f"rows/{site}": x for site, x in rows.items()}
-        values |= {key: self._labels[key][examples] for key in names if key in self._labels}
+        values |= {key: self._columns[key][examples] for key in names if key.startswith("labels/")}
         return {name: values[name] for name in names}
 
     @abstractmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel
-from probes.engine.readout import Readout, check_row_readout, given_position, position_from_first_token
+from probes.engine.readout import Readout, given_position, position_from_first_token
 from probes.engine.sites import Sites, resolve
 from probes.rows.collect import RowCollector
 from probes.rows.shards import ROWS_FORMAT
@@ -23,32 +22,28 @@ from tasks import Batch, InputError
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-@dataclass(frozen=True)
-class Keeping:
-    """Settings of ``save_rows`` on the values kept of each example. Labels are put in order.
+class KeptRows(RowCollector):
+    """Collector of rows in the dtype of a store, and of the position that the readout takes from the batch.
+
+    Args:
+        at: where to measure.
+        readout: which position.
+        labels: labels to keep, which are put in order.
+        dtype: the dtype of the rows. ``None``: the activations' own.
 
     Raises:
         InputError: for a string as labels, another dtype, and a readout that keeps no row per example.
     """
 
-    at: Sites
-    readout: Readout
-    labels: Sequence[str]
-    dtype: torch.dtype | None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.labels, str):
-            given = repr(self.labels)
+    def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
+        if isinstance(labels, str):
+            given = repr(labels)
             raise InputError(f"labels is the string {given}; expected a sequence of label names such as ({given},)")
-        if self.dtype not in (None, *_DTYPES):
+        if dtype not in (None, *_DTYPES):
             known = ", ".join(map(str, _DTYPES))
-            raise InputError(f"dtype is {self.dtype!r}; expected {known}, or None for the model's own")
-        check_row_readout(self.readout)
-        object.__setattr__(self, "labels", sorted(self.labels))
-
-    def probe(self) -> _KeptRows:
-        """Return a probe that gathers the rows."""
-        return _KeptRows(self.at, self.readout, self.labels, self.dtype)
+            raise InputError(f"dtype is {dtype!r}; expected {known}, or None for the model's own")
+        super().__init__(at, readout, sorted(labels))
+        self.dtype = dtype
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -66,22 +61,6 @@ class Keeping:
         """Return the header of a store of this model's rows."""
         sites = [list(site) for site in resolve(model, self.at)]
         return {**self.settings, "model": fingerprint(model), "sites": sites, "hooks": list(model.hook_dict)}
-
-    def check_space(self, folder: Path, examples: int, model: HookedModel) -> None:
-        """Refuse more rows than the disk has room for, if the model's configuration tells their width."""
-        sites = resolve(model, self.at)
-        numbers = _numbers_per_example(model, sites)
-        if numbers is not None:
-            dtype = self.dtype or _dtype_of(model)
-            _check_disk_space(folder, examples, len(sites), numbers, numbers * dtype.itemsize)
-
-
-class _KeptRows(RowCollector):
-    """Collector of rows in the dtype of the store, and of the position that the readout takes from the batch."""
-
-    def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
-        super().__init__(at, readout, labels)
-        self.dtype = dtype
 
     def update(self, activations: Mapping[str, Float[Tensor, "batch ..."]], batch: Batch) -> None:
         """Keep the rows of a batch."""
@@ -108,6 +87,14 @@ class _KeptRows(RowCollector):
                 f"{largest:.3g}; the dtype's largest number is {limit:.3g}); keep them in {other}"
             )
         return converted
+
+    def check_expected_space(self, folder: Path, examples: int, model: HookedModel) -> None:
+        """Refuse more rows than the disk has room for, if the model's configuration tells their width."""
+        sites = resolve(model, self.at)
+        numbers = _numbers_per_example(model, sites)
+        if numbers is not None:
+            dtype = self.dtype or _dtype_of(model)
+            _check_disk_space(folder, examples, len(sites), numbers, numbers * dtype.itemsize)
 
     def check_space(self, folder: Path, examples: int) -> None:
         """Refuse more rows than the disk has room for, by the first example's."""

@@ -11,14 +11,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from probes.rows.aligned_rows import AlignedRows
-from probes.rows.shards import (
-    ROWS_FORMAT,
-    check_shard_rows,
-    read_shard_index,
-    read_shard_rows,
-    shard_checksums,
-    store_shards,
-)
+from probes.rows.shards import ROWS_FORMAT, store_shards
 from probes.store.files import read_json, write_json
 from tasks import InputError
 
@@ -73,9 +66,7 @@ class RowStore(AlignedRows):
         self.dtype: torch.dtype | None = header["dtype"] and getattr(torch, header["dtype"])
         self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # selectors resolve against these
         self._shards = store_shards(self.folder)
-        self._checksums = [shard_checksums(shard) for shard in self._shards]
-        self._checked: set[tuple[int, str]] = set()  # shared with the stores that select() returns
-        parts = [read_shard_index(path) for path in self._shards]
+        parts = [shard.columns() for shard in self._shards]
         counts = [len(part["index"]) for part in parts]
         if sum(counts) != header["examples"]:
             raise InputError(
@@ -107,21 +98,13 @@ class RowStore(AlignedRows):
         rows = None
         for number, in_shard in self._by_shard(places):
             start = int(self._ends[number - 1]) if number else 0
-            part = self._rows_of_shard(number, site)[places[in_shard] - start]
+            part = self._shards[number].rows(site)[places[in_shard] - start]
             if len(part) == len(places):
                 return part
             if rows is None:
                 rows = part.new_empty(len(places), part.shape[1])
             rows[in_shard] = part
-        return self._rows_of_shard(0, site)[:0] if rows is None else rows
-
-    def _rows_of_shard(self, number: int, site: str) -> Float[Tensor, "row d"]:
-        """Return a site's rows in a shard, mapped into memory: not yet read from the disk."""
-        shard = self._shards[number]
-        if (number, site) not in self._checked:
-            check_shard_rows(shard, site, self._checksums[number])
-            self._checked.add((number, site))
-        return read_shard_rows(shard, site)
+        return self._shards[0].rows(site)[:0] if rows is None else rows
 
 
 # ---- the store's header ----

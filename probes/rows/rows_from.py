@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -13,10 +13,10 @@ from jaxtyping import Float, Int64, Integer, Shaped
 from torch import Tensor
 
 from probes.engine.examples_digest import token_digests
-from probes.engine.readout import Readout, check_row_readout, last_token
+from probes.engine.readout import Readout, check_row_readout, given_position, last_token
 from probes.engine.sites import site_called
 from probes.rows.aligned_rows import AlignedRows, Columns
-from probes.rows.vllm_rows import VllmFiles, vllm_paths
+from probes.rows.vllm_rows import VllmFiles, check_rows_finite, vllm_paths
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
 
@@ -31,9 +31,6 @@ RowValues: TypeAlias = _Array | Sequence[Any]
 _Rows: TypeAlias = Float[Tensor, "example _"]  # sites differ in width
 _SiteStates: TypeAlias = Float[Tensor, "_ _"] | Float[Tensor, "_ _ _"] | list[Float[Tensor, "_ _"]]
 """Rows, states of padded tokens, or each example's states of its tokens."""
-
-_ReadRows: TypeAlias = Callable[[Sequence[str], Int64[Tensor, "some"]], dict[str, Float[Tensor, "some _"]]]
-"""From sites and places in the order given to rows by site."""
 
 _Positions: TypeAlias = Mapping[str, Integer[Tensor, "example"]]
 
@@ -79,7 +76,7 @@ def rows_from(
             stores of other prompts are refused. Without them, prompts are not compared, and results say so. vLLM's
             files bring their own.
         attention_mask: ``[n pos]``, 1 on real tokens and 0 on padding.
-        positions: by name, one position per example, for ``token_at``.
+        positions: by name, one position per example, for ``token_at``. Stores of other positions are refused.
         readout: the position that the rows come from, or that is to be read.
         layers: for vLLM's files.
         model: identifies the model, in the metadata of results.
@@ -103,30 +100,29 @@ def rows_from(
     check_row_readout(readout)
     _check_kinds(rows, labels)
     places = {name: _tensor(f"positions[{name!r}]", values) for name, values in (positions or {}).items()}
-    read: _ReadRows
+    source: _RowsInMemory | VllmFiles
     if isinstance(rows, Mapping):
         if layers is not None:
             raise InputError("layers are for vLLM's files; name the layers of tensors by their keys")
         if isinstance(index, Mapping):
             raise InputError("index is a mapping, which is for a folder of files; give one integer per example")
         mask = None if attention_mask is None else _tensor("attention_mask", attention_mask)
-        by_site, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
-        sites = list(by_site)
-        read = partial(_read_tensors, by_site)
+        source, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
     else:
         if tokens is not None or attention_mask is not None:
             raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
         paths, index = vllm_paths(rows, index)
-        files = VllmFiles(paths, layers, places, readout)
-        columns = {"index": _index(index, len(paths)), "tokens": files.tokens}
         _check_positions(places, len(paths))
-        sites = files.sites
-        read = partial(_read_files, files, columns["index"])
+        source = VllmFiles(paths, layers, places, readout, _index(index, len(paths)))
+        columns = {"index": source.index, "tokens": source.tokens}
+    position = given_position(readout)
+    if position in places:
+        columns[f"positions/{position}"] = places[position].cpu() - _first_positions(attention_mask)
     classes = {}
     for name, values in (labels or {}).items():
         columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
-    source = str(rows) if isinstance(rows, (str, Path)) else "rows_from(...)"
-    return ForeignRows(sites, read, columns, classes, repr(readout), model, source)
+    name = str(rows) if isinstance(rows, (str, Path)) else "rows_from(...)"
+    return ForeignRows(source, columns, classes, repr(readout), model, name)
 
 
 def _check_kinds(rows: object, labels: object) -> None:
@@ -158,6 +154,22 @@ def _tensor(name: str, values: Any) -> Shaped[Tensor, "..."]:
         raise InputError(f"{name}: {kind} is not an array of numbers ({error}); give numbers") from None
 
 
+@dataclass
+class _RowsInMemory:
+    """Rows by site, in the order in which they were given."""
+
+    by_site: dict[str, _Rows]
+
+    @property
+    def sites(self) -> list[str]:
+        """Hook names."""
+        return list(self.by_site)
+
+    def read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
+        """Return the rows at some places, by site."""
+        return {site: self.by_site[site][places] for site in sites}
+
+
 class ForeignRows(AlignedRows):
     """Rows from ``rows_from``. ``run_stores`` measures them like a ``RowStore``.
 
@@ -184,21 +196,20 @@ class ForeignRows(AlignedRows):
 
     def __init__(
         self,
-        sites: Sequence[str],
-        read: _ReadRows,
+        rows: _RowsInMemory | VllmFiles,
         columns: Columns,
         classes: Mapping[str, list[str]],
         readout: str,
         model: str,
         source: str,
     ) -> None:
-        super().__init__(columns, sites, source)
+        super().__init__(columns, rows.sites, source)
         self.classes = {name: names for name, names in classes.items() if names}
         self.readout = readout
         self.model = model
         self.hook_dict: dict[str, None] = dict.fromkeys(self.sites)
         self.lacks = {"": f"the rows given are of {', '.join(self.sites)}; choose among them with at="}
-        self._read_rows = read
+        self._rows = rows
 
     def __repr__(self) -> str:
         return f"ForeignRows({len(self)} examples at {len(self.sites)} sites, model {quoted(self.model)})"
@@ -214,34 +225,10 @@ class ForeignRows(AlignedRows):
         yield from torch.split(self.index, _EXAMPLES_PER_BLOCK)
 
     def _read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
-        return self._read_rows(sites, places)
+        return self._rows.read(sites, places)
 
 
-# ---- tensors and files ----
-
-
-def _read_tensors(
-    rows: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"]
-) -> dict[str, Float[Tensor, "some _"]]:
-    return {site: rows[site][places] for site in sites}
-
-
-def _read_files(
-    files: VllmFiles, index: Int64[Tensor, "example"], sites: Sequence[str], places: Int64[Tensor, "some"]
-) -> dict[str, Float[Tensor, "some _"]]:
-    rows = files.read(sites, places)
-    for site, x in rows.items():
-        _check_finite(site, x, index[places])
-    return rows
-
-
-def _check_finite(site: str, rows: Float[Tensor, "example d"], index: Integer[Tensor, "example"]) -> None:
-    """Refuse NaN and infinity, naming the example."""
-    broken = index[~torch.isfinite(rows).all(dim=1)]
-    if len(broken):
-        raise InputError(
-            f"NaN or infinity in the rows of {site!r} for example index {int(broken[0])}; leave the example out"
-        )
+# ---- tensors ----
 
 
 def _states_by_site(given: Mapping[Any, States]) -> dict[str, _SiteStates]:
@@ -308,7 +295,7 @@ def _rows_of_tensors(
     mask: Shaped[Tensor, "..."] | None,
     positions: _Positions,
     readout: Readout,
-) -> tuple[dict[str, _Rows], dict[str, Int64[Tensor, "example"]]]:
+) -> tuple[_RowsInMemory, dict[str, Int64[Tensor, "example"]]]:
     """Return each site's rows, and the examples' index and digests of their tokens."""
     columns = {"index": _index(index, _count(states))}
     _check_positions(positions, len(columns["index"]))
@@ -320,7 +307,7 @@ def _rows_of_tensors(
         )
     if tokens is not None:
         columns["tokens"] = _digests(tokens, mask, lengths, columns["index"])
-    return rows, columns
+    return _RowsInMemory(rows), columns
 
 
 def _check_positions(positions: _Positions, n: int) -> None:
@@ -329,6 +316,11 @@ def _check_positions(positions: _Positions, n: int) -> None:
             raise InputError(
                 f"positions[{name!r}] has shape {tuple(values.shape)}; expected ({n},), one position per example"
             )
+
+
+def _first_positions(mask: RowValues | None) -> Int64[Tensor, "example"] | int:
+    """Return the position of each example's first real token."""
+    return 0 if mask is None else _tensor("attention_mask", mask).cpu().bool().int().argmax(dim=1)
 
 
 def _read_out(
@@ -356,7 +348,7 @@ def _read_out(
                     "the states of the same tokens at every site, or rows [n d]"
                 )
             lengths = covered
-        _check_finite(site, rows[site], index)
+        check_rows_finite(site, rows[site], index)
     return rows, lengths
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from probes.engine.examples_digest import ExamplesDigest
 from probes.engine.probe import Probe
+from probes.engine.readout import given_position
 from probes.engine.result import ProbeResult
 from probes.engine.run import compute_probe, probes_as_list
 from probes.engine.sites import split_site
@@ -43,8 +44,8 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         One result for one probe, a list for a sequence.
 
     Raises:
-        InputError: for stores of different examples (naming which), prompts or labels, a readout other than the
-            probe's, sites or labels that were not saved, or too little memory of a device to compute.
+        InputError: for stores of different examples (naming which), prompts, positions or labels, a readout other than
+            the probe's, sites or labels that were not saved, or too little memory of a device to compute.
 
     Example:
         >>> import torch
@@ -59,7 +60,9 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
     for probe in several:
         if isinstance(stores, Mapping) and not probe.compares:
             raise InputError(f"{type(probe).__name__} measures one model at a time; give it one store")
-    notes = _check_same_examples(named)
+    needs_position = any(given_position(probe.readout) is not None for probe in several)
+    notes = _check_same_examples(named, needs_position=needs_position)
+    classes = _class_names(named)
     keys_by_store: dict[str, dict[str, str]] = {name: {} for name in named}  # "rows/<hook>" by site
     for probe in several:
         probe.reset()
@@ -71,7 +74,7 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
         for batch, rows in _batches(named, keys_by_store):
             for probe in several:
                 probe.observe({site: rows[site] for site in probe.site_names}, batch)
-    results = [_with_models(compute_probe(probe, len(first)), named, notes) for probe in several]
+    results = [_with_models(compute_probe(probe, len(first)), named, classes, notes) for probe in several]
     return results[0] if isinstance(probes, Probe) else results
 
 
@@ -130,25 +133,42 @@ def _batches(
         yield Batch(torch.full((len(index), 1), -1), labels=labels, index=index, lacks=lacks), rows
 
 
-def _check_same_examples(named: Mapping[str, RowSource]) -> list[str]:
+def _check_same_examples(named: Mapping[str, RowSource], *, needs_position: bool) -> list[str]:
     """Refuse stores of different examples. Return notes on stores that could not be compared for lack of tokens."""
     (first_name, first), *others = named.items()
     notes = []
     for name, store in others:
         _check_no_more(first_name, first, name, store)
         _check_no_more(name, store, first_name, first)
-        if first.tokens is None or store.tokens is None:
-            pair = {first_name: first, name: store}
-            unknown = " and ".join(repr(each) for each in pair if pair[each].tokens is None)
-            notes.append(f"The tokens of {unknown} are not known: whether the prompts are the same was not checked.")
-            continue
-        different = first.index[first.tokens != store.tokens]
-        if len(different):
-            raise InputError(
-                f"example index {int(different[0])} has different tokens in {first_name!r} and {name!r} "
-                f"({len(different)} such); save both from the same prompts with the same tokenizer"
-            )
+        pair = {first_name: first, name: store}
+        tokens = {each: pair[each].tokens for each in pair}
+        notes += _check_same_values(first.index, "tokens", tokens, "prompts", "prompts with the same tokenizer")
+        if needs_position:
+            positions = {each: getattr(pair[each], "positions", None) for each in pair}
+            notes += _check_same_values(first.index, "positions", positions, "positions", "positions")
     return notes
+
+
+def _check_same_values(
+    index: Integer[Tensor, "example"],
+    what: str,
+    by_store: Mapping[str, Integer[Tensor, "example"] | None],
+    compared: str,
+    same: str,
+) -> list[str]:
+    """Refuse two stores whose tokens or positions differ. Return a note if those of one are not known."""
+    unknown = " and ".join(repr(name) for name, values in by_store.items() if values is None)
+    if unknown:
+        return [f"The {what} of {unknown} are not known: whether the {compared} are the same was not checked."]
+    first, second = by_store.values()
+    different = index[first != second]
+    if len(different):
+        names = " and ".join(map(repr, by_store))
+        raise InputError(
+            f"example index {int(different[0])} has different {what} in {names} ({len(different)} such); save both "
+            f"from the same {same}"
+        )
+    return []
 
 
 def _check_no_more(name: str, store: RowSource, other_name: str, other: RowSource) -> None:
@@ -177,7 +197,22 @@ def _check_same_label(
         )
 
 
-def _with_models(result: ProbeResult, named: Mapping[str, RowSource], notes: Sequence[str]) -> ProbeResult:
+def _class_names(named: Mapping[str, RowSource]) -> dict[str, list[str]]:
+    """Return the names of each label's classes that were given as strings. Refuse stores that name them differently."""
+    classes: dict[str, list[str]] = {}
+    for name, store in named.items():
+        for label, names in getattr(store, "classes", {}).items():
+            if classes.setdefault(label, names) != names:
+                raise InputError(
+                    f"the classes of label {label!r} are {', '.join(names)} in {name!r}, and "
+                    f"{', '.join(classes[label])} in an earlier store; give all the same labels"
+                )
+    return classes
+
+
+def _with_models(
+    result: ProbeResult, named: Mapping[str, RowSource], classes: Mapping[str, list[str]], notes: Sequence[str]
+) -> ProbeResult:
     """Return a result that says of which models, examples and classes the rows were."""
     first = next(iter(named.values()))
     tokens = next((store.tokens for store in named.values() if store.tokens is not None), torch.zeros_like(first.index))
@@ -188,9 +223,6 @@ def _with_models(result: ProbeResult, named: Mapping[str, RowSource], notes: Seq
     known = [tokenization for tokenization in tokenizations if tokenization]
     if known:
         metadata["tokenization"] = known[0]
-    classes: dict[str, list[str]] = {}
-    for store in named.values():
-        classes |= getattr(store, "classes", {})
     if classes:
-        metadata["classes"] = classes
+        metadata["classes"] = dict(classes)
     return replace(result, metadata=metadata, notes=[*result.notes, *notes])

@@ -19,7 +19,7 @@ from probes.engine.run import run_by_steps
 from probes.engine.sites import Sites, residual
 from probes.engine.state import RowsState
 from probes.engine.text_tokenizer import TextTokenizer
-from probes.rows.kept_rows import Keeping, _KeptRows
+from probes.rows.kept_rows import KeptRows
 from probes.rows.row_store import RowStore, write_store_header
 from probes.rows.shards import next_shard, shard_content, write_shard
 from probes.rows.stored_examples import StoredExamples
@@ -87,9 +87,9 @@ def save_rows(
         >>> # run_stores({"tuned": a, "base": b}, CKA(label="task"))
     """
     check_count(shard_rows=(shard_rows, 1))
-    keeping = Keeping(at, readout, labels, dtype)
+    probe = KeptRows(at, readout, labels, dtype)
     folder = Path(folder)
-    header = keeping.header(model)
+    header = probe.header(model)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file; give a new folder")
     with locked_folder(folder, way="give a new folder"):
@@ -99,11 +99,11 @@ def save_rows(
             write_store_header(folder, header)
         known = count_batch_examples(batches)
         if known is not None:
-            keeping.check_space(folder, known - len(stored), model)
+            probe.check_expected_space(folder, known - len(stored), model)
         reading = TextTokenizer({"": model}, tokenizer, bos)
         title = "saving rows" if progress else None
         source = each_batch(batches, {"": model}, reading=reading, tokens_per_batch=tokens_per_batch, progress=title)
-        _write_shards(model, source, keeping, header, stored, known, shard_rows)
+        _write_shards(model, source, probe, header, stored, known, shard_rows)
         with _writing(stored):
             stored.finish(header, reading.tokenization)
         return RowStore(folder)
@@ -112,7 +112,7 @@ def save_rows(
 def _write_shards(
     model: HookedModel,
     batches: Iterable[Batch],
-    keeping: Keeping,
+    probe: KeptRows,
     header: Mapping[str, Any],
     stored: StoredExamples,
     known: int | None,
@@ -123,13 +123,12 @@ def _write_shards(
     Args:
         model: model to be measured.
         batches: all examples.
-        keeping: the values kept of each.
+        probe: keeps the rows of each.
         header: header of the store.
         stored: the examples that the store has already.
         known: the number of all examples, if it is known.
         shard_rows: examples per shard, if they take less than 30 seconds.
     """
-    probe = keeping.probe()
     waiting = 0
     size_checked = False
     with _Writer(header, stored, probe) as writer, run_by_steps(model, [probe]) as step:
@@ -152,7 +151,7 @@ def _write_shards(
 class _Writer:
     """Writer of one shard while the next one is measured. After an exception it writes the remaining rows."""
 
-    def __init__(self, header: Mapping[str, Any], stored: StoredExamples, probe: _KeptRows) -> None:
+    def __init__(self, header: Mapping[str, Any], stored: StoredExamples, probe: KeptRows) -> None:
         self._header = header
         self._stored = stored
         self._probe = probe

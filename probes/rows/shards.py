@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from jaxtyping import Float, Integer, Shaped
 from safetensors import SafetensorError, safe_open
@@ -30,14 +30,14 @@ _SHARD_PREFIX = "shard-"
 _INDEX_FILE = "index.safetensors"
 
 
-def store_shards(folder: Path) -> list[Path]:
+def store_shards(folder: Path) -> list[Shard]:
     """Return the shards of a store, in the order in which they were written."""
-    return sorted(path for path in folder.glob(f"{_SHARD_PREFIX}*") if path.is_dir())
+    return [Shard(path) for path in sorted(folder.glob(f"{_SHARD_PREFIX}*")) if path.is_dir()]
 
 
 def next_shard(folder: Path) -> Path:
     """Return the path of the next shard."""
-    last = max((int(path.name.removeprefix(_SHARD_PREFIX)) for path in store_shards(folder)), default=-1)
+    last = max((int(shard.folder.name.removeprefix(_SHARD_PREFIX)) for shard in store_shards(folder)), default=-1)
     return folder / f"{_SHARD_PREFIX}{last + 1:05d}"
 
 
@@ -92,44 +92,51 @@ def publish_shard(temporary: Path, shard: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def read_shard_index(shard: Path) -> dict[str, Integer[Tensor, "example"]]:
-    """Return ``index``, ``tokens``, ``labels/<name>`` and ``positions/<name>`` of a shard. Its rows are not read."""
-    _check(shard / _INDEX_FILE, _read_marker(shard).checksums)
-    return _open(shard / _INDEX_FILE)
+class Shard:
+    """A shard on disk, whose files are mapped into memory when they are read.
 
+    At the first use of a file its checksum is compared, which reads it once. Every method raises ``InputError`` for a
+    file that is missing, damaged or of another shard, with its name.
 
-def shard_checksums(shard: Path) -> dict[str, str]:
-    """Return the checksums of a shard's files, by name.
-
-    Raises:
-        InputError: if their record is missing or damaged.
+    Args:
+        folder: its folder.
     """
-    return _read_marker(shard).checksums
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._compared: set[str] = set()  # files whose checksums were compared
 
-def read_shard_rows(shard: Path, site: str) -> Float[Tensor, "row d"]:
-    """Return a site's rows, mapped into memory: not yet read from the disk."""
-    return _open(shard / _site_file(site))["rows"]
+    def columns(self) -> dict[str, Integer[Tensor, "example"]]:
+        """Return ``index``, ``tokens``, ``labels/<name>`` and ``positions/<name>``. No rows are read."""
+        return self._read(_INDEX_FILE)
 
+    def rows(self, site: str) -> Float[Tensor, "row d"]:
+        """Return a site's rows, not yet read from the disk."""
+        return self._read(_site_file(site))["rows"]
 
-def check_shard_rows(shard: Path, site: str, checksums: Mapping[str, str]) -> None:
-    """Refuse a site's rows that are missing, damaged, or of another shard. Reads them once.
+    def check_sizes(self) -> None:
+        """Refuse a file that is missing, cut short or of other numbers. Only the start of each file is read."""
+        examples, checksums = self._marker
+        for name in checksums:
+            _check_size(self.folder / name, examples)
 
-    Raises:
-        InputError: naming the file.
-    """
-    _check(shard / _site_file(site), checksums)
+    @cached_property
+    def _marker(self) -> tuple[int, dict[str, str]]:
+        """The number of examples, and the checksums of the other files by name, from ``shard.json``."""
+        path = self.folder / "shard.json"
+        try:
+            content = read_json(path)
+            return int(content["examples"]), dict(content["files"])
+        except (InputError, ValueError, KeyError, TypeError):
+            raise _damaged(path, "is missing or damaged") from None
 
-
-def check_shard(shard: Path) -> None:
-    """Refuse a shard of which a file is missing, cut short or of other numbers. Only the start of each file is read.
-
-    Raises:
-        InputError: naming the file.
-    """
-    marker = _read_marker(shard)
-    for name in marker.checksums:
-        _check_size(shard / name, marker.examples)
+    def _read(self, name: str) -> dict[str, Shaped[Tensor, "example ..."]]:
+        path = self.folder / name
+        _, checksums = self._marker
+        if name not in self._compared:
+            _check_checksum(path, checksums.get(name))
+            self._compared.add(name)
+        return _open(path)
 
 
 def _check_size(path: Path, examples: int) -> None:
@@ -158,31 +165,10 @@ def _site_file(site: str) -> str:
     return f"{'%69ndex' if site == 'index' else file_name(site)}.safetensors"
 
 
-class _Marker(NamedTuple):
-    """The content of ``shard.json``.
-
-    Attributes:
-        examples: number of examples of the shard.
-        checksums: by name, of the shard's files.
-    """
-
-    examples: int
-    checksums: dict[str, str]
-
-
-def _read_marker(shard: Path) -> _Marker:
-    path = shard / "shard.json"
-    try:
-        content = read_json(path)
-        return _Marker(int(content["examples"]), dict(content["files"]))
-    except (InputError, ValueError, KeyError, TypeError):
-        raise _damaged(path, "is missing or damaged") from None
-
-
-def _check(path: Path, checksums: Mapping[str, str]) -> None:
+def _check_checksum(path: Path, checksum: str | None) -> None:
     """Refuse a file that is missing, damaged, or belongs to another shard."""
     try:
-        is_same = check_safetensors(path).get("checksum") == checksums.get(path.name)
+        is_same = check_safetensors(path).get("checksum") == checksum
     except DamagedError:
         is_same = False
     except InputError:

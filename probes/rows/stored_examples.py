@@ -14,7 +14,7 @@ from torch import Tensor
 from probes.engine.examples_digest import token_digests
 from probes.engine.readout import position_from_first_token
 from probes.rows.row_store import read_store_header, write_store_header
-from probes.rows.shards import check_shard, read_shard_index, store_shards
+from probes.rows.shards import Shard, store_shards
 from probes.store.index_set import IndexSet
 from probes.store.temporary_files import is_temporary
 from tasks import Batch, InputError
@@ -50,9 +50,9 @@ class StoredExamples:
                 missing.
         """
         shards = _kept_shards(folder, header)
-        parts = [read_shard_index(shard) for shard in shards]
+        parts = [shard.columns() for shard in shards]
         for shard in shards:
-            check_shard(shard)
+            shard.check_sizes()
         labels = header["labels"]
         position = header.get("position")
         if not parts:
@@ -147,7 +147,7 @@ class StoredExamples:
             )
 
 
-def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Path]:
+def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Shard]:
     """Return the shards that a folder holds of these rows. Refuse other folders and other rows."""
     old = read_store_header(folder)
     kept = store_shards(folder)

@@ -26,11 +26,9 @@ class VllmFiles:
 
     Attributes:
         sites: hook names, in the order of the layers in the files.
+        index: the example of each file.
         tokens: a digest of each example's tokens.
     """
-
-    sites: list[str]
-    tokens: Int64[Tensor, "example"]
 
     def __init__(
         self,
@@ -38,6 +36,7 @@ class VllmFiles:
         layers: Sequence[int] | None,
         positions: Mapping[str, Integer[Tensor, "example"]],
         readout: Readout,
+        index: Int64[Tensor, "example"],
     ) -> None:
         if layers is None:
             raise InputError(
@@ -46,6 +45,7 @@ class VllmFiles:
             )
         self.sites = [site_called(layer) for layer in layers]
         check_different_settings(layers=list(layers))
+        self.index = index
         self._paths = paths
         self._positions = positions
         self._readout = readout
@@ -88,12 +88,15 @@ class VllmFiles:
             places: the files, by their number.
 
         Raises:
-            InputError: for a file that cannot be read.
+            InputError: for a file that cannot be read, NaN and infinity.
         """
         columns = [self.sites.index(site) for site in sites]
         by_example = [self._read_file(i, columns) for i in places.tolist()]
         by_site = torch.stack(by_example, dim=1) if by_example else torch.zeros(len(sites), 0, self._width or 0)
-        return dict(zip(sites, by_site, strict=True))
+        rows = dict(zip(sites, by_site, strict=True))
+        for site, x in rows.items():
+            check_rows_finite(site, x, self.index[places])
+        return rows
 
     def _read_file(self, i: int, columns: Sequence[int]) -> Float[Tensor, "site d"]:
         first = min(columns)
@@ -102,6 +105,15 @@ class VllmFiles:
             positions = {name: values[i : i + 1] for name, values in self._positions.items()}
             batch = Batch(torch.zeros(states.shape[:2], dtype=torch.int64), positions=positions)
             return self._readout(states, batch)[0, [column - first for column in columns]]
+
+
+def check_rows_finite(site: str, rows: Float[Tensor, "example d"], index: Integer[Tensor, "example"]) -> None:
+    """Refuse NaN and infinity, naming the example."""
+    broken = index[~torch.isfinite(rows).all(dim=1)]
+    if len(broken):
+        raise InputError(
+            f"NaN or infinity in the rows of {site!r} for example index {int(broken[0])}; leave the example out"
+        )
 
 
 @contextmanager

@@ -495,4 +495,6 @@ def test_examples_are_counted_without_drawing_them() -> None:
     )
     assert count_batch_examples({"text": ["a", "b"]}) == count_batch_examples({"input_ids": [[1], [2, 3]]}) == 2
     assert count_batch_examples({"text": "a"}) == count_batch_examples({"input_ids": [1, 2]}) == 1
+    filtered = pd.Series([[1], [2, 3], [4]])[1:]
+    assert count_batch_examples({"input_ids": filtered}) == count_batch_examples({"text": filtered}) == 2
     assert count_batch_examples(iter(["a"])) is None

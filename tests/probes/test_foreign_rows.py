@@ -487,3 +487,14 @@ def test_what_is_not_the_same_is_told(model: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'rows_from\(...\)' has no rows of example index 30 \(1 such\)"):
         found.take(torch.tensor([30]), ["rows/hook_embed"])
     assert isinstance(store, RowStore)
+
+
+def test_classes_of_other_names_are_refused() -> None:
+    x = torch.eye(4)
+    one = rows_from({0: x}, labels={"task": ["add", "copy"] * 2})
+    other = rows_from({0: x}, labels={"task": ["copy", "sub"] * 2})
+    message = "the classes of label 'task' are copy, sub in 'b', and add, copy in an earlier store; give all the same"
+    with pytest.raises(InputError, match=message):
+        run_stores({"a": one, "b": other}, CKA("hook_embed"))
+    together = run_stores({"a": one, "b": one}, CKA("hook_embed"))
+    assert together.metadata["classes"] == {"task": ["add", "copy"]}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from probes import RowStore, all_tokens, collect_rows, last_token, mean, residual, run, save_rows, token_at
-from probes.rows.shards import read_shard_index, store_shards
+from probes.rows.shards import store_shards
 from probes.store.files import read_json, write_json
 from tasks import Batch, InputError
 
@@ -104,5 +104,5 @@ class TestPositionsOfTheBatch:
         save_rows(model, self.batch([0, 1, 2, 3]), tmp_path, readout=last_token())
         save_rows(model, self.batch([3, 2, 1, 0]), tmp_path, readout=last_token())
         (shard,) = store_shards(tmp_path)
-        assert set(read_shard_index(shard)) == {"index", "tokens"}
+        assert set(shard.columns()) == {"index", "tokens"}
         assert "position" not in read_json(tmp_path / "rows.json")

@@ -26,9 +26,11 @@ from probes import (
     last_token,
     mean,
     residual,
+    rows_from,
     run,
     run_stores,
     save_rows,
+    token_at,
 )
 from probes.engine.state import RowsState
 from probes.rows import kept_rows, save, shards
@@ -92,6 +94,26 @@ def test_some_examples_of_a_store(two: dict[str, Any], tmp_path: Path) -> None:
     assert (len(stores["base"]), int(found["n"][0])) == (10, 5)
     with pytest.raises(InputError, match=r"^example index 16 is in the rows of 'base' but not of 'tuned' \(5 such\)"):
         run_stores({"tuned": stores["tuned"].select(index[:5]), "base": stores["base"]}, CKA())
+
+
+def test_rows_of_different_positions_are_not_compared(two: dict[str, Any], tmp_path: Path) -> None:
+    """The tokens are the same, but not the position under ``token_at``."""
+    tokens = torch.arange(60).reshape(30, 2) % 30
+    readout = token_at("p")
+    stores = {}
+    for name, place in (("tuned", 0), ("base", 1), ("again", 0)):
+        batch = Batch(tokens, positions={"p": torch.full((30,), place)})
+        stores[name] = save_rows(two["base"], batch, tmp_path / name, readout=readout)
+    with pytest.raises(InputError) as refused:
+        run_stores({"tuned": stores["tuned"], "base": stores["base"]}, CKA(readout=readout))
+    assert str(refused.value) == (
+        "example index 0 has different positions in 'tuned' and 'base' (30 such); save both from the same positions"
+    )
+    result = run_stores({"tuned": stores["tuned"], "again": stores["again"]}, CKA(readout=readout))
+    torch.testing.assert_close(result["cka"], torch.ones(3, 1).double())
+    foreign = rows_from(collect_rows(two["base"], batch, readout=readout), readout=readout)
+    unknown = "The positions of 'y' are not known: whether the positions are the same was not checked."
+    assert unknown in run_stores({"x": stores["again"], "y": foreign}, CKA(readout=readout)).notes
 
 
 def test_several_probes_in_one_pass(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +241,7 @@ def test_names_that_are_no_file_names(tmp_path: Path) -> None:
     shards.write_shard(folder, index, rows)
     assert len(list(folder.iterdir())) == len(names) + 2
     for i, name in enumerate(names):
-        assert shards.read_shard_rows(folder, name).tolist() == [[i] * 3] * 2
+        assert shards.Shard(folder).rows(name).tolist() == [[i] * 3] * 2
 
 
 def test_hooks_are_set_once(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +303,8 @@ def test_what_was_measured_is_kept_whatever_fails(
     places = [  # the fifth batch's pass and update; the first shard of 8 examples
         (type(model), "forward", 5, False, 16),
         (RowsState, "add", 5 * 4 - 2, False, 16),
-        (kept_rows._KeptRows, "reset", 2, False, 8),
-        (kept_rows._KeptRows, "reset", 2, True, 8),
+        (kept_rows.KeptRows, "reset", 2, False, 8),
+        (kept_rows.KeptRows, "reset", 2, True, 8),
         (save._Writer, "_wait", 2, False, 16),
     ]
     for k, (whose, name, calls, first, kept) in enumerate(places):
@@ -290,7 +312,7 @@ def test_what_was_measured_is_kept_whatever_fails(
             patched.setattr(whose, name, failing(getattr(whose, name), calls, first))
             with pytest.raises(error):
                 save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
-        found = [part["index"] for part in map(shards.read_shard_index, shards.store_shards(tmp_path / str(k)))]
+        found = [shard.columns()["index"] for shard in shards.store_shards(tmp_path / str(k))]
         assert torch.cat(found).tolist() == list(range(kept)), name
         store = save_rows(model, every_token(30).split(4), tmp_path / str(k), shard_rows=8)
         for site, rows in expected.items():

@@ -31,7 +31,7 @@ from mechclust.models.tokenizers import (
 from mechclust.report.text import list_text
 from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
-from probes.rows.shards import read_shard_index, store_shards
+from probes.rows.shards import store_shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import did_you_mean, error_suggestion
 from tasks.text.visible import quoted
@@ -161,7 +161,7 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
     digest_of_prompt = dict(zip(index.tolist(), digests.tolist(), strict=True))
     for model in ("trained", *(path.name for path in rows.glob("untrained-seed*"))):
         for shard in store_shards(rows / model):
-            saved = read_shard_index(shard)
+            saved = shard.columns()
             for i, digest in zip(saved["index"].tolist(), saved["tokens"].tolist(), strict=True):
                 if digest_of_prompt.get(i) != digest:
                     raise InputError(
