@@ -51,7 +51,10 @@ class Curve:
         return Curve(self.values[:, places], self.drawn[:, places], without)
 
     def minus(self, other: Curve) -> Curve:
-        """Return the difference from a curve measured on these documents. One of the two may be a mean of twins."""
+        """Return the difference from a curve measured on these documents.
+
+        Two means of several twins are of equally many.
+        """
         return self._with(other, np.subtract)
 
     def highest(self, other: Curve) -> Curve:
