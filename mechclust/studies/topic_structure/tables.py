@@ -63,7 +63,7 @@ def table_topics(
         NaN throughout for a table whose rows are constant or that has entries that are not finite.
 
     Raises:
-        InputError: for a table of the wrong size, fewer than two topics, or no permutations.
+        InputError: for a table of the wrong size, a word without a topic, fewer than two topics, or no permutations.
 
     Example:
         >>> topics = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -74,6 +74,8 @@ def table_topics(
     """
     if table.shape != (len(members), len(members)):
         raise InputError(f"table has shape {tuple(table.shape)}; expected {len(members)} words both ways")
+    if not bool(members.any(dim=1).all()):
+        raise InputError("a word has no topic; leave out its row and column")
     check_at_least(n_permutations=(n_permutations, 1))
     centred = table.detach().double()
     centred = centred - centred.mean(dim=1, keepdim=True)
