@@ -160,7 +160,8 @@ def attention_table(result: Measurements, ratios: pd.DataFrame, overlap: bool) -
     rows = []
     for model in result.models:
         if model.name not in result.trained:
-            rows.append({"model": result.labels[model.name], "attention": f"not measured: {result.failed[model.name]}"})
+            why = f"not measured: {result.failed[model.name]}"
+            rows.append({"model": result.labels[model.name], "threshold": "–", "attention": why})
         rows += _by_threshold(result, ratios, model, overlap, _attention_cells)
     return _without_unpublished(result, pd.DataFrame(rows).fillna("–"))
 
