@@ -13,7 +13,7 @@ import torch
 
 from mechclust import load_pretrained
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
-from mechclust.commands.topics.variants import chosen_words, kept_words, variants_of
+from mechclust.commands.topics.variants import kept_words
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.pretrained import AnyModel
 from probes import (
@@ -104,8 +104,7 @@ def topic_attention(folder: Path, texts: Path, seed: int, n_documents: int, leng
     """
     corpus = CorpusStream(texts).read()
     topics = fit_topics(corpus, n_topics=10, seed=seed)
-    kept = kept_words([topics], [0.02])
-    words, (variant, _) = chosen_words(topics.words, kept), variants_of(topics, [0.01], kept)
+    words, by_variant = kept_words([topics], [0.01, 0.02])
     ratios, chance = [], float("nan")
     for copy in (None, *range(2)):
         options: dict[str, Any] = {} if copy is None else {"untrained": True, "seed": copy}
@@ -113,7 +112,7 @@ def topic_attention(folder: Path, texts: Path, seed: int, n_documents: int, leng
         n_ctx = length if model.cfg.n_ctx is None else min(length, model.cfg.n_ctx)
         encoded = corpus.sample(n_documents, seed).encode(model.tokenizer, words, n_ctx)
         n_permutations = 99 if copy is None else 0
-        probe = TopicAttention(variant.topics, attention(), "word", n_permutations=n_permutations, seed=seed)
+        probe = TopicAttention(by_variant[0, 0], attention(), "word", n_permutations=n_permutations, seed=seed)
         (found,) = run(model, encoded.batches(2048), [probe])
         ratios.append(float(found["overall_ratio"]))
         if copy is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -33,25 +34,24 @@ class Curve:
     without: Float[np.ndarray, "seed *threshold twin"] | None = None
 
     def statistic(self, reduce: Callable[[_Values], _Values]) -> Curve:
-        """Apply a function that reduces the axis of thresholds, axis 1, to one number."""
+        """Apply a function that reduces the axis of thresholds, axis 1, to fewer of them or to one number."""
         return Curve(reduce(self.values), reduce(self.drawn), None if self.without is None else reduce(self.without))
 
     def at(self, threshold: int) -> Curve:
         """Return one of the thresholds, by its number."""
-        without = None if self.without is None else self.without[:, threshold]
-        return Curve(self.values[:, threshold], self.drawn[:, threshold], without)
+        return self.statistic(partial(np.take, indices=threshold, axis=1))
 
     @property
     def defined(self) -> Curve:
         """The curve at the thresholds that have a value, if any has."""
         places = np.isfinite(self.values).any(axis=0)
-        if not places.any():
-            return self
-        without = None if self.without is None else self.without[:, places]
-        return Curve(self.values[:, places], self.drawn[:, places], without)
+        return self.statistic(partial(np.compress, places, axis=1)) if places.any() else self
 
     def minus(self, other: Curve) -> Curve:
-        """Return the difference from a curve measured on these documents. One of the two may be a mean of twins."""
+        """Return the difference from a curve measured on these documents.
+
+        Two means of several twins are of equally many.
+        """
         return self._with(other, np.subtract)
 
     def highest(self, other: Curve) -> Curve:
@@ -74,9 +74,7 @@ class Curve:
 
 def curve_of(attention: ProbeResult, measure: Measure, overlap: bool) -> Curve:
     """Return the curve of a model's measurement, thresholds rising."""
-    variants = attention.metadata["variants"]
-    by_threshold = {float(threshold): i for i, (threshold, other) in enumerate(variants) if bool(other) == overlap}
-    places = [by_threshold[threshold] for threshold in sorted(by_threshold)]
+    places = [place_of(attention, threshold, overlap) for threshold in thresholds_of(attention)]
     values = attention[f"overall_{measure}"].numpy()
     drawn = attention[f"overall_{measure}_resampled"].numpy()
     return Curve(values[:, places], drawn[:, places])
@@ -97,3 +95,9 @@ def mean_of(twins: Sequence[Curve]) -> Curve:
 def thresholds_of(attention: ProbeResult) -> list[float]:
     """Return the thresholds of a model's measurement, rising."""
     return sorted({float(threshold) for threshold, _ in attention.metadata["variants"]})
+
+
+def place_of(measurement: ProbeResult, threshold: float, overlap: bool) -> int:
+    """Return the place of a variant in a model's measurement."""
+    variants = [(float(each), bool(other)) for each, other in measurement.metadata["variants"]]
+    return variants.index((threshold, overlap))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from mechclust.commands.topics.head_maps import as_map, draw_head_maps
+from mechclust.commands.topics.head_maps import MAP_TITLES, draw_head_maps
 from mechclust.commands.topics.measurements import Measurements
-from mechclust.commands.topics.tables import ATTENTION, first_threshold
+from mechclust.commands.topics.tables import ATTENTION, first_threshold, vector_ratios
 from mechclust.commands.topics.vectors import VECTORS
 from mechclust.report.axes import plain_ticks
 from mechclust.report.panel import Panel
@@ -73,7 +73,7 @@ def _attention(result: Measurements, table: pd.DataFrame) -> Figure:
     figure, axes = subplots(4, 2, size=(5.2, 2.3), sharex=True, sharey="row")
     for axis, (measure, overlap) in zip(axes, product(ATTENTION, (False, True)), strict=True):
         part = table[(table["measure"] == measure) & (table["overlap"] == overlap)].sort_values("threshold")
-        _draw_models(axis, {name: result.labels[name] for name in result.trained}, part)
+        _draw_models(axis, result, part)
         axis.axhline(1, color=TEXT, lw=0.7)
         _threshold_ticks(axis, result.thresholds)
         axis.set_title(f"{measure}, {'may overlap' if overlap else 'no overlap'}", fontsize=10)
@@ -85,14 +85,15 @@ def _attention(result: Measurements, table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw_models(axis: Axes, labels: Mapping[str, str], table: pd.DataFrame) -> None:
+def _draw_models(axis: Axes, result: Measurements, table: pd.DataFrame) -> None:
     """Draw each model's ratio by threshold with its interval, a little to the side of the others'."""
-    for i, (name, label) in enumerate(labels.items()):
+    for i, name in enumerate(result.trained):
         of_model = table[table["model"] == name]
         color = COLORS[i % len(COLORS)]
-        places = np.arange(len(of_model)) + 0.06 * (i - (len(labels) - 1) / 2)
+        places = np.arange(len(of_model)) + 0.06 * (i - (len(result.trained) - 1) / 2)
         value = of_model["value"].to_numpy(float)
         lengths = np.abs(of_model[["low", "high"]].to_numpy(float).T - value)
+        label = result.labels[name]
         axis.errorbar(places, value, yerr=lengths, color=color, marker="o", ms=4, lw=1.4, capsize=2, label=label)
         axis.plot(places, of_model["published"], "x", color=color, ms=6)
         if "random_value" in of_model:
@@ -102,36 +103,37 @@ def _draw_models(axis: Axes, labels: Mapping[str, str], table: pd.DataFrame) -> 
 
 def _heads_panel(name: str, label: str, heads: pd.DataFrame, threshold: float) -> Panel:
     table = heads[(heads["model"] == name) & (heads["threshold"] == threshold) & ~heads["overlap"]]
-    maps = [as_map(table, measure) for measure in ("ratio", "matched")]
-    figure, _ = draw_head_maps(("all pairs", "at equal distance"), maps, table, columns=2)
-    grey = ", grey undefined" if any(np.isnan(each).any() and not np.isnan(each).all() for each in maps) else ""
+    undefined = table[list(MAP_TITLES)].isna()
+    grey = ", grey undefined" if (undefined.any() & ~undefined.all()).any() else ""
     return Panel(
         f"heads-{file_name(name)}",
-        figure,
+        draw_head_maps(table),
         f"{label}: ratio by block and head at threshold {threshold:g}, words of one topic; over all pairs (left) and "
         f"at equal distance. White is 1{grey}.",
     )
 
 
 def _vectors(result: Measurements, table: pd.DataFrame) -> Figure:
-    figure, axes = _grid(len(result.trained))
+    n_models = len(result.trained)
+    figure, axes = subplots(n_models, min(n_models, 3), size=(4.4, 3.0))
     places = np.arange(len(result.thresholds))
+    cosines = vector_ratios(table[~table["overlap"]], "cosine").sort_values("threshold")
     for axis, name in zip(axes, result.trained, strict=True):
-        of_model = table[(table["model"] == name) & ~table["overlap"]].sort_values("threshold")
+        of_model = cosines[cosines["model"] == name]
         for vectors, style in _VECTOR_STYLES.items():
-            cosine = of_model[of_model["measure"] == f"cosine, {vectors}"]
+            cosine = of_model[of_model["measure"] == vectors]
             axis.plot(places, cosine["value"].where(cosine["value"] > 0), ms=4, label=vectors, **style)
             if "random_value" in cosine:
                 random = cosine["random_value"].where(cosine["random_low"] > 0)
                 axis.plot(places, random, ms=5, mfc="none", **(style | {"ls": ""}))
-        rows = of_model[of_model["measure"] == "cosine, rows"]
+        rows = of_model[of_model["measure"] == "rows"]
         axis.plot(places, rows["published"], "x", color=TEXT, ms=7)
         axis.axhline(1, color=TEXT, lw=0.7)
         axis.set(title=result.labels[name], yscale="log", xlabel="ambiguity threshold")
         _threshold_ticks(axis, result.thresholds)
         plain_ticks(axis)
     axes[0].set_ylabel("cosine, same / different topic")
-    _shared_legend(figure, axes[0], 3 if len(axes) > 1 else 2)
+    _shared_legend(figure, axes[0], 3 if n_models > 1 else 2)
     return figure
 
 
@@ -143,7 +145,3 @@ def _shared_legend(figure: Figure, axis: Axes, columns: int) -> None:
     """Draw one panel's legend below all of them."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False)
-
-
-def _grid(n: int) -> tuple[Figure, list[Axes]]:
-    return subplots(n, min(n, 3), size=(4.4, 3.0))

@@ -78,16 +78,14 @@ def _published_table(
 ) -> Finding:
     rows = {result.metadata["published"]: result for result in trained.values() if result.metadata["published"]}
     curves = {row: curve_of(rows[row], "ratio", overlap) for row in PUBLISHED if row in rows}
-    at_random = {}
+    copies = {}
     for row in curves:
-        of_row = twins[rows[row].metadata["name"]]
-        if of_row:
-            at_random[row] = mean_of([curve_of(twin, "ratio", overlap) for twin in of_row])
+        copies[row] = [curve_of(twin, "ratio", overlap) for twin in twins[rows[row].metadata["name"]]]
     control = None
-    if "BERT" in at_random:
-        if set(at_random) == set(curves):
-            control = Control(_WEIGHTS, _table_parts({**at_random, RANDOM: at_random["BERT"]}))
-        curves[RANDOM] = at_random["BERT"]
+    if copies.get("BERT"):
+        if all(copies.values()):
+            control = _table_control(copies)
+        curves[RANDOM] = mean_of(copies["BERT"])
     not_tested = ""
     lacking = [row for row in (*PUBLISHED, RANDOM) if row not in curves]
     if lacking:
@@ -105,6 +103,16 @@ def _published_table(
         shown="page" if rows and not overlap else "table",
         not_tested=not_tested,
     )
+
+
+def _table_control(copies: Mapping[str, Sequence[Curve]]) -> Control:
+    """Measure the parts of a table on random weights of every model.
+
+    The jackknife over copies takes equally many of each model that has several.
+    """
+    fewest = min([len(curves) for curves in copies.values() if len(curves) > 1], default=1)
+    at_random = {row: mean_of(curves[:fewest]) for row, curves in copies.items()}
+    return Control(_WEIGHTS, _table_parts({**at_random, RANDOM: at_random["BERT"]}))
 
 
 def _table_parts(curves: Mapping[str, Curve]) -> tuple[Part, ...]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechclust.commands.topics.config import TopicsConfig
-from mechclust.commands.topics.variants import Variant, n_topics
+from mechclust.commands.topics.variants import variant_name, variants_of
 from mechclust.commands.topics.vectors import PARTS, VECTORS, Measures, WordStates, word_similarities
 from mechclust.models import token_embeddings
 from mechclust.models.resolved import ResolvedModel
 from mechclust.models.tokenizers import tokenization_of
-from probes import DistanceMatchedTopicAttention, ProbeResult, attention, load_result, run
+from probes import DistanceMatchedTopicAttention, ProbeResult, load_result, run
 from probes.functional.topic_embedding import SIMILARITIES
 from probes.store.digest import digest_of
 from probes.store.file_names import file_name
@@ -64,7 +63,8 @@ class ModelJob:
         tokenizer: tokenizer of a model in memory.
         identity: of weights and tokenizer, such as names and times of their files. Empty if they cannot be read.
         words: words of the topics.
-        topics: by topic seed, with the same variants for each. Their topics are over ``words``.
+        topic_seeds: of the topic models.
+        topics: topics of ``words`` under every variant of every topic model.
         documents: texts.
         config: how these are read and measured.
         folder: where measurements are kept.
@@ -77,28 +77,28 @@ class ModelJob:
     tokenizer: Any
     identity: str
     words: list[str]
-    topics: Mapping[int, Sequence[Variant]]
+    topic_seeds: Sequence[int]
+    topics: Bool[Tensor, "topic_seed variant word topic"]
     documents: Sequence[str]
     config: TopicsConfig
     folder: Path
     about: Mapping[str, Any]
 
     @property
-    def variants(self) -> list[Variant]:
-        """The variants of all topic models, one after the other."""
-        return list(chain.from_iterable(self.topics.values()))
+    def variants(self) -> list[str]:
+        """The names of the variants."""
+        return [variant_name(*variant) for variant in variants_of(self.config.thresholds)]
 
     @property
     def place(self) -> Path:
         """The folder of its measurements."""
-        names = [repr([(seed, variant.name) for variant in variants]) for seed, variants in self.topics.items()]
+        names = [repr([(seed, variant) for variant in self.variants]) for seed in self.topic_seeds]
         measured = (DistanceMatchedTopicAttention.states, PARTS, VECTORS)
         config = self.config
         reading = (config.max_length, config.tokens_per_batch, config.bos, config.resamples, config.seed)
         loading = (config.dtype, config.quantize, self.random_seed)
         settings = repr((self.identity, loading, reading, package_versions(), measured))
-        topics = [variant.topics for variant in self.variants]
-        digest = digest_of([settings, *names, *self.words, *self.documents, *topics])
+        digest = digest_of([settings, *names, *self.words, *self.documents, *self.topics.flatten(end_dim=1)])
         return self.folder / f"{file_name(self.name)}-{digest[:16]}"
 
 
@@ -128,14 +128,9 @@ def _kept(job: ModelJob) -> Measured | None:
     if not (place / "embedding.safetensors").exists():
         return None
     with suppress(InputError):  # a damaged one is measured again
-        attention = load_result(place / "attention.safetensors")
-        embedding = load_result(place / "embedding.safetensors")
-        return Measured(_with_metadata(attention, job), _with_metadata(embedding, job))
+        kept = [load_result(place / "attention.safetensors"), load_result(place / "embedding.safetensors")]
+        return Measured(*[replace(result, metadata={**result.metadata, **job.about}) for result in kept])
     return None
-
-
-def _with_metadata(result: ProbeResult, job: ModelJob) -> ProbeResult:
-    return replace(result, metadata={**result.metadata, **job.about})
 
 
 def _measure(job: ModelJob) -> Measured:
@@ -153,20 +148,21 @@ def _measured(job: ModelJob, hooked: Any, tokenizer: Any) -> Measured:
     encoded.check_whole(or_else=", or larger thresholds")
     whole = encoded.token_of_word >= 0
     # A word that is not seen has no topic, so that no room is kept for it.
-    topics = [variant.topics & whole[:, None] for variant in job.variants]
-    max_distance = max(1, max_length - 1)
-    probes = [_attention_probe(each, config, max_distance) if n_topics(each) >= 2 else None for each in topics]
-    used = [probe for probe in probes if probe is not None]
-    if not used:
+    topics = (job.topics & whole[:, None]).flatten(end_dim=1)
+    places = (topics.any(dim=1).sum(dim=1) >= 2).nonzero().flatten()  # fewer topics cannot be compared
+    if not len(places):
         raise InputError(
             f"of the {len(job.words)} topic words, the {int(whole.sum())} that the tokenizer leaves whole have fewer "
             "than two topics at every threshold; give more text or larger thresholds"
         )
+    compared = list(topics[places])
+    pairs: dict[str, Any] = {"words": "word", "max_distance": max(1, max_length - 1)}
+    resampling: dict[str, Any] = {"n_resamples": config.resamples, "units": "document", "seed": config.seed}
+    probes = [DistanceMatchedTopicAttention(each, **pairs, **resampling) for each in compared]
     states = WordStates.from_corpus(encoded, len(job.words))
     gathered = states.probe()
-    *results, _ = run(hooked, states.batches(config.tokens_per_batch), [*used, gathered])
-    attention = _in_place(probes, iter(results))
-    embedding = word_similarities(topics, _word_rows(hooked, encoded.token_of_word), states, gathered)
+    *results, _ = run(hooked, states.batches(config.tokens_per_batch), [*probes, gathered])
+    similarities = word_similarities(compared, _word_rows(hooked, encoded.token_of_word), states, gathered)
     about = {
         **job.about,
         "occurrences": encoded.occurrences,
@@ -177,20 +173,12 @@ def _measured(job: ModelJob, hooked: Any, tokenizer: Any) -> Measured:
         "model": results[0].metadata["model"],
         "versions": package_versions(),
     }
-    return Measured(_attention_result(job, attention, about), _embedding_result(job, embedding, about))
+    return Measured(_attention_result(job, places, results, about), _embedding_result(job, places, similarities, about))
 
 
 def longest_window(config: TopicsConfig, n_ctx: int | None) -> int:
     """Return the tokens of the longest window that a model of this context reads."""
     return config.max_length if n_ctx is None else min(config.max_length, n_ctx)
-
-
-def _attention_probe(
-    topics: Bool[Tensor, "word topic"], config: TopicsConfig, max_distance: int
-) -> DistanceMatchedTopicAttention:
-    return DistanceMatchedTopicAttention(
-        topics, attention(), "word", max_distance, config.resamples, "document", config.seed
-    )
 
 
 def _word_rows(hooked: Any, tokens: Int[Tensor, "word"]) -> Float[Tensor, "word dim"]:
@@ -199,54 +187,56 @@ def _word_rows(hooked: Any, tokens: Int[Tensor, "word"]) -> Float[Tensor, "word 
     return table[tokens.clamp(min=0).to(table.device)].to("cpu", torch.float64)
 
 
-def _in_place(probes: Sequence[object | None], results: Iterator[ProbeResult]) -> list[ProbeResult | None]:
-    """Return the result of each probe, with ``None`` for missing ones."""
-    return [None if probe is None else next(results) for probe in probes]
-
-
 # ---- all topic models and variants as one result ----
 
 
 def _by_variant(
-    job: ModelJob, values: Sequence[Float[Tensor, "..."] | None]
+    job: ModelJob, places: Int[Tensor, "compared"], values: list[Float[Tensor, "..."]]
 ) -> Float[Tensor, "topic_seed variant *axes"]:
-    """Stack values of every topic model and variant, with NaN if a variant has none."""
-    measured = next(value for value in values if value is not None)
-    lacking = torch.full_like(measured, torch.nan)
-    stacked = torch.stack([lacking if value is None else value for value in values])
-    return rearrange(stacked, "(seed variant) ... -> seed variant ...", seed=len(job.topics))
+    """Stack the values of every topic model and variant, with NaN where there is nothing to compare.
+
+    Args:
+        job: the job.
+        places: places of the variants that have values, among those of all topic models.
+        values: of these.
+    """
+    measured = torch.stack(values)
+    n_seeds, n_variants = job.topics.shape[:2]
+    stacked = measured.new_full((n_seeds * n_variants, *measured.shape[1:]), torch.nan)
+    stacked[places] = measured
+    return rearrange(stacked, "(seed variant) ... -> seed variant ...", seed=n_seeds)
 
 
 def _coords(job: ModelJob) -> dict[str, list[str]]:
-    variants = next(iter(job.topics.values()))
-    return {"topic_seed": [str(seed) for seed in job.topics], "variant": [variant.name for variant in variants]}
+    return {"topic_seed": [str(seed) for seed in job.topic_seeds], "variant": job.variants}
 
 
-def _attention_result(job: ModelJob, results: Sequence[ProbeResult | None], about: Mapping[str, Any]) -> ProbeResult:
-    measured = next(result for result in results if result is not None)
+def _attention_result(
+    job: ModelJob, places: Int[Tensor, "compared"], results: Sequence[ProbeResult], about: Mapping[str, Any]
+) -> ProbeResult:
+    measured = results[0]
     values = {}
     axes: dict[str, tuple[str, ...]] = {}
     for name, measure in _ATTENTION_MEASURES.items():
-        values[name] = _by_variant(job, [None if result is None else result[measure] for result in results])
+        values[name] = _by_variant(job, places, [result[measure] for result in results])
         axes[name] = ("topic_seed", "variant", *measured.axes[measure])
-    pairs = [torch.zeros(2) if result is None else result["pairs"].sum(dim=-1).float() for result in results]
-    values["pairs"] = _by_variant(job, pairs).double()
+    pairs = [result["pairs"].sum(dim=-1).double() for result in results]
+    values["pairs"] = _by_variant(job, places, pairs).nan_to_num(nan=0.0)
     axes["pairs"] = ("topic_seed", "variant", "bucket")
-    lacking = any(result is None for result in results)
     notes = []
-    if lacking:
+    if len(places) < job.topics.shape[:2].numel():
         notes.append("at thresholds without a value, fewer than two topics keep a word, so there is nothing to compare")
     coords = {**measured.coords, **_coords(job)}
     del coords["distance"]  # every number is over all distances
     return ProbeResult("TopicsSuiteAttention", values, axes, coords, measured.layers, about, notes)
 
 
-def _embedding_result(job: ModelJob, measured: Sequence[Measures | None], about: Mapping[str, Any]) -> ProbeResult:
+def _embedding_result(
+    job: ModelJob, places: Int[Tensor, "compared"], measured: Sequence[Measures], about: Mapping[str, Any]
+) -> ProbeResult:
     place = ("topic_seed", "variant", "vectors", "similarity")
     axes = {"ratio": place, "difference": place, "mean": (*place, "bucket"), "ratio_without": (*place, "left_out")}
-    values = {}
-    for name in axes:
-        values[name] = _by_variant(job, [None if measures is None else measures[name] for measures in measured])
+    values = {name: _by_variant(job, places, [measures[name] for measures in measured]) for name in axes}
     coords = {
         **_coords(job),
         "vectors": list(VECTORS),

@@ -19,7 +19,7 @@ from mechclust.commands.topics.readers import check_one_is_measurable, forward_c
 from mechclust.commands.topics.result import TopicsResult
 from mechclust.commands.topics.texts import TOPIC_SEEDS, Texts, given_topics, read_documents, read_texts
 from mechclust.commands.topics.topic_file import FittedTopics
-from mechclust.commands.topics.variants import chosen_words, kept_words, keys_of, variants_of
+from mechclust.commands.topics.variants import kept_words, variants_of
 from mechclust.jobs import map_jobs
 from mechclust.models.adapter_fit import adapter_fit_notes
 from mechclust.models.pretrained import AnyModel
@@ -141,7 +141,7 @@ def _check_no_model_dropped(folder: Path, places: Mapping[str, str]) -> None:
 def _resampling_cost(n_jobs: int, given: FittedTopics | None, config: TopicsConfig) -> Cost:
     """Return the time and memory of resampling documents, with given topics or others. Forward passes come on top."""
     n_topic_models = len(config.topic_seeds or TOPIC_SEEDS) if given is None else len(given.seeds)
-    n_variants = n_topic_models * len(keys_of(config.thresholds))
+    n_variants = n_topic_models * len(variants_of(config.thresholds))
     drawn = _DRAW_S * config.max_documents * config.resamples
     counts = _COUNTS_PER_DOCUMENT * min(config.max_documents, _BATCH_DOCUMENTS)
     return Cost(n_jobs * n_variants * drawn, 8.0 * (counts + _RATIOS_PER_VARIANT * n_variants) * config.resamples)
@@ -155,38 +155,36 @@ def _jobs(
     config: TopicsConfig,
     out: Path,
 ) -> dict[_Key, ModelJob]:
-    """Return the jobs, those of trained models first."""
+    """Return the jobs."""
     fitted = texts.fitted
-    kept = kept_words(fitted.models, config.thresholds)
-    by_seed = zip(fitted.seeds, fitted.models, strict=True)
-    topics = {seed: variants_of(model, config.thresholds, kept) for seed, model in by_seed}
+    words, topics = kept_words(fitted.models, config.thresholds)
     jobs: dict[_Key, ModelJob] = {}
     for position, model in enumerate(models):
         about = {
             "name": model.name, "position": position, "published": model.published, "twin": None,
-            "variants": [list(key) for key in keys_of(config.thresholds)],
+            "variants": [list(variant) for variant in variants_of(config.thresholds)],
             "n_documents": len(texts.documents), "topic_seeds": list(fitted.seeds),
         }  # fmt: skip
         own_model = resolved[model.name]
         given_tokenizer = tokenizer if own_model.in_memory else None
-        jobs[model.name, None] = ModelJob(
+        trained = ModelJob(
             name=model.name,
             model=own_model.portable,
             random_seed=None,
             tokenizer=given_tokenizer,
             identity=_identity(own_model, config, given_tokenizer, texts.documents),
-            words=chosen_words(fitted.words, kept),
+            words=words,
+            topic_seeds=fitted.seeds,
             topics=topics,
             documents=texts.documents,
             config=config,
             folder=(out / MEASURED).absolute(),
             about=about,
         )
-    for model in models:
-        job = jobs[model.name, None]
+        jobs[model.name, None] = trained
         for seed in range(model.twins or 0):
             name = f"{model.name}-random-seed{seed}"
-            jobs[model.name, seed] = replace(job, name=name, random_seed=seed, about={**job.about, "twin": seed})
+            jobs[model.name, seed] = replace(trained, name=name, random_seed=seed, about={**about, "twin": seed})
     return jobs
 
 

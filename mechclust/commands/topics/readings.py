@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechclust.commands.topics.curves import place_of
 from mechclust.commands.topics.job import Measured
 from mechclust.commands.topics.measurements import Measurements
-from mechclust.commands.topics.tables import ATTENTION, first_threshold, ratio_text
-from mechclust.commands.topics.vectors import VECTORS
+from mechclust.commands.topics.tables import ATTENTION, first_threshold, ratio_text, vector_ratios
 from mechclust.evidence.finding_tables import findings_in_tables
 from mechclust.report.reading import Reading
 from mechclust.report.text import list_text
-from probes.functional.topic_embedding import SIMILARITIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,39 +126,32 @@ def _embeddings(result: Measurements, threshold: float) -> Iterator[Reading]:
 
 def _cosine_difference(measured: Measured, threshold: float) -> float:
     """Return the mean over topic models, of words of one topic."""
-    embedding = measured.embedding
-    variants = [(float(each), bool(overlap)) for each, overlap in embedding.metadata["variants"]]
-    place = (slice(None), variants.index((threshold, False)), VECTORS.index("rows"), SIMILARITIES.index("cosine"))
-    return float(embedding["difference"][place].mean())
+    difference = measured.embedding.sel("difference", vectors="rows", similarity="cosine")
+    return float(difference[:, place_of(measured.embedding, threshold, overlap=False)].mean())
 
 
 def _closest_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:
     """Yield which kind of word vector comes closest to the published cosines."""
-    factors = {}
-    for vectors in VECTORS:
-        cosine = ratios[ratios["measure"] == f"cosine, {vectors}"]
-        known = cosine[cosine["published"].notna() & (cosine["value"] > 0)]
-        if len(known):
-            factors[vectors] = float(np.exp(np.abs(np.log(known["value"] / known["published"])).mean()))
-    if factors:
-        best, *others = sorted(factors, key=factors.__getitem__)
-        rest = ", ".join(f"{vectors} {factors[vectors]:.2f}" for vectors in others)
+    cosines = vector_ratios(ratios, "cosine")
+    known = cosines[cosines["published"].notna() & (cosines["value"] > 0)]
+    distances = np.log(known["value"] / known["published"]).abs().groupby(known["measure"], sort=False).mean()
+    if len(distances):
+        (best, factor), *others = np.exp(distances).sort_values(kind="stable").items()
+        rest = ", ".join(f"{vectors} {other:.2f}" for vectors, other in others)
         yield Reading(
             "Word vectors closest to the published cosines",
-            f"{best}, a factor of {factors[best]:.2f} away on average",
+            f"{best}, a factor of {factor:.2f} away on average",
             verdict=f"Others: {rest}." if rest else "",
         )
 
 
 def _random_vectors(ratios: pd.DataFrame) -> Iterator[Reading]:
     """Yield how far from 1 the ratio of cosines is with random weights, for words of one topic."""
-    if "random_value" not in ratios or ratios["random_value"].isna().all():
+    cosines = vector_ratios(ratios[~ratios["overlap"]], "cosine")
+    if "random_value" not in cosines or cosines["random_value"].isna().all():
         return
-    ratios = ratios[~ratios["overlap"]]
     distances = []
-    for vectors in VECTORS:
-        values = ratios.loc[ratios["measure"] == f"cosine, {vectors}", "random_value"]
-        distance = float((values - 1).abs().max())
+    for vectors, distance in (cosines["random_value"] - 1).abs().groupby(cosines["measure"], sort=False).max().items():
         distances.append(f"{distance:.4f} ({vectors})" if distance < 0.1 else f"{distance:.2g} ({vectors})")
     yield Reading(
         "Ratio of cosines with random weights, largest distance from 1",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechclust.commands.topics.curves import Curve, Measure, curve_of, mean_of
+from mechclust.commands.topics.curves import Curve, Measure, curve_of, mean_of, place_of
 from mechclust.commands.topics.job import Measured
 from mechclust.commands.topics.measurements import Measurements
 from mechclust.commands.topics.models import TopicsModel
@@ -50,28 +50,21 @@ def first_threshold(ratios: pd.DataFrame) -> float:
 
 def _rows(result: Measurements, model: TopicsModel, overlap: bool, place: int) -> Iterator[dict[str, Any]]:
     """Yield the measures of a model at one threshold."""
-    trained = result.trained[model.name]
-    twins = result.twins[model.name]
+    measured = [result.trained[model.name], *result.twins[model.name]]
     threshold = result.thresholds[place]
     for name, measure in ATTENTION.items():
-        numbers = [curve_of(each.attention, measure, overlap).at(place) for each in (trained, *twins)]
-        yield _row(model, overlap, threshold, name, name, numbers, math.inf)
+        numbers = [curve_of(each.attention, measure, overlap).at(place) for each in measured]
+        yield _row(model, overlap, threshold, name, numbers)
     for similarity, vectors in product(SIMILARITIES, VECTORS):
-        numbers = [_similarity(each, (threshold, overlap), vectors, similarity) for each in (trained, *twins)]
-        yield _row(model, overlap, threshold, f"{similarity}, {vectors}", similarity, numbers, PARTS - 1)
+        numbers = [_similarity(each, threshold, overlap, vectors, similarity) for each in measured]
+        yield _row(model, overlap, threshold, f"{similarity}, {vectors}", numbers)
 
 
-def _row(
-    model: TopicsModel,
-    overlap: bool,
-    threshold: float,
-    measure: str,
-    published: str,
-    numbers: Sequence[Curve],
-    freedom: float,
-) -> dict[str, Any]:
+def _row(model: TopicsModel, overlap: bool, threshold: float, measure: str, numbers: Sequence[Curve]) -> dict[str, Any]:
     """Return a row of the numbers of the trained model, the first, and of its copies with random weights."""
     trained, *twins = numbers
+    freedom = math.inf if measure in ATTENTION else PARTS - 1
+    published = measure.partition(",")[0]  # the same for all kinds of word vectors
     random_model = RANDOM if model.published == "BERT" else ""
     row = {"model": model.name, "overlap": overlap, "threshold": threshold, "measure": measure}
     row |= _cells("", trained, freedom)
@@ -87,13 +80,15 @@ def _cells(prefix: str, number: Curve, freedom: float) -> dict[str, float]:
     return {f"{prefix}value": float(number.values.mean()), f"{prefix}low": low, f"{prefix}high": high}
 
 
-def _similarity(measured: Measured, variant: tuple[float, bool], vectors: str, similarity: str) -> Curve:
+def _similarity(measured: Measured, threshold: float, overlap: bool, vectors: str, similarity: str) -> Curve:
     """Return the ratio of one kind of word vectors under one variant."""
     embedding = measured.embedding
-    variants = [(float(threshold), bool(overlap)) for threshold, overlap in embedding.metadata["variants"]]
-    place = (slice(None), variants.index(variant), VECTORS.index(vectors), SIMILARITIES.index(similarity))
-    ratio = embedding["ratio"][place].numpy()
-    return Curve(ratio, drawn_of(ratio, embedding["ratio_without"][place].numpy()))
+    variant = place_of(embedding, threshold, overlap)
+    ratio, without = [
+        embedding.sel(measure, vectors=vectors, similarity=similarity)[:, variant].numpy()
+        for measure in ("ratio", "ratio_without")
+    ]
+    return Curve(ratio, drawn_of(ratio, without))
 
 
 def head_table(result: Measurements) -> pd.DataFrame:
@@ -103,15 +98,14 @@ def head_table(result: Measurements) -> pd.DataFrame:
     frames = []
     for name, measured in result.trained.items():
         attention = measured.attention
-        heads = [int(head) for head in attention.coords["head"]]
-        places = [(attention.layers[site], site, head) for site, head in product(attention.coords["site"], heads)]
+        rows = []
+        for site, head in product(attention.coords["site"], map(int, attention.coords["head"])):
+            layer = attention.layers[site]
+            rows.append({"layer": layer, "site": site, "head": head, "name": head_name(layer, head)})
         twins = [twin.attention for twin in result.twins[name]]
         for v, (threshold, overlap) in enumerate(attention.metadata["variants"]):
-            table = pd.DataFrame(places, columns=["layer", "site", "head"])
-            table["name"] = [head_name(layer, head) for layer, _, head in places]
-            table.insert(0, "model", name)
-            table.insert(1, "threshold", threshold)
-            table.insert(2, "overlap", bool(overlap))
+            variant = {"model": name, "threshold": threshold, "overlap": bool(overlap)}
+            table = pd.DataFrame([{**variant, **row} for row in rows])
             for measure in ("ratio", "matched"):
                 table[measure] = attention[measure][:, v].mean(dim=0).flatten().numpy()
             if twins:
@@ -160,7 +154,8 @@ def attention_table(result: Measurements, ratios: pd.DataFrame, overlap: bool) -
     rows = []
     for model in result.models:
         if model.name not in result.trained:
-            rows.append({"model": result.labels[model.name], "attention": f"not measured: {result.failed[model.name]}"})
+            why = f"not measured: {result.failed[model.name]}"
+            rows.append({"model": result.labels[model.name], "threshold": "–", "attention": why})
         rows += _by_threshold(result, ratios, model, overlap, _attention_cells)
     return _without_unpublished(result, pd.DataFrame(rows).fillna("–"))
 
@@ -176,12 +171,17 @@ def vector_table(result: Measurements, ratios: pd.DataFrame, overlap: bool, simi
     """
     import pandas as pd
 
-    of_similarity = ratios[ratios["measure"].str.startswith(f"{similarity}, ")]
-    of_similarity = of_similarity.assign(measure=of_similarity["measure"].str.removeprefix(f"{similarity}, "))
+    of_similarity = vector_ratios(ratios, similarity)
     rows: list[dict[str, str]] = []
     for model in result.models:
         rows += _by_threshold(result, of_similarity, model, overlap, _vector_cells)
     return _without_unpublished(result, pd.DataFrame(rows).fillna("–"))
+
+
+def vector_ratios(ratios: pd.DataFrame, similarity: str) -> pd.DataFrame:
+    """Return the rows of ``ratio_table`` of one similarity, in which ``measure`` is the kind of word vectors."""
+    rows = ratios[ratios["measure"].str.startswith(f"{similarity}, ")]
+    return rows.assign(measure=rows["measure"].str.removeprefix(f"{similarity}, "))
 
 
 def _without_unpublished(result: Measurements, table: pd.DataFrame) -> pd.DataFrame:

@@ -117,7 +117,19 @@ def read_documents(config: TopicsConfig, out: Path) -> Documents:
     corpus = _digest(stream)
     check_folder_subject(out, {"corpus": corpus})
     key = digest_of([corpus, repr((config.max_documents, config.seed))])
-    texts, n_documents, notes = _sample(stream, key, config, out)
+    path = out / _DOCUMENTS
+    if path.exists():
+        with suppress(InputError, KeyError, TypeError):  # a damaged one is drawn again
+            kept = read_json(path)
+            if kept["key"] == key:
+                return Documents(stream, corpus, kept["documents"], kept["n_documents"], kept["notes"], key)
+    texts = list(stream.sample(config.max_documents, config.seed).documents)
+    n_documents = sum(reading.documents for reading in stream.readings)
+    notes = list(stream.notes)
+    empty = [str(reading.path) for reading in stream.readings if not reading.documents + reading.short]
+    if empty:
+        files = "1 file holds no word and was" if len(empty) == 1 else f"{len(empty)} files hold no word and were"
+        notes.append(f"{files} left out: {empty[0]!r}{' and others' if empty[1:] else ''}.")
     return Documents(stream, corpus, texts, n_documents, notes, key)
 
 
@@ -217,24 +229,6 @@ def _bags(stream: CorpusStream, config: TopicsConfig, folder: str, progress: boo
 
 
 # ---- documents ----
-
-
-def _sample(stream: CorpusStream, key: str, config: TopicsConfig, out: Path) -> tuple[list[str], int, list[str]]:
-    """Return documents to measure on, the number of documents in all, and the omitted parts of the corpus."""
-    path = out / _DOCUMENTS
-    if path.exists():
-        with suppress(InputError, KeyError, TypeError):  # a damaged one is drawn again
-            kept = read_json(path)
-            if kept["key"] == key:
-                return kept["documents"], kept["n_documents"], kept["notes"]
-    documents = list(stream.sample(config.max_documents, config.seed).documents)
-    n_documents = sum(reading.documents for reading in stream.readings)
-    notes = list(stream.notes)
-    empty = [str(reading.path) for reading in stream.readings if not reading.documents + reading.short]
-    if empty:
-        files = "1 file holds no word and was" if len(empty) == 1 else f"{len(empty)} files hold no word and were"
-        notes.append(f"{files} left out: {empty[0]!r}{' and others' if empty[1:] else ''}.")
-    return documents, n_documents, notes
 
 
 def _check_known(topic_words: Sequence[str], documents: Sequence[str], config: TopicsConfig) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, product
 
 import torch
@@ -14,53 +13,28 @@ from tasks import InputError, TopicModel
 from tasks.text.topic_model import least_topic_model_threshold
 
 
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """One way to say which words have which topics.
+def variants_of(thresholds: Sequence[float]) -> list[tuple[float, bool]]:
+    """Return threshold and overlap of each variant, in the order of the measurements.
 
-    Attributes:
-        threshold: the ambiguity threshold.
-        overlap: whether words kept by several topics have all of them, or none.
-        topics: topics of the words that any variant keeps.
+    With overlap, words kept by several topics have all of them. Without, they have none.
     """
-
-    threshold: float
-    overlap: bool
-    topics: Bool[Tensor, "word topic"]
-
-    @property
-    def name(self) -> str:
-        """Name in files, such as ``0.001-overlap``."""
-        return f"{self.threshold:g}-{'overlap' if self.overlap else 'no-overlap'}"
-
-
-def n_topics(topics: Bool[Tensor, "word topic"]) -> int:
-    """Return how many topics have a word. With fewer than two, no comparison is possible."""
-    return int(topics.any(dim=0).sum())
-
-
-def kept_words(models: Sequence[TopicModel], thresholds: Sequence[float]) -> Bool[Tensor, "word"]:
-    """Return which words any of the topic models keeps at any threshold."""
-    kept = [model.membership(max(thresholds)).any(dim=1) for model in models]
-    return torch.stack(kept).any(dim=0)
-
-
-def chosen_words(words: Sequence[str], chosen: Bool[Tensor, "word"]) -> list[str]:
-    """Return the words that are chosen."""
-    return list(compress(words, chosen.tolist()))
-
-
-def keys_of(thresholds: Sequence[float]) -> list[tuple[float, bool]]:
-    """Return threshold and overlap of each variant, in the order of the measurements."""
     return [(threshold, overlap) for overlap, threshold in product((False, True), thresholds)]
 
 
-def variants_of(model: TopicModel, thresholds: Sequence[float], kept: Bool[Tensor, "word"]) -> list[Variant]:
-    """Return every variant of a topic model over the words that are kept."""
-    return [
-        Variant(threshold, overlap, model.membership(threshold, overlap)[kept])
-        for threshold, overlap in keys_of(thresholds)
-    ]
+def variant_name(threshold: float, overlap: bool) -> str:
+    """Return a variant's name in files, such as ``0.001-overlap``."""
+    return f"{threshold:g}-{'overlap' if overlap else 'no-overlap'}"
+
+
+def kept_words(
+    models: Sequence[TopicModel], thresholds: Sequence[float]
+) -> tuple[list[str], Bool[Tensor, "topic_seed variant word topic"]]:
+    """Return the words that any of the topic models keeps at any threshold, and their topics under every variant."""
+    kept = torch.stack([model.membership(max(thresholds)).any(dim=1) for model in models]).any(dim=0)
+    by_model = []
+    for model in models:
+        by_model.append(torch.stack([model.membership(*variant)[kept] for variant in variants_of(thresholds)]))
+    return list(compress(models[0].words, kept.tolist())), torch.stack(by_model)
 
 
 def check_pairs(n_words: int, thresholds: Sequence[float]) -> None:

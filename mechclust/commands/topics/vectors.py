@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -12,16 +12,13 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mechclust.commands.topics.variants import n_topics
 from probes import TopicEmbedding, residual
-from probes.functional.topic_embedding import TopicSimilarityGroups
-from probes.functional.word_topics import WordTopics
 from tasks import Batch
 from tasks.text.encoded_corpus import EncodedCorpus
 
 PARTS = 10  # of the documents, each left out once: the interval's degrees of freedom are one fewer
-_KINDS = tuple(product(("rows", "hook_embed", "contextual"), (False, True)))  # vectors, and whether with self-pairs
-VECTORS = tuple(f"{name}, self-pairs in" if self_pairs else name for name, self_pairs in _KINDS)
+_KINDS = ("rows", "hook_embed", "contextual")
+VECTORS = tuple(f"{kind}{selves}" for kind, selves in product(_KINDS, ("", ", self-pairs in")))
 """Ways to take and compare words' vectors: rows of the embedding, states of layer 0 and of the last block, means over
 occurrences; a word with itself counts as of the same topic or not."""
 _LABEL = "part and word"
@@ -87,70 +84,50 @@ class WordStates:
             means.append(total / n_met[:, None])
         return means, n_met > 0
 
+    def similarities(
+        self, topics: Sequence[_Topics], rows: _Rows, probe: TopicEmbedding, left_out: int = -1
+    ) -> list[Measures]:
+        """Return ``ratio``, ``difference`` and ``mean`` under every variant, with ``VECTORS`` along the first axis.
 
-@dataclass(frozen=True)
-class WordVectors:
-    """Every kind of word vector, in all documents or without a part of them.
-
-    Attributes:
-        by_kind: vectors by kind.
-        met: which words were met.
-    """
-
-    by_kind: Mapping[str, _Rows]
-    met: Bool[Tensor, "word"]
-
-    @classmethod
-    def from_states(cls, rows: _Rows, states: WordStates, probe: TopicEmbedding, left_out: int = -1) -> WordVectors:
-        """Return rows of the embedding and mean states, with the further arguments of ``WordStates.means``."""
-        (first, last), met = states.means(probe, left_out)
-        return cls({"rows": rows, "hook_embed": first, "contextual": last}, met)
-
-    def measures(self, topics: _Topics) -> Measures:
-        """Return ``ratio``, ``difference`` and ``mean`` with ``VECTORS`` along the first axis."""
-        without_selves, with_selves = [
-            TopicEmbedding(topics, self_pairs=self_pairs, n_permutations=0).compare_vectors(self.by_kind, self.met)
-            for self_pairs in (False, True)
-        ]
-        return {
-            name: rearrange([without_selves[name], with_selves[name]], "selves kind ... -> (kind selves) ...")
-            for name in ("ratio", "difference", "mean")
-        }
-
-    def ratios(self, topics: _Topics) -> Float[Tensor, "vectors similarity"]:
-        """Return ratios in the order of ``VECTORS``, or NaN if fewer than two topics were met."""
-        if n_topics(topics[self.met]) < 2:
-            return torch.full((len(VECTORS), 2), torch.nan, dtype=torch.float64)
-        known = WordTopics.from_topics(topics[self.met])
-        ratios = []
-        for name, self_pairs in _KINDS:
-            vectors = self.by_kind[name][self.met][known.row >= 0]
-            ratios.append(TopicSimilarityGroups(known.group, known, self_pairs).similarity(vectors).ratio)
-        return torch.stack(ratios)
+        Args:
+            topics: topics of each variant, at least two.
+            rows: rows of the token embedding matrix.
+            probe: after the run.
+            left_out: as in ``means``. Values are NaN if fewer than two topics were met in the other documents.
+        """
+        means, met = self.means(probe, left_out)
+        vectors = dict(zip(_KINDS, [rows, *means], strict=True))
+        measured = []
+        for of_variant in topics:
+            without_selves, with_selves = [
+                TopicEmbedding(of_variant, self_pairs=self_pairs, n_permutations=0).compare_vectors(vectors, met)
+                for self_pairs in (False, True)
+            ]
+            measures = {}
+            for name in ("ratio", "difference", "mean"):
+                both = [without_selves[name], with_selves[name]]
+                measures[name] = rearrange(both, "selves kind ... -> (kind selves) ...")
+            measured.append(measures)
+        return measured
 
 
 def word_similarities(
     topics: Sequence[_Topics], rows: _Rows, states: WordStates, probe: TopicEmbedding
-) -> list[Measures | None]:
-    """Return the similarity of word vectors under every variant, or ``None`` for fewer than two topics.
+) -> list[Measures]:
+    """Return the similarity of word vectors under every variant, and the ratio without each part of the documents.
 
     Args:
-        topics: topics of each variant.
+        topics: topics of each variant, at least two.
         rows: rows of the token embedding matrix.
         states: the gathered states.
         probe: the probe that gathered them.
     """
-    vectors = WordVectors.from_states(rows, states, probe)
-    without: list[list[Float[Tensor, "vectors similarity"]]] = [[] for _ in topics]
+    measured = states.similarities(topics, rows, probe)
+    without = []
     for part in range(PARTS):  # the vectors of one part are in memory at a time
-        left_out = WordVectors.from_states(rows, states, probe, part)
-        for ratios, of_variant in zip(without, topics, strict=True):
-            ratios.append(left_out.ratios(of_variant))
-    measured: list[Measures | None] = []
-    for ratios, of_variant in zip(without, topics, strict=True):
-        usable = n_topics(of_variant) >= 2
-        ratio_without = torch.stack(ratios, dim=-1)
-        measured.append({**vectors.measures(of_variant), "ratio_without": ratio_without} if usable else None)
+        without.append([measures["ratio"] for measures in states.similarities(topics, rows, probe, part)])
+    for measures, *ratios in zip(measured, *without, strict=True):
+        measures["ratio_without"] = torch.stack(ratios, dim=-1)
     return measured
 
 

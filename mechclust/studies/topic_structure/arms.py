@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -34,13 +34,25 @@ _LEAST_DECAY_LENGTH = 400  # words
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to train, run once per seed. ``documents``, ``model`` and ``training`` change the defaults."""
+    """One way to train, run once per seed.
+
+    Attributes:
+        experiment: which it belongs to.
+        name: of the arm.
+        documents: changes to the settings of the documents.
+        model: changes to the defaults of the network.
+        training: changes to the defaults of training.
+        follows: what is followed during training, by the name of its result.
+        attention_at: steps at which ``TopicAttention`` is measured.
+    """
 
     experiment: str
     name: str
     documents: Mapping[str, Any]
     model: Mapping[str, Any]
     training: Mapping[str, Any]
+    follows: Sequence[str] = ()
+    attention_at: Sequence[int] = ()
 
 
 class Cell(NamedTuple):
@@ -130,7 +142,7 @@ def _everything_trained(config: TopicStructureConfig) -> list[Arm]:
         optimizer, lr = ROWS[row]
         documents = {**_EXPERIMENT, "objective": objective}
         training = {"optimizer": optimizer, "lr": lr, "steps": config.everything_steps, "n_checkpoints": 40}
-        trained.append(Arm(EVERYTHING, everything_arm(objective, row), documents, {}, training))
+        trained.append(Arm(EVERYTHING, everything_arm(objective, row), documents, {}, training, ["effects"]))
     return trained
 
 
@@ -142,8 +154,8 @@ def _factorial(config: TopicStructureConfig) -> list[Arm]:
         lr = cell.rate
         if (cell.optimiser, cell.objective) == ("SGD", "squared"):
             lr = _averaged(config, lr)
-        training = {"optimizer": cell.optimiser.lower(), "lr": lr, "steps": config.steps}
-        trained.append(Arm("E3", cell.arm, documents, model, training))
+        training = {"optimizer": cell.optimiser.lower(), "lr": lr, "steps": config.steps, "checkpoint_every": 1}
+        trained.append(Arm("E3", cell.arm, documents, model, training, ["changes"]))
     return trained
 
 
@@ -158,7 +170,8 @@ def _mixing(config: TopicStructureConfig) -> list[Arm]:
     trained = []
     for n_topics, tau in product(config.topics, config.topics_per_document):
         documents = {**_THEORY, "n_topics": n_topics, "topics_per_document": tau}
-        trained.append(Arm("E4a theory", theory_arm(n_topics, tau), documents, model, training))
+        name = theory_arm(n_topics, tau)
+        trained.append(Arm("E4a theory", name, documents, model, training, attention_at=[config.steps]))
     return trained
 
 
@@ -197,6 +210,9 @@ def beyond_arm(optimizer: str, documents: str = PUBLISHED, objective: str = OBJE
 def _beyond(config: TopicStructureConfig) -> list[Arm]:
     rates = {"SGD": config.beyond.sgd_rate, "Adam": config.beyond.adam_rate}
     model = {**_ONE_HOT, **INITS["near-zero"]}
+    steps = beyond_steps(config)
+    length = {"steps": config.beyond.steps, "checkpoint_every": math.gcd(*steps)}
+    follows = ["dev-loss", "tables"]
     trained = []
     for documents, changes in beyond_documents(config).items():
         objectives = OBJECTIVES if documents == PUBLISHED else OBJECTIVES[:1]
@@ -205,7 +221,8 @@ def _beyond(config: TopicStructureConfig) -> list[Arm]:
                 lr = _averaged(config, lr)
             data = {**_EXPERIMENT, "objective": objective, **changes}
             name = beyond_arm(optimizer, documents, objective)
-            trained.append(Arm("E5", name, data, model, {"optimizer": optimizer.lower(), "lr": lr}))
+            training = {"optimizer": optimizer.lower(), "lr": lr, **length}
+            trained.append(Arm("E5", name, data, model, training, follows, attention_at=steps))
     return trained
 
 
@@ -221,7 +238,7 @@ def _decayed(config: TopicStructureConfig) -> list[Arm]:
     documents = exact_documents(max(_LEAST_DECAY_LENGTH, config.documents.lengths[1]))
     model = {**_STAGE_ONE, "init_std": 0.05}
     return [
-        Arm("E2", DECAYED, documents, model, {**training, "weight_decay": DECAY / config.documents.d_vocab}),
+        Arm("E2", DECAYED, documents, model, {**training, "weight_decay": DECAY / config.documents.d_vocab}, ["way"]),
         Arm("E2", FREE, documents, model, training),
     ]
 
@@ -236,11 +253,12 @@ def _released(config: TopicStructureConfig) -> list[Arm]:
     near_zero = {**_RELEASED_NETWORK, **INITS["near-zero"], "type_std": 1.0}
     trained = []
     for lr in config.released_rates:
-        training = {"optimizer": "sgd", "lr": lr, "steps": config.steps}
-        trained.append(Arm(RELEASED, released_arm(lr), _EXPERIMENT, near_zero, training))
+        training = {"optimizer": "sgd", "lr": lr, "steps": config.steps, "checkpoint_every": 1}
+        trained.append(Arm(RELEASED, released_arm(lr), _EXPERIMENT, near_zero, training, ["changes"]))
     for row, (optimizer, lr) in ROWS.items():
         training = {"optimizer": optimizer, "lr": lr, "steps": config.attention_steps}
-        trained.append(Arm(ATTENTION, attention_arm(row), _EXPERIMENT, _RELEASED_NETWORK, training))
+        training["checkpoint_every"] = config.check_every
+        trained.append(Arm(ATTENTION, attention_arm(row), _EXPERIMENT, _RELEASED_NETWORK, training, ["words"]))
     return trained
 
 
@@ -276,25 +294,9 @@ def documents_of(config: TopicStructureConfig, job: Job) -> TopicDocuments:
 
 
 def training_of(config: TopicStructureConfig, arm: Arm) -> TrainConfig:
-    """Return how an arm's networks are trained.
-
-    In E3 every step is a checkpoint, in E4 and E5 every evaluation.
-    """
-    plain: dict[str, Any] = {"schedule": "constant", "weight_decay": 0.0, "clip": None}
-    if arm.experiment in ("E3", RELEASED):
-        plain["checkpoint_every"] = 1
-    if arm.experiment == ATTENTION:
-        plain["checkpoint_every"] = config.check_every
-    if arm.experiment == "E5":
-        plain |= {"steps": config.beyond.steps, "checkpoint_every": math.gcd(*beyond_steps(config))}
+    """Return how an arm's networks are trained."""
+    plain = {"schedule": "constant", "weight_decay": 0.0, "clip": None}
     return TrainConfig(batch_size=config.batch_size, **{**plain, **arm.training})
-
-
-def attention_steps(config: TopicStructureConfig, arm: Arm) -> list[int]:
-    """Return when ``TopicAttention`` is measured: in E5 at every evaluation, in E4a theory at the end."""
-    if arm.experiment == "E5":
-        return beyond_steps(config)
-    return [config.steps] if arm.experiment == "E4a theory" else []
 
 
 def keeps_model(config: TopicStructureConfig, job: Job) -> bool:
@@ -315,16 +317,6 @@ def results_of(config: TopicStructureConfig, job: Job, out: Path) -> list[Path]:
     if job.arm == MINIMISER:
         return [folder / "minimiser.safetensors"]
     arm = arms(config)[job.arm]
-    names = ["tables"] if arm.experiment == "E5" else ["blocks-start", "blocks"]
-    if arm.experiment in ("E3", RELEASED):
-        names.append("changes")
-    if arm.experiment == ATTENTION:
-        names.append("words")
-    if arm.experiment == EVERYTHING:
-        names.append("effects")
-    if arm.experiment == "E5":
-        names.append("dev-loss")
-    if job.arm == DECAYED:
-        names.append("way")
-    attention = [result_path(folder, step, "dev.attention") for step in attention_steps(config, arm)]
-    return [*(folder / f"{name}.safetensors" for name in names), *attention]
+    blocks = [] if arm.experiment == "E5" else ["blocks-start", "blocks"]
+    results = [folder / f"{name}.safetensors" for name in [*blocks, *arm.follows]]
+    return [*results, *(result_path(folder, step, "dev.attention") for step in arm.attention_at)]

@@ -44,7 +44,7 @@ def attention_figure(means: Mapping[str, Float[np.ndarray, "seed row span bucket
 
 
 def _seed_points(
-    axis: Axes, values: Float[np.ndarray, "seed"], y: float, color: str, marker: str, label: str | None = None
+    axis: Axes, values: Float[np.ndarray, "seed"], y: float, color: str, marker: str, label: str | None
 ) -> None:
     """Draw one point for each seed at a height, and the mean as a line."""
     height = np.full(len(values), y)

@@ -9,7 +9,6 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
-from mechclust.evidence.finding import Shown
 from mechclust.evidence.findings import untested_findings
 from mechclust.studies.topic_structure.attention_table import (
     FIRST,
@@ -31,7 +30,6 @@ NEAR = Bound("<=", 0.1)  # 10%, twice what an exploration of other seeds gave fo
 _HIGHEST_RATIO = float(topic_ratio(TABLE).max())
 _LEAST_STEPS = 5000
 _DISTANCE = "root mean square of log(ours / published)"
-_SHOWN: tuple[Shown, ...] = ("headline", "page", "table", "page")
 
 _OfSpan = Float[np.ndarray, "seed row bucket"]
 
@@ -46,13 +44,14 @@ def attention_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Find
     same_word = f"its five numbers on the same word ({_DISTANCE})"
     reading = "E4, labels shifted by the special tokens, whole documents"
     described = f"E4, right labels, first {config.text[1]} tokens"
+    p5 = _near("P5", f"{reading}: {topics}", TOPIC_COLUMNS, shifted, "random labels", random[:, :, SPANS.index(WHOLE)])
+    p5g = _near("P5g", f"{reading}: {same_word}", SAME_WORD_COLUMN, shifted, described, right)
     findings = [
-        _near("P5", f"{reading}: {topics}", TOPIC_COLUMNS, shifted, "random labels", random[:, :, SPANS.index(WHOLE)]),
+        replace(p5, shown="headline"),
         _above_published(means[RIGHT], random),
-        _near("P5g", f"{reading}: {same_word}", SAME_WORD_COLUMN, shifted, described, right),
+        replace(p5g, shown="table"),
         _near("P5h", f"{described}: {topics}", TOPIC_COLUMNS, right, "random labels", random[:, :, SPANS.index(FIRST)]),
     ]
-    findings = [replace(finding, shown=shown) for finding, shown in zip(findings, _SHOWN, strict=True)]
     return findings if config.attention_steps >= _LEAST_STEPS else untested_findings(findings)
 
 

@@ -130,7 +130,11 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
 def _shuffled(g: _Mixing) -> _Mixing:
     """Return the values with the numbers of topics exchanged among the arms, in the same way for all seeds."""
     by_arm = g.reshape(len(g), -1)
-    order = np.random.default_rng(0).permutation(by_arm.shape[1])
+    draw = np.random.default_rng(0)
+    arms = np.arange(by_arm.shape[1])
+    order = draw.permutation(arms)
+    while len(arms) > 1 and np.array_equal(order, arms):  # with two arms, the first order drawn is their own
+        order = draw.permutation(arms)
     return by_arm[:, order].reshape(g.shape)
 
 

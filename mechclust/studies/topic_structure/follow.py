@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -59,17 +59,16 @@ class DevLoss:
     def __init__(self, task: TopicDocuments, at: Sequence[int] | None = None) -> None:
         self._task = task
         self._at = at
-        self._losses: dict[int, float] = {}
+        self._losses: dict[int, list[float]] = {}
 
     def __call__(self, step: int, model: Any) -> None:
         """Measure the loss before ``step``."""
-        if self._at is not None and step not in self._at:
-            return
-        self._losses[step] = dev_loss(model, self._task)
+        if self._at is None or step in self._at:
+            self._losses[step] = [dev_loss(model, self._task)]
 
     def compute(self) -> ProbeResult:
         """Return ``loss`` with axis (step)."""
-        return _over_steps("DevLoss", {"loss": list(self._losses.values())}, self._losses)
+        return _over_steps("DevLoss", ["loss"], self._losses)
 
 
 class WeightChanges(WeightNorms):
@@ -92,20 +91,19 @@ class WeightChanges(WeightNorms):
 
 
 class WordAttention:
-    """Measures attention between tokens at the best development loss, as a callback for a training loop.
+    """Measures attention between tokens at the checkpoint of the best development loss, as a training callback.
 
-    It is kept for every two tokens, so that topics can be assigned to them afterwards.
+    It is kept for every two tokens, so that topics can be assigned to them afterwards. The network before training does
+    not count.
 
     Args:
         task: gives the documents.
-        at: steps at which the development loss is measured, ascending.
         n_documents: development documents on which attention is measured, without masks.
         lengths: how many tokens of each, one measurement for each number.
     """
 
-    def __init__(self, task: TopicDocuments, at: Sequence[int], n_documents: int, lengths: Sequence[int]) -> None:
+    def __init__(self, task: TopicDocuments, n_documents: int, lengths: Sequence[int]) -> None:
         self._task = task
-        self._at = at
         self._n_documents = n_documents
         self._lengths = lengths
         self._losses: dict[int, float] = {}
@@ -113,7 +111,7 @@ class WordAttention:
 
     def __call__(self, step: int, model: Any) -> None:
         """Measure the loss before ``step``, and keep a copy of the network if it is the lowest."""
-        if step not in self._at:
+        if step == 0:
             return
         loss = dev_loss(model, self._task)
         if self._best is None or loss < min(self._losses.values()):
@@ -166,8 +164,7 @@ class TopicEffects:
 
     def compute(self) -> ProbeResult:
         """Return ``TopicBlocks.effect`` with right and with random labels, with axis (step)."""
-        curves = zip(*self._effects.values(), strict=True)
-        return _over_steps("TopicEffects", dict(zip((RIGHT, RANDOM), curves, strict=True)), self._effects)
+        return _over_steps("TopicEffects", [RIGHT, RANDOM], self._effects)
 
 
 class WayToMinimiser:
@@ -203,15 +200,16 @@ class WayToMinimiser:
 
     def compute(self) -> ProbeResult:
         """Return ``closed``, ``own`` and ``other`` with axis (step)."""
-        curves = zip(*self._distances.values(), strict=True)
-        return _over_steps("WayToMinimiser", dict(zip(self._goals, curves, strict=True)), self._distances)
+        return _over_steps("WayToMinimiser", list(self._goals), self._distances)
 
 
-def _over_steps(name: str, curves: Mapping[str, Sequence[float]], steps: Iterable[int]) -> ProbeResult:
+def _over_steps(probe: str, measures: Sequence[str], by_step: Mapping[int, Sequence[float]]) -> ProbeResult:
+    """Return measures with axis (step), from the values of all of them at each step."""
+    values = torch.tensor(list(by_step.values()), dtype=torch.float64)
     return ProbeResult(
-        probe=name,
-        values={name: torch.tensor(curve, dtype=torch.float64) for name, curve in curves.items()},
-        axes=dict.fromkeys(curves, ("step",)),
-        coords={"step": [str(step) for step in steps]},
+        probe=probe,
+        values=dict(zip(measures, values.unbind(dim=1), strict=True)),
+        axes=dict.fromkeys(measures, ("step",)),
+        coords={"step": [str(step) for step in by_step]},
         metadata={"versions": package_versions()},
     )

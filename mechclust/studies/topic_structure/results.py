@@ -87,6 +87,11 @@ class TrainedRun:
         least = _MOVED * math.sqrt(self.width / 3)  # d x d entries drawn uniformly from -1/sqrt(d) to 1/sqrt(d)
         return any(self.changes[name][-1] >= least for name in _ATTENTION_WEIGHTS)
 
+    @property
+    def early_share(self) -> float:
+        """Share of ``W_V``'s change at the end of stage 1. NaN if attention did not move or training diverged."""
+        return self.stages.early if self.moves else math.nan
+
     def g(self, words_per_topic: int) -> float:
         """Return ``((v - 1) / v) alpha + beta / v``, from the attention means."""
         same_word, same_topic, different = self.means
@@ -113,13 +118,14 @@ def load_runs(config: TopicStructureConfig, out: Path) -> dict[str, list[Trained
 
 
 def _load_run(folder: Path, width: int) -> TrainedRun:
+    changes = _load_if_there(folder / "changes.safetensors")
     return TrainedRun(
         start=load_result(folder / "blocks-start.safetensors"),
         end=load_result(folder / "blocks.safetensors"),
-        changes=_curves(folder, "change"),
+        changes=_curves(changes, "change"),
         attention=load_results_by_step(folder, "dev.attention"),
         width=width,
-        norms=_curves(folder, "norm"),
+        norms=_curves(changes, "norm"),
         words=_load_if_there(folder / "words.safetensors"),
         effects=_load_if_there(folder / "effects.safetensors"),
         way=_load_if_there(folder / "way.safetensors"),
@@ -130,12 +136,12 @@ def _load_if_there(path: Path) -> ProbeResult | None:
     return load_result(path) if path.exists() else None
 
 
-def _curves(folder: Path, measure: str) -> dict[str, Float[np.ndarray, "step"]]:
-    result = _load_if_there(folder / "changes.safetensors")
-    if result is None or measure not in result.values:
+def _curves(changes: ProbeResult | None, measure: str) -> dict[str, Float[np.ndarray, "step"]]:
+    """Return a measure of ``WeightChanges`` by weight, empty if it was not kept."""
+    if changes is None or measure not in changes.values:
         return {}
-    curves = result[measure].double().numpy().T
-    names = [name.split(".")[-1] for name in result.coords["weight"]]
+    curves = changes[measure].double().numpy().T
+    names = [name.split(".")[-1] for name in changes.coords["weight"]]
     return dict(zip(names, curves, strict=True))
 
 
@@ -163,13 +169,9 @@ def growth_of(runs: Sequence[TrainedRun], labels: str) -> Float[np.ndarray, "see
 
 
 def shares_of(config: TopicStructureConfig, runs: ArmRuns) -> tuple[list[Cell], Float[np.ndarray, "seed cell"]]:
-    """Return E3's cells, and the share of ``W_V``'s way at the end of stage 1.
-
-    NaN if attention did not move or training diverged.
-    """
+    """Return E3's cells, and ``TrainedRun.early_share`` in each."""
     factorial = stage_cells(config)
-    shares = [[run.stages.early if run.moves else math.nan for run in runs[cell.arm]] for cell in factorial]
-    return factorial, np.array(shares).T
+    return factorial, np.array([[run.early_share for run in runs[cell.arm]] for cell in factorial]).T
 
 
 def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, Float[np.ndarray, "seed tau"]]:

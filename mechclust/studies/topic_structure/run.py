@@ -17,13 +17,10 @@ from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import (
     ATTENTION,
     DECAY,
-    DECAYED,
-    EVERYTHING,
     MINIMISER,
     RELEASED,
     Arm,
     arms,
-    attention_steps,
     beyond_steps,
     documents_of,
     exact_documents,
@@ -94,12 +91,12 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
     model = _initial_model(model_config, task)
     if arm.experiment != "E5":
         block_result(model, task).save(folder / "blocks-start.safetensors")
-    followers = _followers(config, arm, task)
+    followers = {name: _follower(config, arm, name, task) for name in arm.follows}
     callbacks: list[Callback] = [*followers.values()]
-    if steps := attention_steps(config, arm):
+    if arm.attention_at:
         batches = {"dev": list(task.text("dev", *config.text))}
         probes = {"attention": TopicAttention(task.token_membership, n_permutations=0)}
-        callbacks.append(ProbeCallback(out=folder, batches=batches, probes=probes, at=steps))
+        callbacks.append(ProbeCallback(out=folder, batches=batches, probes=probes, at=arm.attention_at))
     losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
     if arm.experiment != "E5":
         block_result(model, task).save(folder / "blocks.safetensors")
@@ -118,24 +115,20 @@ def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:
     return model
 
 
-def _followers(config: TopicStructureConfig, arm: Arm, task: TopicDocuments) -> dict[str, Follower]:
+def _follower(config: TopicStructureConfig, arm: Arm, name: str, task: TopicDocuments) -> Follower:
     """Return what follows a network during training, by the name of its result."""
-    if arm.experiment == "E3":
-        return {"changes": WeightChanges()}
-    if arm.experiment == EVERYTHING:
-        return {"effects": TopicEffects(task)}
-    if arm.experiment == RELEASED:
-        return {"changes": WeightChanges(_RELEASED_WEIGHTS, norms=True)}
-    if arm.experiment == ATTENTION:
-        evaluated = range(config.check_every, config.attention_steps + 1, config.check_every)
+    if name == "changes":
+        return WeightChanges(_RELEASED_WEIGHTS, norms=True) if arm.experiment == RELEASED else WeightChanges()
+    if name == "effects":
+        return TopicEffects(task)
+    if name == "words":
         n_documents, n_tokens = config.text
-        return {"words": WordAttention(task, evaluated, n_documents, (n_tokens, task.n_ctx))}
-    if arm.experiment == "E5":
-        steps = beyond_steps(config)
-        return {"dev-loss": DevLoss(task, steps), "tables": TopicTables(task, steps, config.beyond.n_permutations)}
-    if arm.name == DECAYED:
-        return {"way": WayToMinimiser(task)}
-    return {}
+        return WordAttention(task, n_documents, (n_tokens, task.n_ctx))
+    if name == "dev-loss":
+        return DevLoss(task, beyond_steps(config))
+    if name == "tables":
+        return TopicTables(task, beyond_steps(config), config.beyond.n_permutations)
+    return WayToMinimiser(task)
 
 
 def _minimiser_result(config: TopicStructureConfig, seed: int) -> ProbeResult:

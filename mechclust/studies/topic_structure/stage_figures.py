@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, product
+from itertools import chain
 
 import numpy as np
 from jaxtyping import Float
@@ -34,11 +34,11 @@ def stages_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
     figure, axes = subplots(len(panels), 3, size=(3.3, 3.0), sharey=True, grid="y")
     highest = max(_HIGH, 1.05 * float(np.nanmax(shares, initial=1.0)))
     for axis, (optimiser, loss) in zip(axes, panels, strict=True):
-        rates = sorted({cell.rate for cell in factorial if cell.optimiser == optimiser})
+        cells = [cell for cell in factorial if (cell.optimiser, cell.objective) == (optimiser, loss)]
+        rates = sorted({cell.rate for cell in cells})
         axis.axhline(0.5, color=GREY, ls=":", lw=1.2)
-        for init, (x, rate) in product(_STARTS, enumerate(rates)):
-            cell = Cell(init, optimiser, loss, rate)
-            _draw_cell(axis, x, cell, by_cell[cell], _marker(runs, cell))
+        for cell in cells:
+            _draw_cell(axis, rates.index(cell.rate), cell, by_cell[cell], _marker(runs, cell))
         axis.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
         axis.set(xlim=(-0.5, len(rates) - 0.5), ylim=(_LOW, highest), title=f"{optimiser}, {loss}")
         axis.set_xlabel("learning rate")
@@ -50,11 +50,7 @@ def stages_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
 
 def _marker(runs: ArmRuns, cell: Cell) -> str:
     """Return the marker of a cell without a share in some seed."""
-    return _UNMOVED if _finite(runs, cell) else _DIVERGED
-
-
-def _finite(runs: ArmRuns, cell: Cell) -> bool:
-    return all(run.finite for run in runs[cell.arm])
+    return _UNMOVED if all(run.finite for run in runs[cell.arm]) else _DIVERGED
 
 
 def _draw_cell(axis: Axes, rate: int, cell: Cell, shares: Float[np.ndarray, "seed"], undefined: str) -> None:

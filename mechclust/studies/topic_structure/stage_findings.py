@@ -23,6 +23,7 @@ _SHARE = "W_V makes half of its change before W_K or W_Q makes a tenth"
 _UNMOVED = "attention moved in none of its cells"
 
 _Shares = Float[np.ndarray, "seed cell"]
+_Cells = Bool[np.ndarray, "cell"]
 
 
 def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
@@ -30,9 +31,9 @@ def stage_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]
     cells, share = shares_of(config, runs)
     exchanged = np.array([[_exchanged_share(run) for run in runs[cell.arm]] for cell in cells]).T
     moved = ~np.isnan(share).any(axis=0)
-    near = {name: _places(cells, moved, init="near-zero", optimiser=name) for name in ("SGD", "Adam")}
-    default = _places(cells, moved, init="default")
-    every_near = _places(cells, moved, init="near-zero")
+    near = {name: moved & _chosen(cells, init="near-zero", optimiser=name) for name in ("SGD", "Adam")}
+    default = moved & _chosen(cells, init="default")
+    every_near = moved & _chosen(cells, init="near-zero")
     note = _left_out(cells, moved)
     findings = [
         replace(_early(share, exchanged, near), note=note),
@@ -52,38 +53,34 @@ def _exchanged_share(run: TrainedRun) -> float:
     return float(np.nanmax(shares)) if np.isfinite(shares).any() else math.nan
 
 
-def _places(cells: Sequence[Cell], moved: Bool[np.ndarray, "cell"], **wanted: str) -> list[int]:
-    """Return the places of the cells with these factors in which attention moves in every seed."""
-    places = []
-    for place, cell in enumerate(cells):
-        if moved[place] and all(getattr(cell, factor) == value for factor, value in wanted.items()):
-            places.append(place)
-    return places
+def _chosen(cells: Sequence[Cell], **wanted: str) -> _Cells:
+    """Return which cells have these factors."""
+    return np.array([all(getattr(cell, factor) == level for factor, level in wanted.items()) for cell in cells])
 
 
-def _left_out(cells: Sequence[Cell], moved: Bool[np.ndarray, "cell"]) -> str:
-    names = [cell.arm.removeprefix("E3 ") for place, cell in enumerate(cells) if not moved[place]]
+def _left_out(cells: Sequence[Cell], moved: _Cells) -> str:
+    names = [cell.arm.removeprefix("E3 ") for cell, in_all in zip(cells, moved, strict=True) if not in_all]
     if not names:
         return ""
     return f"left out, in some seed attention hardly moved or training diverged: {', '.join(names)}"
 
 
-def _early(share: _Shares, exchanged: _Shares, groups: Mapping[str, Sequence[int]]) -> Finding:
+def _early(share: _Shares, exchanged: _Shares, groups: Mapping[str, _Cells]) -> Finding:
     """Return the finding on the lowest share over the cells of each group."""
     return compared(
         "P4",
         f"E3, near-zero start, SGD or Adam: {_SHARE}, in every cell in which attention moves",
-        {f"{name}, lowest of {len(places)}": Bound(">=", 0.5) for name, places in groups.items()},
-        [_of_cells(share, places).min(axis=1) for places in groups.values()],
+        {f"{name}, lowest of {chosen.sum()}": Bound(">=", 0.5) for name, chosen in groups.items()},
+        [_of_cells(share, chosen).min(axis=1) for chosen in groups.values()],
         "W_V and W_K or W_Q exchanged",
-        [_of_cells(exchanged, places).min(axis=1) for places in groups.values()],
+        [_of_cells(exchanged, chosen).min(axis=1) for chosen in groups.values()],
         source=_PAPER,
         shown="page",
-        not_tested="" if any(groups.values()) else _UNMOVED,
+        not_tested="" if np.any(list(groups.values())) else _UNMOVED,
     )
 
 
-def _late(share: _Shares, default: Sequence[int], near: Sequence[int]) -> Finding:
+def _late(share: _Shares, default: _Cells, near: _Cells) -> Finding:
     """Return the finding on the highest share over all cells with the default start."""
     return compared(
         "P4b",
@@ -94,13 +91,13 @@ def _late(share: _Shares, default: Sequence[int], near: Sequence[int]) -> Findin
         [_of_cells(share, near).max(axis=1)],
         source=_PAPER,
         shown="table",
-        not_tested="" if default else _UNMOVED,
+        not_tested="" if default.any() else _UNMOVED,
     )
 
 
-def _of_cells(share: _Shares, places: Sequence[int]) -> Float[np.ndarray, "_ _"]:
-    """Return the shares in some cells; without seeds if there are no cells."""
-    return share[:, list(places)] if places else np.empty((0, 1))
+def _of_cells(share: _Shares, chosen: _Cells) -> Float[np.ndarray, "_ _"]:
+    """Return the shares in the chosen cells; without seeds if there are none."""
+    return share[:, chosen] if chosen.any() else np.empty((0, 1))
 
 
 def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
@@ -108,7 +105,7 @@ def _as_released(config: TopicStructureConfig, runs: ArmRuns) -> Finding:
     share = {}
     left_out = []
     for rate in config.released_rates:
-        of_rate = np.array([run.stages.early if run.moves else math.nan for run in runs[released_arm(rate)]])
+        of_rate = np.array([run.early_share for run in runs[released_arm(rate)]])
         lost = int(np.isnan(of_rate).sum())
         if lost:
             left_out.append(f"{rate:g} ({lost} of {len(of_rate)} seeds)")

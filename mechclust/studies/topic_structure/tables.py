@@ -63,7 +63,7 @@ def table_topics(
         NaN throughout for a table whose rows are constant or that has entries that are not finite.
 
     Raises:
-        InputError: for a table of the wrong size, fewer than two topics, or no permutations.
+        InputError: for a table of the wrong size, a word without a topic, fewer than two topics, or no permutations.
 
     Example:
         >>> topics = torch.tensor([0, 0, 1, 1, 2, 2])
@@ -74,30 +74,32 @@ def table_topics(
     """
     if table.shape != (len(members), len(members)):
         raise InputError(f"table has shape {tuple(table.shape)}; expected {len(members)} words both ways")
+    if not bool(members.any(dim=1).all()):
+        raise InputError("a word has no topic; leave out its row and column")
     check_at_least(n_permutations=(n_permutations, 1))
     centred = table.detach().double()
     centred = centred - centred.mean(dim=1, keepdim=True)
     total = centred.square().sum()
     if not (total > 0 and total.isfinite()):
         return TableTopics(*[float("nan")] * len(TableTopics._fields))
-    measured = _topic_measures(centred, members, torch.arange(len(members))[None])
     draw = torch.Generator().manual_seed(seed)
-    orders = torch.stack([torch.randperm(len(members), generator=draw) for _ in range(n_permutations)])
-    null = _topic_measures(centred, members, orders)
+    orders = [torch.randperm(len(members), generator=draw) for _ in range(n_permutations)]
+    measured, *null = _topic_measures(centred, members, [torch.arange(len(members)), *orders])
+    explained_null, contrast_null = torch.stack(null).quantile(0.95, dim=0).tolist()
     squares = torch.linalg.svdvals(centred).square()
     return TableTopics(
         rank=float(squares.sum().square() / squares.square().sum()),
         common=float(len(members) * centred.mean(dim=0).square().sum() / total),
-        explained=float(measured[0, 0]),
-        explained_null=float(null[:, 0].quantile(0.95)),
-        contrast=float(measured[0, 1]),
-        contrast_null=float(null[:, 1].quantile(0.95)),
+        explained=float(measured[0]),
+        explained_null=explained_null,
+        contrast=float(measured[1]),
+        contrast_null=contrast_null,
     )
 
 
 def _topic_measures(
-    centred: _Table, members: Bool[Tensor, "word topic"], orders: Int[Tensor, "draw word"]
-) -> Float[Tensor, "draw 2"]:
+    centred: _Table, members: Bool[Tensor, "word topic"], orders: Sequence[Int[Tensor, "word"]]
+) -> list[Float[Tensor, "2"]]:
     """Return ``explained`` and ``contrast`` with the words in each order."""
     topics = WordTopics.from_topics(members)
     block = F.one_hot(topics.group).double()
@@ -113,14 +115,7 @@ def _topic_measures(
         explained = (block.T @ moved @ block).square().sum() / total
         gap = (moved * same).sum() / same.sum() - (moved * different).sum() / different.sum()
         measures.append(torch.stack([explained, gap / spread]))
-    return torch.stack(measures)
-
-
-@torch.no_grad()
-def word_scores(model: Any) -> _Table:
-    """Return float64 attention scores between words, rows: queries, of a network with one-hot embeddings."""
-    attn = model.blocks[0].attn
-    return _between_words(attn.W_Q @ attn.W_K.T / len(attn.W_Q) ** 0.5)
+    return measures
 
 
 def _between_words(matrix: Float[Tensor, "d_vocab d_vocab"]) -> _Table:
@@ -156,8 +151,9 @@ class TopicTables:
         config = model.config
         if (config.embedding, config.decoder, config.input) != ("one-hot", "identity", "plain"):
             raise InputError("tables over words need a plain one-hot embedding and the identity as decoder")
-        scores = word_scores(model)
-        tables = (scores, scores.softmax(dim=1), _between_words(model.blocks[0].attn.W_V))
+        attn = model.blocks[0].attn
+        scores = _between_words(attn.W_Q @ attn.W_K.T / len(attn.W_Q) ** 0.5)
+        tables = (scores, scores.softmax(dim=1), _between_words(attn.W_V))
         self._measured[step] = [table_topics(table, self._members, self._n_permutations, seed=step) for table in tables]
 
     def compute(self) -> ProbeResult:

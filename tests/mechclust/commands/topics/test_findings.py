@@ -78,6 +78,17 @@ class TestP7:
         assert (flat.verdict, flat.control.verdict) == ("holds", "does not hold")
         assert flat.control.parts[0].measured == pytest.approx(1, abs=0.01)
 
+    def test_its_control_with_unequal_numbers_of_copies_takes_as_many_of_each(self):
+        others = [row for row in ROWS if row != "BERT"]
+        several = [
+            attention_of(np.full(6, ratio), ROWS[row], row, twin=i, noise=0.0005)
+            for row in others
+            for i, ratio in enumerate((1.0, 1.001))
+        ]
+        third = attention_of(np.full(6, 1.3), "e", "ELECTRA", twin=2)
+        equal, more = (judged([*as_published(), *each])["P7"].control for each in (several, [*several, third]))
+        assert [part.values for part in more.parts] == [part.values for part in equal.parts]
+
     def test_encoders_that_are_missing(self):
         results = [r for r in as_published() if r.metadata["published"] not in ("ALBERT", "ELECTRA")]
         found = judged(results)["P7"]

@@ -168,6 +168,11 @@ class TestMeasured:
         assert shown["attention"].iloc[-1] == f"not measured: {why}"
         assert f"absent could not be measured: {why}" in found.caveats
 
+    def test_a_first_one_that_cannot_be_loaded_leaves_the_columns_in_their_order(self, found):
+        backwards = replace(found, models=found.models[::-1]).shown(overlap=False)
+        assert backwards["model"].tolist() == ["absent", "plain", "plain", "planted", "planted"]
+        assert list(backwards) == list(found.shown(overlap=False))
+
     def test_those_that_are_too_large_leave_the_others_alone(self, models, config, folder, tmp_path, monkeypatch):
         measure = jobs._measure
         errors = {"plain": torch.OutOfMemoryError("CUDA out of memory.\nmore"), "other": MemoryError()}

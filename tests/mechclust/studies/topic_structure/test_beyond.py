@@ -120,6 +120,11 @@ class TestTables:
         with pytest.raises(InputError, match="n_permutations is 0; expected at least 1"):
             table_topics(torch.ones(12, 12), member, 0)
 
+    def test_a_word_without_a_topic_is_refused(self):
+        member = TopicDocuments(n_topics=3, words_per_topic=4).token_membership
+        with pytest.raises(InputError, match="a word has no topic; leave out its row and column"):
+            table_topics(torch.eye(16), member)
+
     def test_of_a_network_are_those_of_its_weights(self, smoke):
         _, out = smoke
         job = Job("E5 SGD", 0)

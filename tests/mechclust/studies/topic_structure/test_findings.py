@@ -161,6 +161,14 @@ class TestValues:
         least = [min(np.diff(of_seed[:4]).min(), np.diff(of_seed[4:]).min()) for of_seed in g]
         assert judged()["P6"].control.parts[0].values == pytest.approx(least)
 
+    def test_two_arms_of_g_change_places_too(self):
+        quick = replace(PAPER, topics=(10,), topics_per_document=(2, 5))
+        found = judged(constructed(quick), config=quick)["P8b"]
+        assert found.verdict == "holds"
+        g = {tau: np.array([g_of(f"E4a theory T10 tau{tau}", seed) for seed in SEEDS]) for tau in (2, 5)}
+        off = [np.abs(g[5] / THEORY_G[2] - 1), np.abs(g[2] / THEORY_G[5] - 1)]
+        assert found.control.parts[0].values == pytest.approx(np.max(off, axis=0), rel=1e-6)
+
     def test_blocks_are_of_the_start_or_the_end_and_of_one_matrix(self):
         (run, *_) = altered(["E1"], start=blocks(1, 0), end=blocks(2, 0))["E1"]
         assert topic_block([run], "gap", "W_E^T W_E", start=True) == pytest.approx([1])
