@@ -29,7 +29,7 @@ def parameter_groups(
     """
     frozen: set[str] = set()
     for part in config.freeze:
-        names = {name for name in named if f"{name}.".startswith(f"{part}.")}
+        names = {name for name in named if is_in_part(name, part)}
         if not names:
             raise InputError(
                 f"freeze has {part!r}, which is not a parameter or part of the model (there are {', '.join(named)})"
@@ -45,6 +45,16 @@ def parameter_groups(
     if not groups:
         raise InputError(f"this {kind} has nothing to train; let some parameters require gradients")
     return {config.layer_decay**depth: names for depth, names in groups.items()}
+
+
+def is_in_part(name: str, part: str) -> bool:
+    """Return whether a parameter is a part of the model, or in it. ``""`` is the whole model.
+
+    Example:
+        >>> is_in_part("blocks.1.ln1.w", "blocks.1"), is_in_part("blocks.10.ln1.w", "blocks.1")
+        (True, False)
+    """
+    return part in ("", name) or name.startswith(f"{part}.")
 
 
 def _block_of(name: str, default: int) -> int:

@@ -21,7 +21,7 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of, has_dropout
 from mechclust.training.low_rank import LowRank
 from mechclust.training.member import Member, member_width
-from mechclust.training.optimizer import make_optimizer, parameter_groups
+from mechclust.training.optimizer import is_in_part, make_optimizer, parameter_groups
 from mechclust.training.stack_data import ANSWERS
 from tasks import InputError
 
@@ -292,9 +292,9 @@ def _native_names(model: Any) -> dict[str, list[str]]:
 def _rate_factors(members: Sequence[Member], weights: StackedWeights) -> StackedWeights:
     """Return the factors of each member's steps, for weights whose factor is not 1 in all members."""
     for member in members:
-        for start in member.rates:
-            if not any(name.startswith(start) for name in weights):
-                raise InputError(f"no weight's name begins with {start!r} (there are {', '.join(weights)})")
+        for part in member.rates:
+            if not any(is_in_part(name, part) for name in weights):
+                raise InputError(f"rates has {part!r}, in which nothing is trained (there are {', '.join(weights)})")
     factors = {}
     for name, values in weights.items():
         per_member = [_rate_factor(member, name) for member in members]
@@ -305,4 +305,4 @@ def _rate_factors(members: Sequence[Member], weights: StackedWeights) -> Stacked
 
 
 def _rate_factor(member: Member, name: str) -> float:
-    return member.rate * math.prod(factor for start, factor in member.rates.items() if name.startswith(start))
+    return member.rate * math.prod(factor for part, factor in member.rates.items() if is_in_part(name, part))

@@ -586,7 +586,7 @@ class TestRefusals:
     def test_rates_of_no_weight(self, tmp_path):
         members = [MEMBERS[0], replace(MEMBERS[1], rates={"embed": 0.5, "mlp": 2.0})]
         assert self.refusal(members, ADAM, tmp_path) == (
-            "no weight's name begins with 'mlp' (there are embed.W_E, pos_embed.W_pos, blocks.0.attn.query, "
+            "rates has 'mlp', in which nothing is trained (there are embed.W_E, pos_embed.W_pos, blocks.0.attn.query, "
             "blocks.0.attn.W_V, blocks.0.mlp.W_in, blocks.0.mlp.b_in, blocks.0.mlp.W_out, blocks.0.mlp.b_out)"
         )
 

@@ -149,6 +149,14 @@ class TestEqualsTrain:
         for name, values in alone(MEMBERS[0], CONFIG)[1].items():
             torch.testing.assert_close(found.at(4)[name][0], values, **EXACT)
 
+    def test_rates_of_a_block_are_not_those_of_a_later_one(self, tmp_path):
+        eleven = member(0, shape={**SHAPE, "n_layers": 11}, rates={"blocks.1": 0.0})
+        found = train_ensemble([eleven], CONFIG, tmp_path)
+        stayed = {name for name, values in found.at(4).items() if torch.equal(values, found.at(0)[name])}
+        assert {name for name in stayed if name.startswith("blocks.")} == {
+            name for name in found.at(4) if name.startswith("blocks.1.")
+        }
+
 
 class Stopped(Exception):
     pass
