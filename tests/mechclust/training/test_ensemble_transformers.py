@@ -142,6 +142,11 @@ class TestEqualsTrain:
             members = [Member(model_for(replace(task, seed=s), seed=s, **SHAPE), replace(task, seed=s)) for s in (0, 1)]
             assert_equal_train(members, CONFIG, tmp_path / str(i))
 
+    def test_examples_longer_than_the_context(self, tmp_path):
+        short = replace(MEMBERS[1], model=replace(MEMBERS[1].model, n_ctx=SUITE.n_ctx - 1))
+        with pytest.raises(InputError, match=f"examples of {SUITE.n_ctx} tokens, but the model's n_ctx is"):
+            train_ensemble([short], CONFIG, tmp_path)
+
     def test_rates_by_name(self, tmp_path):
         rates = {"blocks.0": 0.5, "unembed": 0.0}
         found = train_ensemble([MEMBERS[0], replace(MEMBERS[1], rates=rates)], CONFIG, tmp_path)
