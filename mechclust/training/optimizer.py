@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,10 +62,13 @@ def _block_of(name: str, default: int) -> int:
     return int(match[1]) if match else default
 
 
-def make_optimizer(parameters: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
-    """Return PyTorch's own optimiser with the settings of ``config``."""
+def make_optimizer(
+    named: Mapping[str, Shaped[Tensor, "..."]], names_by_share: Mapping[float, Sequence[str]], config: TrainConfig
+) -> torch.optim.Optimizer:
+    """Return PyTorch's own optimiser with the settings of ``config``, and a group for each of ``parameter_groups``."""
+    groups = [{"params": [named[name] for name in names], "share": share} for share, names in names_by_share.items()]
     decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, **decay)
+        return torch.optim.SGD(groups, **decay)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, betas=config.betas, **decay)
+    return kind(groups, betas=config.betas, **decay)
