@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from mechclust.jobs.outcome import pickled_outcome, setup_outcome, unpickled_outcome
+from mechclust.jobs.outcome import WorkerFunction, unpickled_outcome
 from mechclust.jobs.pool import PoolWorker, PoolWorkerLost, PoolWorkerReply, WorkerPool
 from mechclust.jobs.progress import BarLock, place_progress_bars
 from probes.store.locks import wait_for_locks
@@ -140,11 +140,10 @@ def _serve(pipe: Connection, work: bytes, lock: BarLock, line: int) -> None:
     place_progress_bars(position=line, leave=False)
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
-    functions: list[Callable[..., Any]] = []
-    pipe.send_bytes(setup_outcome(work, functions))
+    function = WorkerFunction()
+    pipe.send_bytes(function.begin(work))
     while True:
-        job = jobs.get()
-        pipe.send_bytes(pickled_outcome(functions[0], job))
+        pipe.send_bytes(function.run(jobs.get()))
 
 
 def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:

@@ -29,24 +29,35 @@ class Outcome(Generic[_Out]):
     error: Exception | None = None
 
 
-def pickled_outcome(fn: Callable[[Any], Any], job: bytes, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-    """Call ``fn`` with a pickled job, and return its value or its error, pickled for ``unpickled_outcome``."""
-    try:
-        return dumps((fn(pickle.loads(job)), None))
-    except BaseException as error:
-        return dumps((None, _portable(error, dumps)))
+class WorkerFunction:
+    """The function that a worker calls for each job. Outcomes are a value and an error, pickled.
 
+    Args:
+        dumps: pickles an outcome.
+    """
 
-def setup_outcome(
-    work: bytes, functions: list[Callable[..., Any]], dumps: Callable[[Any], bytes] = pickle.dumps
-) -> bytes:
-    """Append the function that a worker calls for each job, with the value of its ``setup``, and return the outcome."""
+    _fn: Callable[[Any], Any]
 
-    def append(fn_and_setup: tuple[Callable[..., Any], Callable[[], Any] | None]) -> None:
+    def __init__(self, dumps: Callable[[Any], bytes] = pickle.dumps) -> None:
+        self._dumps = dumps
+
+    def begin(self, work: bytes) -> bytes:
+        """Load the function, call its ``setup``, and return the outcome. ``work`` is both of them, pickled."""
+        return self._outcome(self._load, work)
+
+    def run(self, job: bytes) -> bytes:
+        """Call the function with a pickled job, and return the outcome."""
+        return self._outcome(self._fn, job)
+
+    def _load(self, fn_and_setup: tuple[Callable[..., Any], Callable[[], Any] | None]) -> None:
         fn, setup = fn_and_setup
-        functions.append(fn if setup is None else partial(fn, setup()))
+        self._fn = fn if setup is None else partial(fn, setup())
 
-    return pickled_outcome(append, work, dumps)
+    def _outcome(self, fn: Callable[[Any], Any], argument: bytes) -> bytes:
+        try:
+            return self._dumps((fn(pickle.loads(argument)), None))
+        except BaseException as error:
+            return self._dumps((None, _portable(error, self._dumps)))
 
 
 def unpickled_outcome(reply: bytes) -> tuple[Any, Exception | None]:

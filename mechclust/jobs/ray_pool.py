@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.jobs.outcome import pickled_outcome, setup_outcome, unpickled_outcome
+from mechclust.jobs.outcome import WorkerFunction, unpickled_outcome
 from mechclust.jobs.pool import PoolWorker, PoolWorkerLost, PoolWorkerReply, WorkerPool
 from mechclust.jobs.progress import place_progress_bars
 from mechclust.jobs.ray_connection import connect_to_ray, leave_ray
@@ -105,8 +105,8 @@ class RayPool(WorkerPool[_RayWorker]):
             "flush": _FLUSH_TERMINAL_S if terminal else _FLUSH_FILE_S,
         }
         work = cloudpickle.dumps((self.fn, self.setup))
-        functions = cloudpickle.dumps((_begin_work, _do_job))  # opened once versions agree
-        self.work = ray.put((functions, work))
+        begin_work = cloudpickle.dumps(_begin_work)  # opened once versions agree
+        self.work = ray.put((begin_work, work))
         self.kind = ray.remote(ray_worker.MechclustRayWorker).options(
             num_cpus=engine.cpus_per_job, num_gpus=engine.gpus_per_job, scheduling_strategy="SPREAD", max_restarts=0
         )
@@ -126,7 +126,7 @@ class RayPool(WorkerPool[_RayWorker]):
         return self.n_fitting
 
     def start(self) -> _RayWorker:
-        """Begin another worker, which looks at its node and then loads the functions."""
+        """Begin another worker, which looks at its node and then loads the function."""
         actor = self.kind.remote()
         return _RayWorker(actor=actor, pending=[actor.check.remote(self.facts), actor.begin.remote([self.work])])
 
@@ -278,21 +278,15 @@ def _without_colours() -> None:
         tqdm_ray.instance().should_colorize = False
 
 
-def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[Callable[..., Any] | None, bytes]:
-    """Return the function of a job on a node, with the value of ``setup``, and the reply that it is ready."""
+def _begin_work(work: bytes, facts: Mapping[str, Any]) -> tuple[WorkerFunction, bytes]:
+    """Return the function of a job on a node, and the reply that it is ready."""
     import torch
 
     torch.set_num_threads(facts["threads"])
     wait_for_locks()
     place_progress_bars(_RayBar, flush_interval_s=facts["flush"])
-    functions: list[Callable[..., Any]] = []
-    reply = setup_outcome(work, functions, cloudpickle.dumps)
-    return (functions[0] if functions else None), reply
-
-
-def _do_job(fn: Callable[..., Any], job: bytes) -> bytes:
-    """Do a job on a node, and return its reply."""
-    return pickled_outcome(fn, job, cloudpickle.dumps)
+    function = WorkerFunction(cloudpickle.dumps)
+    return function, function.begin(work)
 
 
 def _cause(error: RayError) -> str:

@@ -34,15 +34,14 @@ class MechclustRayWorker:
         return answer
 
     def begin(self, work: list[Any]) -> bytes:
-        """Load the functions, and return the reply that they are ready."""
-        functions, given = ray.get(work[0])
-        begin_work, self.do = ray.cloudpickle.loads(functions)
-        self.fn, reply = begin_work(given, self.facts)
+        """Load the function, and return the reply that it is ready."""
+        begin_work, function = ray.get(work[0])
+        self.function, reply = ray.cloudpickle.loads(begin_work)(function, self.facts)
         return reply  # type: ignore[no-any-return]
 
     def run(self, job: bytes) -> bytes:
         """Do a job, and return the reply with its value or error."""
-        return self.do(self.fn, job)  # type: ignore[no-any-return]
+        return self.function.run(job)  # type: ignore[no-any-return]
 
 
 def versions_on_node(packages: Iterable[str]) -> dict[str, str]:

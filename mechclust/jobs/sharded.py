@@ -29,7 +29,7 @@ from mechclust.jobs.progress import progress_bar
 from mechclust.jobs.ray_engine import Engine
 from probes.engine.batch_items import count_batch_examples
 from probes.engine.fingerprint import fingerprint
-from probes.engine.hooked_model import HookedModel, HookedModels, hooked_models_by_name
+from probes.engine.hooked_model import HookedModels, hooked_models_by_name
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
@@ -156,7 +156,7 @@ def run_sharded(
     folder = None if out is None else Path(out).absolute()
     with nullcontext() if folder is None else _folder_of_shards(folder, several):
         measure = partial(_measure, [probe.clone() for probe in several], folder)
-        setup = partial(_Worker.from_function, load)
+        setup = partial(_Worker, load)
         outcomes = imap_jobs(
             measure, shards, workers, engine=engine, setup=setup, timeout=timeout, folder=folder, lead=_MAX_SHARDS_AHEAD
         )
@@ -237,7 +237,7 @@ def save_rows_sharded(
     reading = tokenizer_of_data_shards(tokenizer, bos)
     shards = shards_of(batches, shard_rows, reading=reading, tokens_per_batch=tokens_per_batch)
     n_examples = None if count_data_shards(batches) else count_batch_examples(batches)
-    setup = partial(_RowWorker.from_function, load, probe, folder, n_examples)
+    setup = partial(_RowWorker, load, probe, folder, n_examples)
     with locked_folder(folder, way="give a new folder"):
         remove_leftovers(folder, even_if_alive=True)  # workers of an earlier driver, on whatever node
         store = _Store(StoredExamples.from_folder(folder, probe.settings))
@@ -249,20 +249,13 @@ def save_rows_sharded(
         return RowStore(folder)
 
 
-@dataclass(frozen=True)
 class _Worker:
     """The model of a worker, or several by name, and their fingerprints."""
 
-    model: HookedModels
-    models: Mapping[str, HookedModel]
-    fingerprints: Mapping[str, str]
-
-    @classmethod
-    def from_function(cls, load: Load) -> _Worker:
-        """Load the model or models."""
-        model = load()
-        models = hooked_models_by_name(model)
-        return cls(model, models, {name: fingerprint(each) for name, each in models.items()})
+    def __init__(self, load: Load) -> None:
+        self.model = load()
+        self.models = hooked_models_by_name(self.model)
+        self.fingerprints = {name: fingerprint(model) for name, model in self.models.items()}
 
 
 def _measure(probes: Sequence[Probe], folder: Path | None, worker: _Worker, shard: DataShard) -> _SavedStates:
@@ -408,27 +401,23 @@ class _SavedRows:
     tokenization: dict[str, Any] | None = None  # how texts became tokens. None if the worker read no texts
 
 
-@dataclass
 class _RowWorker:
-    """A worker's model, and the store that its rows belong to."""
+    """A worker's model, and the store that its rows belong to.
 
-    model: HookedModel
-    header: Mapping[str, Any]
-    probe: KeptRows
-    stored: StoredExamples
-    n_examples: int | None
+    Another model's rows, and too small a disk, are refused before the first shard.
+    """
 
-    @classmethod
-    def from_function(cls, load: Load, probe: KeptRows, folder: Path, n_examples: int | None) -> _RowWorker:
-        """Load the model, and refuse another model's rows and too small a disk before the first shard."""
+    def __init__(self, load: Load, probe: KeptRows, folder: Path, n_examples: int | None) -> None:
         model = load()
         if isinstance(model, Mapping):
             raise InputError(f"rows of one model are saved at a time, but load returns {len(model)}; save each alone")
-        header = probe.header(model)
-        stored = StoredExamples.from_folder(folder, header)
+        self.model = model
+        self.header = probe.header(model)
+        self.probe = probe
+        self.stored = StoredExamples.from_folder(folder, self.header)
+        self.n_examples = n_examples
         if n_examples is not None:
-            probe.check_expected_space(folder, n_examples - len(stored), model)
-        return cls(model, header, probe, stored, n_examples)
+            probe.check_expected_space(folder, n_examples - len(self.stored), model)
 
 
 def _measure_rows(worker: _RowWorker, shard: DataShard) -> _SavedRows:

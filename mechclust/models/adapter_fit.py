@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
-from mechclust.models.adapters import named_base_of_adapter
+from mechclust.models.adapters import named_base_of_adapter, quoted_names
 from mechclust.models.hugging_face_checkpoint import find_checkpoint, hugging_face_auto_class, read_checkpoint_config
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel
 from tasks import InputError
-
-_MAX_ADAPTERS_NAMED = 3  # in a note
 
 
 def adapter_fit_notes(models: Iterable[ResolvedModel]) -> list[str]:
@@ -37,9 +35,7 @@ def adapter_fit_notes(models: Iterable[ResolvedModel]) -> list[str]:
 
 
 def _note(adapters: Sequence[str], trained: str, base: str) -> str:
-    names = ", ".join(map(repr, adapters[:_MAX_ADAPTERS_NAMED]))
-    if len(adapters) > _MAX_ADAPTERS_NAMED:
-        names += f" and {len(adapters) - _MAX_ADAPTERS_NAMED} more"
+    names = quoted_names(adapters)
     if len(adapters) == 1:
         note = f"The adapter {names} says that it was trained for {trained!r}, and is measured on"
     else:

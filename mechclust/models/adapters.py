@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -28,7 +28,7 @@ from tasks import InputError
 from tasks.errors import error_line, error_sentence
 
 _RESIDENT = "mechclust_weights"  # the attribute of a model that holds its ``_Resident``
-_MAX_WEIGHTS_NAMED = 3  # in a message
+_MAX_NAMES = 3  # in a message
 _SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): .*?\[([\d, ]*)\].*?\[([\d, ]*)\]")  # of PyTorch
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _SETTINGS_WITHOUT_EFFECT = ("base_model_name_or_path", "inference_mode", "revision")  # on the merged weights
@@ -315,11 +315,11 @@ def _attach(plain: Any, adapter: str) -> Any:
         raise InputError(_weights_fault(adapter, plain, error)) from error
     missing = [key for key in keys.missing_keys if "lora" in key or "default" in key]
     if missing:
-        raise InputError(f"the adapter {adapter!r} lacks the weights {_listed(missing)}; save it again")
+        raise InputError(f"the adapter {adapter!r} lacks the weights {quoted_names(sorted(missing))}; save it again")
     if keys.unexpected_keys:
         raise InputError(
-            f"the adapter {adapter!r} has the weights {_listed(keys.unexpected_keys)}, for which the base "
-            f"({type(plain).__name__}) has no place; give the base that it was trained for"
+            f"the adapter {adapter!r} has the weights {quoted_names(sorted(keys.unexpected_keys))}, for which the "
+            f"base ({type(plain).__name__}) has no place; give the base that it was trained for"
         )
     return wrapped
 
@@ -334,9 +334,10 @@ def _copy_biases(model: Any) -> None:
                 module._parameters[name] = copies[id(weight)]
 
 
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in sorted(names)[:_MAX_WEIGHTS_NAMED])
-    hidden = len(names) - _MAX_WEIGHTS_NAMED
+def quoted_names(names: Sequence[str]) -> str:
+    """Return the first three names in quotes, and how many more there are."""
+    shown = ", ".join(map(repr, names[:_MAX_NAMES]))
+    hidden = len(names) - _MAX_NAMES
     return shown if hidden <= 0 else f"{shown} and {hidden} more"
 
 

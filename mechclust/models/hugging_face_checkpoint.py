@@ -12,10 +12,10 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from mechclust.models.installed import check_installed
 from mechclust.models.quiet_transformers import quiet_transformers
 from tasks import InputError
 from tasks.errors import error_line, error_sentence
@@ -102,8 +102,7 @@ def find_checkpoint(
     if path.is_file():
         if path.suffix != ".gguf":
             raise InputError(f"{str(path)!r} is a file; give a directory written by save_pretrained, or a .gguf file")
-        if find_spec("gguf") is None:
-            raise InputError(f"reading {str(path)!r} needs gguf; install it with: pip install 'mechclust[gguf]'")
+        check_installed("gguf", f"reading {str(path)!r}", "gguf")
         return HuggingFaceCheckpoint(str(path.parent), True, path.name, trust_remote_code)
     if path.is_dir():
         if (path / ADAPTER).exists() and any(_there(path, file) for file in ("config.json", *_WEIGHTS[1:])):

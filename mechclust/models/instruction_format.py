@@ -8,17 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.chat_templates import (
-    OWN_TEMPLATE,
-    n_special_tokens_at_start,
-    render_chat_template,
-    templated_tokenizer,
-)
+from mechclust.models.chat_templates import OWN_TEMPLATE, n_special_tokens_at_start, render_chat_template
 from tasks import InputError
 from tasks.settings import check_at_least
 from tasks.text.bos_token import Bos, leading_bos
 from tasks.text.files import read_text
-from tasks.text.text_encoder import text_encoder_special_tokens
+from tasks.text.text_encoder import text_encoder, text_encoder_special_tokens
 
 PLAIN_END = "\nAnswer:"
 """What ends a prompt without chat template, so that the last prompt token is the same in every prompt."""
@@ -110,7 +105,7 @@ class InstructionFormat:
         self.cutoff = cutoff
         self.bos = bos
         self._check_special_tokens()
-        self._encode = templated_tokenizer(tokenizer, bos=bos)
+        self._encode = text_encoder(tokenizer, bos)
         self._before, self._after = text_encoder_special_tokens(tokenizer, bos=bos)
         check_at_least(cutoff=(cutoff, len(self._before) + 2))
         if self.chat:
@@ -197,10 +192,8 @@ class InstructionFormat:
 
     def _read(self, texts: list[str]) -> list[list[int]]:
         """Return the tokens of texts, without special ones at the end, after which no answer could follow."""
-        if not texts:
-            return []
         if self.chat:
-            return [list(ids) for ids in self.tokenizer(texts, add_special_tokens=False)["input_ids"]]
+            return self._encode(texts, add_special_tokens=False)
         n = len(self._after)
         return [ids[:-n] if n and ids[-n:] == self._after else ids for ids in self._encode(texts)]
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from logging import ERROR, getLogger
 from typing import Any, Literal, get_args
 
@@ -20,6 +19,7 @@ from mechclust.models.hugging_face_checkpoint import (
     read_checkpoint_config,
     reading_checkpoint_part,
 )
+from mechclust.models.installed import check_installed
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.random_state import seeded_generators
 from mechclust.models.resolved import ResolvedModel
@@ -50,7 +50,7 @@ class PlainLoadOptions:
         self._check_places()
         self._check_kinds()
         if self.device_map is not None:
-            _check_installed("accelerate", "spreading a model over devices (device_map)", "llm")
+            check_installed("accelerate", "spreading a model over devices (device_map)", "llm")
 
     def _check_places(self) -> None:
         """Refuse options for devices that contradict each other."""
@@ -81,7 +81,7 @@ class PlainLoadOptions:
             )
         if isinstance(self.quantization, str):
             check_choice(quantization=(self.quantization, get_args(Quantization)))
-            _check_installed("bitsandbytes", f"quantising to {self.quantization}", "quantised")
+            check_installed("bitsandbytes", f"quantising to {self.quantization}", "quantised")
         elif self.quantization is not None and not hasattr(self.quantization, "quant_method"):
             raise InputError(
                 f"quantization is {self.quantization!r}; expected '8bit', '4bit' or a quantisation configuration of "
@@ -109,11 +109,6 @@ class PlainLoadOptions:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but {why}; leave it out, or move the model with model.to(...)"
                 )
-
-
-def _check_installed(package: str, work: str, extra: str) -> None:
-    if find_spec(package) is None:
-        raise InputError(f"{work} needs {package}; install it with: pip install 'mechclust[{extra}]'")
 
 
 def load_plain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mechclust.models.installed import check_installed
 from mechclust.models.quiet_transformers import quiet_transformers
 from tasks import InputError
 from tasks.errors import error_line
@@ -19,11 +20,13 @@ def import_peft(work: str, extra: str) -> Any:
     Raises:
         InputError: if it is not installed, or cannot be imported, with the reason.
     """
+    check_installed("peft", work, extra)
     try:
         with quiet_transformers():
             import peft
     except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "peft"
-        why = f"{work} needs peft" if missing else f"{work} needs peft, which cannot be imported ({error_line(error)})"
-        raise InputError(f"{why}; install it with: pip install 'mechclust[{extra}]'") from None
+        raise InputError(
+            f"{work} needs peft, which cannot be imported ({error_line(error)}); install it with: pip install "
+            f"'mechclust[{extra}]'"
+        ) from None
     return peft

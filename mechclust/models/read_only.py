@@ -262,10 +262,10 @@ class _ForwardPass:
         """Pass the residual stream to the hook points inside the block."""
         with ExitStack() as stack:
             if self._model._words is not None:
-                stack.enter_context(_removed(self._model._words.register_forward_hook(self._embed)))
+                stack.callback(self._model._words.register_forward_hook(self._embed).remove)
             for module in {module for module, _ in self._layers}:
-                stack.enter_context(_removed(module.register_forward_pre_hook(self._enter, with_kwargs=True)))
-                stack.enter_context(_removed(module.register_forward_hook(self._leave)))
+                stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+                stack.callback(module.register_forward_hook(self._leave).remove)
             if self._model._attending and any(block.attn.hook_attention._forward_hooks for block in self._model.blocks):
                 if _kind(self._model.body) == KIND:
                     stack.enter_context(caught_attention_calls(self._attend))
@@ -299,14 +299,6 @@ class _ForwardPass:
         if self._layers.get((module, self._calls[module])) == len(self._layers) - 1:
             self._model.blocks[-1].hook_resid_post(hugging_face_block_output(output))
         self._calls[module] += 1
-
-
-@contextmanager
-def _removed(handle: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 class _ReadOnlyPoint(HookPoint):  # type: ignore[misc]  # untyped

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from mechclust.models.saved_model import save_model
 from mechclust.training.results_by_step import result_path
 from mechclust.training.task_accuracy import accuracy
 from probes import Probe, ProbeResult, run
-from probes.engine.examples_digest import ExamplesDigest
+from probes.engine.examples_digest import ExamplesDigest, token_digests
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel
+from probes.store.splitmix64 import splitmix64
 from probes.store.versions import package_versions
 from tasks import Batch, Task
 
@@ -99,11 +102,20 @@ class ProbeCallback:
         for split, batches in self.batches.items():
             digest = ExamplesDigest()
             for batch in batches:
-                digest.add(batch)
+                digest.add_digests(batch.index, _example_digests(batch))
             for name, probe in self.probes.items():
                 text = re.sub(r" at 0x[0-9a-f]+", "", repr(probe))  # addresses change from process to process
                 settings[f"{split}.{name}"] = f"{text} on examples {digest.digest}"
         return settings
+
+
+def _example_digests(batch: Batch) -> Int64[Tensor, "batch"]:
+    """Return a hash of each example's tokens, positions and labels."""
+    digests = token_digests(batch)
+    for _, values in [*sorted(batch.positions.items()), *sorted(batch.labels.items())]:
+        mask = batch.attention_mask if values.ndim == 2 else None
+        digests = splitmix64(digests) + token_digests(Batch(values.reshape(len(batch), -1), mask))
+    return digests
 
 
 class AccuracyCallback:

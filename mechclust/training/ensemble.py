@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mechclust.jobs import progress_bar
-from mechclust.models.config import AnyConfig, ModelConfig, model_config_to_json
+from mechclust.models.config import AnyConfig, ModelConfig, check_model_config_fits_task, model_config_to_json
 from mechclust.training.config import TrainConfig
 from mechclust.training.loop import WAIT
 from mechclust.training.low_rank import LowRank
@@ -251,11 +251,7 @@ def _check(members: Sequence[Member], config: TrainConfig, backend: str, low_ran
             )
         if not transformers and not hasattr(member.task, "loss_at"):
             raise InputError(f"the task {member.task.name!r} has no loss_at; train its models one by one with train()")
-        if member.task.d_vocab > member.model.d_vocab:
-            raise InputError(
-                f"the task of member {i} has {member.task.d_vocab} tokens; expected at most its model's d_vocab "
-                f"({member.model.d_vocab})"
-            )
+        check_model_config_fits_task(member.task, member.model)
 
 
 def _alike(config: AnyConfig) -> AnyConfig:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -118,9 +117,9 @@ class _Training:
         self.measuring = [each for each in callbacks if isinstance(each, (AccuracyCallback, ProbeCallback))]
         self.stop_if_diverged = stop_if_diverged
         self.path = None if out is None else out / "state.safetensors"
-        self.optimizer = make_optimizer(_groups(model, config), config)
+        named = trainable_weights(model)
+        self.optimizer = make_optimizer(named, parameter_groups(named, config, type(model).__name__), config)
         self.losses = torch.zeros(config.steps)
-        self.loss_of = _loss_of(model, task)
         self.dropout_at = dropout_of(model, config_of(model).seed)
         self.record = {} if out is None else self._record()
 
@@ -179,7 +178,7 @@ class _Training:
     def _loss(self, step: int) -> Float[Tensor, ""]:
         batch = self.task.train_batch(step, self.config.batch_size).to(device_of(self.model))
         with self.dropout_at(step):
-            return self.loss_of(batch)
+            return _loss(self.model, self.task, batch)
 
     def _update(self, step: int, loss: Float[Tensor, ""]) -> None:
         for group in self.optimizer.param_groups:
@@ -265,30 +264,12 @@ def _check_steps(callback: Callback, checkpoints: Sequence[int]) -> None:
         )
 
 
-def _groups(model: HookedModel, config: TrainConfig) -> list[dict[str, Any]]:
-    """Return the parameters that are trained, in groups of one share of the learning rate each."""
-    named = trainable_weights(model)
-    shares = parameter_groups(named, config, type(model).__name__)
-    return [{"params": [named[name] for name in names], "share": share} for share, names in shares.items()]
-
-
-def _loss_of(model: Any, task: Any) -> Callable[[Batch], Float[Tensor, ""]]:
-    """Return the function from a batch to its training loss.
-
-    A model that can compute logits only at the loss's positions (``logits_at_loss``) does so.
-    """
+def _loss(model: Any, task: Any, batch: Batch) -> Float[Tensor, ""]:
+    """Return the training loss, from logits at the loss's positions only if the model has ``logits_at_loss``."""
     if hasattr(model, "logits_at_loss") and hasattr(task, "loss_at"):
-        return partial(_loss_at_targets, model, task)
-    return partial(_loss, model, task)
-
-
-def _loss_at_targets(model: Any, task: Any, batch: Batch) -> Float[Tensor, ""]:
-    assert batch.targets is not None
-    return task.loss_at(model.logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[no-any-return]
-
-
-def _loss(model: Any, task: Task, batch: Batch) -> Float[Tensor, ""]:
+        assert batch.targets is not None
+        return task.loss_at(model.logits_at_loss(batch), batch.targets[batch.loss_mask])  # type: ignore[no-any-return]
     # In a causal model padding on the right has no effect, and no mask is faster.
     causal = getattr(config_of(model), "attention", None) == "causal"
     logits = model(batch.tokens) if causal and batch.padded_right else forward(model, batch)
-    return task.loss(logits, batch)
+    return task.loss(logits, batch)  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ class Member:
         model: its configuration. Members differ in the seed and the width of the feed-forward layers alone.
         task: its data.
         rate: factor on the learning rate.
-        rates: further factors, by the beginning of a parameter's name, such as ``{"blocks.0.mlp": 0.1}``.
+        rates: further factors, by parameters or parts of the model, such as ``{"blocks.0.mlp": 0.1}``.
         weights: initial weights, under the names of ``get_weights``. ``None``: drawn from ``model.seed``.
         batch_size: examples in each step, a divisor of the ensemble's ``batch_size``. ``None``: all of it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ def parameter_groups(
     """
     frozen: set[str] = set()
     for part in config.freeze:
-        names = {name for name in named if f"{name}.".startswith(f"{part}.")}
+        names = {name for name in named if is_in_part(name, part)}
         if not names:
             raise InputError(
                 f"freeze has {part!r}, which is not a parameter or part of the model (there are {', '.join(named)})"
@@ -47,15 +47,28 @@ def parameter_groups(
     return {config.layer_decay**depth: names for depth, names in groups.items()}
 
 
+def is_in_part(name: str, part: str) -> bool:
+    """Return whether a parameter is a part of the model, or in it. ``""`` is the whole model.
+
+    Example:
+        >>> is_in_part("blocks.1.ln1.w", "blocks.1"), is_in_part("blocks.10.ln1.w", "blocks.1")
+        (True, False)
+    """
+    return part in ("", name) or name.startswith(f"{part}.")
+
+
 def _block_of(name: str, default: int) -> int:
     match = re.match(r"blocks\.(\d+)\.", name)
     return int(match[1]) if match else default
 
 
-def make_optimizer(parameters: list[dict[str, Any]], config: TrainConfig) -> torch.optim.Optimizer:
-    """Return PyTorch's own optimiser with the settings of ``config``."""
+def make_optimizer(
+    named: Mapping[str, Shaped[Tensor, "..."]], names_by_share: Mapping[float, Sequence[str]], config: TrainConfig
+) -> torch.optim.Optimizer:
+    """Return PyTorch's own optimiser with the settings of ``config``, and a group for each of ``parameter_groups``."""
+    groups = [{"params": [named[name] for name in names], "share": share} for share, names in names_by_share.items()]
     decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": True}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, **decay)
+        return torch.optim.SGD(groups, **decay)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
-    return kind(parameters, betas=config.betas, **decay)
+    return kind(groups, betas=config.betas, **decay)

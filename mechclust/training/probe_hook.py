@@ -78,10 +78,10 @@ class ProbeHook:
         check_at_least(every=(every, 1))
         self.probes = probes_as_list(probes, least=1)
         names = [type(probe).__name__ for probe in self.probes]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
             raise InputError(
-                f"two probes are called {twice}, and their numbers are logged by name; give one of a class"
+                f"two probes are called {twice[0]}, and their numbers are logged by name; give one of a class"
             )
         if isinstance(batches, Iterator):
             raise InputError("batches is an iterator, which is empty after the first measurement; give a list")

@@ -62,11 +62,12 @@ class Snapshots:
         for path, header in self._files.values():
             for row, step in enumerate(json.loads(header["held"])):
                 self._place[step] = (path, row)
-        end = _first_lost_step(self._files)
-        if end < n_steps:
+        save_every = json.loads(self._header["training"])["save_every"]
+        lost = [step for step in range(0, n_steps, save_every) if step not in self._files]
+        if lost:
             raise InputError(
-                f"{str(self.folder)!r} lacks the snapshots that begin at step {end} (of {n_steps} steps), and maybe "
-                "later ones; train it again with the same settings to make them"
+                f"{str(self.folder)!r} lacks the snapshots that begin at step {lost[0]} (of {n_steps} steps), and "
+                "maybe later ones; train it again with the same settings to make them"
             )
 
     @cached_property
@@ -237,27 +238,17 @@ def _files(folder: Path) -> _Headers:
     return {int(start): (paths[start], _header(paths[start])) for start in starts}
 
 
-def _first_lost_step(files: _Headers) -> int:
-    """Return the step at which the first missing file begins, or the step after the last file."""
-    end = 0
-    for start, (_, header) in files.items():
-        if start != end:
-            break
-        end += int(header["trained"])
-    return end
-
-
 def _header(path: Path) -> dict[str, str]:
     try:
         with safe_open(path, framework="pt") as file:
             header: dict[str, str] = dict(file.metadata() or {})
             if header.get("format") != _FORMAT:
                 raise InputError(f"{str(path)!r} is not a file of snapshots; remove it, or give another folder")
-            header["trained"] = str(file.get_slice("losses").get_shape()[0])
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from None
     try:
-        for number in (header["steps"], header["every"], header["epoch_steps"], *json.loads(header["held"])):
+        numbers = [header["steps"], header["every"], header["epoch_steps"], *json.loads(header["held"])]
+        for number in (*numbers, json.loads(header["training"])["save_every"]):
             int(number)
         return {**header, "members": header["members"], "backend": header["backend"]}
     except (KeyError, ValueError, TypeError, RecursionError) as error:

@@ -21,7 +21,7 @@ from mechclust.training.config import TrainConfig
 from mechclust.training.dropout import dropout_of, has_dropout
 from mechclust.training.low_rank import LowRank
 from mechclust.training.member import Member, member_width
-from mechclust.training.optimizer import make_optimizer, parameter_groups
+from mechclust.training.optimizer import is_in_part, make_optimizer, parameter_groups
 from mechclust.training.stack_data import ANSWERS
 from tasks import InputError
 
@@ -64,19 +64,14 @@ class Stack:
         seeds = [member.model.seed for member in members]
         widest = widths.index(max(widths))
         stacked = _stacked(parameters, parameters[widest], device)
-        if low_rank is None:
-            names_by_share = parameter_groups(parameters[0], config, type(models[0]).__name__)
-            trained = set(chain.from_iterable(names_by_share.values()))
-            self.weights = {name: values.requires_grad_() for name, values in stacked.items() if name in trained}
-        else:
-            factors = low_rank.factors(list(zip(seeds, parameters, strict=True)))
-            self.weights = {name: values.to(device).requires_grad_() for name, values in factors.items()}
-            names_by_share = {1.0: list(self.weights)}
+        trained = stacked
+        if low_rank is not None:
+            trained = low_rank.factors(list(zip(seeds, parameters, strict=True)))
+        names_by_share = parameter_groups(trained, config, type(models[0]).__name__)
+        names = set(chain.from_iterable(names_by_share.values()))
+        self.weights = {name: values.to(device).requires_grad_() for name, values in trained.items() if name in names}
         self.fixed = {name: values for name, values in stacked.items() if name not in self.weights}
-        self.optimizer = make_optimizer(
-            [{"params": [self.weights[n] for n in names], "share": share} for share, names in names_by_share.items()],
-            config,
-        )
+        self.optimizer = make_optimizer(self.weights, names_by_share, config)
         self._model = models[widest]
         if device != "cpu":  # TransformerLens prints a line for every move
             self._model.to(device)
@@ -84,7 +79,6 @@ class Stack:
         self._clip = config.clip
         self._low_rank = low_rank
         self._rate_factors = _rate_factors(members, self.weights)
-        self._names = list(parameters[0])
         self._native_names = _native_names(self._model)
         self._is_transformer = isinstance(members[0].model, ModelConfig)
         self._dropout_at = dropout_of(self._model, *seeds)
@@ -113,7 +107,7 @@ class Stack:
         with torch.no_grad():
             weights = vmap(self._all_weights)(self._detached(), self.fixed)
             if not self._is_transformer:
-                return {name: weights[name] for name in self._names}
+                return weights
             n_members = len(next(iter(weights.values())))
             snapshots = [self._converted(_of_member(weights, i)) for i in range(n_members)]
         return {name: torch.stack([snapshot[name] for snapshot in snapshots]) for name in snapshots[0]}
@@ -292,9 +286,9 @@ def _native_names(model: Any) -> dict[str, list[str]]:
 def _rate_factors(members: Sequence[Member], weights: StackedWeights) -> StackedWeights:
     """Return the factors of each member's steps, for weights whose factor is not 1 in all members."""
     for member in members:
-        for start in member.rates:
-            if not any(name.startswith(start) for name in weights):
-                raise InputError(f"no weight's name begins with {start!r} (there are {', '.join(weights)})")
+        for part in member.rates:
+            if not any(is_in_part(name, part) for name in weights):
+                raise InputError(f"rates has {part!r}, in which nothing is trained (there are {', '.join(weights)})")
     factors = {}
     for name, values in weights.items():
         per_member = [_rate_factor(member, name) for member in members]
@@ -305,4 +299,4 @@ def _rate_factors(members: Sequence[Member], weights: StackedWeights) -> Stacked
 
 
 def _rate_factor(member: Member, name: str) -> float:
-    return member.rate * math.prod(factor for start, factor in member.rates.items() if name.startswith(start))
+    return member.rate * math.prod(factor for part, factor in member.rates.items() if is_in_part(name, part))

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -27,6 +27,7 @@ from probes.store.digest import digest_of
 from probes.store.files import read_json, write_atomic, write_errors, write_json
 from probes.store.versions import package_versions
 from tasks import InputError
+from tasks.settings import settings_to_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -98,7 +99,7 @@ def tune_adapter(
     folder = Path(folder)
     if not examples:
         raise InputError(f"{name} has no examples to train on; give some, or leave it out")
-    subject = {"config": asdict(config), "base": base, "data": _digest(examples)}
+    subject = {"config": settings_to_json(config), "base": base, "data": _digest(examples)}
     finished = tuned_adapter_at(folder, subject, name)
     if finished is not None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
@@ -120,7 +121,7 @@ def tune_adapter(
         "weights": tuned_adapter_digest(folder),
         "versions": package_versions() | {package: version(package) for package in _PACKAGES},
     }
-    write_json(folder / _RECORD, {**_as_json(subject), **record})
+    write_json(folder / _RECORD, {**subject, **record})
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
     return _tuned(folder, {**subject, **record})
 
@@ -137,10 +138,9 @@ def tuned_adapter_at(
     record = _read(folder / _RECORD)
     saved = _read(folder / _SUBJECT) or record
     if subject is not None and saved is not None:
-        wanted = _as_json(subject)
         differences = {"base": "for another base", "data": "on other data", "config": "with other settings"}
         for key, difference in differences.items():
-            if saved.get(key) != wanted[key]:
+            if saved.get(key) != subject[key]:
                 raise InputError(
                     f"{name} in {str(folder)!r} was trained {difference}; give the same, or another folder with --out"
                 )
@@ -174,7 +174,7 @@ def _begin(folder: Path, subject: dict[str, Any]) -> None:
     (folder / _DIVERGED).unlink(missing_ok=True)
     if _read(folder / _SUBJECT) is None:
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
-        write_json(folder / _SUBJECT, _as_json(subject))
+        write_json(folder / _SUBJECT, subject)
 
 
 def _train(
@@ -204,7 +204,7 @@ def _train(
 def _check_divergence(folder: Path, subject: dict[str, Any]) -> None:
     """Refuse a training that diverged before."""
     record = _read(folder / _DIVERGED) or {}
-    is_same = all(record.get(key) == value for key, value in _as_json(subject).items())
+    is_same = all(record.get(key) == value for key, value in subject.items())
     if is_same and "why" in record:
         raise DivergedError(str(record["why"]))
 
@@ -214,7 +214,7 @@ def _keep_divergence(folder: Path, subject: dict[str, Any], error: DivergedError
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
     (folder / _SUBJECT).unlink(missing_ok=True)
     with suppress(InputError):  # without the record it would only be trained again
-        write_json(folder / _DIVERGED, {**_as_json(subject), "why": str(error)})
+        write_json(folder / _DIVERGED, {**subject, "why": str(error)})
 
 
 def _check_finite(checkpoint: Path, steps: int, name: str) -> None:
@@ -228,7 +228,7 @@ def _keep(checkpoint: Path, folder: Path, source: str | None) -> list[dict[str, 
     config = json.loads((checkpoint / ADAPTER).read_bytes())
     if source is not None:
         config["base_model_name_or_path"] = source
-    config = {key: sorted(value) if key == "target_modules" else value for key, value in config.items()}  # was a set
+    config["target_modules"] = sorted(config["target_modules"])  # was a set
     write_atomic(folder / _WEIGHTS, (checkpoint / _WEIGHTS).read_bytes())
     write_atomic(folder / ADAPTER, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
     return list(json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"])
@@ -266,10 +266,6 @@ def _read(path: Path) -> dict[str, Any] | None:
     except InputError:
         return None
     return record if isinstance(record, dict) else None
-
-
-def _as_json(subject: dict[str, Any]) -> dict[str, Any]:
-    return {**subject, "config": {k: list(v) if isinstance(v, tuple) else v for k, v in subject["config"].items()}}
 
 
 def _digest(examples: Sequence[FormattedExample]) -> str:

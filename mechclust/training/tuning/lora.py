@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mechclust.models.installed import check_installed
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
@@ -53,7 +54,7 @@ def train_lora(
             not finite.
     """
     peft = import_peft("training an adapter", "llm")
-    _check_accelerate()
+    check_installed("accelerate", "training an adapter", "llm")
     device = device_of(model)
     if device.type == "cuda" and device.index not in (None, 0):
         raise InputError(
@@ -114,16 +115,6 @@ def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
                 f"{type(model).__name__} has no linear layer {wanted!r}{error_suggestion(wanted, known)}; "
                 "name some with --tuning.modules"
             )
-
-
-def _check_accelerate() -> None:
-    try:
-        with quiet_transformers():
-            import accelerate  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "training an adapter needs accelerate; install it with: pip install 'mechclust[llm]'"
-        ) from None
 
 
 @contextmanager

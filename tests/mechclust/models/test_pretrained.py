@@ -618,14 +618,14 @@ class TestPlacement:
             load_pretrained(checkpoint("gpt2"), quantization="3bit")
 
     def test_without_the_library(self, checkpoint, monkeypatch):
-        monkeypatch.setattr("mechclust.models.load_plain.find_spec", lambda name: None)
+        monkeypatch.setattr("mechclust.models.installed.find_spec", lambda name: None)
         with pytest.raises(
             InputError, match="quantising to 8bit needs bitsandbytes; install it with: pip install 'mech"
         ):
             load_pretrained(checkpoint("gpt2"), quantization="8bit")
 
     def test_gguf_without_the_library(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("mechclust.models.hugging_face_checkpoint.find_spec", lambda name: None)
+        monkeypatch.setattr("mechclust.models.installed.find_spec", lambda name: None)
         (tmp_path / "m.gguf").write_bytes(b"GGUF")
         with pytest.raises(InputError) as error:
             load_pretrained(tmp_path / "m.gguf")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -74,6 +76,13 @@ def test_settings_are_of_the_probes_and_the_examples(task, tmp_path):
     assert settings([batch], variance=0.99) == whole.replace("0.5", "0.99") != whole
     assert settings([next(batch.split(7))], variance=0.5).startswith(whole.partition(" on examples 12-")[0])
     assert settings([next(batch.split(7))], variance=0.5) != whole
+    for field in ("positions", "labels"):
+        for name, values in getattr(batch, field).items():
+            moved = replace(batch, **{field: {**getattr(batch, field), name: values.roll(1)}})
+            assert (settings([moved], variance=0.5) == whole) == torch.equal(values, values.roll(1))
+    words = replace(batch, labels={"word": batch.tokens})  # one label per token
+    moved = replace(words, labels={"word": batch.tokens.roll(1)})
+    assert settings([moved], variance=0.5) != settings([words], variance=0.5)
 
 
 def test_steps_of_seven_digits(tmp_path):

@@ -586,7 +586,7 @@ class TestRefusals:
     def test_rates_of_no_weight(self, tmp_path):
         members = [MEMBERS[0], replace(MEMBERS[1], rates={"embed": 0.5, "mlp": 2.0})]
         assert self.refusal(members, ADAM, tmp_path) == (
-            "no weight's name begins with 'mlp' (there are embed.W_E, pos_embed.W_pos, blocks.0.attn.query, "
+            "rates has 'mlp', in which nothing is trained (there are embed.W_E, pos_embed.W_pos, blocks.0.attn.query, "
             "blocks.0.attn.W_V, blocks.0.mlp.W_in, blocks.0.mlp.b_in, blocks.0.mlp.W_out, blocks.0.mlp.b_out)"
         )
 
@@ -615,17 +615,18 @@ class TestRefusals:
     def test_tasks_that_do_not_fit_each_other_or_the_model(self, tmp_path):
         for fields, size in (
             ({"n_train": 71}, "71 sequences of 5 tokens"),
-            ({"length": 6}, "70 sequences of 6 tokens"),
+            ({"length": 4}, "70 sequences of 4 tokens"),
         ):
             other = replace(MEMBERS[1], task=replace(TASK, **fields))
             assert self.refusal([MEMBERS[0], other], ADAM, tmp_path) == (
                 f"member 1 trains on {size}, member 0 on 70 of 5; only seeds may differ"
             )
         assert self.refusal([Member(MODEL, replace(TASK, length=6))], ADAM, tmp_path) == (
-            "tokens has shape (16, 6); expected [batch 5]"
+            f"the task {TASK.name!r} has examples of 6 tokens, but the model's n_ctx is 5; build the model with "
+            "model_for(task)"
         )
         assert self.refusal([MEMBERS[0], Member(MODEL, replace(TASK, n_embeddings=4))], ADAM, tmp_path) == (
-            "the task of member 1 has 4 tokens; expected at most its model's d_vocab (3)"
+            f"the task {TASK.name!r} has 4 tokens, but the model's d_vocab is 3; build the model with model_for(task)"
         )
 
     def test_more_in_a_batch_than_there_is(self, tmp_path):

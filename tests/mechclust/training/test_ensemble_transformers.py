@@ -142,12 +142,25 @@ class TestEqualsTrain:
             members = [Member(model_for(replace(task, seed=s), seed=s, **SHAPE), replace(task, seed=s)) for s in (0, 1)]
             assert_equal_train(members, CONFIG, tmp_path / str(i))
 
+    def test_examples_longer_than_the_context(self, tmp_path):
+        short = replace(MEMBERS[1], model=replace(MEMBERS[1].model, n_ctx=SUITE.n_ctx - 1))
+        with pytest.raises(InputError, match=f"examples of {SUITE.n_ctx} tokens, but the model's n_ctx is"):
+            train_ensemble([short], CONFIG, tmp_path)
+
     def test_rates_by_name(self, tmp_path):
         rates = {"blocks.0": 0.5, "unembed": 0.0}
         found = train_ensemble([MEMBERS[0], replace(MEMBERS[1], rates=rates)], CONFIG, tmp_path)
         assert torch.equal(found.at(4)["unembed.W_U"][1], found.at(0)["unembed.W_U"][1])
         for name, values in alone(MEMBERS[0], CONFIG)[1].items():
             torch.testing.assert_close(found.at(4)[name][0], values, **EXACT)
+
+    def test_rates_of_a_block_are_not_those_of_a_later_one(self, tmp_path):
+        eleven = member(0, shape={**SHAPE, "n_layers": 11}, rates={"blocks.1": 0.0})
+        found = train_ensemble([eleven], CONFIG, tmp_path)
+        stayed = {name for name, values in found.at(4).items() if torch.equal(values, found.at(0)[name])}
+        assert {name for name in stayed if name.startswith("blocks.")} == {
+            name for name in found.at(4) if name.startswith("blocks.1.")
+        }
 
 
 class Stopped(Exception):
