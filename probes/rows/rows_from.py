@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ def rows_from(
     check_row_readout(readout)
     _check_kinds(rows, labels)
     places = {name: _tensor(f"positions[{name!r}]", values) for name, values in (positions or {}).items()}
-    source: _RowsInMemory | VllmFiles
+    source: _Readable
     if isinstance(rows, Mapping):
         if layers is not None:
             raise InputError("layers are for vLLM's files; name the layers of tensors by their keys")
@@ -154,9 +154,18 @@ def _tensor(name: str, values: Any) -> Shaped[Tensor, "..."]:
         raise InputError(f"{name}: {kind} is not an array of numbers ({error}); give numbers") from None
 
 
+class _Readable(Protocol):
+    """Rows by site, in the order in which they were given."""
+
+    @property
+    def sites(self) -> list[str]: ...
+
+    def read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]: ...
+
+
 @dataclass
 class _RowsInMemory:
-    """Rows by site, in the order in which they were given."""
+    """Tensors by site."""
 
     by_site: dict[str, _Rows]
 
@@ -196,7 +205,7 @@ class ForeignRows(AlignedRows):
 
     def __init__(
         self,
-        rows: _RowsInMemory | VllmFiles,
+        rows: _Readable,
         columns: Columns,
         classes: Mapping[str, list[str]],
         readout: str,
