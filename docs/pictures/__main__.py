@@ -1,6 +1,6 @@
 """Draws the pictures of the documentation: ``make pictures``, or ``python -m docs.pictures NAME...`` for some.
 
-Captions stand on the pages. What they say in numbers is printed.
+Captions stand on the pages. Numbers that they quote and the picture does not show are printed.
 """
 
 from __future__ import annotations

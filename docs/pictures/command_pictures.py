@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from PIL import Image
 from tokenizers import Tokenizer, models

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib import pyplot
 
 from docs.pictures.probe_pictures import panels

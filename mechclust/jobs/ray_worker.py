@@ -35,8 +35,8 @@ class MechclustRayWorker:
 
     def begin(self, work: list[Any]) -> bytes:
         """Load the function, and return the reply that it is ready."""
-        begin_work, function = ray.get(work[0])
-        self.function, reply = ray.cloudpickle.loads(begin_work)(function, self.facts)
+        begin_work, fn_and_setup = ray.get(work[0])
+        self.function, reply = ray.cloudpickle.loads(begin_work)(fn_and_setup, self.facts)
         return reply  # type: ignore[no-any-return]
 
     def run(self, job: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -19,7 +20,6 @@ from probes import Probe, ProbeResult, run
 from probes.engine.examples_digest import ExamplesDigest, token_digests
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel
-from probes.store.splitmix64 import splitmix64
 from probes.store.versions import package_versions
 from tasks import Batch, Task
 
@@ -100,21 +100,27 @@ class ProbeCallback:
         """Return what each result is measured with, by its name. ``train`` refuses to resume with anything else."""
         settings = {}
         for split, batches in self.batches.items():
-            digest = ExamplesDigest()
+            digests: dict[str, ExamplesDigest] = defaultdict(ExamplesDigest)
             for batch in batches:
-                digest.add_digests(batch.index, _example_digests(batch))
+                for part, values in _example_digests(batch).items():
+                    digests[part].add_digests(batch.index.to(values.device), values)
+            examples = ", ".join(f"{part} {digest.digest}" for part, digest in digests.items())
             for name, probe in self.probes.items():
                 text = re.sub(r" at 0x[0-9a-f]+", "", repr(probe))  # addresses change from process to process
-                settings[f"{split}.{name}"] = f"{text} on examples {digest.digest}"
+                settings[f"{split}.{name}"] = f"{text} on {examples}"
         return settings
 
 
-def _example_digests(batch: Batch) -> Int64[Tensor, "batch"]:
-    """Return a hash of each example's tokens, positions and labels."""
-    digests = token_digests(batch)
-    for _, values in [*sorted(batch.positions.items()), *sorted(batch.labels.items())]:
-        mask = batch.attention_mask if values.ndim == 2 else None
-        digests = splitmix64(digests) + token_digests(Batch(values.reshape(len(batch), -1), mask))
+def _example_digests(batch: Batch) -> dict[str, Int64[Tensor, "batch"]]:
+    """Return a hash of each example's tokens, of each of its positions, and of each label. Padding does not matter."""
+    digests = {"tokens": token_digests(batch)}
+    for name, values in sorted(batch.positions.items()):
+        from_first_token = values - batch.first_positions()
+        digests[f"position {name}"] = token_digests(Batch(from_first_token[:, None]))
+    for name, values in sorted(batch.labels.items()):
+        of_tokens = values.ndim == 2
+        label = Batch(values, batch.attention_mask) if of_tokens else Batch(values[:, None])
+        digests[f"label {name}"] = token_digests(label)
     return digests
 
 

@@ -29,7 +29,7 @@ def parameter_groups(
     """
     frozen: set[str] = set()
     for part in config.freeze:
-        names = {name for name in named if is_in_part(name, part)}
+        names = {name for name in named if part and is_in_part(name, part)}
         if not names:
             raise InputError(
                 f"freeze has {part!r}, which is not a parameter or part of the model (there are {', '.join(named)})"

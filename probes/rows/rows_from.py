@@ -76,7 +76,8 @@ def rows_from(
             stores of other prompts are refused. Without them, prompts are not compared, and results say so. vLLM's
             files bring their own.
         attention_mask: ``[n pos]``, 1 on real tokens and 0 on padding.
-        positions: by name, one position per example, for ``token_at``. Stores of other positions are refused.
+        positions: by name, one position per example, for ``token_at``, counted with the padding. Stores of the same
+            tokens at other positions are refused, unless the rows are ``[n d]`` and have no ``attention_mask``.
         readout: the position that the rows come from, or that is to be read.
         layers: for vLLM's files.
         model: identifies the model, in the metadata of results.
@@ -114,10 +115,7 @@ def rows_from(
         paths, index = vllm_paths(rows, index)
         _check_positions(places, len(paths))
         source = VllmFiles(paths, layers, places, readout, _index(index, len(paths)))
-        columns = {"index": source.index, "tokens": source.tokens}
-    position = given_position(readout)
-    if position in places:
-        columns[f"positions/{position}"] = places[position].cpu() - _first_positions(attention_mask)
+        columns = {"index": source.index, "tokens": source.tokens, **_position_column(readout, places)}
     classes = {}
     for name, values in (labels or {}).items():
         columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
@@ -316,6 +314,8 @@ def _rows_of_tensors(
         )
     if tokens is not None:
         columns["tokens"] = _digests(tokens, mask, lengths, columns["index"])
+    if lengths is not None or mask is not None:
+        columns |= _position_column(readout, positions, mask)
     return _RowsInMemory(rows), columns
 
 
@@ -327,9 +327,15 @@ def _check_positions(positions: _Positions, n: int) -> None:
             )
 
 
-def _first_positions(mask: RowValues | None) -> Int64[Tensor, "example"] | int:
-    """Return the position of each example's first real token."""
-    return 0 if mask is None else _tensor("attention_mask", mask).cpu().bool().int().argmax(dim=1)
+def _position_column(
+    readout: Readout, positions: _Positions, mask: Shaped[Tensor, "..."] | None = None
+) -> dict[str, Int64[Tensor, "example"]]:
+    """Return the position of ``token_at`` in each example, from its first real token. Empty for other readouts."""
+    name = given_position(readout)
+    if name is None or name not in positions:
+        return {}
+    first = 0 if mask is None else mask.cpu().bool().int().argmax(dim=1)
+    return {f"positions/{name}": positions[name].cpu().long() - first}
 
 
 def _read_out(

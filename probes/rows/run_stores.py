@@ -140,33 +140,30 @@ def _check_same_examples(named: Mapping[str, RowSource], *, needs_position: bool
     for name, store in others:
         _check_no_more(first_name, first, name, store)
         _check_no_more(name, store, first_name, first)
-        pair = {first_name: first, name: store}
-        tokens = {each: pair[each].tokens for each in pair}
-        notes += _check_same_values(first.index, "tokens", tokens, "prompts", "prompts with the same tokenizer")
-        if needs_position:
-            positions = {each: getattr(pair[each], "positions", None) for each in pair}
-            notes += _check_same_values(first.index, "positions", positions, "positions", "positions")
+        names = [first_name, name]
+        notes += _compared(names, first.index, "tokens", first.tokens, store.tokens)
+        if needs_position and first.tokens is not None and store.tokens is not None:
+            positions = [getattr(each, "positions", None) for each in (first, store)]
+            notes += _compared(names, first.index, "positions", *positions)
     return notes
 
 
-def _check_same_values(
+def _compared(
+    names: Sequence[str],
     index: Integer[Tensor, "example"],
     what: str,
-    by_store: Mapping[str, Integer[Tensor, "example"] | None],
-    compared: str,
-    same: str,
+    first: Integer[Tensor, "example"] | None,
+    second: Integer[Tensor, "example"] | None,
 ) -> list[str]:
     """Refuse two stores whose tokens or positions differ. Return a note if those of one are not known."""
-    unknown = " and ".join(repr(name) for name, values in by_store.items() if values is None)
-    if unknown:
-        return [f"The {what} of {unknown} are not known: whether the {compared} are the same was not checked."]
-    first, second = by_store.values()
+    if first is None or second is None:
+        unknown = [name for name, values in zip(names, (first, second), strict=True) if values is None]
+        return [f"The {what} of {' and '.join(map(repr, unknown))} are not known: they were not compared."]
     different = index[first != second]
     if len(different):
-        names = " and ".join(map(repr, by_store))
         raise InputError(
-            f"example index {int(different[0])} has different {what} in {names} ({len(different)} such); save both "
-            f"from the same {same}"
+            f"example index {int(different[0])} has different {what} in {' and '.join(map(repr, names))} "
+            f"({len(different)} such); save both from the same prompts, with the same tokenizer and positions"
         )
     return []
 
@@ -202,11 +199,13 @@ def _class_names(named: Mapping[str, RowSource]) -> dict[str, list[str]]:
     classes: dict[str, list[str]] = {}
     for name, store in named.items():
         for label, names in getattr(store, "classes", {}).items():
-            if classes.setdefault(label, names) != names:
+            earlier = classes.get(label, [])
+            if any(one != other for one, other in zip(earlier, names, strict=False)):  # some may lack the last ones
                 raise InputError(
-                    f"the classes of label {label!r} are {', '.join(names)} in {name!r}, and "
-                    f"{', '.join(classes[label])} in an earlier store; give all the same labels"
+                    f"the classes of label {label!r} are {', '.join(names)} in {name!r}, and {', '.join(earlier)} in "
+                    "an earlier store; give all the same labels"
                 )
+            classes[label] = max(earlier, names, key=len)
     return classes
 
 

@@ -14,7 +14,13 @@ from PIL import Image
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS = [DOCS / name for name in ("sandbox.md", "notebooks.md")]
-PAGES = [*sorted((DOCS / "probes").glob("*.md")), *sorted((DOCS / "commands").glob("*.md")), *COMMANDS]
+PAGES = [
+    ROOT / "README.md",
+    DOCS / "index.md",
+    *sorted((DOCS / "probes").glob("*.md")),
+    *sorted((DOCS / "commands").glob("*.md")),
+    *COMMANDS,
+]
 FILES = sorted((DOCS / "assets" / "pictures").glob("*.png"))
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)\n\n\*(.+?)\*\n(?:\n|$)", re.DOTALL)
 
@@ -27,7 +33,7 @@ def registry():
     return registry
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_page_has_a_picture_with_words_and_caption(page):
     found = IMAGE.findall(page.read_text(encoding="utf-8"))
     assert found

@@ -96,7 +96,7 @@ def test_every_form_gives_what_run_gives(model: Any, readout: Any, tmp_path: Pat
         ({i: tuple(each[i][None].numpy() for each in of_each) for i in range(3)}, {}),  # [1 tokens d], as nnsight's
     ]
     store = save_rows(model, whole, tmp_path / "own", readout=readout, labels=["task"])
-    unknown = "The tokens of 'theirs' are not known: whether the prompts are the same was not checked."
+    unknown = "The tokens of 'theirs' are not known: they were not compared."
     for given, more in ways:
         found = rows_from(given, **options, **more)
         assert (found.sites, found.labels, len(found)) == (SITES, ["task"], 12)

@@ -107,13 +107,29 @@ def test_rows_of_different_positions_are_not_compared(two: dict[str, Any], tmp_p
     with pytest.raises(InputError) as refused:
         run_stores({"tuned": stores["tuned"], "base": stores["base"]}, CKA(readout=readout))
     assert str(refused.value) == (
-        "example index 0 has different positions in 'tuned' and 'base' (30 such); save both from the same positions"
+        "example index 0 has different positions in 'tuned' and 'base' (30 such); save both from the same prompts, "
+        "with the same tokenizer and positions"
     )
     result = run_stores({"tuned": stores["tuned"], "again": stores["again"]}, CKA(readout=readout))
     torch.testing.assert_close(result["cka"], torch.ones(3, 1).double())
     foreign = rows_from(collect_rows(two["base"], batch, readout=readout), readout=readout)
-    unknown = "The positions of 'y' are not known: whether the positions are the same was not checked."
-    assert unknown in run_stores({"x": stores["again"], "y": foreign}, CKA(readout=readout)).notes
+    unknown = "The tokens of 'y' are not known: they were not compared."
+    notes = run_stores({"x": stores["tuned"], "y": foreign}, CKA(readout=readout)).notes
+    assert unknown in notes
+    assert not any("positions" in note for note in notes)  # other tokens may have other positions
+
+
+def test_classes_that_one_store_lacks(two: dict[str, Any]) -> None:
+    """Names are compared where both stores have them."""
+    rows = {name: collect_rows(two[name], every_token(30)) for name in two}
+    index = torch.tensor([i for i in range(30) if i % 3 < 2])
+    stores = {"tuned": rows_from(rows["tuned"], labels={"task": ["a", "b", "c"] * 10}).select(index)}
+    part = {site: x[index] for site, x in rows["base"].items()}
+    stores["base"] = rows_from(part, index=index, labels={"task": ["a", "b"] * 10})
+    assert run_stores(stores, CKA()).metadata["classes"] == {"task": ["a", "b", "c"]}
+    stores["base"] = rows_from(part, index=index, labels={"task": ["a", "z"] * 10})
+    with pytest.raises(InputError, match=r"^the classes of label 'task' are a, z in 'base', and a, b, c in an earlier"):
+        run_stores(stores, CKA())
 
 
 def test_several_probes_in_one_pass(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

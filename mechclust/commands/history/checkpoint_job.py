@@ -217,7 +217,7 @@ def _patterns(model: Any, tokens: Int[Tensor, "pos"]) -> PatternBytes:
     """Return attention among the first tokens of a prompt."""
     patterns = _recorded_patterns(model, tokens[:MAX_ATTENTION_TOKENS])
     if bool(patterns.triu(1).any()):  # attention to later tokens, which are then needed
-        patterns = _recorded_patterns(model, tokens)[..., :MAX_ATTENTION_TOKENS, :MAX_ATTENTION_TOKENS]
+        patterns = _recorded_patterns(model, tokens)
     return (patterns * 255).round().clamp(0, 255).to(torch.uint8)
 
 
@@ -225,4 +225,5 @@ def _recorded_patterns(model: Any, tokens: Int[Tensor, "pos"]) -> Float[Tensor, 
     sites = [site.name for site in resolve(model, attention())]
     with evaluation_mode(model), torch.inference_mode(), record(model, sites) as recorded:
         forward(model, Batch(tokens[None]).to(device_of(model)))
-    return torch.stack([pattern_of(recorded[site][0])[0].float().cpu() for site in sites])
+    first = slice(MAX_ATTENTION_TOKENS)
+    return torch.stack([pattern_of(recorded[site][0])[0, :, first, first].float().cpu() for site in sites])

@@ -74,12 +74,15 @@ def test_settings_are_of_the_probes_and_the_examples(task, tmp_path):
     whole = settings([batch], variance=0.5)
     assert settings(list(batch.split(7))[::-1], variance=0.5) == whole  # however they are batched
     assert settings([batch], variance=0.99) == whole.replace("0.5", "0.99") != whole
-    assert settings([next(batch.split(7))], variance=0.5).startswith(whole.partition(" on examples 12-")[0])
+    assert settings([next(batch.split(7))], variance=0.5).startswith(whole.partition(" on tokens 12-")[0])
     assert settings([next(batch.split(7))], variance=0.5) != whole
     for field in ("positions", "labels"):
         for name, values in getattr(batch, field).items():
             moved = replace(batch, **{field: {**getattr(batch, field), name: values.roll(1)}})
             assert (settings([moved], variance=0.5) == whole) == torch.equal(values, values.roll(1))
+    named = replace(batch, labels={f"{name}_": values for name, values in batch.labels.items()})
+    assert settings([named], variance=0.5) != whole
+    assert settings([batch, batch.select(batch.index[:0])], variance=0.5) == whole  # an empty batch adds nothing
     words = replace(batch, labels={"word": batch.tokens})  # one label per token
     moved = replace(words, labels={"word": batch.tokens.roll(1)})
     assert settings([moved], variance=0.5) != settings([words], variance=0.5)
