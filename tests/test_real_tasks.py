@@ -14,9 +14,9 @@ from tests.real.mossa_tasks import (
     QUESTIONS,
     RULES,
     Example,
-    _below_thousand,
     made,
     n_train,
+    number_in_words,
     write,
 )
 
@@ -62,7 +62,7 @@ def test_the_examples_are_the_same_in_every_run():
     ("number", "words"), [(0, ""), (7, "seven"), (13, "thirteen"), (40, "forty"), (521, "five hundred twenty one")]
 )
 def test_numbers_in_words(number, words):
-    assert _below_thousand(number) == words
+    assert number_in_words(number) == words
 
 
 @pytest.mark.parametrize(

@@ -199,11 +199,12 @@ def review_summary(rng: random.Random) -> Example:
 def number_words(rng: random.Random) -> Example:
     """Write a number in words."""
     number = rng.randint(1_000, 999_999)
-    words = f"{_below_thousand(number // 1_000)} thousand {_below_thousand(number % 1_000)}"
+    words = f"{number_in_words(number // 1_000)} thousand {number_in_words(number % 1_000)}"
     return Example(str(number), words.strip())
 
 
-def _below_thousand(number: int) -> str:
+def number_in_words(number: int) -> str:
+    """Return a number below a thousand in English. Empty for 0."""
     words = [f"{UNITS[number // 100]} hundred"] if number >= 100 else []
     rest = number % 100
     if rest >= 20:
