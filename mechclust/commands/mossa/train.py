@@ -8,10 +8,11 @@ from pathlib import Path
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.inputs import Inputs
-from mechclust.commands.mossa.models import BASE, TUNED, Model, ResidentBase, run_on_base
+from mechclust.commands.mossa.models import BASE, TUNED, Model, ResidentBase, run_on_base, tuning_of
 from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning import TunedAdapter, tune_adapter, tuned_adapter_at
 from tasks import InputError
+from tasks.settings import settings_to_json
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,16 @@ def train_adapters(inputs: Inputs, config: MossaConfig, out: Path, *, progress: 
     A loss that is not finite ends that adapter alone. Other errors are raised when all others are done.
 
     Raises:
-        InputError: if the multi-task model could not be trained.
+        InputError: before anything is trained, for an adapter of other settings; at the end, if the multi-task model
+            could not be trained.
     """
     wanted = [model for model in inputs.models if model.kind != BASE and model.given is None]
-    lacking = [model for model in wanted if tuned_adapter_at(model.folder(out)) is None]
-    # Finished adapters are jobs too, because their settings are compared with the requested ones.
+    lacking = []
+    for model in wanted:
+        settings = settings_to_json(tuning_of(model, inputs.collection, config))
+        if tuned_adapter_at(model.folder(out), {"config": settings}, model.name) is None:
+            lacking.append(model)
+    # Finished adapters are jobs too, because the base that they were trained for is compared with this one.
     order = [*lacking, *(model for model in wanted if model not in lacking)]
     if not order:
         return Trained({}, {})

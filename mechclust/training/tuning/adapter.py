@@ -131,8 +131,13 @@ def tuned_adapter_at(
 ) -> TunedAdapter | None:
     """Return the finished adapter in a folder, or ``None`` if it is missing or damaged.
 
+    Args:
+        folder: of the adapter.
+        subject: what it must have been trained with, of ``config``, ``base`` and ``data``.
+        name: its name in errors.
+
     Raises:
-        InputError: if it was, or is being, trained with other settings than ``subject``.
+        InputError: if it was, or is being, trained with another ``subject``.
     """
     folder = Path(folder)
     record = _read(folder / _RECORD)
@@ -140,7 +145,7 @@ def tuned_adapter_at(
     if subject is not None and saved is not None:
         differences = {"base": "for another base", "data": "on other data", "config": "with other settings"}
         for key, difference in differences.items():
-            if saved.get(key) != subject[key]:
+            if key in subject and saved.get(key) != subject[key]:
                 raise InputError(
                     f"{name} in {str(folder)!r} was trained {difference}; give the same, or another folder with --out"
                 )

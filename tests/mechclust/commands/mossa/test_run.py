@@ -317,6 +317,14 @@ class TestRefusals:
         with pytest.raises(InputError, match="holds what was measured of the base model"):
             tiny.run(other_base, tasks, out)
 
+    def test_other_settings_before_an_adapter_that_is_missing_is_trained(self, result, base, tasks, out, tmp_path):
+        run = shutil.copytree(out, tmp_path / "run")
+        missing = run / "adapters" / "control-copy"
+        shutil.rmtree(missing)
+        with pytest.raises(InputError, match=r"tuned in .* was trained with other settings"):
+            tiny.run(base, tasks, run, steps_per_task=4)
+        assert not missing.exists()
+
 
 def test_prompts_that_are_all_alike_are_reported(result, base, out, tmp_path, undrawn, unpictured):
     """No CKA is defined, so that no layer has a median."""
