@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -138,20 +137,12 @@ def _serve(pipe: Connection, work: bytes, lock: BarLock, line: int) -> None:
     wait_for_locks()
     tqdm.set_lock(lock)
     place_progress_bars(position=line, leave=False)
-    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
     function = WorkerFunction()
-    pipe.send_bytes(function.begin(work))
-    while True:
-        pipe.send_bytes(function.run(jobs.get()))
-
-
-def _receive(pipe: Connection, jobs: queue.SimpleQueue[bytes]) -> None:
-    """Receive jobs while another one is done, and end this process if the parent has ended."""
     try:
+        pipe.send_bytes(function.begin(work))
         while True:
-            jobs.put(pipe.recv_bytes())
-    except (EOFError, OSError):
+            pipe.send_bytes(function.run(pipe.recv_bytes()))
+    except (EOFError, OSError):  # the parent has ended
         os._exit(1)
 
 

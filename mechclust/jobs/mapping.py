@@ -99,7 +99,7 @@ def imap_jobs(
 ) -> Generator[Outcome[_Out], None, None]:
     """Yield results as they are finished, in no fixed order.
 
-    Jobs are drawn as they are needed, at most two per worker ahead. Everything else is as in ``map_jobs``. Close the
+    Jobs are drawn as they are needed, at most one per worker ahead. Everything else is as in ``map_jobs``. Close the
     iterator (``contextlib.closing``) to stop early, which ends the workers.
 
     Args:
@@ -129,9 +129,7 @@ def imap_jobs(
         raise InputError(f"workers is {workers}; expected at least 1")
     if timeout is not None and not timeout > 0:
         raise InputError(f"the timeout of a job is {timeout}; expected more than 0 seconds")
-    rules = PoolRules(
-        ahead=1 if setup is None else 2, retries=LOCAL_RETRIES, timeout=timeout, name=partial(_name, name), lead=lead
-    )
+    rules = PoolRules(retries=LOCAL_RETRIES, timeout=timeout, name=partial(_name, name), lead=lead)
     if engine == "ray":
         engine = Ray()
     if isinstance(engine, Ray):

@@ -6,8 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from mechclust.jobs.interrupts import without_interrupts
@@ -26,9 +25,9 @@ class PoolJob:
 
 @dataclass(eq=False)
 class PoolWorker:
-    """A process that does one job after another. Jobs sent to it are in ``items``, and it works on the first."""
+    """A process that does one job after another: ``item`` is the one that it has."""
 
-    items: deque[PoolJob] = field(default_factory=deque)
+    item: PoolJob | None = None
     ready: bool = False
     since: float = 0.0
 
@@ -40,7 +39,7 @@ _LONGEST_WAIT_S = 3600.0  # waiting for pipes takes no more than some weeks
 
 @dataclass(frozen=True)
 class PoolWorkerReply:
-    """A worker is ready (its first reply), or done with the first of its jobs."""
+    """A worker is ready (its first reply), or done with its job."""
 
     value: Any
     error: Exception | None
@@ -89,14 +88,12 @@ class PoolRules:
     """Settings of a run.
 
     Args:
-        ahead: jobs that a worker has at once, the one that it does included.
         retries: how often a job is run again that lost its worker.
         timeout: seconds that a job may take.
         name: gives a job's name for errors, from its position and the job.
         lead: how many jobs, times the workers, one may be ahead of the first that is not done. ``None``: any number.
     """
 
-    ahead: int
     retries: int
     timeout: float | None
     name: Callable[[int, Any], str]
@@ -149,7 +146,7 @@ class _Run(Generic[W]):
     @property
     def done(self) -> bool:
         """Return whether no job waits and no worker has one."""
-        return not self.waiting and not any(worker.items for worker in self.workers)
+        return not self.waiting and not any(worker.item for worker in self.workers)
 
     def finished(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
@@ -163,21 +160,20 @@ class _Run(Generic[W]):
         self._draw(room)
         if self.no_more is not None and self.waiting and not self.workers:
             raise self.no_more
-        busy = sum(bool(worker.items) for worker in self.workers)
+        busy = sum(worker.item is not None for worker in self.workers)
         while self.no_more is None and len(self.workers) < min(room, busy + len(self.waiting)):
             self.workers.append(self.pool.start())
-        for n_items in range(self.rules.ahead):
-            for worker in self.workers:
-                idle = sum(not other.items for other in self.workers)
-                spare = len(self.waiting) - (idle if n_items else 0)
-                if worker.ready and len(worker.items) == n_items and spare > 0:
-                    self._send(worker, self.waiting.popleft())
+        for worker in self.workers:
+            if worker.ready and worker.item is None and self.waiting:
+                worker.item = self.waiting.popleft()
+                worker.since = time.monotonic()
+                self.pool.send(worker, worker.item.job)
         self._draw(room)
 
     def _draw(self, room: int) -> None:
         """Draw as many jobs as may wait, none too far from the first one that is not done."""
         while len(self.waiting) < room:
-            unfinished = chain(self.waiting, *(worker.items for worker in self.workers))
+            unfinished = [*self.waiting, *(worker.item for worker in self.workers if worker.item is not None)]
             first = min((item.position for item in unfinished), default=self.drawn)
             if self.rules.lead is not None and self.drawn - first >= self.rules.lead * room:
                 return
@@ -186,12 +182,6 @@ class _Run(Generic[W]):
                 return
             self.drawn += 1
             self.waiting.append(item)
-
-    def _send(self, worker: W, item: PoolJob) -> None:
-        if not worker.items:
-            worker.since = time.monotonic()
-        worker.items.append(item)
-        self.pool.send(worker, item.job)
 
     def wait(self) -> None:
         """Wait for events, act on them, and stop jobs that take too long."""
@@ -209,8 +199,9 @@ class _Run(Generic[W]):
             self._fail(item, f"{took}; give more time (timeout, --job-timeout), or leave it out")
 
     def _reply(self, worker: W, event: PoolWorkerReply) -> None:
-        item = worker.items.popleft()
-        worker.since = time.monotonic()
+        item = worker.item
+        assert item is not None
+        worker.item = None
         error = event.error and error_naming_job(event.error, self._name(item))
         self.outcomes.append(Outcome(item.position, event.value, error))
 
@@ -221,7 +212,7 @@ class _Run(Generic[W]):
         self.lost_early = 0
 
     def _lost(self, worker: W, event: PoolWorkerLost) -> None:
-        """Count a loss for the worker's first job, and run it again with the others that it had.
+        """Count a loss for the worker's job, and run it again.
 
         If workers are repeatedly lost before they are ready, the ready ones do all remaining jobs.
         """
@@ -242,12 +233,10 @@ class _Run(Generic[W]):
                 self.waiting.appendleft(item)
 
     def _remove(self, worker: W) -> PoolJob | None:
-        """End a worker, and return the job that it was at. Jobs that it has not begun wait for another worker."""
+        """End a worker, and return the job that it was at."""
         self.pool.end([worker])
         self.workers.remove(worker)
-        item = worker.items.popleft() if worker.items else None
-        self.waiting.extendleft(reversed(worker.items))
-        return item
+        return worker.item
 
     def _fail(self, item: PoolJob, text: str) -> None:
         self.outcomes.append(Outcome(item.position, None, InputError(f"{self._name(item)} {text}")))
@@ -258,12 +247,12 @@ class _Run(Generic[W]):
     def _seconds_left(self) -> float | None:
         if self.rules.timeout is None:
             return None
-        ends = [worker.since + self.rules.timeout for worker in self.workers if worker.items]
+        ends = [worker.since + self.rules.timeout for worker in self.workers if worker.item is not None]
         return min(max(0.0, min(ends) - time.monotonic()), _LONGEST_WAIT_S) if ends else None
 
     def _overdue(self, worker: W) -> bool:
         limit = self.rules.timeout
-        return limit is not None and bool(worker.items) and time.monotonic() - worker.since >= limit
+        return limit is not None and worker.item is not None and time.monotonic() - worker.since >= limit
 
 
 def _lost_text(what: str, times: int, why: str) -> str:

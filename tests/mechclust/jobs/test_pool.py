@@ -33,13 +33,13 @@ class Pool(WorkerPool[PoolWorker]):
         new = [worker for worker in workers if not worker.ready]
         if new:
             return [(worker, PoolWorkerReply(None, None)) for worker in new]
-        ends = {worker.since + worker.items[0].job[1]: worker for worker in workers if worker.items}
+        ends = {worker.since + worker.item.job[1]: worker for worker in workers if worker.item is not None}
         end = min(ends)
         if seconds is not None and end > self.now + seconds:
             self.now += seconds
             return []
         self.now = end
-        worker, name = ends[end], ends[end].items[0].job[0]
+        worker, name = ends[end], ends[end].item.job[0]
         if name not in self.losses:
             return [(worker, PoolWorkerReply(name, None))]
         self.losses.remove(name)
@@ -55,7 +55,7 @@ def done(monkeypatch):
 
     def run(pool: Pool, jobs: Sequence[tuple[str, float]], **rules: Any) -> list[tuple[float, str]]:
         monkeypatch.setattr("mechclust.jobs.pool.time", SimpleNamespace(monotonic=lambda: pool.now))
-        settings = {"ahead": 1, "retries": 1, "timeout": None, "name": lambda position, job: job[0], **rules}
+        settings = {"retries": 1, "timeout": None, "name": lambda position, job: job[0], **rules}
         outcomes = run_pool(pool, jobs, PoolRules(**settings))
         return [(pool.now, each.value or str(each.error).partition(" (")[0]) for each in outcomes]
 
@@ -74,12 +74,16 @@ def test_no_job_begins_far_ahead_of_the_first_that_is_not_done(done):
     assert found == [(1, "1"), (3, "2"), (6, "3"), (100, "slow"), (104, "4"), (105, "5")]
 
 
-def test_jobs_that_wait_at_a_lost_worker_are_done_in_their_order(done):
+def test_a_free_worker_does_the_next_job(done):
+    found = done(Pool(2), [("slow", 100), ("a", 1), ("b", 1), ("c", 1)])
+    assert found == [(1, "a"), (2, "b"), (3, "c"), (100, "slow")]
+
+
+def test_a_job_that_lost_its_worker_is_done_before_those_that_wait(done):
     pool = Pool(2, ["a"])
-    found = done(pool, [("a", 3), ("b", 1), ("c", 9), ("d", 1), ("e", 1), ("f", 1)], ahead=2)
-    assert pool.sent[:4] == ["a", "b", "c", "d"]  # the last to the worker of the first
-    assert sorted(name for _, name in found) == ["a", "b", "c", "d", "e", "f"]
-    assert [name for _, name in found if name in "def"] == ["d", "e", "f"]
+    found = done(pool, [("a", 3), ("b", 1), ("c", 9), ("d", 1), ("e", 1)])
+    assert pool.sent == ["a", "b", "c", "a", "d", "e"]
+    assert sorted(name for _, name in found) == ["a", "b", "c", "d", "e"]
 
 
 def test_a_job_is_given_up_when_all_its_workers_are_lost(done):
