@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from tqdm import tqdm
 
 from mechclust.jobs.cores import usable_cores
 from mechclust.jobs.local import LocalPool
@@ -19,6 +21,7 @@ from mechclust.jobs.pool import PoolRules, run_pool
 from mechclust.jobs.progress import progress_bar
 from mechclust.jobs.ray_engine import Engine, Ray
 from tasks import InputError
+from tasks.errors import error_line
 
 _Job = TypeVar("_Job")
 _Out = TypeVar("_Out")
@@ -56,7 +59,8 @@ def map_jobs(
         timeout: seconds that a job may take before its process is killed. ``None``: as long as it takes.
         folder: the folder that the jobs write to. Every node of a cluster must see it, which is checked first.
         name: gives a job's name for errors. By default ``job.name``, or its number.
-        progress: label of a progress bar over all jobs. ``None``: no bar.
+        progress: label of a progress bar over all jobs, with a line for each that fails before the last. ``None``:
+            neither.
 
     Returns:
         The results in the order of the jobs.
@@ -78,6 +82,9 @@ def map_jobs(
         for outcome in results:
             outcomes.append(outcome)
             bar.update()
+            if outcome.error is not None and progress is not None and len(outcomes) < len(jobs):
+                label = _name(name, outcome.position, jobs[outcome.position])
+                tqdm.write(f"job {label} failed ({_reason(outcome.error)}); the others go on", file=sys.stderr)
     outcomes.sort(key=attrgetter("position"))
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if errors:
@@ -177,3 +184,8 @@ def _with_one_thread(fn: Callable[..., _Out], *args: Any) -> _Out:
 def _name(given: Callable[[Any], str] | None, position: int, job: Any) -> str:
     name = given(job) if given else getattr(job, "name", None)
     return f"{name!r}" if isinstance(name, str) else str(position + 1)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a job failed, without its name."""
+    return str(error.__cause__ or error) if isinstance(error, InputError) else error_line(error)
