@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from mechclust.models.installed import check_installed
 from mechclust.models.instruction_format import FormattedExample
@@ -68,6 +70,8 @@ def train_lora(
 
         arguments = trainer_arguments(config, len(examples), checkpoints, device, model.dtype)
         wrapped = _with_adapter(peft, model, config)
+        if config.bf16:
+            _round_frozen_layers(wrapped)
         if source is not None:
             wrapped.peft_config["default"].base_model_name_or_path = source
         trainer = AnswerTrainer(
@@ -98,6 +102,16 @@ def _with_adapter(peft: Any, model: PreTrainedModel, config: TuneConfig) -> Any:
             f"peft cannot put an adapter beside {', '.join(config.modules)} of {type(model).__name__} "
             f"({' '.join(str(error).split())[:200]}); name linear layers with --tuning.modules"
         ) from error
+
+
+def _round_frozen_layers(model: Any) -> None:
+    """Keep the frozen weights of linear layers in bfloat16, as autocast would else round them in every pass.
+
+    Products are the same to the bit. The base shares no rounded weight.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.weight.dtype == torch.float32 and not module.weight.requires_grad:
+            module.weight = nn.Parameter(module.weight.bfloat16(), requires_grad=False)
 
 
 def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:

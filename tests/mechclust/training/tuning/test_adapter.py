@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from mechclust.models.instruction_format import FormattedExample
-from mechclust.training.tuning import TuneConfig, tune_adapter, tuned_adapter_at
+from mechclust.training.tuning import TuneConfig, lora, tune_adapter, tuned_adapter_at
 from mechclust.training.tuning.adapter import tuned_adapter_digest
 from mechclust.training.tuning.answer_trainer import trainer_arguments, trainer_precision
 from tasks import InputError
@@ -102,8 +102,8 @@ def test_it_is_that_of_a_plain_script(family: str, fields: dict[str, Any], tmp_p
     assert tuned.steps == config.steps_for(len(given)) == tuned.losses[-1][0] == len(tuned.losses)
 
 
-def test_bfloat16_products(tmp_path: Path) -> None:
-    """They change the numbers a little, and no weight's format."""
+def test_bfloat16_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They change the numbers a little, and no weight's format. Rounding frozen weights before changes nothing more."""
     model, given = language_model("llama"), examples()
     config = settings(modules=MODULES["llama"], steps=2)
     exact = tune_adapter(model, given, config, tmp_path / "exact", base="b")
@@ -117,6 +117,10 @@ def test_bfloat16_products(tmp_path: Path) -> None:
         assert weight.dtype == torch.float32
         torch.testing.assert_close(weight, theirs[name], atol=2e-3, rtol=0)
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    monkeypatch.setattr(lora, "_round_frozen_layers", lambda model: None)
+    unrounded = tune_adapter(model, given, replace(config, bf16=True), tmp_path / "unrounded", base="b")
+    assert unrounded.losses == coarse.losses
+    assert tuned_adapter_digest(unrounded.folder) == tuned_adapter_digest(coarse.folder)
 
 
 @pytest.mark.parametrize(
