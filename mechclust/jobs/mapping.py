@@ -59,8 +59,8 @@ def map_jobs(
         timeout: seconds that a job may take before its process is killed. ``None``: as long as it takes.
         folder: the folder that the jobs write to. Every node of a cluster must see it, which is checked first.
         name: gives a job's name for errors. By default ``job.name``, or its number.
-        progress: label of a progress bar over all jobs, with a line for each that fails before the last. ``None``:
-            neither.
+        progress: label of a progress bar over all jobs, with a line for each job that fails while others go on.
+            ``None``: neither.
 
     Returns:
         The results in the order of the jobs.
@@ -84,7 +84,7 @@ def map_jobs(
             bar.update()
             if outcome.error is not None and progress is not None and len(outcomes) < len(jobs):
                 label = _name(name, outcome.position, jobs[outcome.position])
-                tqdm.write(f"job {label} failed ({_reason(outcome.error)}); the others go on", file=sys.stderr)
+                tqdm.write(f"{_failure(label, outcome.error)}; the other jobs go on", file=sys.stderr)
     outcomes.sort(key=attrgetter("position"))
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     if errors:
@@ -186,6 +186,6 @@ def _name(given: Callable[[Any], str] | None, position: int, job: Any) -> str:
     return f"{name!r}" if isinstance(name, str) else str(position + 1)
 
 
-def _reason(error: Exception) -> str:
-    """Return why a job failed, without its name."""
-    return str(error.__cause__ or error) if isinstance(error, InputError) else error_line(error)
+def _failure(label: str, error: Exception) -> str:
+    """Return which job failed, and why."""
+    return str(error) if isinstance(error, InputError) else f"job {label}: {error_line(error)}"

@@ -146,7 +146,7 @@ class _Run(Generic[W]):
     @property
     def done(self) -> bool:
         """Return whether no job waits and no worker has one."""
-        return not self.waiting and not any(worker.item for worker in self.workers)
+        return not self.waiting and not any(worker.item is not None for worker in self.workers)
 
     def finished(self) -> list[Outcome]:
         """Return the outcomes since the last call."""

@@ -191,7 +191,7 @@ def save_rows_sharded(
 
     The store holds the examples, rows and labels that ``save_rows`` would keep. Repeating the call resumes it after an
     interruption, and it refuses the inputs that ``save_rows`` refuses. A shard whose worker was lost is measured again.
-    An interruption, including ``kill -9``, loses the shards that are being measured, one or two per worker.
+    An interruption, including ``kill -9``, loses the shards that are being measured.
 
     Memory: each worker holds one shard, ``shard_rows x sites x d``. This process holds no rows.
 

@@ -43,8 +43,8 @@ def train_adapters(inputs: Inputs, config: MossaConfig, out: Path, *, progress: 
         settings = settings_to_json(tuning_of(model, inputs.collection, config))
         if tuned_adapter_at(model.folder(out), {"config": settings}, model.name) is None:
             lacking.append(model)
-    # Finished adapters are jobs too, because the base that they were trained for is compared with this one.
-    order = [*lacking, *(model for model in wanted if model not in lacking)]
+    # Finished adapters are jobs too, the first ones: their data and the base are compared with those of this run.
+    order = [*(model for model in wanted if model not in lacking), *lacking]
     if not order:
         return Trained({}, {})
     train = partial(_train, progress=progress)

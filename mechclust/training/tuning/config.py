@@ -28,8 +28,8 @@ class TuneConfig:
         warmup: steps over which the learning rate rises.
         weight_decay: weight decay of AdamW.
         clip: largest norm of the gradient.
-        bf16: multiply matrices in bfloat16 (autocast), several times faster on many processors. All weights keep their
-            format.
+        bf16: multiply matrices in bfloat16 (autocast), several times faster on many processors. The base and the
+            adapter keep their format.
         save_every: steps between checkpoints. An interruption loses at most this many steps.
         seed: seed for the adapter's initial weights and the order of the examples.
     """

@@ -105,9 +105,9 @@ def _with_adapter(peft: Any, model: PreTrainedModel, config: TuneConfig) -> Any:
 
 
 def _round_frozen_layers(model: Any) -> None:
-    """Keep the frozen weights of linear layers in bfloat16, as autocast would else round them in every pass.
+    """Round the frozen float32 weights of linear layers to bfloat16, which autocast would do in every pass.
 
-    Products are the same to the bit. The base shares no rounded weight.
+    Products are the same to the bit. The base's weights are not rounded.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.weight.dtype == torch.float32 and not module.weight.requires_grad:

@@ -120,10 +120,10 @@ def test_a_failure_is_reported_while_other_jobs_go_on(capsys):
     jobs = ["1", refuse, "1 / 0", "2", refuse]
     with pytest.raises(InputError):
         map_jobs(eval, jobs, 1, progress="sums")
-    lines = [line for line in capsys.readouterr().err.replace("\r", "\n").split("\n") if "failed" in line]
+    lines = [line for line in capsys.readouterr().err.replace("\r", "\n").split("\n") if "go on" in line]
     assert lines == [
-        "job 2 failed (no); the others go on",
-        "job 3 failed (ZeroDivisionError: division by zero); the others go on",
+        "job 2: no; the other jobs go on",
+        "job 3: ZeroDivisionError: division by zero; the other jobs go on",
     ]
     with pytest.raises(InputError):
         map_jobs(eval, jobs, 1)
@@ -153,7 +153,7 @@ def test_setup_is_called_once_a_worker_and_a_lost_workers_jobs_are_done_by_anoth
     made = calls.read_text().split()
     assert len(made) == len(set(made))  # once a worker
     assert len(made) in (2, 3)  # one was killed
-    assert max(ahead) <= 4  # each worker's job and one more
+    assert max(ahead) <= 5  # each worker's job and one more, and what another worker is done with
 
 
 def test_what_setup_raises_is_raised(engine):

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.training.tuning import TuneConfig, lora, tune_adapter, tuned_adapter_at
 from mechclust.training.tuning.adapter import tuned_adapter_digest
-from mechclust.training.tuning.answer_trainer import trainer_arguments, trainer_precision
+from mechclust.training.tuning.answer_trainer import AnswerTrainer, trainer_arguments, trainer_precision
 from tasks import InputError
 from tests.mechclust.training.tuning.small import FAMILIES, MODULES, examples, language_model, settings
 
@@ -107,7 +107,16 @@ def test_bfloat16_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     model, given = language_model("llama"), examples()
     config = settings(modules=MODULES["llama"], steps=2)
     exact = tune_adapter(model, given, config, tmp_path / "exact", base="b")
+    formats = set()
+    step = AnswerTrainer.training_step
+
+    def look(self: AnswerTrainer, wrapped: Any, *args: Any) -> Any:
+        formats.update(module.weight.dtype for module in wrapped.modules() if type(module) is torch.nn.Linear)
+        return step(self, wrapped, *args)
+
+    monkeypatch.setattr(AnswerTrainer, "training_step", look)
     coarse = tune_adapter(model, given, replace(config, bf16=True), tmp_path / "coarse", base="b")
+    assert formats == {torch.bfloat16, torch.float32}  # the adapter's are float32
     assert exact.losses != coarse.losses
     for (_, one), (_, other) in zip(exact.losses, coarse.losses, strict=True):
         assert other == pytest.approx(one, rel=0.02)
