@@ -109,6 +109,18 @@ class Process:
             time.sleep(0.002)
         return not self.poll()
 
+    def stop(self) -> bool:
+        """Let it stand still; whether it does, and has not ended."""
+        if not self.poll():
+            os.kill(self.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return not self.poll()
+
+    def go_on(self) -> None:
+        """End its standing still."""
+        if not self.poll():
+            os.kill(self.pid, signal.SIGCONT)
+
     def kill(self, *, group: bool) -> Ended:
         """kill -9 of the process alone, or of its workers too."""
         if not self.poll():
