@@ -43,4 +43,4 @@ class LayerVerdict:
     @cached_property
     def maybe_changed(self) -> Bool[np.ndarray, "layer label"]:
         """Return for which layers a change beyond the tolerance cannot be judged, because it has no interval."""
-        return ~self.known & (np.nan_to_num(self.change) > self.tolerance)
+        return ~self.known & (self.change > self.tolerance)

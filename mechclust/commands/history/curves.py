@@ -249,8 +249,7 @@ def _halves(name: str, curve: Curve, results: Mapping[int, ProbeResult]) -> _Hal
 def above_chance(curve: Curve, right: Sequence[int]) -> Bool[np.ndarray, "right layer"]:
     """Return where p-values are at most .05 when corrected for all layers of the checkpoints ``right``."""
     p = curve.p[list(right)]
-    corrected_p = corrected_p_values(p.reshape(-1)).reshape(p.shape)
-    return np.nan_to_num(corrected_p, nan=1.0) <= CHANCE_LEVEL
+    return corrected_p_values(p.reshape(-1)).reshape(p.shape) <= CHANCE_LEVEL
 
 
 def crossings(curve: Curve, names: Sequence[str], right: Sequence[int]) -> pd.DataFrame:
