@@ -144,9 +144,14 @@ class _Run(Generic[W]):
         self.no_more: InputError | None = None  # why no further worker is started
 
     @property
+    def doing(self) -> list[PoolJob]:
+        """Return the jobs that workers have."""
+        return [worker.item for worker in self.workers if worker.item is not None]
+
+    @property
     def done(self) -> bool:
         """Return whether no job waits and no worker has one."""
-        return not self.waiting and not any(worker.item is not None for worker in self.workers)
+        return not self.waiting and not self.doing
 
     def finished(self) -> list[Outcome]:
         """Return the outcomes since the last call."""
@@ -160,8 +165,7 @@ class _Run(Generic[W]):
         self._draw(room)
         if self.no_more is not None and self.waiting and not self.workers:
             raise self.no_more
-        busy = sum(worker.item is not None for worker in self.workers)
-        while self.no_more is None and len(self.workers) < min(room, busy + len(self.waiting)):
+        while self.no_more is None and len(self.workers) < min(room, len(self.doing) + len(self.waiting)):
             self.workers.append(self.pool.start())
         for worker in self.workers:
             if worker.ready and worker.item is None and self.waiting:
@@ -173,8 +177,7 @@ class _Run(Generic[W]):
     def _draw(self, room: int) -> None:
         """Draw as many jobs as may wait, none too far from the first one that is not done."""
         while len(self.waiting) < room:
-            unfinished = [*self.waiting, *(worker.item for worker in self.workers if worker.item is not None)]
-            first = min((item.position for item in unfinished), default=self.drawn)
+            first = min((item.position for item in (*self.waiting, *self.doing)), default=self.drawn)
             if self.rules.lead is not None and self.drawn - first >= self.rules.lead * room:
                 return
             item = next(self.jobs, None)

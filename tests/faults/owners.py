@@ -32,8 +32,6 @@ def _two(name: str, bench: Bench, draw: random.Random) -> Outcome:
         stands = first.after(after) and not SUBJECTS[name].waits and first.stop()
         held = stands and _is_held(folder)
         begun = stands and _files(folder) > before
-        if not held:
-            first.go_on()
         second = Process(bench.call(name), folder)
         try:
             if held:
