@@ -88,3 +88,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_conclusions_are_the_recorded_ones(name: str) -> None:
     check_frozen(name, CASES[name])
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("has_ceiling", [True, False])
+def test_the_caption_names_the_ceiling_where_one_is_drawn(has_ceiling: bool) -> None:
+    run = unlike(0) if has_ceiling else replace(unlike(0), ceiling=None)
+    analysis = STUDY.report(replace(PAPER, seeds=(3,)), Results([run], {"base": projection(0)}))
+    assert ("(ceiling)" in analysis.panels[0].caption) == has_ceiling
