@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import torch
 
 from mechclust.commands.cost import Cost, cka_cost
@@ -13,14 +15,18 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
 from mechclust.commands.mossa.layers import layers_bytes
 from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
+from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.sizes import Sizes
 from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, tuned_adapter_at
 from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
+from tasks.text.instructions import Example
 
-_OPERATIONS_PER_TRAINED_TOKEN = 4  # per weight: forward, and back to the activations
+# Forward, and back to the activations; all but products (gates, norms, the loss) takes about as long as these.
+_PASSES_PER_TRAINED_TOKEN = 4
+_READINGS_OF_ANSWERS = 3 * 2  # by base, tuned model and control, with the right answers and exchanged ones
 _STEP_OVERHEAD_S = 1e-3  # of an optimiser step, even of a tiny model
 _REPORT_BYTES = 64 * 2**20  # on disk for all but adapters and hidden states
 
@@ -32,12 +38,13 @@ class Plan:
     Attributes:
         steps: optimiser steps by model that is trained.
         trained: tokens of the training examples, as often as they are seen.
-        measured: tokens of the prompts, once for each model that is measured on them.
+        measured: tokens of the prompts, with answers too, once for each model that is measured on them.
         adapter: bytes of an adapter that is being trained, with its last two checkpoints.
         rows: bytes of hidden states at most.
         layer: bytes of the last layer and the final norm of two models while they are compared.
         weights: bytes of the base's, at least.
-        operations: multiplications and additions of all forward and backward passes, at least.
+        training: multiplications and additions of all forward and backward passes, at least.
+        measuring: those of all forward passes afterwards.
         halves: what half-samples and pairings of the tasks' prompts take, at most.
     """
 
@@ -48,36 +55,43 @@ class Plan:
     rows: int
     layer: int
     weights: int
-    operations: float
+    training: float
+    measuring: float
     halves: Cost
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: MossaConfig) -> Plan:
         """Estimate from the tasks and the sizes of a model that is not loaded."""
-        lengths = _lengths(inputs)
         steps = {}
-        trained = 0.0
+        trained = training = 0.0
         for model in inputs.models:
             if model.kind != BASE and model.given is None:
-                examples = training_examples(model, inputs.collection, config)
                 tuning = tuning_of(model, inputs.collection, config)
-                steps[model.name] = tuning.steps_for(len(examples))
-                tasks = trained_on(model, inputs.collection)
-                mean = sum(lengths[task.name][0] for task in tasks) / len(tasks)
-                trained += steps[model.name] * tuning.per_step * mean
-        each = 3 + config.nulls
-        measured = sum(each * min(config.n_prompts, len(task.test)) * lengths[task.name][1] for task in inputs.measured)
+                steps[model.name] = tuning.steps_for(len(training_examples(model, inputs.collection, config)))
+                n = steps[model.name] * tuning.per_step
+                sample = [x for task in trained_on(model, inputs.collection) for x in _answered(inputs, task.train)]
+                trained += n * _Tokens.from_examples(sample).read
+                in_batches = _Tokens.from_examples(sample, tuning.batch_size)
+                training += n * _PASSES_PER_TRAINED_TOKEN * in_batches.operations(inputs.sizes)
+        measured = _Tokens()
+        for task in inputs.measured:
+            prompts = inputs.format.prompts([x.prompt for x in task.test[:SAMPLE]])
+            each = 3 + config.nulls
+            measured += _Tokens(fmean(map(len, prompts))) * (each * min(config.n_prompts, len(task.test)))
+            example = _Tokens.from_examples(_answered(inputs, task.train))
+            measured += example * (_READINGS_OF_ANSWERS * min(config.n_answers, len(task.test)))
         weights = inputs.sizes.least_weights
         itemsize = getattr(torch, config.dtype).itemsize
         return cls(
             steps,
             trained,
-            measured,
+            measured.read,
             4 * _adapter_bytes(inputs.sizes, config.tuning),
             rows_bytes(inputs, config),
             _layer_bytes(inputs, config),
             weights * itemsize,
-            weights * (_OPERATIONS_PER_TRAINED_TOKEN * trained + 2 * measured),
+            training,
+            measured.operations(inputs.sizes),
             _halves(inputs, config),
         )
 
@@ -121,15 +135,18 @@ class Plan:
                 f"{size_text(room)} free; give --dtype bfloat16, fewer prompts (--n-prompts), or --device-map auto"
             )
 
-    def cost(self, speed: float | None) -> Cost:
+    def cost(self, training_speed: float | None, speed: float | None) -> Cost:
         """Return the time and memory of one process, as far as they are known.
 
         Args:
-            speed: multiplications and additions per second of the device, or ``None`` if it is elsewhere.
+            training_speed: multiplications and additions per second of the device while it trains, or ``None`` if it is
+                elsewhere.
+            speed: those while it measures.
         """
-        passes = 0.0 if speed is None else self.operations / speed
+        training = 0.0 if training_speed is None else self.training / training_speed
+        measuring = 0.0 if speed is None else self.measuring / speed
         steps = _STEP_OVERHEAD_S * sum(self.steps.values())
-        return Cost(passes + steps + self.halves.seconds, self.halves.memory)
+        return Cost(training + measuring + steps + self.halves.seconds, self.halves.memory)
 
     def text(self, out: Path) -> str:
         """Return the plan as a sentence, without its time."""
@@ -144,16 +161,42 @@ class Plan:
         return "; ".join(parts)
 
 
-def _lengths(inputs: Inputs) -> dict[str, tuple[float, float]]:
-    """Return the mean tokens of an example and of a prompt by task, from the first ones."""
-    lengths = {}
-    for task in inputs.collection:
-        examples = task.train[:SAMPLE]
-        answered = inputs.format.answered([e.prompt for e in examples], [e.answer for e in examples])
-        prompts = inputs.format.prompts([e.prompt for e in (task.test or task.train)[:SAMPLE]])
-        mean_answered = fmean(len(example.tokens) for example in answered)
-        lengths[task.name] = (mean_answered, fmean(map(len, prompts)))
-    return lengths
+@dataclass(frozen=True)
+class _Tokens:
+    """Tokens that a model reads, and those among them whose next token it predicts."""
+
+    read: float = 0.0
+    predicted: float = 0.0
+
+    @classmethod
+    def from_examples(cls, examples: Sequence[FormattedExample], batch_size: int = 1) -> _Tokens:
+        """Return the mean tokens of an example, in batches with their padding."""
+        answers = [len(example.tokens) - example.start for example in examples]
+        return cls(
+            mean_longest([len(example.tokens) for example in examples], batch_size), mean_longest(answers, batch_size)
+        )
+
+    def __add__(self, other: _Tokens) -> _Tokens:
+        return _Tokens(self.read + other.read, self.predicted + other.predicted)
+
+    def __mul__(self, times: float) -> _Tokens:
+        return _Tokens(self.read * times, self.predicted * times)
+
+    def operations(self, sizes: Sizes) -> float:
+        """Return the multiplications and additions of a forward pass, as far as the sizes are known."""
+        blocks = (sizes.n_layers or 0) * (sizes.block_weights or 0)
+        return 2 * (self.read * blocks + self.predicted * (sizes.least_weights - blocks))
+
+
+def mean_longest(lengths: Sequence[int], n: int) -> float:
+    """Return the mean of the longest of ``n`` lengths that are drawn at random."""
+    shares = np.linspace(0, 1, len(lengths) + 1) ** n
+    return float(np.diff(shares) @ np.sort(lengths))
+
+
+def _answered(inputs: Inputs, examples: Sequence[Example]) -> list[FormattedExample]:
+    sample = examples[:SAMPLE]
+    return inputs.format.answered([example.prompt for example in sample], [example.answer for example in sample])
 
 
 def _halves(inputs: Inputs, config: MossaConfig) -> Cost:

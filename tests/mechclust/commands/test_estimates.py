@@ -166,7 +166,8 @@ class TestMossa:
         rows=3 * 2**20,
         layer=7,
         weights=800,
-        operations=1200,
+        training=1200,
+        measuring=500,
         halves=DRAWING,
     )
 
@@ -183,10 +184,10 @@ class TestMossa:
         parts = self.PLAN.text(tmp_path).split("; ")
         assert parts[:2] == ["2 adapters, 42 steps on about 5,000 tokens", "measuring: about 700 tokens"]
         assert [part.split(":")[0] for part in parts[2:]] == ["disk", "memory"]
-        bare = mossa.Plan({}, 0, 700, 1, 1, 1, 0, 0, DRAWING).text(tmp_path)
+        bare = mossa.Plan({}, 0, 700, 1, 1, 1, 0, 0, 0, DRAWING).text(tmp_path)
         assert [part.split(":")[0] for part in bare.split("; ")] == ["measuring", "disk"]
 
     def test_time_is_that_of_passes_steps_and_halves(self):
         steps = 1e-3 * sum(self.PLAN.steps.values())
-        assert self.PLAN.cost(100) == Cost(pytest.approx(12 + steps + 7), 2**20)
-        assert self.PLAN.cost(None) == Cost(pytest.approx(steps + 7), DRAWING.memory)
+        assert self.PLAN.cost(100, 10) == Cost(pytest.approx(12 + 50 + steps + 7), 2**20)
+        assert self.PLAN.cost(None, None) == Cost(pytest.approx(steps + 7), DRAWING.memory)

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mechclust.commands.mossa.estimate import Plan
+from mechclust.commands.mossa.estimate import Plan, mean_longest
 from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, task_and_model
 from mechclust.commands.mossa.jobs import other_tasks
-from mechclust.commands.mossa.models import models_of
+from mechclust.commands.mossa.models import models_of, trained_on
 from mechclust.commands.mossa.states import comparison_device
+from mechclust.models.sizes import Sizes
 from tasks import InputError
 from tasks.text.instructions import MISC
 from tests.mechclust.commands.mossa import tiny
@@ -100,6 +101,62 @@ def test_rows_of_all_layers_of_every_model_and_the_prompts_shown_are_on_disk(bas
     models = 4 + config.nulls
     expected = (4 * models * config.at_once + 2 * 3 * len(inputs.measured)) * layers * inputs.sizes.d_model * 4
     assert Plan.from_inputs(inputs, config).rows == expected
+
+
+class TestWork:
+    """Operations of a forward pass: 2 per weight of the blocks (3 x 700) for all tokens, and of the head (1000)."""
+
+    SIZES = Sizes(n_layers=3, d_model=10, d_vocab=100, n_ctx=64, block_weights=700, n_heads=5)
+
+    def plan(self, base, tasks, **options):
+        config = tiny.settings(tasks, **options)
+        inputs = read_inputs(str(base), config)
+        return replace(inputs, sizes=self.SIZES), Plan.from_inputs(replace(inputs, sizes=self.SIZES), config)
+
+    def test_training_reads_examples_and_predicts_answers(self, base, tasks):
+        """Forward and back, and as much again for all but products."""
+        tuning = replace(tiny.settings(tasks).tuning, batch_size=1, accumulation=4)
+        inputs, plan = self.plan(base, tasks, tuning=tuning)
+        read = predicted = 0.0
+        for model in inputs.models[1:]:
+            for task in trained_on(model, inputs.collection):
+                examples = inputs.format.answered(
+                    [example.prompt for example in task.train], [example.answer for example in task.train]
+                )
+                times = 3 * 4 / len(examples)  # 3 steps of 4 for each task of a model
+                read += times * sum(len(example.tokens) for example in examples)
+                predicted += times * sum(len(example.tokens) - example.start for example in examples)
+        assert plan.trained == pytest.approx(read)
+        assert plan.training == pytest.approx(4 * 2 * (2100 * read + 1000 * predicted))
+
+    def test_batches_are_as_long_as_their_longest_example(self, base, tasks):
+        config = tiny.settings(tasks)
+        plans = [
+            self.plan(base, tasks, tuning=replace(config.tuning, batch_size=n, accumulation=12 // n))[1]
+            for n in (1, 2, 12)
+        ]
+        assert len({plan.trained for plan in plans}) == 1
+        assert plans[0].training < plans[1].training < plans[2].training
+
+    def test_measuring_reads_prompts_and_twice_the_answers_of_three_models(self, base, tasks):
+        inputs, prompts_alone = self.plan(base, tasks, n_answers=0)
+        of_prompts = sum(
+            (3 + 1) * sum(map(len, inputs.format.prompts([example.prompt for example in task.test])))
+            for task in inputs.measured
+        )
+        assert prompts_alone.measured == pytest.approx(of_prompts)
+        assert prompts_alone.measuring == pytest.approx(2 * 2100 * of_prompts)
+        _, plan = self.plan(base, tasks, n_answers=4)
+        scored = plan.measured - of_prompts
+        whole = plan.measuring - prompts_alone.measuring
+        mean = scored / (3 * 2 * 4 * len(inputs.measured))
+        assert 5 < mean < 32
+        assert 2 * 2100 * scored < whole < 2 * 3100 * scored
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 2.0), (2, (5 * 3 + 3 * 2 + 1) / 9), (99, 3.0)])
+def test_the_longest_of_lengths_drawn_at_random(n, expected):
+    assert mean_longest([3, 1, 2], n) == pytest.approx(expected)
 
 
 class TestRoom:
