@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,9 +13,11 @@ import torch
 
 from mechclust.commands.cost import Cost, cka_cost
 from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
-from mechclust.commands.mossa.inputs import SAMPLE, Inputs, rows_bytes
+from mechclust.commands.mossa.inputs import SAMPLE, Inputs, chosen_examples, rows_bytes
+from mechclust.commands.mossa.jobs import TaskJob, task_jobs
 from mechclust.commands.mossa.layers import layers_bytes
-from mechclust.commands.mossa.models import BASE, trained_on, training_examples, tuning_of
+from mechclust.commands.mossa.learnt import ROLES
+from mechclust.commands.mossa.models import BASE, Model, training_examples, tuning_of
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.sizes import Sizes
 from mechclust.report.resources import free_disk_bytes
@@ -24,11 +27,22 @@ from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
 from tasks.text.instructions import Example
 
-# Forward, and back to the activations; all but products (gates, norms, the loss) takes about as long as these.
-_PASSES_PER_TRAINED_TOKEN = 4
-_READINGS_OF_ANSWERS = 3 * 2  # by base, tuned model and control, with the right answers and exchanged ones
+_PASSES = 2  # of a training step: forward, and back to the activations
+_OTHER_THAN_PRODUCTS = 2.0  # gates, norms and the loss take about as long again
+_READINGS_OF_ANSWERS = 2  # the right ones and exchanged ones
 _STEP_OVERHEAD_S = 1e-3  # of an optimiser step, even of a tiny model
+_STATES = 3  # of each weight in a checkpoint: itself, and AdamW's two moments
+_CHECKPOINTS = 3  # one is written before the older of two goes
 _REPORT_BYTES = 64 * 2**20  # on disk for all but adapters and hidden states
+
+
+@dataclass(frozen=True)
+class ModelTraining:
+    """Training of one model: optimiser steps, tokens, and multiplications and additions of all passes."""
+
+    steps: int
+    tokens: float
+    operations: float
 
 
 @dataclass(frozen=True)
@@ -36,77 +50,64 @@ class Plan:
     """Steps, tokens, disk and memory of a run.
 
     Attributes:
-        steps: optimiser steps by model that is trained.
-        trained: tokens of the training examples, as often as they are seen.
+        training: what each model takes that is trained, by its name.
         measured: tokens of the prompts, with answers too, once for each model that is measured on them.
-        adapter: bytes of an adapter that is being trained, with its last two checkpoints.
+        operations: multiplications and additions of measuring.
+        adapter: bytes of an adapter.
+        at_once: adapters that are trained at once.
         rows: bytes of hidden states at most.
         layer: bytes of the last layer and the final norm of two models while they are compared.
         weights: bytes of the base's, at least.
-        training: multiplications and additions of all forward and backward passes, at least.
-        measuring: those of all forward passes afterwards.
+        beside: bytes of the weights that are in memory beside the base's: of a model that was given, or rounded ones.
         halves: what half-samples and pairings of the tasks' prompts take, at most.
     """
 
-    steps: dict[str, int]
-    trained: float
+    training: Mapping[str, ModelTraining]
     measured: float
+    operations: float
     adapter: int
+    at_once: int
     rows: int
     layer: int
     weights: int
-    training: float
-    measuring: float
+    beside: int
     halves: Cost
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, config: MossaConfig) -> Plan:
         """Estimate from the tasks and the sizes of a model that is not loaded."""
-        steps = {}
-        trained = training = 0.0
-        for model in inputs.models:
-            if model.kind != BASE and model.given is None:
-                tuning = tuning_of(model, inputs.collection, config)
-                steps[model.name] = tuning.steps_for(len(training_examples(model, inputs.collection, config)))
-                n = steps[model.name] * tuning.per_step
-                sample = [x for task in trained_on(model, inputs.collection) for x in _answered(inputs, task.train)]
-                trained += n * _Tokens.from_examples(sample).read
-                in_batches = _Tokens.from_examples(sample, tuning.batch_size)
-                training += n * _PASSES_PER_TRAINED_TOKEN * in_batches.operations(inputs.sizes)
+        trained = [model for model in inputs.models if model.kind != BASE and model.given is None]
         measured = _Tokens()
-        for task in inputs.measured:
-            prompts = inputs.format.prompts([x.prompt for x in task.test[:SAMPLE]])
-            each = 3 + config.nulls
-            measured += _Tokens(fmean(map(len, prompts))) * (each * min(config.n_prompts, len(task.test)))
-            example = _Tokens.from_examples(_answered(inputs, task.train))
-            measured += example * (_READINGS_OF_ANSWERS * min(config.n_answers, len(task.test)))
-        weights = inputs.sizes.least_weights
-        itemsize = getattr(torch, config.dtype).itemsize
+        for job in task_jobs(inputs, (), config.nulls):
+            measured += _measured_tokens(job, inputs, config)
+        weights = inputs.sizes.least_weights * getattr(torch, config.dtype).itemsize
         return cls(
-            steps,
-            trained,
-            measured.read,
-            4 * _adapter_bytes(inputs.sizes, config.tuning),
-            rows_bytes(inputs, config),
-            _layer_bytes(inputs, config),
-            weights * itemsize,
-            training,
-            measured.operations(inputs.sizes),
-            _halves(inputs, config),
+            training={model.name: _training(model, inputs, config) for model in trained},
+            measured=measured.read,
+            operations=measured.operations(inputs.sizes),
+            adapter=_adapter_bytes(inputs.sizes, config.tuning),
+            at_once=config.at_once if config.engine == "local" else config.workers or len(trained),
+            rows=rows_bytes(inputs, config),
+            layer=_layer_bytes(inputs, config),
+            weights=weights,
+            beside=_beside(inputs, config, weights),
+            halves=_halves(inputs, config),
         )
 
-    def lacking(self, out: Path) -> int:
-        """Return the most bytes of hidden states, adapters and the report that the folder does not hold yet.
+    def unfinished(self, out: Path) -> list[str]:
+        """Return the names of the models whose training is not finished."""
+        return [name for name in self.training if tuned_adapter_at(out / "adapters" / name) is None]
 
-        Finished adapters need no more room, and those that were begun and kept hidden states need less.
-        """
-        folders = [out / "adapters" / name for name in self.steps]
-        begun = [folder for folder in folders if tuned_adapter_at(folder) is None]
-        adapters = sum(max(0, self.adapter - safetensors_bytes(folder)) for folder in begun)
+    def lacking(self, out: Path) -> int:
+        """Return the most bytes of hidden states, adapters and the report that the folder does not hold yet."""
+        unfinished = self.unfinished(out)
+        states = _CHECKPOINTS * _STATES * min(self.at_once, len(unfinished))
+        kept = sum(safetensors_bytes(out / "adapters" / name) for name in unfinished)
+        adapters = max(0, (len(unfinished) + states) * self.adapter - kept)
         return max(0, self.rows - safetensors_bytes(out / "rows")) + adapters + _REPORT_BYTES
 
     def check(self, config: MossaConfig, out: Path) -> None:
-        """Refuse what does not fit on the disk or the device.
+        """Refuse what does not fit on the disk, in ``max_memory`` or on the device.
 
         Raises:
             InputError: with both numbers.
@@ -127,7 +128,7 @@ class Plan:
         if not self.weights or not config.device.startswith("cuda") or config.engine != "local":
             return
         room = torch.cuda.mem_get_info(torch.device(config.device))[0]
-        needed = (self.weights + self.layer) * config.at_once
+        needed = (self.weights + max(self.beside, self.layer)) * config.at_once
         if needed > room:
             raise InputError(
                 f"the base's weights and the comparison of a layer take {size_text(needed)} of memory ({config.dtype}, "
@@ -135,25 +136,30 @@ class Plan:
                 f"{size_text(room)} free; give --dtype bfloat16, fewer prompts (--n-prompts), or --device-map auto"
             )
 
-    def cost(self, training_speed: float | None, speed: float | None) -> Cost:
-        """Return the time and memory of one process, as far as they are known.
+    def cost(self, out: Path, training_speed: float | None, speed: float | None) -> Cost:
+        """Return the time and memory of one process, as far as they are known, without adapters that are trained.
 
         Args:
+            out: folder of the run.
             training_speed: multiplications and additions per second of the device while it trains, or ``None`` if it is
                 elsewhere.
             speed: those while it measures.
         """
-        training = 0.0 if training_speed is None else self.training / training_speed
-        measuring = 0.0 if speed is None else self.measuring / speed
-        steps = _STEP_OVERHEAD_S * sum(self.steps.values())
-        return Cost(training + measuring + steps + self.halves.seconds, self.halves.memory)
+        training = [self.training[name] for name in self.unfinished(out)]
+        seconds = self.halves.seconds + _STEP_OVERHEAD_S * sum(each.steps for each in training)
+        if training_speed is not None:
+            seconds += sum(each.operations for each in training) / training_speed
+        if speed is not None:
+            seconds += self.operations / speed
+        return Cost(seconds, self.halves.memory)
 
     def text(self, out: Path) -> str:
         """Return the plan as a sentence, without its time."""
         parts = []
-        if self.steps:
-            steps = sum(self.steps.values())
-            parts.append(f"{len(self.steps)} adapters, {steps:,} steps on about {self.trained:,.0f} tokens")
+        if self.training:
+            steps = sum(each.steps for each in self.training.values())
+            tokens = sum(each.tokens for each in self.training.values())
+            parts.append(f"{len(self.training)} adapters, {steps:,} steps on about {tokens:,.0f} tokens")
         parts.append(f"measuring: about {self.measured:,.0f} tokens")
         parts.append(f"disk: up to {size_text(self.lacking(out))}")
         if self.weights:
@@ -171,10 +177,9 @@ class _Tokens:
     @classmethod
     def from_examples(cls, examples: Sequence[FormattedExample], batch_size: int = 1) -> _Tokens:
         """Return the mean tokens of an example, in batches with their padding."""
+        lengths = [len(example.tokens) for example in examples]
         answers = [len(example.tokens) - example.start for example in examples]
-        return cls(
-            mean_longest([len(example.tokens) for example in examples], batch_size), mean_longest(answers, batch_size)
-        )
+        return cls(mean_longest(lengths, batch_size), mean_longest(answers, batch_size))
 
     def __add__(self, other: _Tokens) -> _Tokens:
         return _Tokens(self.read + other.read, self.predicted + other.predicted)
@@ -189,36 +194,70 @@ class _Tokens:
 
 
 def mean_longest(lengths: Sequence[int], n: int) -> float:
-    """Return the mean of the longest of ``n`` lengths that are drawn at random."""
-    shares = np.linspace(0, 1, len(lengths) + 1) ** n
-    return float(np.diff(shares) @ np.sort(lengths))
+    """Return the mean of the longest of ``n`` lengths that are drawn at random, with replacement.
+
+    Example:
+        >>> mean_longest([4, 8], 1), mean_longest([4, 8], 2)
+        (6.0, 7.0)
+    """
+    share_up_to = np.linspace(0, 1, len(lengths) + 1) ** n
+    return float(np.diff(share_up_to) @ np.sort(lengths))
+
+
+def _training(model: Model, inputs: Inputs, config: MossaConfig) -> ModelTraining:
+    examples = training_examples(model, inputs.collection, config)
+    tuning = tuning_of(model, inputs.collection, config)
+    steps = tuning.steps_for(len(examples))
+    n_read = steps * len(examples) / tuning.steps_per_epoch(len(examples))
+    sample = _answered(inputs, examples[:: math.ceil(len(examples) / (4 * SAMPLE))])
+    operations = _Tokens.from_examples(sample, tuning.batch_size).operations(inputs.sizes)
+    return ModelTraining(
+        steps,
+        n_read * _Tokens.from_examples(sample).read,
+        n_read * _PASSES * _OTHER_THAN_PRODUCTS * operations,
+    )
+
+
+def _measured_tokens(job: TaskJob, inputs: Inputs, config: MossaConfig) -> _Tokens:
+    """Return the tokens of a task's prompts and answers, once for each model that reads them."""
+    task = inputs.collection[job.task]
+    sample = chosen_examples(task, SAMPLE)
+    prompts = inputs.format.prompts([example.prompt for example in sample])
+    states = _Tokens(fmean(map(len, prompts))) * (len(job.models) * min(config.n_prompts, len(task.test)))
+    readings = _READINGS_OF_ANSWERS * sum(role in ROLES for role in job.models)
+    answers = _Tokens.from_examples(_answered(inputs, sample)) * (readings * min(config.n_answers, len(task.test)))
+    return states + answers
 
 
 def _answered(inputs: Inputs, examples: Sequence[Example]) -> list[FormattedExample]:
-    sample = examples[:SAMPLE]
-    return inputs.format.answered([example.prompt for example in sample], [example.answer for example in sample])
+    return inputs.format.answered([example.prompt for example in examples], [example.answer for example in examples])
 
 
 def _halves(inputs: Inputs, config: MossaConfig) -> Cost:
     """Return the cost of half-samples of both models' CKA with a control, and of pairings of the tuned one's."""
     n_layers = 1 + (inputs.sizes.n_layers or 0)
     width = inputs.sizes.d_model or 1
-    seconds = memory = 0.0
-    for task in inputs.measured:
-        n = min(config.n_prompts, len(task.test))
-        cost = cka_cost(n, width, N_PERMUTATIONS, 2 * config.n_resamples)
-        seconds += n_layers * cost.seconds
-        memory = cost.memory
-    return Cost(seconds, memory)
+    costs = [
+        cka_cost(min(config.n_prompts, len(task.test)), width, N_PERMUTATIONS, 2 * config.n_resamples)
+        for task in inputs.measured
+    ]
+    return Cost(n_layers * sum(cost.seconds for cost in costs), max(cost.memory for cost in costs))
 
 
 def _layer_bytes(inputs: Inputs, config: MossaConfig) -> int:
     """Return the bytes of one layer for the task with most prompts."""
     d = inputs.sizes.d_model or 0
     n = min(config.n_prompts, max(len(task.test) for task in inputs.measured))
-    return layers_bytes([d, d], [d, d], n, n * config.svcca) if d else 0
+    return layers_bytes([d, d], [d, d], n, n if config.svcca else 0) if d else 0
 
 
 def _adapter_bytes(sizes: Sizes, tuning: TuneConfig) -> int:
-    """Return the bytes of a float32 adapter, with the optimiser's state of a checkpoint."""
-    return 3 * 4 * 2 * tuning.rank * len(tuning.modules) * (sizes.n_layers or 0) * (sizes.d_model or 0)
+    """Return the bytes of a float32 adapter beside layers of the model's width."""
+    return 4 * 2 * tuning.rank * len(tuning.modules) * (sizes.n_layers or 0) * (sizes.d_model or 0)
+
+
+def _beside(inputs: Inputs, config: MossaConfig, weights: int) -> int:
+    """Return the bytes of weights beside the base's: a whole model that was given, or the rounded ones of training."""
+    if any(model.given is not None and not model.given.is_adapter for model in inputs.models):
+        return weights
+    return weights // 2 if config.trains and config.tuning.bf16 and config.dtype == "float32" else 0

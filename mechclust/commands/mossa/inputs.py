@@ -12,7 +12,7 @@ import torch
 
 from mechclust.commands.mossa.config import MossaConfig
 from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
-from mechclust.commands.mossa.models import Model, format_of, models_of
+from mechclust.commands.mossa.models import CONTROL, Model, format_of, models_of
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
 from mechclust.models.adapter_fit import adapter_fit_notes, check_fits_base
@@ -58,8 +58,9 @@ class Inputs:
 
     @property
     def measured(self) -> list[InstructionTask]:
-        """Tasks with enough test prompts."""
-        return [task for task in self.collection if not task.too_few]
+        """Tasks with a control, and enough test prompts."""
+        with_control = {model.task for model in self.models if model.kind == CONTROL}
+        return [task for task in self.collection if task.name in with_control and not task.too_few]
 
     @property
     def clusters(self) -> list[str]:

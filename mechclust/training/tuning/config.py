@@ -64,5 +64,8 @@ class TuneConfig:
         """Return the optimiser steps that training on so many examples takes."""
         if self.steps is not None:
             return self.steps
-        per_epoch = math.ceil(math.ceil(n_examples / self.batch_size) / self.accumulation)
-        return math.ceil(self.epochs * per_epoch)
+        return math.ceil(self.epochs * self.steps_per_epoch(n_examples))
+
+    def steps_per_epoch(self, n_examples: int) -> int:
+        """Return the steps in which each example is seen once. The last may have fewer examples."""
+        return math.ceil(math.ceil(n_examples / self.batch_size) / self.accumulation)

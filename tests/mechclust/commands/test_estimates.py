@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,35 +160,41 @@ class TestHistory:
 
 class TestMossa:
     PLAN = mossa.Plan(
-        {"a": 30, "b": 12},
-        5000.4,
-        700,
+        training={"a": mossa.ModelTraining(30, 4000.4, 1000), "b": mossa.ModelTraining(12, 1000, 200)},
+        measured=700,
+        operations=500,
         adapter=2**20,
+        at_once=1,
         rows=3 * 2**20,
         layer=7,
         weights=800,
-        training=1200,
-        measuring=500,
+        beside=0,
         halves=DRAWING,
     )
 
-    def test_disk_is_that_of_rows_adapters_and_the_report(self, tmp_path):
-        assert self.PLAN.lacking(tmp_path) == (3 + 2 + 64) * 2**20
+    @pytest.mark.parametrize(("at_once", "states"), [(1, 9), (2, 18), (3, 18)])
+    def test_disk_is_that_of_rows_adapters_checkpoints_and_the_report(self, tmp_path, at_once, states):
+        """A checkpoint has the weights and two moments of each. Of every adapter in training there may be three."""
+        assert replace(self.PLAN, at_once=at_once).lacking(tmp_path) == (3 + 2 + states + 64) * 2**20
 
     @pytest.mark.parametrize(("rows", "kept"), [(500, 500), (3 * 2**20, 3 * 2**20), (4 * 2**20, 3 * 2**20)])
     def test_what_is_kept_needs_no_room(self, monkeypatch, tmp_path, rows, kept):
         sizes = {"a": 1000, "rows": rows}
         monkeypatch.setattr(mossa, "safetensors_bytes", lambda folder: sizes.get(folder.name, 0))
-        assert self.PLAN.lacking(tmp_path) == (3 + 2 + 64) * 2**20 - 1000 - kept
+        assert self.PLAN.lacking(tmp_path) == (3 + 2 + 9 + 64) * 2**20 - 1000 - kept
 
     def test_words(self, tmp_path):
         parts = self.PLAN.text(tmp_path).split("; ")
         assert parts[:2] == ["2 adapters, 42 steps on about 5,000 tokens", "measuring: about 700 tokens"]
         assert [part.split(":")[0] for part in parts[2:]] == ["disk", "memory"]
-        bare = mossa.Plan({}, 0, 700, 1, 1, 1, 0, 0, 0, DRAWING).text(tmp_path)
+        bare = replace(self.PLAN, training={}, weights=0).text(tmp_path)
         assert [part.split(":")[0] for part in bare.split("; ")] == ["measuring", "disk"]
 
-    def test_time_is_that_of_passes_steps_and_halves(self):
-        steps = 1e-3 * sum(self.PLAN.steps.values())
-        assert self.PLAN.cost(100, 10) == Cost(pytest.approx(12 + 50 + steps + 7), 2**20)
-        assert self.PLAN.cost(None, None) == Cost(pytest.approx(steps + 7), DRAWING.memory)
+    def test_time_is_that_of_passes_steps_and_halves(self, tmp_path):
+        assert self.PLAN.cost(tmp_path, 100, 10) == Cost(pytest.approx(12 + 50 + 0.042 + 7), 2**20)
+        assert self.PLAN.cost(tmp_path, None, None) == Cost(pytest.approx(0.042 + 7), DRAWING.memory)
+
+    def test_finished_adapters_take_no_time_and_no_room(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(mossa, "tuned_adapter_at", lambda folder: folder if folder.name == "a" else None)
+        assert self.PLAN.cost(tmp_path, 100, None) == Cost(pytest.approx(2 + 0.012 + 7), DRAWING.memory)
+        assert self.PLAN.lacking(tmp_path) == (3 + 1 + 9 + 64) * 2**20

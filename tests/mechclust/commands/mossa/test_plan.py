@@ -12,7 +12,7 @@ import torch
 
 from mechclust.commands.mossa.estimate import Plan, mean_longest
 from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, task_and_model
-from mechclust.commands.mossa.jobs import other_tasks
+from mechclust.commands.mossa.jobs import other_tasks, task_jobs
 from mechclust.commands.mossa.models import models_of, trained_on
 from mechclust.commands.mossa.states import comparison_device
 from mechclust.models.sizes import Sizes
@@ -117,41 +117,61 @@ class TestWork:
         """Forward and back, and as much again for all but products."""
         tuning = replace(tiny.settings(tasks).tuning, batch_size=1, accumulation=4)
         inputs, plan = self.plan(base, tasks, tuning=tuning)
-        read = predicted = 0.0
         for model in inputs.models[1:]:
-            for task in trained_on(model, inputs.collection):
-                examples = inputs.format.answered(
-                    [example.prompt for example in task.train], [example.answer for example in task.train]
-                )
-                times = 3 * 4 / len(examples)  # 3 steps of 4 for each task of a model
-                read += times * sum(len(example.tokens) for example in examples)
-                predicted += times * sum(len(example.tokens) - example.start for example in examples)
-        assert plan.trained == pytest.approx(read)
-        assert plan.training == pytest.approx(4 * 2 * (2100 * read + 1000 * predicted))
+            of_tasks = trained_on(model, inputs.collection)
+            examples = inputs.format.answered(
+                [example.prompt for task in of_tasks for example in task.train],
+                [example.answer for task in of_tasks for example in task.train],
+            )
+            times = 3 * 4 * len(of_tasks) / len(examples)  # 3 steps of 4 for each task of a model
+            read = times * sum(len(example.tokens) for example in examples)
+            predicted = times * sum(len(example.tokens) - example.start for example in examples)
+            training = plan.training[model.name]
+            assert training.steps == 3 * len(of_tasks)
+            assert training.tokens == pytest.approx(read)
+            assert training.operations == pytest.approx(4 * 2 * (2100 * read + 1000 * predicted))
 
     def test_batches_are_as_long_as_their_longest_example(self, base, tasks):
         config = tiny.settings(tasks)
-        plans = [
-            self.plan(base, tasks, tuning=replace(config.tuning, batch_size=n, accumulation=12 // n))[1]
+        one, two, twelve = (
+            self.plan(base, tasks, tuning=replace(config.tuning, batch_size=n, accumulation=12 // n))[1].training[
+                "tuned"
+            ]
             for n in (1, 2, 12)
-        ]
-        assert len({plan.trained for plan in plans}) == 1
-        assert plans[0].training < plans[1].training < plans[2].training
+        )
+        assert one.tokens == two.tokens == twelve.tokens
+        assert one.operations < two.operations < twelve.operations
 
-    def test_measuring_reads_prompts_and_twice_the_answers_of_three_models(self, base, tasks):
+    def test_the_last_step_of_an_epoch_has_fewer_examples(self, base, tasks):
+        """5 of a control's examples in steps of 4: two steps an epoch."""
+        config = tiny.settings(tasks, steps_per_task=10)
+        inputs = read_inputs(str(base), config)
+        cut = replace(inputs.collection, tasks=[replace(task, train=task.train[:5]) for task in inputs.collection])
+        plan = Plan.from_inputs(replace(inputs, collection=cut), config)
+        for task in cut:
+            examples = inputs.format.answered([x.prompt for x in task.train], [x.answer for x in task.train])
+            expected = 5 * sum(len(example.tokens) for example in examples)
+            assert plan.training[f"control-{task.name}"].tokens == pytest.approx(expected)
+
+    def test_measuring_reads_prompts_and_twice_the_answers_of_the_models_of_a_task(self, base, tasks):
         inputs, prompts_alone = self.plan(base, tasks, n_answers=0)
+        jobs = {job.task: job for job in task_jobs(inputs, (), 1)}
         of_prompts = sum(
-            (3 + 1) * sum(map(len, inputs.format.prompts([example.prompt for example in task.test])))
-            for task in inputs.measured
+            len(jobs[task.name].models) * sum(map(len, inputs.format.prompts([x.prompt for x in task.test])))
+            for task in inputs.collection
         )
         assert prompts_alone.measured == pytest.approx(of_prompts)
-        assert prompts_alone.measuring == pytest.approx(2 * 2100 * of_prompts)
-        _, plan = self.plan(base, tasks, n_answers=4)
-        scored = plan.measured - of_prompts
-        whole = plan.measuring - prompts_alone.measuring
-        mean = scored / (3 * 2 * 4 * len(inputs.measured))
-        assert 5 < mean < 32
-        assert 2 * 2100 * scored < whole < 2 * 3100 * scored
+        assert prompts_alone.operations == pytest.approx(2 * 2100 * of_prompts)
+        _, plan = self.plan(base, tasks)
+        read = predicted = 0.0
+        for task in inputs.collection:
+            examples = inputs.format.answered([x.prompt for x in task.test], [x.answer for x in task.test])
+            models = 4 if task.held_out else 3  # base, tuned, control, and the model tuned on all tasks
+            times = models * 2 * 4 / len(examples)  # 4 answers, the right ones and exchanged ones
+            read += times * sum(len(example.tokens) for example in examples)
+            predicted += times * sum(len(example.tokens) - example.start for example in examples)
+        assert plan.measured - of_prompts == pytest.approx(read)
+        assert plan.operations - prompts_alone.operations == pytest.approx(2 * (2100 * read + 1000 * predicted))
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, 2.0), (2, (5 * 3 + 3 * 2 + 1) / 9), (99, 3.0)])
