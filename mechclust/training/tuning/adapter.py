@@ -22,7 +22,7 @@ from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning.answers import check_answers_fit
 from mechclust.training.tuning.checkpoints import newest_checkpoint
 from mechclust.training.tuning.config import TuneConfig
-from mechclust.training.tuning.lora import check_modules, train_lora
+from mechclust.training.tuning.lora import check_trainable, train_lora
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_atomic, write_errors, write_json
 from probes.store.versions import package_versions
@@ -169,7 +169,7 @@ def _check(model: PreTrainedModel, examples: Sequence[FormattedExample], config:
             f"tuning.warmup is {config.warmup}, and {name} is trained for {steps} steps; give fewer, or train for more"
         )
     check_answers_fit(model, examples, name)
-    check_modules(model, config.modules)
+    check_trainable(model, config, name)
 
 
 def _begin(folder: Path, subject: dict[str, Any]) -> None:

@@ -14,7 +14,6 @@ from mechclust.jobs import progress_bar
 from mechclust.training.diverged import DivergedError
 from mechclust.training.tuning.checkpoints import mark_checkpoint, saving_checkpoint
 from mechclust.training.tuning.config import TuneConfig
-from tasks import InputError
 
 
 class AnswerTrainer(Trainer):  # type: ignore[misc]
@@ -85,8 +84,6 @@ def trainer_arguments(
     config: TuneConfig, n_examples: int, folder: Path, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Any:
     """Return Hugging Face's ``TrainingArguments`` for one model on one device. Several adapters are several jobs."""
-    if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
     steps = config.steps_for(n_examples)
     every = max(1, min(steps // 100, config.save_every))  # a logged loss is a mean over these
     arguments = TrainingArguments(

@@ -43,36 +43,29 @@ def train_lora(
 
     Args:
         model: the base.
-        examples: all of them.
+        examples: prompts with answers, all of which are seen in each epoch.
         config: how to train.
-        checkpoints: their folder.
+        checkpoints: folder in which the Trainer keeps the last two.
         name: the adapter's name in errors.
         source: name or folder of the base, for the adapter's configuration.
         resume: the checkpoint to go on from.
         progress: show a bar of steps.
 
     Raises:
-        InputError: for missing libraries and a GPU that the Trainer does not take. ``DivergedError`` for a loss that is
-            not finite.
+        InputError: for a folder that cannot be written, and what ``check_trainable`` refuses. ``DivergedError`` for a
+            loss that is not finite.
     """
-    peft = import_peft("training an adapter", "llm")
-    check_installed("accelerate", "training an adapter", "llm")
-    device = device_of(model)
-    if device.type == "cuda" and device.index not in (None, 0):
-        raise InputError(
-            f"the base of {name} is on {device}, but Hugging Face's Trainer uses the first GPU that it sees; give "
-            f"this process one GPU with CUDA_VISIBLE_DEVICES={device.index}"
-        )
+    peft = check_trainable(model, config, name)
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), _borrowed(model), _seeded(config.seed):
+    with quiet_transformers(), _gradient_flags_restored(model), _seeded(config.seed):
         from mechclust.training.tuning.answer_trainer import AnswerTrainer, trainer_arguments
 
-        arguments = trainer_arguments(config, len(examples), checkpoints, device, model.dtype)
+        arguments = trainer_arguments(config, len(examples), checkpoints, device_of(model), model.dtype)
         wrapped = _with_adapter(peft, model, config)
         if config.bf16:
             _round_frozen_layers(wrapped)
-        if source is not None:
+        if source is not None:  # peft looks for the size of the vocabulary there, whenever it saves
             wrapped.peft_config["default"].base_model_name_or_path = source
         trainer = AnswerTrainer(
             wrapped,
@@ -107,19 +100,43 @@ def _with_adapter(peft: Any, model: PreTrainedModel, config: TuneConfig) -> Any:
 def _round_frozen_layers(model: Any) -> None:
     """Round the frozen float32 weights of linear layers to bfloat16, which autocast would do in every pass.
 
-    Products are the same to the bit. The base's weights are not rounded.
+    Products are the same to the bit. The base's weights are not rounded, so that half their memory is needed besides.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.weight.dtype == torch.float32 and not module.weight.requires_grad:
             module.weight = nn.Parameter(module.weight.bfloat16(), requires_grad=False)
 
 
-def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
-    """Refuse names that no module of a model has: peft needs only one of several to be there.
+def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> Any:
+    """Refuse what an adapter cannot be trained on, and return peft.
+
+    Args:
+        model: the base.
+        config: how to train.
+        name: the adapter's name in errors.
 
     Raises:
-        InputError: naming the first, and the model's linear layers.
+        InputError: for missing libraries, layers that the model does not have, a GPU that is not the first one, and
+            ``bf16`` on a GPU without it.
     """
+    peft = import_peft("training an adapter", "llm")
+    check_installed("accelerate", "training an adapter", "llm")
+    _check_modules(model, config.modules)
+    with quiet_transformers(), _gradient_flags_restored(model), _seeded(config.seed):
+        _with_adapter(peft, model, config)
+    device = device_of(model)
+    if device.type == "cuda" and device.index not in (None, 0):
+        raise InputError(
+            f"the base of {name} is on {device}, but Hugging Face's Trainer uses the first GPU that it sees; give "
+            f"this process one GPU with CUDA_VISIBLE_DEVICES={device.index}"
+        )
+    if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
+    return peft
+
+
+def _check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
+    """Refuse names that no module of a model has: peft needs only one of several to be there."""
     names = [name for name, _ in model.named_modules()]
     for wanted in modules:
         if not any(name == wanted or name.endswith(f".{wanted}") for name in names):
@@ -132,7 +149,7 @@ def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
 
 
 @contextmanager
-def _borrowed(model: PreTrainedModel) -> Iterator[None]:
+def _gradient_flags_restored(model: PreTrainedModel) -> Iterator[None]:
     """Restore which weights need gradients: peft freezes the weights that its model shares with this one."""
     before = [(weight, weight.requires_grad) for weight in model.parameters()]
     try:
@@ -144,11 +161,11 @@ def _borrowed(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Restore the global generators, which the Trainer seeds and draws from."""
+    """Seed torch for the adapter's first weights, and restore all global generators: the Trainer seeds them too."""
     python_state = random.getstate()
     numpy_state = np.random.get_state()
     try:
-        with seeded_generators(seed):
+        with seeded_generators(seed, gpu=True):  # the Trainer saves CUDA's even if the model is on the CPU
             yield
     finally:
         random.setstate(python_state)

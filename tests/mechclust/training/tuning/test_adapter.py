@@ -165,8 +165,10 @@ def test_the_format_of_the_weights_is_what_counts(tmp_path: Path, monkeypatch: p
 def test_a_gpu_that_has_no_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    monkeypatch.setattr("mechclust.training.tuning.lora.device_of", lambda model: torch.device("cuda:0"))
     with pytest.raises(InputError, match=r"^Tesla T4 cannot multiply in bfloat16; leave out --tuning\.bf16$"):
-        trainer_arguments(settings(bf16=True), 13, tmp_path, torch.device("cuda:0"))
+        tune_adapter(language_model(), examples(), settings(bf16=True), tmp_path / "a", base="b")
+    assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

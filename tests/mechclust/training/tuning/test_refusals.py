@@ -69,6 +69,8 @@ class TestBeforeWork:
             "peft cannot put an adapter beside input_layernorm of LlamaForCausalLM (Target module Llama"
         )
         assert said.endswith("; name linear layers with --tuning.modules")
+        assert not (tmp_path / "a").exists()
+        tune(tmp_path / "a", settings(modules=("q_proj",)))  # the way out, in the same folder
 
     def test_too_long_a_warmup(self, tmp_path: Path) -> None:
         assert refused(tmp_path / "a", settings(warmup=2, steps=2)) == (
