@@ -9,8 +9,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -29,24 +30,35 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 @dataclass(kw_only=True, eq=False)
 class _LocalWorker(PoolWorker):
-    """A process and the pipe to it. One process a worker, so that one that is killed costs no other's job."""
+    """A process, the pipe to it, and the terminal's line for its bar.
+
+    One process a worker, so that one that is killed costs no other's job.
+    """
 
     process: SpawnProcess
     pipe: Connection
-    line: int = field(default=1)
+    line: int
 
 
 # Not joblib or an executor. When this process is killed, joblib's workers go on with their jobs. When one worker of a
 # ProcessPoolExecutor is killed, the jobs of all are lost, and no reason is given.
 class LocalPool(WorkerPool[_LocalWorker]):
-    """At most so many processes, with one torch thread each."""
+    """Up to ``workers`` processes, with one torch thread each."""
 
     def __init__(self, fn: Callable[..., Any], setup: Callable[[], Any] | None, workers: int) -> None:
         self.work = _pickled(fn, setup)
         self.workers = workers
         self.lock = BarLock(_CONTEXT.RLock())
         self.lines: set[int] = set()
+
+    def open(self) -> None:
+        """Share the lock of progress bars with the workers."""
+        self.lock_before = tqdm.get_lock()
         tqdm.set_lock(self.lock)
+
+    def close(self, *, broken: bool) -> None:
+        """Give progress bars the lock that they had."""
+        tqdm.set_lock(self.lock_before)
 
     def room(self) -> int:
         """Return the number of workers."""
@@ -63,16 +75,16 @@ class LocalPool(WorkerPool[_LocalWorker]):
         worker_end.close()
         return _LocalWorker(process=process, pipe=driver_end, line=line)
 
-    def send(self, worker: _LocalWorker, job: Any) -> None:
+    def send(self, worker: _LocalWorker, job: bytes) -> None:
         """Give a ready worker another job."""
-        with suppress(OSError):
-            worker.pipe.send_bytes(pickle.dumps(job, protocol=5))
+        with suppress(OSError):  # its process has ended, which ``wait`` reports
+            worker.pipe.send_bytes(job)
 
     def wait(
         self, workers: Sequence[_LocalWorker], seconds: float | None
     ) -> list[tuple[_LocalWorker, PoolWorkerReply | PoolWorkerLost]]:
         """Wait for events, and return at most one per worker."""
-        readable = wait([worker.pipe for worker in workers], seconds)
+        readable = connection.wait([worker.pipe for worker in workers], seconds)
         return [(worker, _receive_from(worker)) for worker in workers if worker.pipe in readable]
 
     def end(self, workers: Sequence[_LocalWorker]) -> None:
@@ -86,26 +98,22 @@ class LocalPool(WorkerPool[_LocalWorker]):
 
 
 def _pickled(fn: Callable[..., Any], setup: Callable[[], Any] | None) -> bytes:
-    try:
-        return pickle.dumps((fn, setup))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"{_name(setup or fn)} cannot be sent to another process ({error_line(error)}); give a function at the top "
-            "level of a module, or a functools.partial of one"
-        ) from None
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return repr(getattr(function, "__qualname__", None) or str(function)[:80])
+    for function in (fn, setup):
+        try:
+            pickle.dumps(function)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            name = repr(getattr(function, "__qualname__", None) or str(function)[:80])
+            raise InputError(
+                f"{name} cannot be sent to another process ({error_line(error)}); give a function at the top "
+                "level of a module, or a functools.partial of one"
+            ) from None
+    return pickle.dumps((fn, setup))
 
 
 def _receive_from(worker: _LocalWorker) -> PoolWorkerReply | PoolWorkerLost:
-    try:
-        reply = worker.pipe.recv_bytes()
-    except (EOFError, OSError):
-        worker.process.join()
-    else:
-        return PoolWorkerReply(*unpickled_outcome(reply))
+    with suppress(EOFError, OSError):
+        return PoolWorkerReply(*unpickled_outcome(worker.pipe.recv_bytes()))
+    worker.process.join()
     code = worker.process.exitcode or 0
     if code == -signal.SIGKILL:
         return PoolWorkerLost(f"killed by signal {-code}, often for too little memory")
@@ -131,7 +139,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 def _serve(pipe: Connection, work: bytes, lock: BarLock, line: int) -> None:
     """Do one job after another, in a worker's process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # should something lift the block of the start: the parent ends us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     wait_for_locks()

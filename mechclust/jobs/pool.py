@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,10 +17,11 @@ from tasks import InputError
 
 @dataclass(eq=False)
 class PoolJob:
-    """A job on its way."""
+    """A job on its way, with its ``pickled`` form."""
 
     position: int
     job: Any
+    pickled: bytes
     losses: int = 0
 
 
@@ -54,7 +56,12 @@ class PoolWorkerLost:
 
 
 class WorkerPool(ABC, Generic[W]):
-    """Workers of one kind. ``open`` makes their shared resources, and ``close`` always releases them."""
+    """Workers of one kind. ``open`` makes their shared resources, and ``close`` always releases them.
+
+    ``dumps`` pickles a job.
+    """
+
+    dumps: Callable[[Any], bytes] = staticmethod(pickle.dumps)
 
     def open(self) -> None:
         """Connect, or make the resources that workers share. Called once, before all else."""
@@ -68,8 +75,8 @@ class WorkerPool(ABC, Generic[W]):
         """Begin another worker. Its first reply says that it is ready."""
 
     @abstractmethod
-    def send(self, worker: W, job: Any) -> None:
-        """Give a ready worker another job. If its process has ended, ``wait`` reports it."""
+    def send(self, worker: W, job: bytes) -> None:
+        """Give a ready worker another pickled job. If its process has ended, ``wait`` reports it."""
 
     @abstractmethod
     def wait(self, workers: Sequence[W], seconds: float | None) -> list[tuple[W, PoolWorkerReply | PoolWorkerLost]]:
@@ -135,7 +142,7 @@ class _Run(Generic[W]):
     def __init__(self, pool: WorkerPool[W], jobs: Iterable[Any], rules: PoolRules) -> None:
         self.pool = pool
         self.rules = rules
-        self.jobs = (PoolJob(position, job) for position, job in enumerate(jobs))
+        self.jobs = enumerate(jobs)
         self.drawn = 0
         self.waiting: deque[PoolJob] = deque()
         self.workers: list[W] = []
@@ -171,20 +178,30 @@ class _Run(Generic[W]):
             if worker.ready and worker.item is None and self.waiting:
                 worker.item = self.waiting.popleft()
                 worker.since = time.monotonic()
-                self.pool.send(worker, worker.item.job)
+                self.pool.send(worker, worker.item.pickled)
         self._draw(room)
 
     def _draw(self, room: int) -> None:
-        """Draw as many jobs as may wait, none too far from the first one that is not done."""
+        """Draw as many jobs as may wait, none too far from the first one that is not done.
+
+        A job that cannot be pickled fails.
+        """
         while len(self.waiting) < room:
             first = min((item.position for item in (*self.waiting, *self.doing)), default=self.drawn)
             if self.rules.lead is not None and self.drawn - first >= self.rules.lead * room:
                 return
-            item = next(self.jobs, None)
-            if item is None:
+            drawn = next(self.jobs, None)
+            if drawn is None:
                 return
             self.drawn += 1
-            self.waiting.append(item)
+            position, job = drawn
+            try:
+                pickled = self.pool.dumps(job)
+            except Exception as error:  # whatever the job's own methods raise
+                named = error_naming_job(error, self._name(position, job))
+                self.outcomes.append(Outcome(position, None, named))
+            else:
+                self.waiting.append(PoolJob(position, job, pickled))
 
     def wait(self) -> None:
         """Wait for events, act on them, and stop jobs that take too long."""
@@ -205,7 +222,7 @@ class _Run(Generic[W]):
         item = worker.item
         assert item is not None
         worker.item = None
-        error = event.error and error_naming_job(event.error, self._name(item))
+        error = event.error and error_naming_job(event.error, self._name(item.position, item.job))
         self.outcomes.append(Outcome(item.position, event.value, error))
 
     def _ready(self, worker: W, event: PoolWorkerReply) -> None:
@@ -242,10 +259,10 @@ class _Run(Generic[W]):
         return worker.item
 
     def _fail(self, item: PoolJob, text: str) -> None:
-        self.outcomes.append(Outcome(item.position, None, InputError(f"{self._name(item)} {text}")))
+        self.outcomes.append(Outcome(item.position, None, InputError(f"{self._name(item.position, item.job)} {text}")))
 
-    def _name(self, item: PoolJob) -> str:
-        return f"job {self.rules.name(item.position, item.job)}"
+    def _name(self, position: int, job: Any) -> str:
+        return f"job {self.rules.name(position, job)}"
 
     def _seconds_left(self) -> float | None:
         if self.rules.timeout is None:

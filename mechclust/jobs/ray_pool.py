@@ -62,7 +62,9 @@ class _RayWorker(PoolWorker):
 # Actors for plain jobs too: an actor that is lost says which process on which node it was, its job is known (for the
 # count and for time limits), and it looks at versions and folder once, not once a job.
 class RayPool(WorkerPool[_RayWorker]):
-    """At most so many actors, or as many as the cluster has room for."""
+    """Up to ``workers`` actors, or as many as the cluster has room for."""
+
+    dumps = staticmethod(cloudpickle.dumps)
 
     def __init__(
         self,
@@ -130,9 +132,9 @@ class RayPool(WorkerPool[_RayWorker]):
         actor = self.kind.remote()
         return _RayWorker(actor=actor, pending=[actor.check.remote(self.facts), actor.begin.remote([self.work])])
 
-    def send(self, worker: _RayWorker, job: Any) -> None:
+    def send(self, worker: _RayWorker, job: bytes) -> None:
         """Give a ready worker another job."""
-        worker.pending.append(worker.actor.run.remote(cloudpickle.dumps(job)))
+        worker.pending.append(worker.actor.run.remote(job))
 
     def wait(
         self, workers: Sequence[_RayWorker], seconds: float | None

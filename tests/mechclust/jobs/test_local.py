@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from mechclust.jobs import close_progress_bars, imap_jobs, map_jobs, mapping, progress_bar
 from mechclust.jobs.progress import BarLock
@@ -67,6 +68,32 @@ def test_a_value_that_cannot_be_unpickled_is_its_jobs_error(tmp_path):
     assert caught.value.__notes__[0] == "the job's value cannot be unpickled"
     assert caught.value.__notes__[1].startswith("raised by ")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+class Unsendable:
+    """A job with a file that is gone when it is pickled."""
+
+    def __reduce__(self):
+        raise FileNotFoundError("gone")
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("n_sendable", [0, 5])
+def test_jobs_that_cannot_be_pickled_fail_alone(n_sendable):
+    jobs = [Unsendable() for _ in range(9)] + ["1"] * n_sendable
+    outcomes = list(imap_jobs(eval, jobs, workers=2, name=lambda job: type(job).__name__))
+    assert sorted(outcome.position for outcome in outcomes) == list(range(9 + n_sendable))
+    failed = [outcome.error for outcome in outcomes if outcome.error is not None]
+    assert len(failed) == 9
+    assert all(isinstance(error, FileNotFoundError) for error in failed)
+    assert failed[0].__notes__ == ["raised by job 'Unsendable'"]
+
+
+@pytest.mark.usefixtures("forked")
+def test_the_lock_of_progress_bars_is_given_back():
+    before = tqdm.get_lock()
+    list(imap_jobs(eval, ["1", "2"], workers=2))
+    assert tqdm.get_lock() is before
 
 
 class TestInThisProcess:
@@ -280,3 +307,7 @@ def test_a_function_that_cannot_be_sent_is_told_before_a_process_starts():
     way = "give a function at the top level of a module, or a functools.partial of one"
     with pytest.raises(InputError, match=rf"^'.*<lambda>' cannot be sent to another process \(.*\); {way}$"):
         map_jobs(lambda job: job, [1, 2], workers=2)
+    with pytest.raises(InputError, match=r"^'.*<lambda>' cannot be sent"):
+        map_jobs(lambda resource, job: job, [1, 2], workers=2, setup=dict)
+    with pytest.raises(InputError, match=r"^'.*<lambda>' cannot be sent"):
+        map_jobs(eval, [1, 2], workers=2, setup=lambda: 1)
