@@ -37,7 +37,7 @@ class HistoryConfig(ModelSettings, PromptSettings):
 
     Args:
         revisions: revisions of MODEL on the Hugging Face hub, such as step0 step1000.
-        checkpoints: folders of checkpoints, such as run/checkpoint-*; ordered by the last number in their names.
+        checkpoints: folders of checkpoints, such as run/checkpoint-*; ordered by the step in their names.
         probes: what to measure: clusters (of hidden states, against the task), cka (with the last, first and previous
             checkpoint), heads (how strongly each head's output clusters by task), topics (attention within topics;
             needs --corpus), or a probe by its name in mechclust list, such as AttentionEntropy, with its default

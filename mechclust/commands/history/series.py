@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from tasks import InputError
 from tasks.text.visible import quoted
 
 LAST_NAMES = ("final", "last")  # how the name of a checkpoint without a number ends that comes after all others
+_NUMBER = r"(\d+(?:\.\d+)*)"
+_STEP = re.compile(rf"(?:step|checkpoint|epoch|iter)[a-z]*[-_=]?{_NUMBER}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Checkpoint:
 
     Attributes:
         name: the revision, or the folder's name.
-        step: the last number in the name, or ``None`` if it has none.
+        step: the number in the name, see ``step_of``, or ``None`` if it has none.
         model: by name, with absolute paths.
     """
 
@@ -33,9 +36,9 @@ class Checkpoint:
 
 
 def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
-    """Return the checkpoints in the order of their steps, with one called final or last after them.
+    """Return the checkpoints in the order of their steps, with one called final or last, or main, after them.
 
-    If another name has no number, they are in the given order.
+    If no name has a number, they are in the given order.
 
     Args:
         model: a hub name, or a folder. Without revisions and checkpoints, its ``checkpoint-*`` folders are used.
@@ -43,7 +46,8 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
 
     Raises:
         InputError: for fewer than two checkpoints, a missing folder, or a folder that holds checkpoints instead of
-            being one. Also for revisions of a folder, a revision given twice, or two checkpoints with one step.
+            being one. Also for revisions of a folder, a revision given twice, two checkpoints with one step, one
+            without a step beside others, or a step that is no whole number.
     """
     sources = _revisions(model, config) if config.revisions else _folders(Path(model), config)
     if len(sources) < MIN_CHECKPOINTS:
@@ -51,15 +55,21 @@ def find_series(model: str | Path, config: HistoryConfig) -> list[Checkpoint]:
         raise InputError(
             f"a history has at least {MIN_CHECKPOINTS} checkpoints, and {len(sources)} {kind} was found; give more"
         )
-    series = [Checkpoint(name, _step(name), config.resolve(source).portable) for name, source in sources]
+    series = [Checkpoint(name, step_of(name), config.resolve(source).portable) for name, source in sources]
     _check_different(series)
     unnumbered = [checkpoint for checkpoint in series if checkpoint.step is None]
-    if len(unnumbered) == 1 and unnumbered[0].name.endswith(LAST_NAMES):
-        series.remove(unnumbered[0])
-    elif unnumbered:
+    if len(unnumbered) == len(series):
         return series
-    series.sort(key=attrgetter("step"))
-    return series + unnumbered
+    last = [checkpoint for checkpoint in unnumbered if _is_last(checkpoint.name)][:1]
+    for checkpoint in unnumbered:
+        if checkpoint not in last:
+            raise InputError(f"no step in the name {quoted(checkpoint.name)}; leave this checkpoint out, or rename it")
+    numbered = [checkpoint for checkpoint in series if checkpoint.step is not None]
+    return sorted(numbered, key=attrgetter("step")) + last
+
+
+def _is_last(name: str) -> bool:
+    return name.endswith(LAST_NAMES) or name == "main"  # the finished model on the hub
 
 
 def _revisions(model: str | Path, config: HistoryConfig) -> list[tuple[str, str]]:
@@ -75,7 +85,7 @@ def _revisions(model: str | Path, config: HistoryConfig) -> list[tuple[str, str]
 def _folders(model: Path, config: HistoryConfig) -> list[tuple[str, str]]:
     """Return names and paths of the given folders, or of the Trainer's."""
     folders = _given_folders(config.checkpoints) if config.checkpoints else _trainer_folders(model)
-    return [(path.name, str(path)) for path in folders]
+    return [(Path(os.path.abspath(path)).name, str(path)) for path in folders]
 
 
 def _trainer_folders(model: Path) -> list[Path]:
@@ -123,9 +133,21 @@ def _matching(pattern: Path) -> list[Path]:
     return folders
 
 
-def _step(name: str) -> int | None:
-    numbers = re.findall(r"\d+", name)
-    return int(numbers[-1]) if numbers else None
+def step_of(name: str) -> int | None:
+    """Return the last number after step, checkpoint, epoch or iter in a name, or the last one without such a word.
+
+    Example:
+        >>> step_of("step1000-tokens4B"), step_of("run-2"), step_of("best")
+        (1000, 2, None)
+    """
+    numbers = _STEP.findall(name) or re.findall(_NUMBER, name)
+    if not numbers:
+        return None
+    if not numbers[-1].isdigit():
+        raise InputError(
+            f"the step {numbers[-1]} of {quoted(name)} is no whole number; leave this checkpoint out, or rename it"
+        )
+    return int(numbers[-1])
 
 
 def _check_different(series: Sequence[Checkpoint]) -> None:
