@@ -129,6 +129,7 @@ class CheckpointJob:
             return
         (self.folder / "facts.json").unlink(missing_ok=True)
         config = self.config
+        tokenizer = self._tokenizer_digest()  # a damaged one is found before anything is measured
         model = config.load(
             self.checkpoint.model,
             "prompts",
@@ -137,11 +138,11 @@ class CheckpointJob:
         )
         _check_finite(model, self.name)
         with _naming_if_not_finite(self.name):
-            self._write(model)
+            self._write(model, tokenizer)
         del model
         free_memory(config.device)
 
-    def _write(self, model: Any) -> None:
+    def _write(self, model: Any, tokenizer: str | None) -> None:
         save_rows_anew(
             model,
             self.inputs.batches,
@@ -155,17 +156,25 @@ class CheckpointJob:
         words = self.inputs.words
         patterns = {str(place): _patterns(model, tokens_of(self.inputs.batches, place)) for place in words}
         write_safetensors(self.folder / "attention.safetensors", patterns, {})
-        tokenizer = own_tokenizer(self.checkpoint, self.config) if self.own_tokenizer else None
         facts = {
             "key": self.key,
             "weights": weights_digest(model),
             "random": has_random_weights(model),
             "config": json.loads(json.dumps(fingerprinted_settings(plain_model(model).config), default=str)),
-            "tokenizer": tokenizer and self._tokenizer_digest(tokenizer),
+            "tokenizer": tokenizer,
         }
         write_json(self.folder / "facts.json", facts)
 
-    def _tokenizer_digest(self, tokenizer: Any) -> str:
+    def _tokenizer_digest(self) -> str | None:
+        """Return the digest of the checkpoint's tokenizer, or ``None`` if it has none, or it is not compared."""
+        if not self.own_tokenizer:
+            return None
+        try:
+            tokenizer = own_tokenizer(self.checkpoint, self.config)
+        except InputError as error:
+            raise InputError(f"checkpoint {quoted(self.name)}: {error}, or leave this checkpoint out") from error
+        if tokenizer is None:
+            return None
         prompts = self.inputs.prompts.prompts
         return tokenizer_digest(tokenizer, prompts, chat=self.config.chat, bos=self.config.bos)
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mechclust import measure_history
-from tests.mechclust.commands.history.walk import STEPS, UNUSED
+from tasks import InputError
+from tests.mechclust.commands.history.walk import STEPS, UNUSED, loads
 
 PLACE = 1  # of the one that is spoilt, checkpoint-20
 
@@ -78,6 +79,17 @@ def test_another_tokenizer(spoil):
     assert named(result) == [("tokenizer", (PLACE,))]
     # Its prompts are read with the last one's tokenizer all the same.
     assert result.findings[0].text == "'checkpoint-20' has another tokenizer than the last."
+
+
+def test_a_damaged_tokenizer_is_found_before_its_checkpoint_is_loaded(spoil):
+    def change(folder):
+        (folder / "tokenizer.json").write_text("{")
+
+    with loads() as found, pytest.raises(InputError) as refused:
+        spoil(change=change)
+    assert found == []
+    assert str(refused.value).startswith("checkpoint 'checkpoint-20': cannot load a model from the directory")
+    assert str(refused.value).endswith("or save it, again, or leave this checkpoint out")
 
 
 def test_another_configuration(spoil):
