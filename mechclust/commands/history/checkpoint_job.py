@@ -78,6 +78,7 @@ class CheckpointJob:
         config = self.config
         settings: list[Any] = [_FORMAT, config.dtype, config.quantize, config.adapter, config.readout]
         settings += [sorted(self.inputs.words)]
+        settings += [] if self.own_tokenizer else ["without tokenizer"]
         settings += [config.heads] if "heads" in config.measured else []
         settings += [config.n_permutations, config.n_resamples, config.seed] if "topics" in config.measured else []
         settings += [repr(config.registered(name)) for name in config.others]

@@ -140,6 +140,16 @@ def test_an_adapter_that_was_trained_again_is_another(series, quick, tmp_path):
     assert key() != before
 
 
+def test_tokenizers_are_compared_after_a_run_with_a_given_one(series, quick, tmp_path):
+    config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]), probes=("cka",))
+    found = find_series(series, config)
+    inputs = read_inputs(series, found, config)
+    CheckpointJob(found[0], tmp_path, inputs, config, False).run()
+    job = CheckpointJob(found[0], tmp_path, inputs, config, True)
+    job.run()
+    assert job.identity.tokenizer is not None
+
+
 def test_prompts_are_the_same_in_other_batches(series, quick):
     config = replace(quick, checkpoints=(series / NAMES[0], series / NAMES[1]))
     one, other = (
