@@ -142,12 +142,10 @@ def _curves(results: dict[str, ByCheckpoint], config: HistoryConfig, n: int) -> 
 
 
 def _comparable(curves: dict[str, Curve], wrong: set[int], n: int) -> dict[str, Curve]:
-    """Remove CKA with a checkpoint that contradicts its name."""
-    without = {"cka_previous": {i + 1 for i in wrong} - {n}}
+    """Remove CKA with a checkpoint that contradicts its name, which the last one never does."""
+    without = {"cka_previous": {i + 1 for i in wrong}}
     if 0 in wrong:
         without["cka_first"] = set(range(n))
-    if n - 1 in wrong:
-        without["cka_last"] = set(range(n))
     return {name: curve.without(without[name]) if name in without else curve for name, curve in curves.items()}
 
 
