@@ -16,7 +16,7 @@ from mechclust.commands.history.measurements import Measurements
 from mechclust.evidence.intervals import value_with_interval
 from mechclust.evidence.p_values import least_permutations_for_p_values
 from mechclust.report.reading import Reading
-from mechclust.report.text import layers_text, ranges_text
+from mechclust.report.text import counted, layers_text, ranges_text
 from tasks.text.visible import quoted
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _crossings(result: Measurements, curve: Curve) -> Iterator[Reading]:
         )
     later = table[table["crosses_at"].isin(at[MAX_CROSSINGS:])]
     if len(later):
-        yield Reading(what, f"at {len(at) - MAX_CROSSINGS} later checkpoints", _layers(later, curve))
+        yield Reading(what, f"at {counted(len(at) - MAX_CROSSINGS, 'later checkpoint')}", _layers(later, curve))
     yield from _without_crossing(table[table["crosses_at"].isna()], curve, what)
 
 

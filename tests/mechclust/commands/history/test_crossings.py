@@ -100,12 +100,13 @@ def test_readings_of_a_crossing():
     assert (never.where, never.value) == ("layer 5", "never")
 
 
-def test_crossings_at_many_checkpoints_are_joined():
-    p = np.where(np.arange(9)[:, None] > np.arange(7), LOW, NO)
+@pytest.mark.parametrize(("n", "joined"), [(5, "at 1 later checkpoint"), (7, "at 3 later checkpoints")])
+def test_crossings_at_many_checkpoints_are_joined(n, joined):
+    p = np.where(np.arange(9)[:, None] > np.arange(n), LOW, NO)
     result = made_result([made_curve(p)])
     at = [f"at 'step{i}'" for i in range(1, 5)]
-    assert [value.partition(",")[0] for _, value in rows(result, "Crosses")] == [*at, "at 3 later checkpoints"]
-    assert rows(result, "Crosses chance")[-1][0] == "layers 4-6"
+    assert [value.partition(",")[0] for _, value in rows(result, "Crosses")] == [*at, joined]
+    assert rows(result, "Crosses chance")[-1][0] == ("layer 4" if n == 5 else "layers 4-6")
 
 
 @pytest.mark.parametrize("name", ["clusters", "heads", "topics"])
