@@ -120,8 +120,8 @@ def _check_tasks(collection: TaskCollection, config: MossaConfig) -> None:
     usable = [task for task in collection.seen if not task.too_few]
     if len(usable) < _LEAST_TASKS:
         raise InputError(
-            f"{collection.source} has {len(usable)} tasks with 4 test prompts or more that are not held out; "
-            f"expected at least {_LEAST_TASKS}"
+            f"{collection.source} has {len(usable)} tasks with {LEAST_TEST_PROMPTS} test prompts or more that are not "
+            f"held out; expected at least {_LEAST_TASKS}"
         )
     if config.without_held_out is not None and not collection.held_out:
         raise InputError(
