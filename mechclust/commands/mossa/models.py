@@ -238,12 +238,17 @@ def _given(source: str | None) -> ResolvedModel | None:
 
 def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:
     """Return the seen tasks whose controls are trained twice, taken from the clusters in turn."""
-    by_cluster: dict[str, list[str]] = {}
+    by_cluster: dict[tuple[str, str], list[str]] = {}
     for task in collection.seen:
         if not task.too_few:
-            by_cluster.setdefault(task.cluster or task.name, []).append(task.name)
+            by_cluster.setdefault(_cluster_key(task), []).append(task.name)
     in_turn = chain.from_iterable(zip_longest(*by_cluster.values()))
     return [name for name in in_turn if name is not None][:n]
+
+
+def _cluster_key(task: InstructionTask) -> tuple[str, str]:
+    """Return a task's cluster, or the task alone, which may be called like another task's cluster."""
+    return (task.cluster, "") if task.cluster else ("", task.name)
 
 
 def tuning_of(model: Model, collection: TaskCollection, config: MossaConfig) -> TuneConfig:
@@ -275,13 +280,13 @@ def training_examples(model: Model, collection: TaskCollection, config: MossaCon
     tasks = trained_on(model, collection)
     if model.task:
         return list(tasks[0].train)
-    by_cluster: dict[str, list[Example]] = {}
+    by_cluster: dict[tuple[str, str], list[Example]] = {}
     for task in tasks:
-        by_cluster.setdefault(task.cluster or task.name, []).extend(task.train)
+        by_cluster.setdefault(_cluster_key(task), []).extend(task.train)
     drawn: list[Example] = []
-    for name, examples in by_cluster.items():
+    for (cluster, task_name), examples in by_cluster.items():
         if len(examples) > config.max_per_cluster:
-            draw = generator(config.seed, f"mossa cluster {name}")
+            draw = generator(config.seed, f"mossa cluster {cluster or task_name}")
             order = draw.permutation(len(examples))[: config.max_per_cluster]
             examples = [examples[i] for i in sorted(order.tolist())]
         drawn += examples

@@ -126,6 +126,13 @@ def test_a_cluster_is_cut_to_its_largest_size():
     assert whole == {"sort": list(range(30))}
 
 
+def test_a_task_without_cluster_is_not_in_the_cluster_of_its_name():
+    named = TaskCollection([task("a", "sums", 10), task("b", "sums", 10), task("sums", None, 9)])
+    found = by_task(training_examples(Model(TUNED), named, config(max_per_cluster=20)))
+    assert {name: len(numbers) for name, numbers in found.items()} == {"a": 10, "b": 10, "sums": 9}
+    assert ceiling_tasks(named, 2) == ["a", "sums"]
+
+
 def test_each_task_compares_the_model_that_was_not_tuned_on_it():
     jobs = {job.task: job for job in task_jobs(inputs(config(ceilings=1)), [], 1)}
     assert list(jobs) == ["add", "copy", "odd", "sort", "sub", "word"]
