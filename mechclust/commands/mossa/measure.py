@@ -70,7 +70,8 @@ def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]
     comparisons = _comparison_parts(resident, job, stores, arrays)
     answers = _answer_parts(resident, job, arrays)
     rows = resident.out / "rows" / file_name(task.name)
-    if any(part.kept() is None for part in comparisons):
+    lacking = any(part.kept() is None for part in comparisons)
+    if lacking or config.keep_rows:
         at = block_sites(resident.n_layers)
         for role, model in job.models.items():
             with resident.as_model(model) as hooked:
@@ -78,7 +79,7 @@ def measure_task(resident: ResidentBase, job: TaskJob) -> dict[str, ProbeResult]
                 if role in answers:
                     answers[role].found()  # while this model is in memory
     results = {part.name: part.found() for part in (*comparisons, *answers.values())}
-    if not config.keep_rows:
+    if lacking and not config.keep_rows:
         shutil.rmtree(rows, ignore_errors=True)
     return results
 

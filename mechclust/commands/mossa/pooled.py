@@ -54,10 +54,11 @@ def measure_pooled(resident: ResidentBase, job: ModelJob) -> dict[str, ProbeResu
         path = part_path(folder, f"{kind}.task-purity", settings, arrays)
         parts.append(MeasurementPart(path, "task-purity", partial(_purity_by_task, stores, job.numbers)))
     rows = resident.out / "rows" / POOLED / kind
-    if any(part.kept() is None for part in parts):
+    lacking = any(part.kept() is None for part in parts)
+    if lacking or config.keep_rows:
         stores |= _saved_rows(resident, job, batches, rows)
     results = {part.name: part.found() for part in parts}
-    if not config.keep_rows:
+    if lacking and not config.keep_rows:
         shutil.rmtree(rows, ignore_errors=True)
     return results
 

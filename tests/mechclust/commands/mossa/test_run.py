@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ import torch
 
 from mechclust.commands.mossa import measure
 from mechclust.commands.mossa.inputs import read_inputs
-from mechclust.commands.mossa.jobs import task_jobs
+from mechclust.commands.mossa.jobs import model_jobs, task_jobs
 from mechclust.commands.mossa.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.models import ResidentBase
+from mechclust.commands.mossa.pooled import measure_pooled
 from mechclust.models.adapters import with_adapter
 from mechclust.report.text import GIB
 from mechclust.training.tuning.adapter import tuned_adapter_digest
@@ -131,6 +133,20 @@ def test_layers_are_compared_in_groups_that_fit_beside_the_final_norm(result, ba
     for name in ("base.cka", "tuned.svcca"):
         for value, numbers in result.of_task["swap"][name].values.items():
             torch.testing.assert_close(found[name][value], numbers, equal_nan=True)
+
+
+def test_hidden_states_of_a_finished_run_are_kept_if_asked_for_and_stay(result, base, tasks, out, tmp_path):
+    shutil.copytree(out, tmp_path / "run", ignore=shutil.ignore_patterns("rows"))
+    config = tiny.settings(tasks, svcca=True)
+    inputs = read_inputs(str(base), config)
+    (of_swap,) = (job for job in task_jobs(inputs, [], config.nulls) if job.task == "swap")
+    of_all = model_jobs(inputs)[0]
+    for keep_rows, kept in ((False, False), (True, True), (False, True)):
+        resident = ResidentBase(str(base), replace(config, keep_rows=keep_rows), tmp_path / "run")
+        measure.measure_task(resident, of_swap)
+        measure_pooled(resident, of_all)
+        for folder in ("swap/base", "swap/tuned", "+all/base"):
+            assert (tmp_path / "run" / "rows" / folder).is_dir() == kept
 
 
 def test_what_is_measured(result):
