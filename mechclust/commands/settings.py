@@ -77,6 +77,11 @@ class EngineSettings:
         return self.engine == "local" and self.workers in (None, 1)
 
     @property
+    def one_thread(self) -> bool:
+        """Whether work is done with one thread, as in a worker."""
+        return not self.here
+
+    @property
     def at_once(self) -> int:
         """Number of jobs that are in this machine's memory together."""
         return 1 if self.engine == "ray" else self.workers or 1
@@ -178,7 +183,8 @@ class ModelSettings(EngineSettings):
         reachable = self.device == "cpu" or self.engine == "local"
         if not reachable or self.quantize is not None or self.device_map is not None:
             return None
-        return matmul_speed(self.device, dtype or getattr(torch, self.dtype), width, min(512, self.tokens_per_batch))
+        dtype = dtype or getattr(torch, self.dtype)
+        return matmul_speed(self.device, dtype, width, min(512, self.tokens_per_batch), one_thread=self.one_thread)
 
     def load(self, model: ResolvedModel, what: str, *, measures_attention: bool = False, **options: Any) -> Any:
         """Load a model with a tokenizer to read ``what``.

@@ -206,5 +206,6 @@ def device_speeds(estimate: Estimate, inputs: Inputs, config: ClustersConfig) ->
     if estimate.operations is not None:
         model = config.forward_speed(width)
     if estimate.measuring is not None:
-        statistics = matmul_speed(config.statistics or "cpu", torch.float64, width, 512)
+        device = config.statistics or "cpu"
+        statistics = matmul_speed(device, torch.float64, width, 512, one_thread=config.one_thread)
     return model, statistics

@@ -129,6 +129,11 @@ class MossaConfig(ModelSettings):
             )
 
     @property
+    def one_thread(self) -> bool:
+        """Return true: all work is jobs, which take one thread also in this process."""
+        return True
+
+    @property
     def portable(self) -> Self:
         """Settings with absolute paths, for the process of a job, which may run in another folder."""
         if self.here:

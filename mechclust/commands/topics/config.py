@@ -88,6 +88,11 @@ class TopicsConfig(UntrainedSettings, CorpusSettings):
         check_window(self.max_length, self.tokens_per_batch)
 
     @property
+    def one_thread(self) -> bool:
+        """Return true: all work is jobs, which take one thread also in this process."""
+        return True
+
+    @property
     def given(self) -> dict[str, Any]:
         """Settings of the topic models that were given."""
         return {name: getattr(self, name) for name in _PUBLISHED if getattr(self, name) is not None}

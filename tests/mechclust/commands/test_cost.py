@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from pathlib import Path
 
 import pytest
 import torch
 
 from mechclust.cli import main
 from mechclust.commands.cost import Cost
+from mechclust.commands.heads import HeadsConfig
+from mechclust.commands.mossa import MossaConfig
 from mechclust.commands.settings import EngineSettings, ModelSettings
+from mechclust.commands.topics import TopicsConfig
 from mechclust.report.matmul_speed import matmul_speed
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
@@ -116,4 +121,35 @@ def test_the_speed_is_that_of_the_products_in_the_time_they_took(monkeypatch):
     times = iter([5.0, 5.03, 5.06])
     monkeypatch.setattr("time.perf_counter", lambda: next(times))
     operations = 2 * 2 * 3 * 7 * 7  # a multiplication and an addition, of two products of 3 rows
-    assert matmul_speed("cpu", torch.float64, 7, 3) == pytest.approx(operations / 0.06)
+    assert matmul_speed("cpu", torch.float64, 7, 3, one_thread=False) == pytest.approx(operations / 0.06)
+
+
+@pytest.mark.parametrize(
+    ("config", "one_thread"),
+    [
+        (HeadsConfig(), False),
+        (HeadsConfig(workers=2), True),
+        (TopicsConfig((Path("texts"),)), True),
+        (MossaConfig(tasks=Path("tasks")), True),
+    ],
+)
+def test_the_speed_is_that_of_the_threads_that_do_the_work(monkeypatch, config, one_thread):
+    """``topics`` and ``mossa`` run jobs with one thread also in this process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    threads = set()
+
+    def clock():
+        threads.add(torch.get_num_threads())
+        return next(seconds)
+
+    seconds = itertools.count()
+    monkeypatch.setattr("time.perf_counter", clock)
+    matmul_speed.cache_clear()
+    try:
+        config.forward_speed(7)
+        assert threads == {1 if one_thread else 2}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+        matmul_speed.cache_clear()
