@@ -86,9 +86,7 @@ def measure_heads(
             input_notes=inputs.notes,
         )
         if out is not None:
-            weights = {"weights": trained.weights}
-            check_folder_subject(folder, weights)
-            save_folder_results(folder, "heads", result.results, {**subject, **weights})
+            save_folder_results(folder, "heads", result.results, {**subject, "weights": trained.weights})
     return result
 
 
@@ -135,7 +133,11 @@ class ModelJob:
     untrained: int | None = None
 
     def run(self) -> tuple[ModelRoles, list[Path]]:
-        """Return what was measured, and the files in which it is kept."""
+        """Return what was measured, and the files in which it is kept.
+
+        Raises:
+            InputError: for a model of other weights than the folder's.
+        """
         config = self.config
         probe = config.probe(config.n_permutations if self.untrained is None else 0)
         with ExitStack() as stack:
@@ -153,6 +155,8 @@ class ModelJob:
                 {text: part.found() for text, part in roles.items()},
                 {text: part.found() for text, part in shown.items()},
             )
+        if self.untrained is None:  # before other models are measured, and earlier measurements removed
+            check_folder_subject(self.folder.parent, {"weights": measured.weights})
         return measured, paths
 
     def _part(self, name: str, text: str, source: _ModelSource, measure: partial[ProbeResult]) -> MeasurementPart:

@@ -202,11 +202,24 @@ class TestInterrupted:
         again = measure_heads(str(gpt2), of_texts, tmp_path / "out")
         assert again.to_dataframe().equals(resumed.to_dataframe())
 
-    def test_other_weights_in_the_same_folder_are_refused(self, write_checkpoint: Any, tmp_path: Path) -> None:
+    def test_other_weights_in_the_same_folder_are_refused(
+        self, write_checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Before random weights are measured. What was measured of the first weights stays."""
         measure_heads(str(write_checkpoint(tmp_path / "m")), SMALL, tmp_path / "out")
+        before = set((tmp_path / "out" / "roles").iterdir())
         write_checkpoint(tmp_path / "m", seed=8)
+        ran: list[Any] = []
+
+        def counting(*args: Any) -> Any:
+            ran.append(args)
+            return run(*args)
+
+        monkeypatch.setattr(mechclust.commands.heads.measure, "run", counting)
         with pytest.raises(InputError, match="holds what was measured of other weights of this model"):
             measure_heads(str(tmp_path / "m"), SMALL, tmp_path / "out")
+        assert len(ran) == 1
+        assert before <= set((tmp_path / "out" / "roles").iterdir())
 
 
 @pytest.mark.slow
