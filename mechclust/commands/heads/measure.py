@@ -146,10 +146,10 @@ class ModelJob:
             shown = {}
             for text, batches in self.inputs.batches.items():
                 measure = partial(_roles, source, probe, batches, f"{self.name}, {text}" if self.progress else None)
-                roles[text] = self._part(f"roles of {self.name} on {text}", text, source, measure)
+                roles[text] = self._part(f"roles of {self.name} on {text}", text, repr(probe), source, measure)
                 if self.untrained is None:
                     measure = partial(_attention, source, self.inputs.shown[text])
-                    shown[text] = self._part(f"attention of {self.name} on {text}", text, source, measure)
+                    shown[text] = self._part(f"attention of {self.name} on {text}", text, "", source, measure)
             paths = [part.path for part in (*roles.values(), *shown.values())]
             measured = ModelRoles(
                 {text: part.found() for text, part in roles.items()},
@@ -159,11 +159,11 @@ class ModelJob:
             check_folder_subject(self.folder.parent, {"weights": measured.weights})
         return measured, paths
 
-    def _part(self, name: str, text: str, source: _ModelSource, measure: partial[ProbeResult]) -> MeasurementPart:
+    def _part(
+        self, name: str, text: str, probe: str, source: _ModelSource, measure: partial[ProbeResult]
+    ) -> MeasurementPart:
         """Return a measurement whose file is named by all that its numbers depend on."""
-        config = self.config
-        probe = repr(config.probe(config.n_permutations))
-        settings = [probe, source.identity(), config.dtype, config.quantize, self.untrained]
+        settings = [probe, source.identity(), self.config.dtype, self.config.quantize, self.untrained]
         numbers = self.inputs.numbers(text)
         return MeasurementPart(part_path(self.folder, name.replace(" ", "-"), settings, numbers), name, measure)
 

@@ -202,6 +202,21 @@ class TestInterrupted:
         again = measure_heads(str(gpt2), of_texts, tmp_path / "out")
         assert again.to_dataframe().equals(resumed.to_dataframe())
 
+    def test_more_permutations_measure_the_trained_model_alone(
+        self, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        measure_heads(str(gpt2), SMALL, tmp_path / "out")
+        ran: list[Any] = []
+
+        def counting(model: Any, batches: Any, probe: HeadRoles) -> Any:
+            ran.append(probe.n_permutations)
+            return run(model, batches, probe)
+
+        monkeypatch.setattr(mechclust.commands.heads.measure, "run", counting)
+        monkeypatch.setattr(mechclust.commands.heads.measure, "attention_view", None)
+        measure_heads(str(gpt2), replace(SMALL, n_permutations=29), tmp_path / "out")
+        assert ran == [29]
+
     def test_other_weights_in_the_same_folder_are_refused(
         self, write_checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
