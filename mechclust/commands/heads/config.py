@@ -58,7 +58,13 @@ class HeadsConfig(UntrainedSettings, CorpusSettings):
                 f"periods begins at {self.periods[0]}, and max_offset is {self.max_offset}; give periods of at least "
                 f"{least}, so that no fixed offset leads to an earlier occurrence"
             )
-        check_window(self.max_length, self.tokens_per_batch)
+        if self.length > self.tokens_per_batch:
+            raise InputError(
+                f"tokens_per_batch is {self.tokens_per_batch}, fewer than the {self.length} tokens of a sequence; give "
+                f"at least {self.length}, or shorter sequences (--length)"
+            )
+        if self.corpus:
+            check_window(self.max_length, self.tokens_per_batch)
 
     def probe(self, n_permutations: int | None) -> HeadRoles:
         """Return the probe that measures the roles."""

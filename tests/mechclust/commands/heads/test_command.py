@@ -38,7 +38,11 @@ OPTIONS = [
         ({"max_offset": 3}, "periods begins at 4, and max_offset is 3; give periods of at least 5"),
         ({"max_offset": 1}, "max_offset is 1; expected at least 2"),
         ({"length": 40, "periods": (4, 20)}, "periods has 20, which do not repeat in the 16 tokens"),
-        ({"tokens_per_batch": 11}, "tokens_per_batch is 11, fewer than the 12 tokens of a window"),
+        ({"tokens_per_batch": 15}, "tokens_per_batch is 15, fewer than the 16 tokens of a sequence"),
+        (
+            {"tokens_per_batch": 16, "max_length": 17, "corpus": (Path("none.txt"),)},
+            "tokens_per_batch is 16, fewer than the 17 tokens of a window",
+        ),
         ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
         ({"untrained": -1}, "untrained is -1; expected at least 0"),
         ({"corpus": (Path("none.txt"),)}, "none.txt"),
@@ -48,6 +52,10 @@ def test_what_is_refused(gpt2: Path, monkeypatch: pytest.MonkeyPatch, changes: d
     monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
     with pytest.raises(InputError, match=message):
         measure_heads(str(gpt2), replace(SMALL, **changes))
+
+
+def test_documents_that_are_not_read_fit_in_any_batch() -> None:
+    replace(SMALL, tokens_per_batch=16, max_length=17).check()
 
 
 def test_one_document_is_refused(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
