@@ -68,7 +68,8 @@ def measure_topics(
 
     Raises:
         InputError: before topics are fitted, for settings, models, a corpus or topics that do not allow any
-            measurement, an ``out`` that holds another corpus or other models, and work that ``progress`` refuses.
+            measurement, an ``out`` that holds another corpus, other topics or models, and work that ``progress``
+            refuses.
             Later, if no model can be measured.
 
     Example:

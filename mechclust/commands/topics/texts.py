@@ -20,6 +20,7 @@ from mechclust.commands.topics.topic_file import (
 from mechclust.commands.topics.variants import check_pairs
 from mechclust.jobs import progress_bar
 from mechclust.report.folder import check_folder_subject
+from mechclust.report.manifest import WAY_OUT
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from tasks import CorpusStream, InputError
@@ -155,8 +156,8 @@ def read_texts(
         progress: show progress bars.
 
     Raises:
-        InputError: for too few words or documents, topics of another vocabulary than the documents', and thresholds
-            that leave each topic one word.
+        InputError: for too few words or documents, topics of another vocabulary than the documents', thresholds that
+            leave each topic one word, and an ``out`` with topics of other settings.
     """
     fitted = _kept(out / TOPICS, documents.corpus, config) if given is None else given
     seeds = sorted(config.topic_seeds or TOPIC_SEEDS) if given is None else given.seeds
@@ -206,14 +207,25 @@ def _stop_words_key(stop_words: str) -> str:
 
 
 def _kept(path: Path, corpus: str, config: TopicsConfig) -> FittedTopics:
-    """Return topic models that were fitted on this corpus with these settings, if there are any."""
+    """Return topic models that were fitted on this corpus with these settings, if there are any.
+
+    Raises:
+        InputError: for others, which would be lost.
+    """
     settings = {**config.fitting, "stop_words": _stop_words_key(config.fitting["stop_words"])}
+    fitted = FittedTopics([], [], settings, corpus)
     if path.exists():
         with suppress(InputError):  # a damaged one is fitted again
             fitted = load_topics(path)
-            if fitted.corpus == corpus and dict(fitted.settings) == settings:
-                return fitted
-    return FittedTopics([], [], settings, corpus)
+    if fitted.corpus != corpus:
+        raise InputError(f"{str(path.parent)!r} holds topics fitted on another corpus; {WAY_OUT}")
+    for name, value in settings.items():
+        if fitted.settings.get(name) != value:
+            raise InputError(
+                f"{str(path.parent)!r} holds topics fitted with {name} {fitted.settings.get(name)!r}, not {value!r}; "
+                "give the same, or another folder with --out"
+            )
+    return fitted
 
 
 def _bags(stream: CorpusStream, config: TopicsConfig, folder: str, progress: bool) -> WordCountsOnDisk:

@@ -173,6 +173,24 @@ class TestResults:
         judged = [[part.values for part in finding.parts] for finding in judge_folder(out)]
         assert repr(judged) == repr([[part.values for part in finding.parts] for finding in found.findings])
 
+    def test_topics_of_other_settings_are_kept(self, folder, config, tmp_path):
+        measure_topics(str(folder / "bert"), config, tmp_path / "out")
+        before = (tmp_path / "out" / "topics.safetensors").read_bytes()
+        assert refused(str(folder / "bert"), replace(config, n_topics=4), tmp_path / "out") == (
+            f"'{tmp_path}/out' holds topics fitted with n_topics 3, not 4; give the same, or another folder with --out"
+        )
+        assert (tmp_path / "out" / "topics.safetensors").read_bytes() == before
+
+    def test_topics_of_another_corpus_are_kept_in_an_unfinished_folder(self, folder, config, tmp_path):
+        measure_topics(str(folder / "bert"), config, tmp_path / "finished")
+        (tmp_path / "out").mkdir()
+        claim_folder(tmp_path / "out", "topics")
+        shutil.copy(tmp_path / "finished" / "topics.safetensors", tmp_path / "out")
+        other = replace(config, corpus=(write_planted_corpus(tmp_path / "other", 40),))
+        assert refused(str(folder / "bert"), other, tmp_path / "out") == (
+            f"'{tmp_path}/out' holds topics fitted on another corpus; give another folder with --out"
+        )
+
     def test_topics_of_another_corpus_are_not_said_to_be_fitted_on_this_one(self, folder, config, tmp_path):
         measure_topics(str(folder / "bert"), config, tmp_path / "out")
         write_planted_corpus(tmp_path / "other", 40)

@@ -431,8 +431,9 @@ class TestFolder:
         measure_topics(albert, replace(mine, topic_seeds=(1,)), tmp_path / "out")
         assert fitted == [0, 1, 2]
         words.write_text("the\nof")  # other words under the same name
-        measure_topics(albert, replace(mine, topic_seeds=(1,)), tmp_path / "out")
-        assert fitted == [0, 1, 2, 1]
+        with pytest.raises(InputError, match="holds topics fitted with stop_words 'stop"):
+            measure_topics(albert, replace(mine, topic_seeds=(1,)), tmp_path / "out")
+        assert fitted == [0, 1, 2]
 
     @pytest.mark.parametrize(("n", "others"), [(1, ""), (2, "; nor can the other"), (3, "; nor can the 2 others")])
     def test_where_none_can_be_measured_the_first_ones_reason_is_said(self, config, tmp_path, monkeypatch, n, others):
