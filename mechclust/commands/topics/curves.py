@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -90,6 +90,18 @@ def mean_of(twins: Sequence[Curve]) -> Curve:
         return Curve(mean, drawn)
     without = [(n * mean - of_twin) / (n - 1) for of_twin in values]
     return Curve(mean, drawn, np.stack(without, axis=-1))
+
+
+def mean_against_one(twins: Sequence[Curve]) -> Curve:
+    """Return the mean of several copies, with the variation of its difference from one more copy.
+
+    Of ``n`` copies with variance ``v``, that of the mean is ``v / n``, and that of the difference ``n + 1`` times it.
+    """
+    mean = mean_of(twins)
+    if mean.without is None:
+        return mean
+    centre = mean.values[..., None]
+    return replace(mean, without=centre + math.sqrt(len(twins) + 1) * (mean.without - centre))
 
 
 def thresholds_of(attention: ProbeResult) -> list[float]:

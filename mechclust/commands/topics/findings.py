@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from mechclust.commands.topics.curves import Curve, Measure, curve_of, mean_of, thresholds_of
+from mechclust.commands.topics.curves import Curve, Measure, curve_of, mean_against_one, mean_of, thresholds_of
 from mechclust.commands.topics.published import PUBLISHED, RANDOM, SOURCE
 from mechclust.evidence import Bound, Control, Finding, Findings, Part, resampled_part
 from mechclust.report.text import list_text
@@ -143,8 +143,8 @@ def _above_twin(id: str, statement: str, measure: Measure, trained: Mapping[str,
     for name in names:
         first, *others = [curve_of(twin, measure, overlap=False) for twin in twins[name]]
         pairs[name] = (curve_of(trained[name], measure, overlap=False), mean_of([first, *others]))
-        if others:
-            twin_pairs[name] = (first, mean_of(others))
+        if len(others) > 1:  # two copies do not tell their variation from a difference
+            twin_pairs[name] = (first, mean_against_one(others))
     control = None
     if names and len(twin_pairs) == len(names):
         control = Control("one set of random weights against the others", _differences(twin_pairs))
