@@ -10,6 +10,7 @@ from sklearn.decomposition import PCA
 from mechclust import ModelConfig, TrainConfig, build_model, train
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.sandbox import Curves, SandboxRecorder, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
+from mechclust.sandbox.drawn_planes import fit_drawn_plane
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.legend import legend_of
 from probes.engine.readout import last_token, mean, token_at
@@ -147,6 +148,15 @@ def test_classes_are_of_sequences_also_where_as_many_are_followed_as_there_are_p
     assert len(classes.sequences.clusters) == CONFIG.n_ctx
     np.testing.assert_array_equal(*(run.values["position_embeddings"] for run in (classes, last)))
     assert not np.array_equal(*(run.values["residual_2"] for run in (classes, last)))
+
+
+def test_the_plane_of_two_classes_is_completed_along_the_first_axis():
+    generator = np.random.default_rng(0)
+    points, classes = generator.normal(size=(1, 8, 5)).astype(np.float32), np.arange(8) % 2
+    between = points[0, classes == 1].mean(axis=0) - points[0, classes == 0].mean(axis=0)
+    directions = fit_drawn_plane(points, "classes", classes).directions
+    expected = np.linalg.qr(np.stack([between, np.eye(5)[0]]).T)[0].T
+    np.testing.assert_allclose(np.abs(directions), np.abs(expected), atol=1e-5)
 
 
 def test_planes_of_ones_own(checkpoints, batch):
