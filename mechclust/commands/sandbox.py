@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,7 +39,6 @@ from tasks.text.prompts import LabelledPrompts
 _SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
 _PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
 _BATCH_SIZE = 1024  # examples from which those followed are taken, at least
-_TOKENS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +198,8 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
     label = "task" if view.label is None else view.label
     return record_sandbox(
         ((step, load_pretrained(by_step[step])) for step in steps),
-        tokenize_prompts(
-            prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, bos=view.bos, too_long=view.too_long
-        ),
+        # One batch, of which the model reads only the prompts that are followed.
+        tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=sys.maxsize, bos=view.bos, too_long=view.too_long),
         title=f"{folder.name}{_left_out(folder)}",
         label=label,
         label_names=prompts.classes.get(label),

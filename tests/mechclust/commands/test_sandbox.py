@@ -227,11 +227,11 @@ def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):
     assert not (tmp_path / "x.html").exists()
 
 
-def test_a_model_with_rotary_positions_has_no_panel_of_them(tmp_path, write_checkpoint):
+def test_a_model_with_rotary_positions_has_no_panel_of_them_and_a_prompt_of_any_length(tmp_path, write_checkpoint):
     for step in (1, 2):
-        write_checkpoint(tmp_path / f"checkpoint-{step}", "llama")
+        write_checkpoint(tmp_path / f"checkpoint-{step}", "llama", max_position_embeddings=5000)
     prompts = tmp_path / "prompts.jsonl"
-    rows = [("w1 w2", "one"), ("w3 w4 w5", "two")]
+    rows = [("w1 " * 4500, "one"), ("w3 w4 w5", "two")]
     prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
     run = open_sandbox(tmp_path, view=View(prompts=prompts))
     assert "position_embeddings" not in run.panels
