@@ -107,7 +107,7 @@ class InstructionFollowing(Task):
         low, high = self.regex_elements
         if low > high:
             raise InputError(f"regex_elements is {(low, high)}; expected (fewest, most)")
-        fewest_variants = round(self.variants * (1 - self.variants_spread))
+        fewest_variants = max(1, round(self.variants * (1 - self.variants_spread)))
         if self.n_distributions > fewest_variants:
             raise InputError(
                 f"n_distributions is {self.n_distributions}; expected at most the {fewest_variants} instructions a "

@@ -206,6 +206,13 @@ def test_the_number_of_variants_is_in_its_range() -> None:
     assert len({t[:-2] for s in ("train", "validation") for *_, t in examples(flat, s)}) == 80
 
 
+def test_a_task_has_at_least_one_instruction_whatever_the_spread() -> None:
+    task = InstructionFollowing(n_tasks=2, variants=1, variants_spread=0.6)
+    assert len(set(Batch.concat(list(task.batches("train"))).labels["task"].tolist())) == 2
+    with pytest.raises(InputError, match="n_distributions is 2; expected at most the 1 instructions"):
+        replace(task, n_distributions=2)
+
+
 def test_loss_counts_every_token_but_padding(task: InstructionFollowing, batch: Batch) -> None:
     logits = torch.randn(*batch.tokens.shape, task.d_vocab, generator=torch.Generator().manual_seed(0))
     terms = []
