@@ -248,6 +248,11 @@ class InstructionFollowing(Task):
         """Draw instances of the first tasks."""
         instances = self._instances[split]
         instances = instances[self._task_of[instances[:, 0]] < self.n_eval_tasks]
+        if len(instances) == 0:
+            raise InputError(
+                f"no example of '{split}_subset' is of the first {self.n_eval_tasks} tasks; raise n_eval_tasks, "
+                "validation_share or variants"
+            )
         rng = generator(self.seed, f"{split}_subset")
         return instances[np.sort(rng.permutation(len(instances))[: self.n_eval])]
 

@@ -177,6 +177,17 @@ def test_evaluation_subsets_are_of_the_first_tasks_and_of_the_size_asked_for() -
     assert sum(len(b) for b in task.batches("train_subset")) == 30
 
 
+def test_an_evaluation_subset_without_examples_is_refused() -> None:
+    fields = {**SMALL, "n_tasks": 20, "n_eval_tasks": 1, "variants": 2, "validation_share": 0.01}
+    message = (
+        "no example of 'validation_subset' is of the first 1 tasks; raise n_eval_tasks, validation_share or variants"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        list(InstructionFollowing(**fields).batches("validation_subset"))
+    raised = InstructionFollowing(**{**fields, "n_eval_tasks": 20})
+    assert len(next(raised.batches("validation_subset"))) > 0
+
+
 def test_batches_do_not_depend_on_the_batch_size() -> None:
     task = InstructionFollowing(**SMALL)
     assert [t for *_, t in examples(task, "train", 3)] == [t for *_, t in examples(task, "train", 50)]
