@@ -299,6 +299,7 @@ class TestRefusals:
             ({"vocab": ["0"]}, r"^vocab has 1 names, but there is a value 1; give a name for each, from 0$"),
             ({"answer": "multiset", "max_sequences": 9}, r"^the right answers go from 0 to 3, but the model gives 3 "),
             ({"max_sequences": 1}, r"^max_sequences is 1; expected at least 2$"),
+            ({"max_sequences": 2.5}, r"^max_sequences is 2.5; expected an integer of at least 2$"),
             ({"planes": "umap"}, r"^plane is 'umap'; expected 'pca', 'last', 'classes', or two directions \[2 \d+\]$"),
             ({"planes": {"residual_9": "pca"}}, r"^planes has 'residual_9', which is not drawn; expected some of "),
             ({"planes": {"residual_1": np.ones((2, 3))}}, r"directions have shape \(2, 3\); expected \(2, 16\), two"),
