@@ -25,7 +25,7 @@ from mechclust.sandbox.drawn_planes import PlaneName
 from mechclust.sandbox.frames import choose_frames
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
-from mechclust.studies.clustering_heads.sandbox import sandbox_run
+from mechclust.studies.clustering_heads.sandbox import is_drawn_whole, sandbox_run
 from mechclust.training import Snapshots
 from mechclust.training.state import task_of_state
 from probes.engine.hooked_model import HookedModel
@@ -88,7 +88,7 @@ def open_sandbox(
             of ``train``.
         seed: of the network, or ``None`` for the first.
         max_frames: most epochs or steps to keep.
-        view: the view. With ``None``, a network of two dimensions with one head is shown entirely, and others by the
+        view: the view. With ``None``, a network that ``sandbox_run`` draws is shown entirely, and others by the
             defaults of ``View``.
 
     Raises:
@@ -117,7 +117,7 @@ def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | N
     member = _place([config.seed for config in snapshots.configs], seed, folder)
     config = snapshots.configs[member]
     task = snapshots.tasks[member]
-    if view is None and (getattr(config, "d_model", 0), getattr(config, "n_heads", 0)) == (2, 1):
+    if view is None and is_drawn_whole(snapshots, member):
         return sandbox_run(snapshots, member, max_frames=max_frames)
     view = view or View()
     weights = snapshots.of(member)

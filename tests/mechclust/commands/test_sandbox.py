@@ -13,6 +13,7 @@ from mechclust import ModelConfig, build_model, train
 from mechclust.cli import main
 from mechclust.commands.sandbox import View, open_sandbox, write_sandbox
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import CheckpointCallback, Member, TrainConfig, train_ensemble
 from probes.store.files import write_json
 from tasks import InputError, InstructionFollowing, SparseModularAddition
@@ -81,11 +82,21 @@ def test_refusals(folder, tmp_path, capsys):
 
 def test_several_snapshots_an_epoch(tmp_path):
     member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), SparseModularAddition(length=4, n_support=2))
-    train_ensemble([member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path, snapshot_every=2, backend="loop")
+    found = train_ensemble(
+        [member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path, snapshot_every=2, backend="loop"
+    )
     with pytest.raises(
         InputError, match="has several snapshots per epoch; a sandbox shows one: train with snapshot_every"
     ):
-        open_sandbox(tmp_path)
+        sandbox_run(found, 0)
+    assert open_sandbox(tmp_path).kept == "3 of 3 steps kept"  # by the defaults of View
+
+
+def test_a_transformer_of_two_dimensions(tmp_path):
+    task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
+    config = ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, n_layers=1, d_model=2, n_heads=1)
+    train_ensemble([Member(config, task)], TrainConfig(steps=2, batch_size=8), tmp_path, backend="loop")
+    assert open_sandbox(tmp_path).kept == "2 of 2 steps kept"
 
 
 def test_another_study(tmp_path):
