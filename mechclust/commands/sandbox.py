@@ -22,6 +22,7 @@ from mechclust.report.folder import check_writable
 from mechclust.report.pictures import png_bytes
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.drawn_planes import PlaneName
+from mechclust.sandbox.film import find_ffmpeg
 from mechclust.sandbox.frames import choose_frames
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
@@ -77,7 +78,12 @@ class View:
 
 
 def open_sandbox(
-    folder: str | Path, seed: int | None = None, *, max_frames: int = 300, view: View | None = None
+    folder: str | Path,
+    seed: int | None = None,
+    *,
+    max_frames: int = 300,
+    view: View | None = None,
+    epoch: int | None = None,
 ) -> SandboxRun:
     """Return one model of a run, ready to be shown.
 
@@ -90,15 +96,16 @@ def open_sandbox(
         max_frames: most epochs or steps to keep.
         view: the view. With ``None``, a network that ``sandbox_run`` draws is shown entirely, and others by the
             defaults of ``View``.
+        epoch: epoch or step that must be among those kept, as for a figure of it.
 
     Raises:
-        InputError: for another folder, a seed that is not in it, or a view that it cannot have.
+        InputError: for another folder, a seed that is not in it, a view that it cannot have, or another epoch.
     """
     folder = Path(folder)
     if (folder / "config.json").exists():
         return _of_study(folder, seed, max_frames, view)
     if any(folder.glob("snapshots-*")) and not _checkpoints(folder):
-        return _of_ensemble(folder, seed, max_frames, view)
+        return _of_ensemble(folder, seed, max_frames, view, epoch)
     holder = _holder(folder)
     checkpoints = _checkpoints(holder)
     if not checkpoints:
@@ -108,11 +115,11 @@ def open_sandbox(
         )
     if seed is not None:
         raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
-    shown = _of_checkpoints(holder, checkpoints, max_frames, view or View())
+    shown = _of_checkpoints(holder, checkpoints, max_frames, view or View(), epoch)
     return replace(shown, available=len(checkpoints))
 
 
-def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | None) -> SandboxRun:
+def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | None, epoch: int | None) -> SandboxRun:
     snapshots = Snapshots(folder)
     member = _place([config.seed for config in snapshots.configs], seed, folder)
     config = snapshots.configs[member]
@@ -122,11 +129,19 @@ def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | N
     view = view or View()
     weights = snapshots.of(member)
     rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, max_frames)}
+    _check_kept(epoch, list(rows))
     model = build_model(config)
     checkpoints = ((step, _with_weights(model, weights, row)) for step, row in rows.items())
     which = {**_shown(task, view), **_places(view), "max_frames": len(rows)}
     shown = record_sandbox(checkpoints, title=f"seed {config.seed}", **which)
     return replace(shown, available=len(snapshots.steps))
+
+
+def _check_kept(step: int | None, kept: Sequence[int]) -> None:
+    """Refuse a step without a frame, before a model is run."""
+    if step is not None and step not in kept:
+        near = min(kept, key=lambda other: abs(other - step))
+        raise InputError(f"--epoch is {step}, which is not among the {len(kept)} steps shown; the nearest is {near}")
 
 
 def _with_weights(model: HookedModel, weights: Mapping[str, Shaped[Tensor, "snapshot ..."]], row: int) -> HookedModel:
@@ -179,9 +194,12 @@ def _holder(folder: Path) -> Path:
     return below[0] if below else folder
 
 
-def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, view: View) -> SandboxRun:
+def _of_checkpoints(
+    folder: Path, by_step: dict[int, Path], max_frames: int, view: View, epoch: int | None
+) -> SandboxRun:
     every_step = list(by_step)
     steps = [every_step[i] for i in choose_frames(every_step, max_frames)]
+    _check_kept(epoch, steps)
     if all(path.suffix for path in by_step.values()):
         task = _task_of(folder)
         checkpoints = ((step, load_model(by_step[step])) for step in steps)
@@ -298,7 +316,7 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
 
 
 def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
-    """Refuse a file of another kind, a folder that cannot be written, and options that it has no use for.
+    """Refuse a file that cannot be written, and options that it has no use for.
 
     Raises:
         InputError: saying which.
@@ -311,6 +329,8 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
         raise InputError(
             "a page has all panels; leave --panels out, or give --out a name that ends in .png, .mp4 or .gif"
         )
+    if out.suffix == ".mp4":
+        find_ffmpeg()
     check_writable(out.parent)
 
 

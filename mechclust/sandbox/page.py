@@ -52,14 +52,14 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
         raise InputError(f"there is {len(run.epochs)} frame to show; a sandbox page needs at least 2")
     if "class_map" in run.values and len(run.answers) > _MOST_MAPPED:
         raise InputError(
-            f"there are {len(run.answers)} answers, and a page's class map has colours for {_MOST_MAPPED}; write a film "
-            "(.mp4, .gif) or a figure (.png)"
+            f"there are {len(run.answers)} answers, and a page's class map has colours for {_MOST_MAPPED}; write a "
+            "film (.mp4, .gif) or a figure (.png)"
         )
     html = render_sandbox_page(run).encode(errors="backslashreplace")
     if len(html) > max_bytes:
         raise InputError(
             f"the page of {len(run.epochs)} {run.unit}s would take {len(html) / 1e6:.1f} MB, and max_bytes is "
-            f"{max_bytes:,}; record fewer (max_frames), or raise max_bytes"
+            f"{max_bytes:,}; record fewer (max_frames, --max-frames), or raise max_bytes"
         )
     write_atomic(path, html)
     return path

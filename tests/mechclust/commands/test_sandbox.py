@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -213,6 +214,20 @@ def test_views_that_cannot_be_had(folder, trained, tmp_path, capsys):
         shutil.copy(trained / "models" / name, tmp_path / "alone" / name)
     text = "has no state.safetensors that says which task was trained"
     assert text in refusal(tmp_path / "alone", *at, capsys=capsys)
+
+
+def test_what_is_refused_before_a_model_is_run(folder, trained, tmp_path, capsys, monkeypatch):
+    for run in ("mechclust.commands.sandbox.record_sandbox", "mechclust.commands.sandbox.sandbox_run"):
+        monkeypatch.setattr(run, None)
+    at = ("--out", tmp_path / "x.png", "--epoch", 7, "--label", "task")
+    for run, near in (
+        (trained / "models", "3 steps shown; the nearest is 4"),
+        (folder, "5 steps shown; the nearest is 0"),
+    ):
+        assert refusal(run, *at, capsys=capsys) == f"mechclust: --epoch is 7, which is not among the {near}"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert "an .mp4 needs ffmpeg, and there is none" in refusal(folder, "--out", tmp_path / "x.mp4", capsys=capsys)
 
 
 def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):

@@ -394,7 +394,7 @@ def test_pages_that_cannot_be_made(run, tmp_path):
         sandbox_page(run, tmp_path / "page.pdf")
     text = (
         r"^the page of 9 epochs would take 5\.\d MB, and max_bytes is 1,000,000; "
-        r"record fewer \(max_frames\), or raise max_bytes$"
+        r"record fewer \(max_frames, --max-frames\), or raise max_bytes$"
     )
     with pytest.raises(InputError, match=text):
         sandbox_page(run, tmp_path / "page.html", max_bytes=1_000_000)
