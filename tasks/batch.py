@@ -37,7 +37,7 @@ class Batch:
         attention_mask: true on real tokens. ``None`` if every token is real. Numbers 0 and 1, as tokenizers give them,
             become bool.
         targets: token ids the loss compares with, or ``None``.
-        loss_mask: true at positions that the loss counts, or ``None``.
+        loss_mask: true at positions that the loss counts, or ``None``. Numbers 0 and 1 become bool.
         positions: named positions, such as ``{"input": ...}``.
         labels: named integer labels, per example or per token. Bools become 0 and 1.
         index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
@@ -60,7 +60,7 @@ class Batch:
     tokens: PerToken
     attention_mask: TokenMask | Num[Tensor, "batch pos"] | None = None
     targets: PerToken | None = None
-    loss_mask: TokenMask | None = None
+    loss_mask: TokenMask | Num[Tensor, "batch pos"] | None = None
     positions: Mapping[str, PerExample] = field(default_factory=dict)
     labels: Mapping[str, Shaped[Tensor, "batch"] | Shaped[Tensor, "batch pos"]] = field(default_factory=dict)
     index: ExampleIndex = None  # type: ignore[assignment]  # filled in __post_init__
@@ -71,7 +71,7 @@ class Batch:
         self._check_tokens()
         self._fill_index()
         self._check_index()
-        self._turn_mask_into_bool()
+        self._turn_masks_into_bool()
         self._check_masks_and_targets()
         self._check_positions()
         self._check_labels()
@@ -109,13 +109,18 @@ class Batch:
         _check_integers("index", self.index, "integers, one per example")
         _check_one_per_example("index", self.index, len(self))
 
-    def _turn_mask_into_bool(self) -> None:
-        mask = self.attention_mask
-        if mask is None or mask.dtype == torch.bool:
-            return
-        if bool(((mask != 0) & (mask != 1)).any()):
-            raise InputError("attention_mask has a number besides 0 and 1; expected 1 on real tokens and 0 on padding")
-        object.__setattr__(self, "attention_mask", mask.bool())
+    def _turn_masks_into_bool(self) -> None:
+        expected = {
+            "attention_mask": "1 on real tokens and 0 on padding",
+            "loss_mask": "1 where the loss counts and 0 elsewhere",
+        }
+        for name, meaning in expected.items():
+            mask = getattr(self, name)
+            if mask is None or mask.dtype == torch.bool:
+                continue
+            if bool(((mask != 0) & (mask != 1)).any()):
+                raise InputError(f"{name} has a number besides 0 and 1; expected {meaning}")
+            object.__setattr__(self, name, mask.bool())
 
     def _check_masks_and_targets(self) -> None:
         expected = tuple(self.tokens.shape)

@@ -107,7 +107,7 @@ class InstructionFollowing(Task):
         low, high = self.regex_elements
         if low > high:
             raise InputError(f"regex_elements is {(low, high)}; expected (fewest, most)")
-        fewest_variants = round(self.variants * (1 - self.variants_spread))
+        fewest_variants = max(1, round(self.variants * (1 - self.variants_spread)))
         if self.n_distributions > fewest_variants:
             raise InputError(
                 f"n_distributions is {self.n_distributions}; expected at most the {fewest_variants} instructions a "
@@ -248,6 +248,11 @@ class InstructionFollowing(Task):
         """Draw instances of the first tasks."""
         instances = self._instances[split]
         instances = instances[self._task_of[instances[:, 0]] < self.n_eval_tasks]
+        if len(instances) == 0:
+            raise InputError(
+                f"no example of '{split}_subset' is of the first {self.n_eval_tasks} tasks; raise n_eval_tasks, "
+                "validation_share or variants"
+            )
         rng = generator(self.seed, f"{split}_subset")
         return instances[np.sort(rng.permutation(len(instances))[: self.n_eval])]
 

@@ -36,5 +36,5 @@ def command(
     check_output(out, epoch, panels)
     check_new(out)
     view.check()
-    run = open_sandbox(run_folder, seed, max_frames=max_frames, view=None if view == View() else view)
+    run = open_sandbox(run_folder, seed, max_frames=max_frames, view=None if view == View() else view, epoch=epoch)
     print_visible(f"{write_sandbox(run, out, epoch=epoch, panels=panels)}: {run.title}; {run.kept}")

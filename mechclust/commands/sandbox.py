@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,10 +22,11 @@ from mechclust.report.folder import check_writable
 from mechclust.report.pictures import png_bytes
 from mechclust.sandbox import SandboxRun, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.drawn_planes import PlaneName
+from mechclust.sandbox.film import find_ffmpeg
 from mechclust.sandbox.frames import choose_frames
 from mechclust.studies import open_run
 from mechclust.studies.clustering_heads.results import load_network
-from mechclust.studies.clustering_heads.sandbox import sandbox_run
+from mechclust.studies.clustering_heads.sandbox import is_drawn_whole, sandbox_run
 from mechclust.training import Snapshots
 from mechclust.training.state import task_of_state
 from probes.engine.hooked_model import HookedModel
@@ -38,7 +40,6 @@ from tasks.text.prompts import LabelledPrompts
 _SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
 _PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
 _BATCH_SIZE = 1024  # examples from which those followed are taken, at least
-_TOKENS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,12 @@ class View:
 
 
 def open_sandbox(
-    folder: str | Path, seed: int | None = None, *, max_frames: int = 300, view: View | None = None
+    folder: str | Path,
+    seed: int | None = None,
+    *,
+    max_frames: int = 300,
+    view: View | None = None,
+    epoch: int | None = None,
 ) -> SandboxRun:
     """Return one model of a run, ready to be shown.
 
@@ -88,17 +94,18 @@ def open_sandbox(
             of ``train``.
         seed: of the network, or ``None`` for the first.
         max_frames: most epochs or steps to keep.
-        view: the view. With ``None``, a network of two dimensions with one head is shown entirely, and others by the
+        view: the view. With ``None``, a network that ``sandbox_run`` draws is shown entirely, and others by the
             defaults of ``View``.
+        epoch: epoch or step that must be among those kept, as for a figure of it.
 
     Raises:
-        InputError: for another folder, a seed that is not in it, or a view that it cannot have.
+        InputError: for another folder, a seed that is not in it, a view that it cannot have, or another epoch.
     """
     folder = Path(folder)
     if (folder / "config.json").exists():
         return _of_study(folder, seed, max_frames, view)
     if any(folder.glob("snapshots-*")) and not _checkpoints(folder):
-        return _of_ensemble(folder, seed, max_frames, view)
+        return _of_ensemble(folder, seed, max_frames, view, epoch)
     holder = _holder(folder)
     checkpoints = _checkpoints(holder)
     if not checkpoints:
@@ -108,25 +115,33 @@ def open_sandbox(
         )
     if seed is not None:
         raise InputError(f"{str(folder)!r} holds the checkpoints of one model; leave --seed out")
-    shown = _of_checkpoints(holder, checkpoints, max_frames, view or View())
+    shown = _of_checkpoints(holder, checkpoints, max_frames, view or View(), epoch)
     return replace(shown, available=len(checkpoints))
 
 
-def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | None) -> SandboxRun:
+def _of_ensemble(folder: Path, seed: int | None, max_frames: int, view: View | None, epoch: int | None) -> SandboxRun:
     snapshots = Snapshots(folder)
     member = _place([config.seed for config in snapshots.configs], seed, folder)
     config = snapshots.configs[member]
     task = snapshots.tasks[member]
-    if view is None and (getattr(config, "d_model", 0), getattr(config, "n_heads", 0)) == (2, 1):
+    if view is None and is_drawn_whole(snapshots, member):
         return sandbox_run(snapshots, member, max_frames=max_frames)
     view = view or View()
     weights = snapshots.of(member)
     rows = {snapshots.steps[row]: row for row in choose_frames(snapshots.steps, max_frames)}
+    _check_kept(epoch, list(rows))
     model = build_model(config)
     checkpoints = ((step, _with_weights(model, weights, row)) for step, row in rows.items())
     which = {**_shown(task, view), **_places(view), "max_frames": len(rows)}
     shown = record_sandbox(checkpoints, title=f"seed {config.seed}", **which)
     return replace(shown, available=len(snapshots.steps))
+
+
+def _check_kept(step: int | None, kept: Sequence[int]) -> None:
+    """Refuse a step without a frame, before a model is run."""
+    if step is not None and step not in kept:
+        near = min(kept, key=lambda other: abs(other - step))
+        raise InputError(f"--epoch is {step}, which is not among the {len(kept)} steps shown; the nearest is {near}")
 
 
 def _with_weights(model: HookedModel, weights: Mapping[str, Shaped[Tensor, "snapshot ..."]], row: int) -> HookedModel:
@@ -179,9 +194,12 @@ def _holder(folder: Path) -> Path:
     return below[0] if below else folder
 
 
-def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, view: View) -> SandboxRun:
+def _of_checkpoints(
+    folder: Path, by_step: dict[int, Path], max_frames: int, view: View, epoch: int | None
+) -> SandboxRun:
     every_step = list(by_step)
     steps = [every_step[i] for i in choose_frames(every_step, max_frames)]
+    _check_kept(epoch, steps)
     if all(path.suffix for path in by_step.values()):
         task = _task_of(folder)
         checkpoints = ((step, load_model(by_step[step])) for step in steps)
@@ -198,9 +216,8 @@ def _of_checkpoints(folder: Path, by_step: dict[int, Path], max_frames: int, vie
     label = "task" if view.label is None else view.label
     return record_sandbox(
         ((step, load_pretrained(by_step[step])) for step in steps),
-        tokenize_prompts(
-            prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, bos=view.bos, too_long=view.too_long
-        ),
+        # One batch, of which the model reads only the prompts that are followed.
+        tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=sys.maxsize, bos=view.bos, too_long=view.too_long),
         title=f"{folder.name}{_left_out(folder)}",
         label=label,
         label_names=prompts.classes.get(label),
@@ -299,7 +316,7 @@ def write_sandbox(run: SandboxRun, out: str | Path, *, epoch: int | None = None,
 
 
 def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
-    """Refuse a file of another kind, a folder that cannot be written, and options that it has no use for.
+    """Refuse a file that cannot be written, and options that it has no use for.
 
     Raises:
         InputError: saying which.
@@ -312,6 +329,8 @@ def check_output(out: Path, epoch: int | None, panels: tuple[str, ...]) -> None:
         raise InputError(
             "a page has all panels; leave --panels out, or give --out a name that ends in .png, .mp4 or .gif"
         )
+    if out.suffix == ".mp4":
+        find_ffmpeg()
     check_writable(out.parent)
 
 

@@ -12,6 +12,7 @@ from tasks import InputError
 
 PlaneName = Literal["pca", "last", "classes"]
 _PLANE_NAMES = ("pca", "last", "classes")
+_ROUNDING = 1e-6  # of the largest component: smaller ones are rounding of float32
 
 
 class DrawnPlane(NamedTuple):
@@ -70,7 +71,8 @@ def fit_drawn_plane(
         rows = np.stack([rows[classes == c].mean(axis=0) for c in np.unique(classes)])
     rows = rows[np.isfinite(rows).all(axis=1)].astype(np.float64)
     centre = rows.mean(axis=0) if len(rows) else np.zeros(d)
-    _, _, components = np.linalg.svd(rows - centre, full_matrices=False)
+    _, sizes, components = np.linalg.svd(rows - centre, full_matrices=False)
+    components = components[sizes > _ROUNDING * sizes[:1]]
     # With fewer than two components, as of two classes, the plane is completed along the axes.
     basis = np.linalg.qr(np.concatenate([components[:2], np.eye(d)]).T)[0].T[:2]
     signs = np.sign(basis[np.arange(2), np.abs(basis).argmax(axis=1)])

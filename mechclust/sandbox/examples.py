@@ -13,7 +13,7 @@ from torch import Tensor
 from mechclust.sandbox.sequences import FollowedSequences
 from probes.engine.readout import Readout
 from tasks import Batch, InputError
-from tasks.settings import check_at_least
+from tasks.settings import check_count
 
 _OTHER = "others"
 _MAX_LETTERS = 24  # of a token or a name
@@ -44,7 +44,7 @@ class Examples:
         label_names: Sequence[str] | None,
         max_sequences: int,
     ) -> None:
-        check_at_least(max_sequences=(max_sequences, 2))
+        check_count(max_sequences=(max_sequences, 2))
         each = [batches] if isinstance(batches, Batch) else list(batches)
         lengths = {batch.tokens.shape[1] for batch in each}
         if len(lengths) > 1:

@@ -68,7 +68,7 @@ def write_film(
     path = Path(path)
     _check_film(path, fps)
     writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_H264)
-    options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": _ffmpeg()}
+    options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": find_ffmpeg()}
     FigureCanvasAgg(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")  # its ending tells the writer the format
@@ -87,8 +87,12 @@ def write_film(
     return path
 
 
-def _ffmpeg() -> str:
-    """Return the ffmpeg on the path, or the one of imageio-ffmpeg."""
+def find_ffmpeg() -> str:
+    """Return the ffmpeg on the path, or the one of imageio-ffmpeg.
+
+    Raises:
+        InputError: if there is neither.
+    """
     on_path = shutil.which("ffmpeg")
     if on_path:
         return on_path

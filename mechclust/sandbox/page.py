@@ -20,6 +20,7 @@ from tasks import InputError
 
 _PACKAGE = "mechclust.sandbox"
 _SCRIPTS = ("sandbox_data.js", "sandbox_panels.js", "sandbox.js")  # in this order
+_MOST_MAPPED = 128  # answers of a class map, whose cells are a byte each with at least two shades
 _GAP = -(2**15)  # represents NaN among 16-bit integers
 
 
@@ -37,7 +38,8 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
         The path.
 
     Raises:
-        InputError: for fewer than two frames, a name that does not end in ``.html``, or a page too large.
+        InputError: for fewer than two frames, a name that does not end in ``.html``, more answers than a class map has
+            colours for, or a page too large.
 
     Example:
         >>> sandbox_page(run, "runs/heads/sandbox.html")  # doctest: +SKIP
@@ -48,11 +50,16 @@ def sandbox_page(run: SandboxRun, path: str | Path, *, max_bytes: int = 15_000_0
         raise InputError(f"a sandbox page cannot be written to {str(path)!r}; give a name that ends in .html")
     if len(run.epochs) < 2:
         raise InputError(f"there is {len(run.epochs)} frame to show; a sandbox page needs at least 2")
+    if "class_map" in run.values and len(run.answers) > _MOST_MAPPED:
+        raise InputError(
+            f"there are {len(run.answers)} answers, and a page's class map has colours for {_MOST_MAPPED}; write a "
+            "film (.mp4, .gif) or a figure (.png)"
+        )
     html = render_sandbox_page(run).encode(errors="backslashreplace")
     if len(html) > max_bytes:
         raise InputError(
             f"the page of {len(run.epochs)} {run.unit}s would take {len(html) / 1e6:.1f} MB, and max_bytes is "
-            f"{max_bytes:,}; record fewer (max_frames), or raise max_bytes"
+            f"{max_bytes:,}; record fewer (max_frames, --max-frames), or raise max_bytes"
         )
     write_atomic(path, html)
     return path

@@ -49,7 +49,8 @@ class FileCallback(Callback, Protocol):
 class ProbeCallback:
     """Runs probes at every checkpoint and keeps each result as a file.
 
-    An existing file is replaced. ``train`` refuses results of other initial weights, so give each run a folder.
+    An existing file is replaced. ``train`` refuses results of other initial weights if step 0 is measured, so give each
+    run a folder.
 
     Args:
         out: folder of the results, ``step-000100.{split}.{name}.safetensors``.

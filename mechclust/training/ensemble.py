@@ -70,9 +70,10 @@ def train_ensemble(
 
     Args:
         members: networks of one shape and their data. These are transformers with their task's loss of every token, or
-            networks whose logits are ``[batch d_vocab]``. Their sequences are of one length. Widths of feed-forward
-            layers and batch sizes may differ, but each member's step then costs as much as with the largest of each.
-            Mixing therefore pays if arithmetic is little of a step's time. An epoch is one of ``config.batch_size``.
+            networks whose logits are ``[batch d_vocab]``. All have one loss, and sequences of one length. Widths of
+            feed-forward layers and batch sizes may differ, but each member's step then costs as much as with the
+            largest of each. Mixing therefore pays if arithmetic is little of a step's time. An epoch is one of
+            ``config.batch_size``.
         config: the settings. A member's ``rate`` multiplies the learning rate.
         out: folder of snapshots and resumable state, for one process at a time. A run that was interrupted, even by
             ``kill -9``, resumes from its last save and ends with identical bits.
@@ -86,8 +87,8 @@ def train_ensemble(
         name: label of the bar.
 
     Raises:
-        InputError: for no members, members of different shapes, a damaged file, or a folder with another run or in
-            which another process trains. Also when a file of snapshots is lost.
+        InputError: for no members, members of different shapes or losses, a damaged file, or a folder with another run
+            or in which another process trains. Also when a file of snapshots is lost.
 
     Example:
         >>> from mechclust.studies.clustering_heads import PoolingTransformerConfig

@@ -238,10 +238,11 @@ class _Training:
 
 
 def _lost_files(callback: Callback, step: int) -> list[Path]:
-    """Return the files of a checkpoint that are missing or damaged."""
+    """Return the files of a checkpoint that are missing or, if they are mechclust's own, damaged."""
     if not isinstance(callback, FileCallback):
         return []
-    return [path for path in callback.paths(step) if not is_whole_file(path)]
+    ours = isinstance(callback, (AccuracyCallback, CheckpointCallback, ProbeCallback))
+    return [path for path in callback.paths(step) if not (is_whole_file(path) if ours else path.exists())]
 
 
 def _has_its_files(callback: Callback, step: int) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechclust.models.config import AnyConfig, ModelConfig
 from tasks import InputError, Task
-from tasks.settings import check_at_least
+from tasks.settings import check_count
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +46,7 @@ class Member:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
-            check_at_least(batch_size=(self.batch_size, 1))
+            check_count(batch_size=(self.batch_size, 1))
         for factor in (self.rate, *self.rates.values()):
             if not (math.isfinite(factor) and factor >= 0):
                 raise InputError(

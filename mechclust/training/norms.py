@@ -17,7 +17,7 @@ class WeightNorms:
     """Frobenius norms of weights over training, and of how far they are from where they began. A training callback.
 
     Memory: two numbers per weight and recorded step, and a copy of the followed weights. Records are kept only here: a
-    run that resumes after an interruption is followed from there.
+    run that resumes after an interruption is followed from there. A repeated step replaces what was recorded since.
 
     Args:
         names: parameters of the model to follow. ``None``: all that are trained.
@@ -41,19 +41,25 @@ class WeightNorms:
         self._followed: list[str] = []
 
     def __call__(self, step: int, model: HookedModel | nn.Module) -> None:
-        """Record the norms before ``step``."""
+        """Record the norms before ``step``, in place of those recorded there and later."""
         weights = dict(model.named_parameters())
         wanted = [k for k, v in weights.items() if v.requires_grad] if self.names is None else list(self.names)
         for name in wanted:
             if name not in weights:
                 raise InputError(f"no weight {name!r} in this model (it has {', '.join(weights)})")
-        if self._steps and (wanted != self._followed or step <= self._steps[-1]):
-            raise InputError("these WeightNorms have followed another run; use new ones for each")
-        self._followed = wanted
-        self._steps.append(step)
         now = [weights[name].detach() for name in wanted]
-        self._began = self._began or [weight.clone() for weight in now]
-        self._norms.append(_norms_of(now))
+        norms = _norms_of(now)
+        n_kept = sum(earlier < step for earlier in self._steps)
+        differs = step in self._steps and not torch.allclose(norms, self._norms[n_kept])
+        if self._steps and (wanted != self._followed or differs):
+            raise InputError("these WeightNorms have followed another run; use new ones for each")
+        for records in (self._steps, self._norms, self._changes):
+            del records[n_kept:]
+        self._followed = wanted
+        if n_kept == 0:
+            self._began = [weight.clone() for weight in now]
+        self._steps.append(step)
+        self._norms.append(norms)
         self._changes.append(_norms_of([weight - began for weight, began in zip(now, self._began, strict=True)]))
 
     def compute(self) -> ProbeResult:

@@ -20,7 +20,7 @@ from probes.engine.batches import Batches
 from probes.engine.probe import Probe
 from probes.engine.run import probes_as_list
 from tasks import Batch, InputError, LabelledPrompts
-from tasks.settings import check_at_least
+from tasks.settings import check_count
 from tasks.text.bos_token import Bos
 
 _LOGGED_AXES = ("site", "label", "equivalence")  # axes of measures that make a handful of numbers
@@ -45,13 +45,14 @@ class ProbeHook:
             ``results``.
         tokenizer: needed if batches are texts or prompts.
         bos: whether these begin with the beginning-of-sequence token, as in ``run``.
+        tokens_per_batch: most tokens per forward pass, padding included, of texts and prompts.
 
     Attributes:
         results: one result per probe, by step.
 
     Raises:
         InputError: for no probes, a probe class in place of a probe, two probes of one class, batches that can be read
-            only once, or ``every`` below 1.
+            only once, or ``every`` or ``tokens_per_batch`` below 1.
 
     Example:
         >>> import torch
@@ -74,8 +75,9 @@ class ProbeHook:
         out: str | Path | None = None,
         tokenizer: Any = None,
         bos: Bos = "model",
+        tokens_per_batch: int = 4096,
     ) -> None:
-        check_at_least(every=(every, 1))
+        check_count(every=(every, 1), tokens_per_batch=(tokens_per_batch, 1))
         self.probes = probes_as_list(probes, least=1)
         names = [type(probe).__name__ for probe in self.probes]
         twice = [name for name in names if names.count(name) > 1]
@@ -90,6 +92,7 @@ class ProbeHook:
         self.log = log
         self.tokenizer = tokenizer
         self.bos: Bos = bos
+        self.tokens_per_batch = tokens_per_batch
         self.out = None if out is None else Path(out)
         self.results: dict[int, list[ProbeResult]] = {}
         self._prompts: list[Batch] = []
@@ -109,7 +112,14 @@ class ProbeHook:
         plain: Any = merged_copy(model) if hasattr(model, "merge_and_unload") else model
         hooked = load_pretrained(plain, tokenizer=None if hasattr(plain, "hook_dict") else self.tokenizer)
         with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed each time
-            results = run(hooked, self._inputs(model), self.probes, tokenizer=self.tokenizer, bos=self.bos)
+            results = run(
+                hooked,
+                self._inputs(model),
+                self.probes,
+                tokenizer=self.tokenizer,
+                bos=self.bos,
+                tokens_per_batch=self.tokens_per_batch,
+            )
         self.results[step] = results
         numbers: dict[str, float] = {}
         for result in results:
@@ -129,7 +139,9 @@ class ProbeHook:
         if not self._prompts:
             sizes = Sizes.from_model(model)
             self._prompts = list(
-                tokenize_prompts(self.batches, self.tokenizer, sizes, tokens_per_batch=4096, bos=self.bos)
+                tokenize_prompts(
+                    self.batches, self.tokenizer, sizes, tokens_per_batch=self.tokens_per_batch, bos=self.bos
+                )
             )
         return self._prompts
 

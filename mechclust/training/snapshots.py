@@ -24,6 +24,7 @@ from probes.store.safetensors_files import check_safetensors, write_safetensors
 from tasks import InputError, Task
 
 _FORMAT = "mechclust-snapshots-2"
+_TRAIN_AGAIN = "remove it and state.safetensors, and train again with the same settings"
 
 _Headers: TypeAlias = dict[int, tuple[Path, dict[str, str]]]  # the files of a folder, by their first step
 
@@ -65,9 +66,11 @@ class Snapshots:
         save_every = json.loads(self._header["training"])["save_every"]
         lost = [step for step in range(0, n_steps, save_every) if step not in self._files]
         if lost:
+            # A training that was interrupted lacks the last ones, and its state is needed to make them.
+            first = "remove state.safetensors there and " if lost[0] < max(self._files) else ""
             raise InputError(
                 f"{str(self.folder)!r} lacks the snapshots that begin at step {lost[0]} (of {n_steps} steps), and "
-                "maybe later ones; train it again with the same settings to make them"
+                f"maybe later ones; {first}train it again with the same settings to make them"
             )
 
     @cached_property
@@ -261,10 +264,8 @@ def _check(path: Path) -> None:
     try:
         check_safetensors(path)
     except DamagedError:
-        raise InputError(
-            f"{str(path)!r} is damaged (its checksum does not match); remove it and train again with the same settings"
-        ) from None
+        raise InputError(f"{str(path)!r} is damaged (its checksum does not match); {_TRAIN_AGAIN}") from None
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    return InputError(f"{str(path)!r} cannot be read ({error}); remove it and train again")
+    return InputError(f"{str(path)!r} cannot be read ({error}); {_TRAIN_AGAIN}")

@@ -75,7 +75,7 @@ class Stack:
         self._model = models[widest]
         if device != "cpu":  # TransformerLens prints a line for every move
             self._model.to(device)
-        self._task: Any = members[0].task
+        self._tasks: list[Any] = [member.task for member in members]
         self._clip = config.clip
         self._low_rank = low_rank
         self._rate_factors = _rate_factors(members, self.weights)
@@ -86,15 +86,24 @@ class Stack:
         self.gradients: Callable[[StackedWeights, StackedWeights, StackedData], GradientsAndLosses] = self._mapped
 
     def check(self, data: MemberData, *, answers: bool) -> None:
-        """Refuse networks whose logits do not fit the tasks' loss, on the data of one member."""
+        """Refuse logits that do not fit the tasks' loss, and tasks of several losses, on the data of one member."""
         with torch.no_grad():
-            shape = list(self._model(data["tokens"]).shape)
+            logits = self._model(data["tokens"])
+        shape = list(logits.shape)
         if answers != (len(shape) == 2):
             wanted = "[batch d_vocab], one answer per sequence" if answers else "[batch pos d_vocab]"
             raise InputError(
                 f"a {type(self._model).__name__} gives logits {shape}; expected {wanted}; train such models one by one "
                 "with train()"
             )
+        # Logits of a new network may all be 0, where losses can agree.
+        logits = torch.arange(logits.numel(), dtype=logits.dtype, device=logits.device).cos().view_as(logits)
+        expected = _task_loss(self._tasks[0], logits, data)
+        for i, task in enumerate(self._tasks):
+            if not torch.equal(_task_loss(task, logits, data), expected):
+                raise InputError(
+                    f"member {i} has another loss than member 0; train each loss in an ensemble of its own"
+                )
 
     def load(self, weights: Mapping[str, Float[Tensor, "member ..."]]) -> None:
         """Put saved weights in place."""
@@ -193,9 +202,7 @@ class Stack:
             options["attention_mask"] = data["attention_mask"].long()
         # Modules reached by several paths would be taken for tied weights, and put back wrongly.
         logits = functional_call(self._model, parameters, (data["tokens"],), options, tie_weights=False)
-        if ANSWERS in data:
-            return self._task.loss_at(logits, data[ANSWERS])  # type: ignore[no-any-return]
-        return self._task.loss(logits, batch_of_tensors(data))  # type: ignore[no-any-return]
+        return _task_loss(self._tasks[0], logits, data)
 
     def _one_by_one(self, weights: StackedWeights, fixed: StackedWeights, data: StackedData) -> GradientsAndLosses:
         """Return gradients and losses, computed for one member after the other."""
@@ -217,6 +224,13 @@ class Stack:
         except kind as error:
             return (str(error).strip() or type(error).__name__).splitlines()[0]
         return None
+
+
+def _task_loss(task: Any, logits: Float[Tensor, "..."], data: MemberData) -> Float[Tensor, ""]:
+    """Return a task's loss of one member's logits."""
+    if ANSWERS in data:
+        return task.loss_at(logits, data[ANSWERS])  # type: ignore[no-any-return]
+    return task.loss(logits, batch_of_tensors(data))  # type: ignore[no-any-return]
 
 
 def _clipped(gradients: StackedWeights, most: float) -> StackedWeights:

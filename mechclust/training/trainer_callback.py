@@ -33,7 +33,7 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         every: optimiser steps between measurements. The first is before training.
         out: folder for the full results.
         tokenizer: needed if batches are texts or prompts. By default the Trainer's ``processing_class``.
-        bos: as for ``ProbeHook``.
+        bos, tokens_per_batch: as for ``ProbeHook``.
 
     Attributes:
         hook: the ``ProbeHook``. ``hook.results`` has one result per probe, by step.
@@ -55,8 +55,11 @@ class MechclustCallback(TrainerCallback):  # type: ignore[misc] # transformers h
         out: str | Path | None = None,
         tokenizer: Any = None,
         bos: Bos = "model",
+        tokens_per_batch: int = 4096,
     ) -> None:
-        self.hook = ProbeHook(probes, batches, every, out=out, tokenizer=tokenizer, bos=bos)
+        self.hook = ProbeHook(
+            probes, batches, every, out=out, tokenizer=tokenizer, bos=bos, tokens_per_batch=tokens_per_batch
+        )
         self._trainer: Any = None
 
     def add_to(self, trainer: Any) -> MechclustCallback:

@@ -24,7 +24,7 @@ def parquet_rows(
         at_once: rows in memory.
 
     Raises:
-        InputError: for a file that cannot be read as parquet, and if pyarrow is not installed.
+        InputError: for a file that is missing or cannot be read as parquet, and if pyarrow is not installed.
     """
     try:
         import pyarrow as arrow  # type: ignore[import-untyped]
@@ -42,6 +42,8 @@ def parquet_rows(
                 for record in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", record
+    except FileNotFoundError:
+        raise InputError(f"no file {str(path)!r}; give the path of a parquet file") from None
     except (arrow.ArrowException, OSError) as error:
         reason = str(error).split("\n")[0][:200]
         raise InputError(f"{str(path)!r} cannot be read as parquet ({reason}); write it again") from None

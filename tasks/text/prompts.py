@@ -55,7 +55,7 @@ class LabelledPrompts:
         if not isinstance(self.prompts, str):
             object.__setattr__(self, "prompts", list(self.prompts))  # a column of a data frame counts by its own index
         if not self.prompts:
-            raise InputError(f'{self.source} holds no prompts; give one JSON object per line, with "prompt" and "task"')
+            raise InputError(f"{self.source} holds no prompts; give at least one prompt with its task")
         check_utf8_texts(self.prompts, f"{self.source}: prompt")
         for i, prompt in enumerate(self.prompts):
             if not prompt.strip():

@@ -65,6 +65,7 @@ def test_a_shape_that_does_not_fit_is_refused(given: dict, message: str) -> None
         ({"attention_mask": MASK.numpy()}, "attention_mask is a ndarray; expected a torch tensor"),
         ({"attention_mask": 2 * MASK.long()}, "attention_mask has a number besides 0 and 1"),
         ({"attention_mask": MASK * math.nan}, "attention_mask has a number besides 0 and 1"),
+        ({"loss_mask": 2 * MASK.long()}, "loss_mask has a number besides 0 and 1; expected 1 where the loss counts"),
         ({"targets": TOKENS.float()}, "targets is torch.float32; expected integer token ids: give targets.long()"),
         ({"labels": {"task": None}}, "labels['task'] is a NoneType; expected a torch tensor"),
         ({"positions": [1, 2]}, "positions is a list; expected tensors by name"),
@@ -196,10 +197,11 @@ def test_labels_are_integers() -> None:
 
 def test_a_mask_of_numbers_becomes_bool() -> None:
     for numbers in (MASK.long(), MASK.float(), MASK.to(torch.uint8)):
-        batch = Batch(TOKENS, numbers)
-        assert batch.attention_mask is not None
-        assert batch.attention_mask.dtype == torch.bool
-        assert torch.equal(batch.attention_mask, MASK)
+        batch = Batch(TOKENS, numbers, targets=TOKENS, loss_mask=numbers)
+        for mask in (batch.attention_mask, batch.loss_mask):
+            assert mask is not None
+            assert mask.dtype == torch.bool
+            assert torch.equal(mask, MASK)
     assert Batch(TOKENS, MASK).attention_mask is MASK
 
 

@@ -177,6 +177,17 @@ def test_evaluation_subsets_are_of_the_first_tasks_and_of_the_size_asked_for() -
     assert sum(len(b) for b in task.batches("train_subset")) == 30
 
 
+def test_an_evaluation_subset_without_examples_is_refused() -> None:
+    fields = {**SMALL, "n_tasks": 20, "n_eval_tasks": 1, "variants": 2, "validation_share": 0.01}
+    message = (
+        "no example of 'validation_subset' is of the first 1 tasks; raise n_eval_tasks, validation_share or variants"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        list(InstructionFollowing(**fields).batches("validation_subset"))
+    raised = InstructionFollowing(**{**fields, "n_eval_tasks": 20})
+    assert len(next(raised.batches("validation_subset"))) > 0
+
+
 def test_batches_do_not_depend_on_the_batch_size() -> None:
     task = InstructionFollowing(**SMALL)
     assert [t for *_, t in examples(task, "train", 3)] == [t for *_, t in examples(task, "train", 50)]
@@ -204,6 +215,13 @@ def test_the_number_of_variants_is_in_its_range() -> None:
     assert len(set(counts)) > 1
     flat = InstructionFollowing(n_tasks=4, variants=20, variants_spread=0.0, n_distributions=3)
     assert len({t[:-2] for s in ("train", "validation") for *_, t in examples(flat, s)}) == 80
+
+
+def test_a_task_has_at_least_one_instruction_whatever_the_spread() -> None:
+    task = InstructionFollowing(n_tasks=2, variants=1, variants_spread=0.6)
+    assert len(set(Batch.concat(list(task.batches("train"))).labels["task"].tolist())) == 2
+    with pytest.raises(InputError, match="n_distributions is 2; expected at most the 1 instructions"):
+        replace(task, n_distributions=2)
 
 
 def test_loss_counts_every_token_but_padding(task: InstructionFollowing, batch: Batch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from mechclust import ModelConfig, build_model, train
 from mechclust.cli import main
 from mechclust.commands.sandbox import View, open_sandbox, write_sandbox
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
+from mechclust.studies.clustering_heads.sandbox import sandbox_run
 from mechclust.training import CheckpointCallback, Member, TrainConfig, train_ensemble
 from probes.store.files import write_json
 from tasks import InputError, InstructionFollowing, SparseModularAddition
@@ -81,11 +83,21 @@ def test_refusals(folder, tmp_path, capsys):
 
 def test_several_snapshots_an_epoch(tmp_path):
     member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), SparseModularAddition(length=4, n_support=2))
-    train_ensemble([member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path, snapshot_every=2, backend="loop")
+    found = train_ensemble(
+        [member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path, snapshot_every=2, backend="loop"
+    )
     with pytest.raises(
         InputError, match="has several snapshots per epoch; a sandbox shows one: train with snapshot_every"
     ):
-        open_sandbox(tmp_path)
+        sandbox_run(found, 0)
+    assert open_sandbox(tmp_path).kept == "3 of 3 steps kept"  # by the defaults of View
+
+
+def test_a_transformer_of_two_dimensions(tmp_path):
+    task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
+    config = ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, n_layers=1, d_model=2, n_heads=1)
+    train_ensemble([Member(config, task)], TrainConfig(steps=2, batch_size=8), tmp_path, backend="loop")
+    assert open_sandbox(tmp_path).kept == "2 of 2 steps kept"
 
 
 def test_another_study(tmp_path):
@@ -204,6 +216,20 @@ def test_views_that_cannot_be_had(folder, trained, tmp_path, capsys):
     assert text in refusal(tmp_path / "alone", *at, capsys=capsys)
 
 
+def test_what_is_refused_before_a_model_is_run(folder, trained, tmp_path, capsys, monkeypatch):
+    for run in ("mechclust.commands.sandbox.record_sandbox", "mechclust.commands.sandbox.sandbox_run"):
+        monkeypatch.setattr(run, None)
+    at = ("--out", tmp_path / "x.png", "--epoch", 7, "--label", "task")
+    for run, near in (
+        (trained / "models", "3 steps shown; the nearest is 4"),
+        (folder, "5 steps shown; the nearest is 0"),
+    ):
+        assert refusal(run, *at, capsys=capsys) == f"mechclust: --epoch is 7, which is not among the {near}"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert "an .mp4 needs ffmpeg, and there is none" in refusal(folder, "--out", tmp_path / "x.mp4", capsys=capsys)
+
+
 def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):
     for step in (10, 200):
         shutil.copytree(gpt2, tmp_path / f"checkpoint-{step}")
@@ -227,11 +253,11 @@ def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):
     assert not (tmp_path / "x.html").exists()
 
 
-def test_a_model_with_rotary_positions_has_no_panel_of_them(tmp_path, write_checkpoint):
+def test_a_model_with_rotary_positions_has_no_panel_of_them_and_a_prompt_of_any_length(tmp_path, write_checkpoint):
     for step in (1, 2):
-        write_checkpoint(tmp_path / f"checkpoint-{step}", "llama")
+        write_checkpoint(tmp_path / f"checkpoint-{step}", "llama", max_position_embeddings=5000)
     prompts = tmp_path / "prompts.jsonl"
-    rows = [("w1 w2", "one"), ("w3 w4 w5", "two")]
+    rows = [("w1 " * 4500, "one"), ("w3 w4 w5", "two")]
     prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
     run = open_sandbox(tmp_path, view=View(prompts=prompts))
     assert "position_embeddings" not in run.panels

@@ -10,6 +10,7 @@ from sklearn.decomposition import PCA
 from mechclust import ModelConfig, TrainConfig, build_model, train
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.sandbox import Curves, SandboxRecorder, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
+from mechclust.sandbox.drawn_planes import fit_drawn_plane
 from mechclust.sandbox.examples import Examples
 from mechclust.sandbox.legend import legend_of
 from probes.engine.readout import last_token, mean, token_at
@@ -147,6 +148,15 @@ def test_classes_are_of_sequences_also_where_as_many_are_followed_as_there_are_p
     assert len(classes.sequences.clusters) == CONFIG.n_ctx
     np.testing.assert_array_equal(*(run.values["position_embeddings"] for run in (classes, last)))
     assert not np.array_equal(*(run.values["residual_2"] for run in (classes, last)))
+
+
+def test_the_plane_of_two_classes_is_completed_along_the_first_axis():
+    generator = np.random.default_rng(0)
+    points, classes = generator.normal(size=(1, 8, 5)).astype(np.float32), np.arange(8) % 2
+    between = points[0, classes == 1].mean(axis=0) - points[0, classes == 0].mean(axis=0)
+    directions = fit_drawn_plane(points, "classes", classes).directions
+    expected = np.linalg.qr(np.stack([between, np.eye(5)[0]]).T)[0].T
+    np.testing.assert_allclose(np.abs(directions), np.abs(expected), atol=1e-5)
 
 
 def test_planes_of_ones_own(checkpoints, batch):
@@ -289,6 +299,7 @@ class TestRefusals:
             ({"vocab": ["0"]}, r"^vocab has 1 names, but there is a value 1; give a name for each, from 0$"),
             ({"answer": "multiset", "max_sequences": 9}, r"^the right answers go from 0 to 3, but the model gives 3 "),
             ({"max_sequences": 1}, r"^max_sequences is 1; expected at least 2$"),
+            ({"max_sequences": 2.5}, r"^max_sequences is 2.5; expected an integer of at least 2$"),
             ({"planes": "umap"}, r"^plane is 'umap'; expected 'pca', 'last', 'classes', or two directions \[2 \d+\]$"),
             ({"planes": {"residual_9": "pca"}}, r"^planes has 'residual_9', which is not drawn; expected some of "),
             ({"planes": {"residual_1": np.ones((2, 3))}}, r"directions have shape \(2, 3\); expected \(2, 16\), two"),

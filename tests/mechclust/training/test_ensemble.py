@@ -677,8 +677,12 @@ class TestLostFiles:
         interrupt(tmp_path, ADAM, 11, snapshot_every=EVERY)
         path = tmp_path / "snapshots-00000005.safetensors"
         path.write_bytes(path.read_bytes()[:-8])
-        with pytest.raises(InputError, match=r"cannot be read \(.*; remove it and train again"):
+        with pytest.raises(InputError, match=r"cannot be read \(.*; remove it and state.safetensors, and train again"):
             train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=EVERY)
+        path.unlink()
+        (tmp_path / "state.safetensors").unlink()
+        train_ensemble(MEMBERS, ADAM, tmp_path, backend="vmap", snapshot_every=EVERY)
+        assert_identical(tmp_path, whole)
 
     def test_no_warning_where_all_is_well(self, tmp_path):
         with warnings.catch_warnings():

@@ -108,6 +108,8 @@ def test_what_is_refused(tmp_path):
         train_ensemble([member(0, 4), member(1, 4, 5)], CONFIG, tmp_path)
     with pytest.raises(InputError, match="batch_size is 0; expected at least 1"):
         member(0, 4, 0)
+    with pytest.raises(InputError, match=r"batch_size is 2\.5; expected an integer of at least 1"):
+        member(0, 4, 2.5)
     suite = SkillSuite()
     members = [Member(model_for(suite, n_layers=1, d_model=8, n_heads=2, d_mlp=n), suite) for n in (8, 16)]
     settings = TrainConfig(steps=2, batch_size=4)

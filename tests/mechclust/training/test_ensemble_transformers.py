@@ -301,6 +301,18 @@ class TestRefusals:
             train_ensemble([MEMBERS[0], replace(MEMBERS[1], task=sums)], CONFIG, tmp_path)
         assert str(refused.value).startswith("at step 0 member 1 trains on 8 sequences of 5 tokens with ")
 
+    def test_another_loss(self, tmp_path):
+        """Each member would be trained with the first one's."""
+        topics = TopicDocuments(n_topics=3, words_per_topic=4, lengths=(5, 9), n_documents=40, selected_share=0.4)
+        squared = replace(topics, objective="squared")
+        members = [Member(model_for(topics, seed=s, **SHAPE), task) for s, task in enumerate((topics, topics, squared))]
+        with pytest.raises(InputError) as refused:
+            train_ensemble(members, replace(CONFIG, steps=2), tmp_path / "run", backend="loop")
+        text = "member 2 has another loss than member 0; train each loss in an ensemble of its own"
+        assert str(refused.value) == text
+        assert not (tmp_path / "run").exists()
+        train_ensemble(members[:2], replace(CONFIG, steps=2), tmp_path / "run", backend="loop")
+
     def test_a_loss_that_cannot_be_mapped(self, tmp_path):
         """It picks out positions, as many as there are."""
         topics = TopicDocuments(n_topics=3, words_per_topic=4, lengths=(5, 9), n_documents=40, selected_share=0.4)

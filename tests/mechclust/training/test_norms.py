@@ -78,7 +78,7 @@ def test_a_weight_that_turns_changes_and_keeps_its_norm() -> None:
     assert result["change"].tolist() == [[0.0, 0.0], [6.0, 0.0]]
 
 
-def test_it_follows_a_training_run() -> None:
+def test_it_follows_a_training_run(tmp_path: Any) -> None:
     from mechclust.models import build_model
     from mechclust.studies.topic_structure.config import TopicTransformerConfig
     from mechclust.training import TrainConfig, train
@@ -87,7 +87,9 @@ def test_it_follows_a_training_run() -> None:
     task = TopicDocuments(n_topics=3, words_per_topic=2, lengths=(5, 8), n_documents=20)
     model, norms, seen = build_model(TopicTransformerConfig(d_vocab=task.d_vocab)), WeightNorms(), []
     config = TrainConfig(steps=5, batch_size=4, checkpoint_every=2)
-    train(model, task, config, callbacks=[norms, lambda step, model: seen.append(model.embed.W_E.norm().item())])
+    callbacks = [norms, lambda step, model: seen.append(model.embed.W_E.norm().item())]
+    train(model, task, config, tmp_path, callbacks)
+    train(model, task, config, tmp_path, [norms])  # a finished training may be called again
     result = norms.compute()
     assert result.coords["step"] == ["0", "2", "4", "5"]
     assert result.coords["weight"] == [
@@ -113,4 +115,15 @@ def test_a_second_run_is_refused() -> None:
     norms = WeightNorms()
     norms(3, planted(a=[1.0]))
     with pytest.raises(InputError, match="these WeightNorms have followed another run; use new ones for each"):
-        norms(3, planted(a=[1.0]))
+        norms(3, planted(a=[2.0]))
+
+
+def test_repeated_steps_replace_what_was_recorded_since() -> None:
+    """An interrupted training repeats its steps since the last saved state, a finished one its last step."""
+    norms = WeightNorms()
+    for step, value in ((0, 1.0), (2, 3.0), (4, 5.0), (2, 3.0), (3, 4.0), (3, 4.0)):
+        norms(step, planted(a=[value]))
+    result = norms.compute()
+    assert result.coords["step"] == ["0", "2", "3"]
+    assert result["norm"].flatten().tolist() == [1.0, 3.0, 4.0]
+    assert result["change"].flatten().tolist() == [0.0, 2.0, 3.0]

@@ -202,15 +202,21 @@ class TestRefusals:
             )
 
     @pytest.mark.parametrize(
-        ("lost", "first"),
-        [([4], 4), ([0, 2], 0), ([2, 4, 8], 2), ([10, 11], 10), ([3], 3)],  # file 3 held losses alone
+        ("lost", "first", "before"),
+        [
+            ([4], 4, "remove state.safetensors there and "),
+            ([0, 2], 0, "remove state.safetensors there and "),
+            ([2, 4, 8], 2, "remove state.safetensors there and "),
+            ([10, 11], 10, ""),  # as of an interrupted training, whose state goes on
+            ([3], 3, "remove state.safetensors there and "),  # file 3 held losses alone
+        ],
     )
-    def test_lost_files(self, own, lost, first):
+    def test_lost_files(self, own, lost, first, before):
         for step in lost:
             (own / f"snapshots-{step:08d}.safetensors").unlink()
         assert refusal(Snapshots, own) == (
             f"{str(own)!r} lacks the snapshots that begin at step {first} (of 12 steps), and maybe later ones; "
-            "train it again with the same settings to make them"
+            f"{before}train it again with the same settings to make them"
         )
 
     @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
@@ -220,7 +226,7 @@ class TestRefusals:
         path.write_bytes(data[: int(len(data) * share)])
         message = refusal(Snapshots, own)
         assert message.startswith(f"{str(path)!r} cannot be read (")
-        assert message.endswith("); remove it and train again")
+        assert message.endswith("); remove it and state.safetensors, and train again with the same settings")
 
     def test_a_copy_of_another_name_is_not_read(self, own):
         shutil.copy(own / "snapshots-00000001.safetensors", own / "snapshots-00000001 (1).safetensors")

@@ -363,6 +363,29 @@ class TestLostFiles:
         (tmp_path / "results" / "step-000001.validation.half.safetensors").unlink()
         assert "step-000001.validation.half" in self.refused(task, tiny_model(), tmp_path)
 
+    def test_of_ones_own_kind(self, task, tiny_model, tmp_path):
+        """Files of any format are missed only if they are not there."""
+
+        class Notes:
+            steps = []
+
+            def paths(self, step):
+                return [tmp_path / f"{step}.txt"]
+
+            def __call__(self, step, model):
+                self.steps.append(step)
+                self.paths(step)[0].write_text("a note")
+
+        with pytest.raises(Stopped):
+            train(tiny_model(), task, CONFIG, tmp_path / "run", [Notes(), stop_at(8)])
+        train(tiny_model(), task, CONFIG, tmp_path / "run", [notes := Notes()])
+        train(tiny_model(), task, CONFIG, tmp_path / "run", [notes])
+        assert notes.steps.count(CONFIG.checkpoint_steps[0]) == notes.steps.count(1) == 1
+        assert notes.steps.count(CONFIG.steps) == 2  # the interrupted call is repeated, the finished one is not
+        (tmp_path / "1.txt").unlink()
+        with pytest.raises(InputError, match=r"1\.txt' of earlier steps cannot be read"):
+            train(tiny_model(), task, CONFIG, tmp_path / "run", [notes])
+
     @pytest.mark.parametrize("damage", WAYS)
     def test_of_the_last_step_are_made_from_the_state(self, task, tiny_model, finished, copy, damage):
         damage(copy / "results" / "step-000008.validation.dims.safetensors")

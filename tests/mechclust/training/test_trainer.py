@@ -51,6 +51,8 @@ def test_a_plain_loop(model, batch, tmp_path):
         ({"probes": []}, "no probes given; give one or several, such as CKA()"),
         ({"probes": NDims}, "NDims is a probe class; expected a probe: write NDims(), with its settings"),
         ({"every": 0}, "every is 0"),
+        ({"every": 1.5}, "every is 1.5; expected an integer of at least 1"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
         ({"probes": [NDims(), NDims()]}, "two probes are called NDims, and their numbers are logged by name"),
         ({"batches": iter([])}, "batches is an iterator, which is empty after the first measurement; give a list"),
     ],
@@ -78,6 +80,18 @@ def test_prompts_without_a_tokenizer(model):
     with pytest.raises(InputError) as caught:
         hook(model, 0)
     assert str(caught.value) == "prompts need a tokenizer, and there is none; give tokenizer="
+
+
+def test_a_prompt_of_more_tokens_than_a_batch_usually_has(untrained_gpt2):
+    model, tokenizer = untrained_gpt2()
+    prompts = ["w1 w2 w3 w4", "w5 w6", "w7 w8"]
+    for given in (prompts, LabelledPrompts(prompts, {"task": ["a", "b", "b"]})):
+        small, large = (
+            ProbeHook(NDims(readout=last_token()), given, tokenizer=tokenizer, tokens_per_batch=n) for n in (3, 4)
+        )
+        with pytest.raises(InputError, match="tokens_per_batch is 3, fewer than the 4 tokens of"):
+            small(model, 0)
+        assert large(model, 0)
 
 
 def test_scalars_leave_out_heads_and_nan():

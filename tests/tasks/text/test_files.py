@@ -52,6 +52,13 @@ def test_other_formats_are_named_with_the_way_out(tmp_path, kind):
         assert str(refused.value).startswith(f"{str(path)!r} {said}")
 
 
+@pytest.mark.parametrize("text", ["PAR1 is a receptor.", "BZhao wrote this.", "BZh91 is a code."])
+def test_a_text_that_begins_like_another_format_is_text(tmp_path, text):
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    assert read_text(path) == text
+
+
 def test_a_byte_order_mark_of_utf_8_is_left_out(tmp_path):
     (tmp_path / "a.txt").write_bytes(TEXT.encode("utf-8-sig"))
     assert read_text(tmp_path / "a.txt") == TEXT

@@ -93,6 +93,7 @@ def test_fields_that_are_not_there_are_refused_with_the_options(tmp_path: Path) 
         ("prompt,task\n,b\n", "line 2: the prompt is empty; give it a text or remove the line"),
         ("prompt,task\na,\n", "line 2: label 'task' is empty; give it a name or remove the line"),
         ("", "holds no prompts"),
+        ("prompt,task\n", "holds no prompts; give at least one prompt with its task"),
     ],
 )
 def test_a_bad_csv_file_is_refused_with_its_line(text: str, message: str, tmp_path: Path) -> None:
@@ -109,6 +110,9 @@ def test_missing_values_and_damaged_files_are_refused(tmp_path: Path) -> None:
         LabelledPrompts.from_file(path, **FIELDS)
     path.write_bytes(b"PAR1 and no more")
     with refused(f"{str(path)!r} cannot be read as parquet"):
+        LabelledPrompts.from_file(path, **FIELDS)
+    path.unlink()
+    with refused(f"no file {str(path)!r}; give the path of a parquet file"):
         LabelledPrompts.from_file(path, **FIELDS)
 
 

@@ -51,7 +51,7 @@ def test_reads_a_file_with_a_byte_order_mark(write) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([""], 'holds no prompts; give one JSON object per line, with "prompt" and "task"'),
+        ([""], "holds no prompts; give at least one prompt with its task"),
         (
             [GOOD, "{'prompt': 1}"],
             'line 2 is not JSON (Expecting property name enclosed in double quotes at column 2): "',

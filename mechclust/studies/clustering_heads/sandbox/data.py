@@ -132,6 +132,15 @@ def _drawable(snapshots: Snapshots, member: int) -> tuple[PoolingTransformerConf
     return config, task
 
 
+def is_drawn_whole(snapshots: Snapshots, member: int) -> bool:
+    """Return whether ``sandbox_run`` can draw a network of an ensemble."""
+    try:
+        _drawable(snapshots, member)
+    except InputError:
+        return False
+    return True
+
+
 def _class_map(answers: Float[np.ndarray, "frame cell answer"]) -> dict[str, Shaped[np.ndarray, "frame up across"]]:
     """Return the likeliest answer in each cell of the grid, and its probability."""
     across, up = _GRID

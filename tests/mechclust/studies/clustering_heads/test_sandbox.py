@@ -394,13 +394,18 @@ def test_pages_that_cannot_be_made(run, tmp_path):
         sandbox_page(run, tmp_path / "page.pdf")
     text = (
         r"^the page of 9 epochs would take 5\.\d MB, and max_bytes is 1,000,000; "
-        r"record fewer \(max_frames\), or raise max_bytes$"
+        r"record fewer \(max_frames, --max-frames\), or raise max_bytes$"
     )
     with pytest.raises(InputError, match=text):
         sandbox_page(run, tmp_path / "page.html", max_bytes=1_000_000)
     one = dataclasses.replace(run, epochs=run.epochs[:1])
     with pytest.raises(InputError, match=r"^there is 1 frame to show; a sandbox page needs at least 2$"):
         sandbox_page(one, tmp_path / "page.html")
+    many = dataclasses.replace(run, answers=list(map(str, range(129))))
+    with pytest.raises(
+        InputError, match=r"^there are 129 answers, and a page's class map has colours for 128; write a"
+    ):
+        sandbox_page(many, tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
 
 
