@@ -556,6 +556,11 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
             {"labels": "task"},
             "labels is the string 'task'; expected a sequence",
         ),
+        (
+            (model, every_token(3), tmp_path / "c"),
+            {"labels": ["task", "task"]},
+            "label 'task' is named twice; name it once",
+        ),
         ((model, every_token(3), tmp_path / "c"), {"shard_rows": 0}, "shard_rows is 0; expected at least 1"),
         ((model, every_token(3), tmp_path / "c"), {"readout": all_tokens()}, "all_tokens() keeps every position"),
     ):
