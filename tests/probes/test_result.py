@@ -138,6 +138,13 @@ def test_views_can_be_saved(tmp_path: Path) -> None:
     assert torch.equal(load_result(tmp_path / "r")["turned"], both.T)
 
 
+def test_complex_values_are_not_saved(tmp_path: Path) -> None:
+    found = ProbeResult("Demo", {"z": torch.tensor(1j)}, {"z": ()}, {})
+    with pytest.raises(InputError, match=r"^'z' is torch.complex64, which files do not keep; give one of float64, "):
+        found.save(tmp_path / "z.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_files_that_are_no_result_are_refused(result: ProbeResult, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file '.*none'; give the path of a safetensors file"):
         load_result(tmp_path / "none")

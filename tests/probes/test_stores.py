@@ -584,6 +584,13 @@ def test_padding_does_not_change_what_the_tokens_were(two: dict[str, Any], tmp_p
     assert run_stores({"a": one, "b": other}, CKA())["n"].tolist() == [4]
 
 
+def test_unsigned_labels_and_index_are_kept(two: dict[str, Any], tmp_path: Path) -> None:
+    numbers = torch.arange(6).to(torch.uint16)
+    batch = Batch(every_token(6).tokens, labels={"task": numbers}, index=numbers)
+    store = save_rows(two["base"], batch, tmp_path / "rows", labels=["task"])
+    assert store.take(store.index, ["labels/task"])["labels/task"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> None:
     stores, model = saved(two, tmp_path), two["base"]
     fewer = save_rows(model, every_token(28), tmp_path / "fewer")
