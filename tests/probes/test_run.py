@@ -108,6 +108,16 @@ def test_one_probe_gives_one_result_and_a_list_a_list(fake_model: Any, keep: Any
 # ---- how it measures ----
 
 
+def test_a_probe_given_twice_is_refused_before_work(fake_model: Any, keep: Any) -> None:
+    model = fake_model(torch.ones(5, 2), torch.ones(5, 2))
+    probe = keep()
+    tokens = torch.tensor([[1], [2]])
+    with pytest.raises(InputError, match=r"^a probe is given twice; give each once \(clone\(\) makes another\)$"):
+        run(model, tokens, [probe, keep(), probe])
+    assert not model.calls
+    assert len(run(model, tokens, [probe, probe.clone()])) == 2
+
+
 def test_the_forward_stops_after_the_deepest_site(model: Any, batch: Batch, keep: Any) -> None:
     calls = {"blocks.0.hook_resid_pre": 0, "blocks.1.hook_resid_pre": 0}
 
