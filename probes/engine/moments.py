@@ -305,6 +305,13 @@ class MomentsState(KeyedState[_JointMoments]):
             else:
                 self._values[key] = moments.copy()
 
+    def shapes(self) -> dict[str, Any]:
+        """Return the shape of each pair's product, by class."""
+        return {
+            key: {pair: tuple(product.shape) for pair, product in moments.product.items()}
+            for key, moments in self._values.items()
+        }
+
     def tensors(self) -> dict[str, AnyTensor]:
         """Return every sum of every pair on the CPU, named ``x|y|key/sum``."""
         tensors = {}
