@@ -49,6 +49,8 @@ def split_site(name: str) -> tuple[str, str]:
 def site_called(key: object) -> str:
     """Return the hook name of a hidden state given by number or by name."""
     if isinstance(key, str):
+        if "/" in key:
+            raise InputError(f"the hook name {key!r} has a '/', which separates it from a model's; replace it")
         return key
     if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
         raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")

@@ -388,6 +388,11 @@ def test_bad_rows() -> None:
         ({0: []}, {}, "there are no rows of 'hook_embed'; give at least one example"),
         ({0: x, "hook_embed": x}, {}, "the rows of 'hook_embed' were given twice (also as 'hook_embed'); give"),
         (
+            {"layers/3": x},
+            {},
+            "the hook name 'layers/3' has a '/', which separates it from a model's; replace it",
+        ),
+        (
             {-1: x},
             {},
             "layer -1 is negative; give the number of the hidden state: 0 for the embedding, l for the output",

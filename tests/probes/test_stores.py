@@ -621,6 +621,8 @@ def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> No
             "TaskClusterARI measures one model at a time; give it one store",
         ),
         (fewer, CKA(label="task"), "no label 'task' in this batch"),
+        ({0: fewer, 1: fewer}, CKA(), "a model is called 0; expected a name, such as 'tuned'"),
+        ({"": fewer}, CKA(), "a model is called ''; expected a name, such as 'tuned'"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             run_stores(given, probe)
