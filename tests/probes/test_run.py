@@ -320,6 +320,20 @@ def test_nan_is_told_with_site_and_example(fake_model: Any, keep: Any, bad: floa
     run(fake_model(*states), batch.split(5), keep(readout=last_token()))  # the position it reads is sound
 
 
+@pytest.mark.filterwarnings("ignore:A hook on attn.hook_attn_scores")
+def test_scores_are_measured_with_their_causal_mask(tiny_model: Any, keep: Any) -> None:
+    model = tiny_model()
+    site = "blocks.0.attn.hook_attn_scores"
+    hidden = torch.ones(2, 2).triu(1).bool()  # as models have them that mask before the hook
+    model.add_hook(site, lambda scores, hook: scores.masked_fill(hidden, -torch.inf))
+    probe = keep(site, all_tokens())
+    run(model, Batch(TOKENS), probe)
+    assert bool((probe.kept(site)[..., 0, 1] == -torch.inf).all())
+    model.add_hook(site, lambda scores, hook: scores.masked_fill(hidden, torch.nan))
+    with pytest.raises(InputError, match=f"NaN or infinity in the activations at '{site}' for example index 0"):
+        run(model, Batch(TOKENS), keep(site, all_tokens()))
+
+
 def test_no_examples_are_told(fake_model: Any, keep: Any) -> None:
     for nothing in ([], iter(()), Batch(TOKENS[:0])):
         with pytest.raises(InputError, match="there are no examples to measure; give at least one non-empty batch"):
