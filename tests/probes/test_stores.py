@@ -822,6 +822,26 @@ def test_a_disk_that_fills_up(
     assert model.calls.count("hook_embed") == -(-(30 - kept) // 4)
 
 
+def test_shards_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise InputError("cannot write") from PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(save, "write_shard", failing)
+    message = r"\(Permission denied\); the 0 examples already written are kept: make the folder writable, and call save"
+    with pytest.raises(InputError, match=message):
+        save_rows(two["tuned"], every_token(30), tmp_path / "s")
+
+
+def test_a_copy_of_a_shard_is_refused(two: dict[str, Any], tmp_path: Path) -> None:
+    save_rows(two["base"], every_token(12).split(4), tmp_path, shard_rows=4)
+    shutil.copytree(tmp_path / "shard-00001", tmp_path / "shard-00003")
+    message = f"{str(tmp_path)!r} holds example index 4 in 'shard-00001' and 'shard-00003'; delete one of these folders"
+    with pytest.raises(InputError, match=re.escape(message)):
+        RowStore(tmp_path)
+    shutil.rmtree(tmp_path / "shard-00003")
+    assert len(save_rows(two["base"], every_token(12).split(4), tmp_path, shard_rows=4)) == 12
+
+
 def test_a_folder_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
