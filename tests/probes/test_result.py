@@ -188,8 +188,9 @@ def of_heads(**extra: Any) -> ProbeResult:
     values = {
         "ratio": torch.tensor([[1.0, 3.0, math.nan], [2.0, -1.0, 0.5]]),
         "by": torch.arange(12.0).reshape(2, 3, 2),
+        "mean": torch.tensor([1.5, 0.5]),
     }
-    axes: dict[str, tuple[str, ...]] = {"ratio": ("site", "head"), "by": ("site", "head", "bucket")}
+    axes: dict[str, tuple[str, ...]] = {"ratio": ("site", "head"), "by": ("site", "head", "bucket"), "mean": ("site",)}
     coords = {"site": sites, "head": ["0", "1", "2"], "bucket": ["same", "other"]}
     return ProbeResult("Demo", values, axes, coords, {sites[0]: 0, sites[1]: 1}, **extra)
 
@@ -208,7 +209,17 @@ def test_top_heads_are_the_best_with_nan_left_out() -> None:
     ("measure", "at", "message"),
     [
         ("by", {}, "'by' leaves the axes (site, head, bucket); expected (site, head): fix the others, as in sel()"),
-        ("ratio", {"head": "0"}, "'ratio' leaves the axes (site); expected (site, head): choose a measure of heads"),
+        (
+            "ratio",
+            {"head": "0"},
+            "'ratio' leaves the axes (site); expected (site, head): do not fix site, layer or head",
+        ),
+        (
+            "ratio",
+            {"layer": 0},
+            "'ratio' leaves the axes (head); expected (site, head): do not fix site, layer or head",
+        ),
+        ("mean", {}, "'mean' leaves the axes (site); expected (site, head): choose a measure of heads"),
         ("by", {"bucket": "none"}, "no bucket 'none' in 'by' (it has same, other)"),
     ],
 )
