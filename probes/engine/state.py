@@ -124,8 +124,8 @@ class Sum(DeclaredState["SumState"]):
 class Rows(DeclaredState["RowsState"]):
     """State that keeps examples by their index, one row each.
 
-    Memory: ``cap`` rows per key, or all of them if ``cap`` is ``None``. With a cap, which rows stay depends on their
-    index alone (a hash), not on order, batch size or process.
+    Memory: up to twice ``cap`` rows per key until they are read, or all rows if ``cap`` is ``None``. With a cap, which
+    rows stay depends on their index alone (a hash), not on order, batch size or process.
 
     Args:
         cap: most rows to keep: a number, the name of the probe parameter that holds it, or ``None``.
