@@ -270,10 +270,8 @@ class Probe(ABC):
                 "all_reduce needs torch.distributed; start with torchrun and call "
                 "torch.distributed.init_process_group()"
             )
-        state = self.state_dict()
-        tensors = {name: tensor.cpu() for name, tensor in state["tensors"].items()}  # each process has its own device
         states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, {**state, "tensors": tensors})
+        dist.all_gather_object(states, self.state_dict())
         merged = self.clone()
         for state in states:
             part = self.clone()
