@@ -21,6 +21,7 @@ from tasks.settings import check_count
 PerExample: TypeAlias = Integer[Tensor, "batch"]
 PerToken: TypeAlias = Integer[Tensor, "batch pos"]
 TokenMask: TypeAlias = Bool[Tensor, "batch pos"]
+_NOT_SORTABLE = (torch.bool, torch.uint16, torch.uint32, torch.uint64)
 _Transform: TypeAlias = Callable[[Shaped[Tensor, "batch ..."]], Shaped[Tensor, "row ..."]]
 if TYPE_CHECKING:
     ExampleIndex: TypeAlias = PerExample
@@ -39,7 +40,8 @@ class Batch:
         targets: token ids the loss compares with, or ``None``.
         loss_mask: true at positions that the loss counts, or ``None``. Numbers 0 and 1 become bool.
         positions: named positions, such as ``{"input": ...}``.
-        labels: named integer labels, per example or per token. Bools become 0 and 1.
+        labels: named integer labels, per example or per token. Bools become 0 and 1, unsigned integers of more than 8
+            bits int64.
         index: the examples' stable identities. Probes that keep rows order them by it, so that the order of batches
             cannot change a result. Defaults to ``0..batch-1``.
         lacks: error messages for labels that the batch does not have. The key is the label's name and the value the
@@ -75,7 +77,7 @@ class Batch:
         self._check_masks_and_targets()
         self._check_positions()
         self._check_labels()
-        self._turn_bool_labels_into_integers()
+        self._turn_into_int64()
 
     # ---- checks and conversions ----
 
@@ -149,12 +151,11 @@ class Batch:
                     "torch.unique(values, return_inverse=True)[1]"
                 )
 
-    def _turn_bool_labels_into_integers(self) -> None:
-        labels = dict(self.labels)
-        for name, values in self.labels.items():
-            if values.dtype == torch.bool:
-                labels[name] = values.long()
+    def _turn_into_int64(self) -> None:
+        """Turn bools and the types that PyTorch cannot sort or index into int64."""
+        labels = {name: _sortable(f"labels[{name!r}]", values) for name, values in self.labels.items()}
         object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "index", _sortable("index", self.index))
 
     # ---- reading ----
 
@@ -376,6 +377,16 @@ def _is_integer(values: Shaped[Tensor, "..."]) -> bool:
 def _check_integers(name: str, values: Shaped[Tensor, "..."], expected: str) -> None:
     if not _is_integer(values):
         raise InputError(f"{name} is {values.dtype}; expected {expected}: give {name}.long()")
+
+
+def _sortable(name: str, values: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+    """Return integers or bools in a type that PyTorch sorts and indexes."""
+    if values.dtype not in _NOT_SORTABLE:
+        return values
+    whole = values.long()
+    if values.dtype == torch.uint64 and bool((whole < 0).any()):
+        raise InputError(f"{name} has a number of 2**63 or more; give smaller ones, such as 0, 1, ...")
+    return whole
 
 
 def _check_one_per_example(name: str, values: Shaped[Tensor, "..."], n_examples: int) -> None:

@@ -18,6 +18,7 @@ _ACCEPTED = (
     "a Batch, token ids [batch pos], a list of texts, what a Hugging Face tokenizer gives, rows of a data set with "
     "'input_ids' or 'text', or an iterable of these"
 )
+_EXPECTED = {"input_ids": "integer token ids", "text": "a text or a list of texts"}
 _NOT_LABELS = ("input_ids", "text", "token_type_ids", "position_ids")
 
 
@@ -166,10 +167,10 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem 
         )
     if "position_ids" in mapping:
         _check_positions(_as_list(mapping["position_ids"]), _as_list(mapping.get("attention_mask", ())))
-    main = mapping["input_ids"] if "input_ids" in mapping else mapping["text"]
+    name, main = _main_field(mapping)
     rest = {name: value for name, value in mapping.items() if name not in _NOT_LABELS}
     if is_one_example(main):
-        yield _example(main, rest)
+        yield _example(name, main, rest)
     elif isinstance(main, (Tensor, np.ndarray)):
         yield _sequences(main, rest)
     else:
@@ -178,7 +179,16 @@ def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem 
             raise InputError(f"attention_mask is not a list of {len(main)} masks; give one for each of the input_ids")
         columns = {name: value for name, value in rest.items() if _column_length(value) == len(main)}
         for i, one in enumerate(main):
-            yield _example(one, {name: value[i] for name, value in columns.items()})
+            yield _example(name, one, {column: value[i] for column, value in columns.items()})
+
+
+def _main_field(mapping: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the name and value of the field with token ids, or else texts. Refuse a value without elements."""
+    name = "input_ids" if "input_ids" in mapping else "text"
+    value = _column(mapping[name])
+    if isinstance(value, Mapping) or not hasattr(value, "__getitem__") or getattr(value, "ndim", 1) == 0:
+        raise InputError(f"{name} is {str(value)[:40]}; expected {_EXPECTED[name]}")
+    return name, value
 
 
 def _check_positions(positions: Sequence[Any], masks: Sequence[Any]) -> None:
@@ -211,15 +221,17 @@ def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: 
     )
 
 
-def _example(main: Any, rest: Mapping[str, Any]) -> ExampleItem:
+def _example(field: str, main: Any, rest: Mapping[str, Any]) -> ExampleItem:
     labels = {name: int(value) for name, value in rest.items() if _is_integer(value) and _fits(value)}
     string_columns = [name for name, value in rest.items() if _is_no_number(value)]
     if isinstance(main, str):
         return ExampleItem(main, labels=labels, string_columns=string_columns)
-    ids = _as_list(main)
+    ids = _as_list(main) if isinstance(main, Iterable) else main
+    if not isinstance(ids, list):
+        raise InputError(f"{field} has {ids!r}; expected {_EXPECTED[field]}")
     for token in ids:
         if not _is_integer(token) or isinstance(token, bool):
-            raise InputError(f"input_ids has {token!r}; expected integer token ids")
+            raise InputError(f"{field} has {token!r}; expected {_EXPECTED[field]}")
     mask = rest.get("attention_mask")
     is_real = None
     if mask is not None:
@@ -295,10 +307,12 @@ def _is_label(value: Any, n: int) -> bool:
 
 def count_batch_examples(given: Any) -> int | None:
     """Return how many examples there are at least, if that can be known without drawing them."""
+    if isinstance(given, (Tensor, np.ndarray)) and not given.ndim:
+        return None
     if isinstance(given, (Batch, Tensor)):
         return len(given)
     if isinstance(given, Mapping):
-        values = _column(given["input_ids"] if "input_ids" in given else given.get("text", ()))
+        _, values = _main_field({"text": (), **given})
         return 1 if is_one_example(values) else len(values)
     if isinstance(given, (list, tuple)):
         return sum(1 if isinstance(item, str) else count_batch_examples(item) or 0 for item in given)

@@ -132,9 +132,7 @@ def check_hooked_models(models: Mapping[str, HookedModel]) -> None:
     """
     if not models:
         raise InputError("no models given; give one, or several by name")
-    for name in models:
-        if not isinstance(name, str) or not name:
-            raise InputError(f"a model is called {name!r}; expected a name, such as 'tuned'")
+    check_model_names(models)
     sizes = {name: getattr(getattr(model, "cfg", None), "d_vocab", None) for name, model in models.items()}
     known = [(name, size) for name, size in sizes.items() if size is not None]
     for name, size in known[1:]:
@@ -144,6 +142,13 @@ def check_hooked_models(models: Mapping[str, HookedModel]) -> None:
                 f"model {first!r} has a vocabulary of {first_size} tokens and {name!r} one of {size}, so the same "
                 "tokens are not the same text; compare models with one tokenizer"
             )
+
+
+def check_model_names(names: Iterable[object]) -> None:
+    """Refuse names of several models, or of their rows, that are no texts or empty."""
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"a model is called {name!r}; expected a name, such as 'tuned'")
 
 
 def modules_of(model: HookedModels) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from probes.engine.state import AnyTensor, DeclaredState, KeyedState
 from probes.functional.arrays import in_float64
 from probes.functional.cross_moments import CrossMoments
 from probes.functional.products import Precision, add_product
+from tasks import InputError
 
 _SUMS_OF_SITE = ("product", "fourth", "cube_x", "sum_x", "square_x")  # a site paired with itself has each sum once
 _SUMS_OF_PAIR = ("product", "fourth", "cube_x", "cube_y")  # the other sums of a pair are its two sites' sums
@@ -256,10 +257,13 @@ class MomentsState(KeyedState[_JointMoments]):
         Args:
             rows: by site, with equal sites in every batch.
             classes: classes of the examples, each kept under its number, ``"0"``. ``None``: all under ``"all"``.
-            pairs: sites to pair, in addition to each with itself, equal in every batch.
+            pairs: sites to pair, in addition to each with itself, in one order, equal in every batch.
             precision: precision of the products, by far most of the work. Their sums are float64.
             device: device that computes and keeps the sums, by default the rows'. A device without float64 is replaced
                 by the CPU.
+
+        Raises:
+            InputError: for a pair in both orders.
         """
         sites = {site: rows[site] for site in sorted(rows)}
         first = next(iter(sites.values()))
@@ -278,6 +282,10 @@ class MomentsState(KeyedState[_JointMoments]):
     ) -> _JointMoments:
         """Return the moments at a key on the device, empty ones for a new key."""
         if key not in self._values:
+            given = set(pairs)
+            for x, y in pairs:
+                if x != y and (y, x) in given:
+                    raise InputError(f"the pair of {x!r} and {y!r} is given in both orders; give one of them")
             dims = {site: x.shape[1] for site, x in rows.items()}
             origin = torch.zeros(sum(dims.values()), dtype=torch.float64, device=home)
             with_itself = [(site, site) for site in rows]
@@ -296,6 +304,13 @@ class MomentsState(KeyedState[_JointMoments]):
                 self._values[key].merge(moments)
             else:
                 self._values[key] = moments.copy()
+
+    def shapes(self) -> dict[str, Any]:
+        """Return the shape of each pair's product, by class."""
+        return {
+            key: {pair: tuple(product.shape) for pair, product in moments.product.items()}
+            for key, moments in self._values.items()
+        }
 
     def tensors(self) -> dict[str, AnyTensor]:
         """Return every sum of every pair on the CPU, named ``x|y|key/sum``."""

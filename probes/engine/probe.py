@@ -186,8 +186,8 @@ class Probe(ABC):
         """Add the state of another probe, as if this one had also seen its batches.
 
         Raises:
-            InputError: if the probes differ in class, parameters or sites, or both hold an example. The state is then
-                unchanged.
+            InputError: if the probes differ in class, parameters, sites or the width of the models, or both hold an
+                example. The state is then unchanged.
         """
         if repr(self) != repr(other):
             raise InputError(f"cannot merge {other!r} into {self!r}; merge probes with the same parameters")
@@ -196,6 +196,12 @@ class Probe(ABC):
                 f"cannot merge {type(self).__name__} states from different sites; "
                 "measure the same model at the same sites"
             )
+        for name in self.states:
+            shapes = self._state(name).shapes()
+            if any(shapes.get(key, shape) != shape for key, shape in other._state(name).shapes().items()):
+                raise InputError(
+                    f"cannot merge {type(self).__name__} states of models of other widths; measure the same model"
+                )
         self.examples.update(other.examples)
         self._sites = other._sites if self._sites is None else self._sites
         for name in self.states:  # in place: moments are large
@@ -264,10 +270,8 @@ class Probe(ABC):
                 "all_reduce needs torch.distributed; start with torchrun and call "
                 "torch.distributed.init_process_group()"
             )
-        state = self.state_dict()
-        tensors = {name: tensor.cpu() for name, tensor in state["tensors"].items()}  # each process has its own device
         states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, {**state, "tensors": tensors})
+        dist.all_gather_object(states, self.state_dict())
         merged = self.clone()
         for state in states:
             part = self.clone()

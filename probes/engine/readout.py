@@ -40,8 +40,7 @@ class Readout:
 
     def check(self, kept: Shaped[Tensor, "batch *kept"], batch: Batch) -> int | None:
         """Return the index of the first example whose kept values are not finite, or ``None`` if all are."""
-        is_bad = ~torch.isfinite(kept).flatten(1).all(dim=1)
-        return _first_index(is_bad, batch)
+        return _first_index(_any_by_example(~torch.isfinite(kept)), batch)
 
 
 def _check_shape(activation: Activation, batch: Batch) -> None:
@@ -163,11 +162,17 @@ class _AllTokens(Readout):
             width = batch.tokens.shape[1]
             is_pattern = kept.ndim == 4 and kept.shape[2:] == (width, width)  # [batch head query key]
             is_real = batch.attention_mask[:, None] if is_pattern else batch.attention_mask
-            is_bad &= _with_axes(is_real.to(is_bad.device), kept.ndim)
-        return _first_index(is_bad.flatten(1).any(dim=1), batch)
+            if is_pattern or kept.shape[1:2] == (width,):  # not pooled
+                is_bad &= _with_axes(is_real.to(is_bad.device), kept.ndim)
+        return _first_index(_any_by_example(is_bad), batch)
 
     def __repr__(self) -> str:
         return "all_tokens()"
+
+
+def _any_by_example(is_chosen: Bool[Tensor, "batch *rest"]) -> Bool[Tensor, "batch"]:
+    """Return for each example whether any of its values is chosen, also if it has one value without an axis."""
+    return is_chosen[..., None].flatten(1).any(dim=1)
 
 
 def _first_index(is_chosen: Bool[Tensor, "batch"], batch: Batch) -> int | None:

@@ -231,7 +231,12 @@ class ProbeResult(ResultFields):
         tensor = self._sel(measure, places)
         left = [axis for axis in self.axes[measure] if axis not in places]
         if set(left) != {"site", "head"}:
-            way = "choose a measure of heads" if "head" not in left else "fix the others, as in sel()"
+            if not {"site", "head"} <= set(self.axes[measure]):
+                way = "choose a measure of heads"
+            elif {"site", "head"} <= set(left):
+                way = "fix the others, as in sel()"
+            else:
+                way = "do not fix site, layer or head"
             raise InputError(f"{measure!r} leaves the axes ({', '.join(left)}); expected (site, head): {way}")
         by_site = tensor if left[0] == "site" else tensor.T
         heads = []

@@ -303,8 +303,8 @@ def probes_as_list(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[P
         least: the smallest number allowed.
 
     Raises:
-        InputError: for too few, for anything that is not a probe (a class, for example), and for a probe that does not
-            keep its arguments.
+        InputError: for too few, for anything that is not a probe (a class, for example), for a probe that does not
+            keep its arguments, and for a probe given twice.
     """
     is_single = isinstance(probes, (Probe, type, str)) or not isinstance(probes, Iterable)
     as_list: list[Any] = [probes] if is_single else list(probes)  # type: ignore[arg-type]
@@ -315,4 +315,6 @@ def probes_as_list(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[P
         if not isinstance(probe, Probe):
             raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
         probe.parameters()  # refuses a probe that does not keep them
+    if len({id(probe) for probe in as_list}) < len(as_list):
+        raise InputError("a probe is given twice; give each once (clone() makes another)")
     return as_list

@@ -49,6 +49,8 @@ def split_site(name: str) -> tuple[str, str]:
 def site_called(key: object) -> str:
     """Return the hook name of a hidden state given by number or by name."""
     if isinstance(key, str):
+        if "/" in key:
+            raise InputError(f"the hook name {key!r} has a '/', which separates it from a model's; replace it")
         return key
     if isinstance(key, bool) or not isinstance(key, (int, np.integer)):
         raise InputError(f"rows are called {key!r}; expected a hook name or the number of a hidden state")
@@ -104,11 +106,14 @@ _BLOCK_HOOKS = {
 
 
 def _layers(layers: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return numbers of layers, or ``None`` for all. Refuse what is no integer."""
     if layers is None:
         return None
-    if isinstance(layers, (int, Integral)):
-        return (int(layers),)
-    return tuple(int(layer) if isinstance(layer, Integral) else layer for layer in layers)
+    listed = list(layers) if isinstance(layers, Iterable) and not isinstance(layers, str) else [layers]
+    for layer in listed:
+        if not isinstance(layer, Integral) or isinstance(layer, bool):
+            raise InputError(f"layers has {layer!r}; expected integers, such as [0, -1]")
+    return tuple(map(int, listed))
 
 
 def residual(layers: int | Sequence[int] | None = None, *, final_norm: bool = False) -> Selector:
@@ -264,6 +269,8 @@ def _select(selector: Selector, names: Sequence[str], lacks: Mapping[str, str]) 
         return [Site(existing_site("hook_embed", names, lacks), 0)]
     is_stream = selector.kind == "residual"
     last = n_hooked_blocks(names) if is_stream else n_hooked_blocks(names) - 1
+    if last < 0:
+        raise InputError(f"this model has no blocks, so {selector.kind}() selects nothing; name hook points instead")
     sites = []
     for layer in range(last + 1) if selector.layers is None else selector.layers:
         number = layer + last + 1 if layer < 0 else layer

@@ -75,7 +75,11 @@ class KeyedState(ABC, Generic[ValueT]):
 
     @abstractmethod
     def merge(self, other: Any) -> None:
-        """Add the values of another state of this kind."""
+        """Add the values of another state of this kind, which has equal ``shapes()`` at the keys of both."""
+
+    @abstractmethod
+    def shapes(self) -> dict[str, Any]:
+        """Return the shape of what is kept at each key, without the number of examples."""
 
     @abstractmethod
     def tensors(self) -> dict[str, AnyTensor]:
@@ -120,8 +124,8 @@ class Sum(DeclaredState["SumState"]):
 class Rows(DeclaredState["RowsState"]):
     """State that keeps examples by their index, one row each.
 
-    Memory: ``cap`` rows per key, or all of them if ``cap`` is ``None``. With a cap, which rows stay depends on their
-    index alone (a hash), not on order, batch size or process.
+    Memory: up to twice ``cap`` rows per key until they are read, or all rows if ``cap`` is ``None``. With a cap, which
+    rows stay depends on their index alone (a hash), not on order, batch size or process.
 
     Args:
         cap: most rows to keep: a number, the name of the probe parameter that holds it, or ``None``.
@@ -225,6 +229,10 @@ class SumState(KeyedState[Tensor]):
         for key, value in other._values.items():
             self.add(key, value)
 
+    def shapes(self) -> dict[str, Any]:
+        """Return each sum's shape."""
+        return {key: tuple(value.shape) for key, value in self._values.items()}
+
     def tensors(self) -> dict[str, AnyTensor]:
         """Return a copy of each sum on the CPU."""
         return {key: value.to("cpu", copy=True) for key, value in self._values.items()}
@@ -307,6 +315,10 @@ class RowsState(KeyedState[list[IndexedRows]]):
         """Add the rows of another state."""
         for key in other:
             self.add(key, *other._joined(key))
+
+    def shapes(self) -> dict[str, Any]:
+        """Return the shape of a row at each key."""
+        return {key: tuple(chunks[0][1].shape[1:]) for key, chunks in self._values.items() if chunks}
 
     def tensors(self) -> dict[str, AnyTensor]:
         """Return ``key/index`` and ``key/rows`` for every key."""

@@ -32,13 +32,17 @@ class KeptRows(RowCollector):
         dtype: the dtype of the rows. ``None``: the activations' own.
 
     Raises:
-        InputError: for a string as labels, another dtype, and a readout that keeps no row per example.
+        InputError: for a string as labels, a label named twice, another dtype, and a readout that keeps no row per
+            example.
     """
 
     def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
         if isinstance(labels, str):
             given = repr(labels)
             raise InputError(f"labels is the string {given}; expected a sequence of label names such as ({given},)")
+        for name in set(labels):
+            if list(labels).count(name) > 1:
+                raise InputError(f"label {name!r} is named twice; name it once")
         if dtype not in (None, *_DTYPES):
             known = ", ".join(map(str, _DTYPES))
             raise InputError(f"dtype is {dtype!r}; expected {known}, or None for the model's own")

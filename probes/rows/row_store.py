@@ -68,6 +68,7 @@ class RowStore(AlignedRows):
         self._shards = store_shards(self.folder)
         parts = [shard.columns() for shard in self._shards]
         counts = [len(part["index"]) for part in parts]
+        self._check_held_once([part["index"] for part in parts])
         if sum(counts) != header["examples"]:
             raise InputError(
                 f"{str(folder)!r} holds {sum(counts)} of {header['examples']} examples, so a shard is missing; call "
@@ -79,6 +80,19 @@ class RowStore(AlignedRows):
 
     def __repr__(self) -> str:
         return f"RowStore({self.source!r}, {len(self)} examples at {len(self.sites)} sites)"
+
+    def _check_held_once(self, indices: Sequence[Int64[Tensor, "_"]]) -> None:
+        """Refuse an example in two shards, such as in a copy of one."""
+        index = torch.cat([torch.zeros(0, dtype=torch.int64), *indices]).sort().values
+        repeats = index[1:][index[1:] == index[:-1]]
+        if len(repeats):
+            example = int(repeats[0])
+            pairs = zip(self._shards, indices, strict=True)
+            names = [repr(shard.folder.name) for shard, held in pairs if bool((held == example).any())]
+            raise InputError(
+                f"{str(self.folder)!r} holds example index {example} in {' and '.join(names)}; delete one of these "
+                "folders and call save_rows with the same arguments"
+            )
 
     def blocks(self) -> Iterator[Integer[Tensor, "block"]]:
         """Yield the examples of one shard after another."""

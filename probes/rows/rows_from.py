@@ -108,6 +108,7 @@ def rows_from(
         if isinstance(index, Mapping):
             raise InputError("index is a mapping, which is for a folder of files; give one integer per example")
         mask = None if attention_mask is None else _tensor("attention_mask", attention_mask)
+        tokens = _padded_tokens(tokens, mask)
         source, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
     else:
         if tokens is not None or attention_mask is not None:
@@ -317,6 +318,14 @@ def _rows_of_tensors(
     if lengths is not None or mask is not None:
         columns |= _position_column(readout, positions, mask)
     return _RowsInMemory(rows), columns
+
+
+def _padded_tokens(tokens: RowValues | None, mask: Shaped[Tensor, "..."] | None) -> RowValues | None:
+    """Return lists of token ids as one tensor if they are as long as the mask: a tokenizer pads lists, too."""
+    if tokens is None or mask is None or mask.ndim != 2 or isinstance(tokens, (Tensor, np.ndarray)):
+        return tokens
+    ids = [_tensor("tokens", each).reshape(-1) for each in tokens]
+    return torch.stack(ids) if ids and all(len(each) == mask.shape[1] for each in ids) else tokens
 
 
 def _check_positions(positions: _Positions, n: int) -> None:

@@ -12,6 +12,7 @@ from jaxtyping import Integer, Shaped
 from torch import Tensor
 
 from probes.engine.examples_digest import ExamplesDigest
+from probes.engine.hooked_model import check_model_names
 from probes.engine.probe import Probe
 from probes.engine.readout import given_position
 from probes.engine.result import ProbeResult
@@ -57,6 +58,8 @@ def run_stores(stores: Stores, probes: Probe | Sequence[Probe]) -> ProbeResult |
     several = probes_as_list(probes)
     named: dict[str, RowSource] = dict(stores) if isinstance(stores, Mapping) else {"": stores}
     _check_stores(named)
+    if isinstance(stores, Mapping):
+        check_model_names(stores)
     for probe in several:
         if isinstance(stores, Mapping) and not probe.compares:
             raise InputError(f"{type(probe).__name__} measures one model at a time; give it one store")

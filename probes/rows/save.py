@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -225,8 +226,9 @@ def _writing(stored: StoredExamples) -> Iterator[None]:
         cause = error.__cause__
         if not isinstance(cause, OSError):
             raise
+        way_out = "free space there" if cause.errno in (errno.ENOSPC, errno.EDQUOT) else "make the folder writable"
         raise InputError(
             f"the rows could not be written to {str(stored.folder)!r} ({cause.strerror or cause}); the "
-            f"{len(stored) + stored.written} examples already written are kept: free space there, and call save_rows "
-            "with the same arguments to continue"
+            f"{len(stored) + stored.written} examples already written are kept: {way_out}, and call save_rows with "
+            "the same arguments to continue"
         ) from cause

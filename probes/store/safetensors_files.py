@@ -46,7 +46,7 @@ def write_safetensors(path: str | Path, tensors: Mapping[str, Shaped[Tensor, "..
         header: names the format, ``"format": "mechclust-..."``.
 
     Raises:
-        InputError: if it cannot be written.
+        InputError: if it cannot be written, and for complex and rare dtypes.
 
     Example:
         >>> import tempfile, torch
@@ -84,6 +84,9 @@ def _start_of_file(tensors: Mapping[str, Shaped[Tensor, "..."]], header: Mapping
     record: dict[str, Any] = {"__metadata__": header}
     start = 0
     for name, x in tensors.items():
+        if x.dtype not in _DTYPES:
+            kept = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+            raise InputError(f"{name!r} is {x.dtype}, which files do not keep; give one of {kept}")
         end = start + x.numel() * x.element_size()
         record[name] = {"dtype": _DTYPES[x.dtype], "shape": list(x.shape), "data_offsets": [start, end]}
         start = end

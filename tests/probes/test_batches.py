@@ -273,6 +273,12 @@ def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
         ({"input_ids": torch.ones(2, 3)}, "tokens is torch.float32; expected integer token ids"),
         ({"input_ids": [[1, 2.5]]}, "input_ids has 2.5; expected integer token ids"),
         (torch.ones(3).long(), "tokens has shape (3,); expected [batch pos]: stack the sequences"),
+        ({"input_ids": None}, "input_ids is None; expected integer token ids"),
+        ({"input_ids": torch.tensor(5)}, "input_ids is tensor(5); expected integer token ids"),
+        ({"input_ids": [[1, 2], None]}, "input_ids has None; expected integer token ids"),
+        ({"text": None}, "text is None; expected a text or a list of texts"),
+        ({"text": ["a", None]}, "text has None; expected a text or a list of texts"),
+        (torch.tensor(5), "tokens has shape (); expected [batch pos]"),
         ([{"prompt": "a"}], "an element has 'prompt', but neither 'input_ids' nor 'text'; rename the field"),
         ({}, "an element has no fields, but neither 'input_ids' nor 'text'"),
         ([{"input_ids": [1, 2], "attention_mask": [1]}], "attention_mask has 1 values for 2 input_ids; expected one"),
@@ -498,3 +504,6 @@ def test_examples_are_counted_without_drawing_them() -> None:
     filtered = pd.Series([[1], [2, 3], [4]])[1:]
     assert count_batch_examples({"input_ids": filtered}) == count_batch_examples({"text": filtered}) == 2
     assert count_batch_examples(iter(["a"])) is None
+    assert count_batch_examples(torch.tensor(5)) is None  # refused later, as a batch
+    with pytest.raises(InputError, match=r"^text is None; expected a text or a list of texts$"):
+        count_batch_examples([{"text": None}])

@@ -322,6 +322,21 @@ def test_bad_vllm_files(fake_model: Any, tmp_path: Path) -> None:
         rows_from(good, **three)
 
 
+@pytest.mark.parametrize("rows", [torch.randn(3, 4, 5), torch.randn(3, 5)], ids=["states", "rows"])
+def test_padded_lists_of_tokens_are_those_of_a_tensor(rows: torch.Tensor) -> None:
+    ids = [[1, 2, 3, 4], [0, 5, 6, 7], [0, 0, 8, 9]]
+    mask = [[1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1]]
+    expected = rows_from({1: rows}, tokens=torch.tensor(ids), attention_mask=torch.tensor(mask)).tokens
+    assert expected is not None
+    for tokens in (ids, [torch.tensor(each) for each in ids]):
+        found = rows_from({1: rows}, tokens=tokens, attention_mask=mask).tokens
+        assert found is not None
+        assert torch.equal(found, expected)
+    if rows.ndim == 3:  # without padding, tokens are lists of other lengths
+        real = [[1, 2, 3, 4], [5, 6, 7], [8, 9]]
+        assert torch.equal(rows_from({1: rows}, tokens=real, attention_mask=mask).tokens, expected)
+
+
 # ---- bad input ----
 
 
@@ -372,6 +387,11 @@ def test_bad_rows() -> None:
         ({0: x[:0]}, {}, "there are no rows of 'hook_embed'; give at least one example"),
         ({0: []}, {}, "there are no rows of 'hook_embed'; give at least one example"),
         ({0: x, "hook_embed": x}, {}, "the rows of 'hook_embed' were given twice (also as 'hook_embed'); give"),
+        (
+            {"layers/3": x},
+            {},
+            "the hook name 'layers/3' has a '/', which separates it from a model's; replace it",
+        ),
         (
             {-1: x},
             {},

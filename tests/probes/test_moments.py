@@ -12,7 +12,7 @@ from probes import Moments, Probe, ProbeResult, collect_rows, run
 from probes.engine.moments import MomentsState
 from probes.extend import check_probe
 from probes.functional.cka import cka_from_hsic
-from tasks import Batch
+from tasks import Batch, InputError
 from tests.probes.functional.test_cka import brute_force, gaussians
 
 PAIRS = [*((x, x) for x in "zab"), *combinations("zab", 2)]
@@ -184,6 +184,12 @@ def test_anybodys_probe_may_declare_moments(model: Any, batch: Batch) -> None:
     for k, rows in enumerate(collect_rows(model, batch).values()):
         values = torch.linalg.eigvalsh(torch.cov(rows.double().T))
         assert float(found[k]) == pytest.approx(float(values.sum() ** 2 / values.square().sum()), rel=1e-9)
+
+
+def test_a_pair_in_both_orders_is_refused() -> None:
+    message = "^the pair of 'a' and 'b' is given in both orders; give one of them$"
+    with pytest.raises(InputError, match=message):
+        MomentsState().add(rows_of(5, 2, 2, 2), pairs=[("a", "z"), ("a", "b"), ("z", "z"), ("b", "a")])
 
 
 def test_no_examples_change_nothing() -> None:

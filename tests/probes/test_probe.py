@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from probes import Probe, Rows, Sum, TaskClusterARI, last_token, mean, residual, run
+from probes import Moments, Probe, Rows, Sum, TaskClusterARI, last_token, mean, residual, run
 from probes.engine.result import ProbeResult
 from tasks import Batch, InputError
 
@@ -112,6 +112,33 @@ def test_merge_refuses_other_parameters_and_other_sites(measured: WithRows, fake
     message = "cannot merge WithRows states from different sites; measure the same model at the same sites"
     with pytest.raises(InputError, match=message):
         measured.merge(shallow)
+
+
+class Means(MeanNorm):
+    sums, moments = Sum(), Moments()
+
+    def update(self, activations: Any, batch: Batch) -> None:
+        for site, x in activations.items():
+            self.sums.add(site, x.sum(0, dtype=torch.float64))
+        self.moments.add(dict(activations))
+
+    def compute(self) -> ProbeResult:
+        return self.result({"mean": self.sums["hook_embed"].mean()}, {"mean": ()})
+
+
+@pytest.mark.parametrize("kind", [WithRows, Means])
+def test_merging_states_of_other_widths_changes_nothing(kind: type[MeanNorm], fake: Any, fake_model: Any) -> None:
+    probe = kind()
+    wide = kind()
+    run(fake, Batch(TOKENS), probe)
+    run(fake_model(*(torch.ones(5, 6) for _ in range(3))), Batch(TOKENS, index=torch.arange(4, 8)), wide)
+    before = probe.state_dict()
+    message = f"^cannot merge {kind.__name__} states of models of other widths; measure the same model$"
+    with pytest.raises(InputError, match=message):
+        probe.merge(wide)
+    after = probe.state_dict()
+    assert torch.equal(after["examples"], before["examples"])
+    assert all(torch.equal(after["tensors"][name], x) for name, x in before["tensors"].items())
 
 
 def test_merging_the_same_examples_twice_is_told(measured: WithRows) -> None:

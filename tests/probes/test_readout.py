@@ -175,6 +175,16 @@ def test_all_tokens_forgives_patterns_of_padded_queries_only() -> None:
     assert all_tokens().check(pattern, batch) == 40
 
 
+def test_all_tokens_checks_pooled_values_and_single_numbers() -> None:
+    batch = Batch(torch.ones(2, 3).long(), torch.tensor([[1, 1, 1], [1, 1, 0]]), index=torch.tensor([7, 8]))
+    for shape in ((2,), (2, 5), (2, 1, 5)):
+        x = torch.zeros(shape)
+        assert all_tokens().check(x, batch) is None
+        x[1] = torch.nan
+        assert all_tokens().check(x, batch) == 8
+    assert last_token().check(torch.tensor([0.0, torch.inf]), batch) == 8
+
+
 def test_the_last_token_of_a_pooled_sequence_is_its_one_position():
     pooled = torch.arange(6.0).reshape(3, 1, 2)
     batch = Batch(torch.zeros(3, 5, dtype=torch.int64))

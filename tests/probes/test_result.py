@@ -138,6 +138,13 @@ def test_views_can_be_saved(tmp_path: Path) -> None:
     assert torch.equal(load_result(tmp_path / "r")["turned"], both.T)
 
 
+def test_complex_values_are_not_saved(tmp_path: Path) -> None:
+    found = ProbeResult("Demo", {"z": torch.tensor(1j)}, {"z": ()}, {})
+    with pytest.raises(InputError, match=r"^'z' is torch.complex64, which files do not keep; give one of float64, "):
+        found.save(tmp_path / "z.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
 def test_files_that_are_no_result_are_refused(result: ProbeResult, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file '.*none'; give the path of a safetensors file"):
         load_result(tmp_path / "none")
@@ -181,8 +188,9 @@ def of_heads(**extra: Any) -> ProbeResult:
     values = {
         "ratio": torch.tensor([[1.0, 3.0, math.nan], [2.0, -1.0, 0.5]]),
         "by": torch.arange(12.0).reshape(2, 3, 2),
+        "mean": torch.tensor([1.5, 0.5]),
     }
-    axes: dict[str, tuple[str, ...]] = {"ratio": ("site", "head"), "by": ("site", "head", "bucket")}
+    axes: dict[str, tuple[str, ...]] = {"ratio": ("site", "head"), "by": ("site", "head", "bucket"), "mean": ("site",)}
     coords = {"site": sites, "head": ["0", "1", "2"], "bucket": ["same", "other"]}
     return ProbeResult("Demo", values, axes, coords, {sites[0]: 0, sites[1]: 1}, **extra)
 
@@ -201,7 +209,17 @@ def test_top_heads_are_the_best_with_nan_left_out() -> None:
     ("measure", "at", "message"),
     [
         ("by", {}, "'by' leaves the axes (site, head, bucket); expected (site, head): fix the others, as in sel()"),
-        ("ratio", {"head": "0"}, "'ratio' leaves the axes (site); expected (site, head): choose a measure of heads"),
+        (
+            "ratio",
+            {"head": "0"},
+            "'ratio' leaves the axes (site); expected (site, head): do not fix site, layer or head",
+        ),
+        (
+            "ratio",
+            {"layer": 0},
+            "'ratio' leaves the axes (head); expected (site, head): do not fix site, layer or head",
+        ),
+        ("mean", {}, "'mean' leaves the axes (site); expected (site, head): choose a measure of heads"),
         ("by", {"bucket": "none"}, "no bucket 'none' in 'by' (it has same, other)"),
     ],
 )

@@ -108,6 +108,16 @@ def test_one_probe_gives_one_result_and_a_list_a_list(fake_model: Any, keep: Any
 # ---- how it measures ----
 
 
+def test_a_probe_given_twice_is_refused_before_work(fake_model: Any, keep: Any) -> None:
+    model = fake_model(torch.ones(5, 2), torch.ones(5, 2))
+    probe = keep()
+    tokens = torch.tensor([[1], [2]])
+    with pytest.raises(InputError, match=r"^a probe is given twice; give each once \(clone\(\) makes another\)$"):
+        run(model, tokens, [probe, keep(), probe])
+    assert not model.calls
+    assert len(run(model, tokens, [probe, probe.clone()])) == 2
+
+
 def test_the_forward_stops_after_the_deepest_site(model: Any, batch: Batch, keep: Any) -> None:
     calls = {"blocks.0.hook_resid_pre": 0, "blocks.1.hook_resid_pre": 0}
 
@@ -308,6 +318,20 @@ def test_nan_is_told_with_site_and_example(fake_model: Any, keep: Any, bad: floa
         with pytest.raises(InputError, match=re.escape(message)):
             run(fake_model(*states), batch.split(size), keep(readout=mean()))
     run(fake_model(*states), batch.split(5), keep(readout=last_token()))  # the position it reads is sound
+
+
+@pytest.mark.filterwarnings("ignore:A hook on attn.hook_attn_scores")
+def test_scores_are_measured_with_their_causal_mask(tiny_model: Any, keep: Any) -> None:
+    model = tiny_model()
+    site = "blocks.0.attn.hook_attn_scores"
+    hidden = torch.ones(2, 2).triu(1).bool()  # as models have them that mask before the hook
+    model.add_hook(site, lambda scores, hook: scores.masked_fill(hidden, -torch.inf))
+    probe = keep(site, all_tokens())
+    run(model, Batch(TOKENS), probe)
+    assert bool((probe.kept(site)[..., 0, 1] == -torch.inf).all())
+    model.add_hook(site, lambda scores, hook: scores.masked_fill(hidden, torch.nan))
+    with pytest.raises(InputError, match=f"NaN or infinity in the activations at '{site}' for example index 0"):
+        run(model, Batch(TOKENS), keep(site, all_tokens()))
 
 
 def test_no_examples_are_told(fake_model: Any, keep: Any) -> None:

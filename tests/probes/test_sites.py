@@ -81,6 +81,23 @@ def test_layers_may_be_integers_of_numpy() -> None:
     assert repr(attention(np.arange(2))) == "attention(layers=[0, 1])"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("layers", "wrong"), [("1", "'1'"), (1.0, "1.0"), ([0, "1"], "'1'"), ([0, None], "None")])
+def test_layers_that_are_no_integers_are_refused(layers: Any, wrong: str) -> None:
+    for select in (residual, attention, attention_pattern, head_output):
+        with pytest.raises(InputError, match=rf"^layers has {wrong}; expected integers, such as \[0, -1\]$"):
+            select(layers)
+
+
+def test_a_model_without_blocks_is_told() -> None:
+    model = SimpleNamespace(hook_dict={"hook_embed": None})
+    assert resolve(model, residual()) == [Site("hook_embed", 0)]
+    for at in (attention_pattern(), head_output([0])):
+        with pytest.raises(
+            InputError, match=rf"^this model has no blocks, so {at.kind}\(\) selects nothing; name hook"
+        ):
+            resolve(model, at)
+
+
 @pytest.mark.parametrize(
     ("at", "message"),
     [

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,7 @@ from probes import (
 )
 from probes.engine.state import RowsState
 from probes.rows import kept_rows, save, shards
+from probes.rows.stored_examples import StoredExamples
 from probes.store.temporary_files import LOCK, is_temporary, temporary_file_of
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
@@ -509,6 +511,15 @@ def test_an_extension_that_fails_leaves_an_unfinished_store(two: dict[str, Any],
     assert len(save_rows(model, every_token(30), tmp_path / "s")) == 30
 
 
+def test_resuming_a_store_of_a_million_examples(tmp_path: Path) -> None:
+    stored = StoredExamples(tmp_path, [], None, {"index": torch.arange(1_000_000)})
+    start = time.monotonic()
+    for first in range(1_000_000, 1_000_080, 4):
+        index = torch.arange(first, first + 4)
+        assert len(stored.new(Batch(torch.ones(4, 2, dtype=torch.int64), index=index))) == 4
+    assert time.monotonic() - start < 1  # seconds: no pass over all stored examples
+
+
 def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
     model, folder = two["tuned"], tmp_path / "tuned"
     saved(two, tmp_path)
@@ -545,6 +556,11 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
             {"labels": "task"},
             "labels is the string 'task'; expected a sequence",
         ),
+        (
+            (model, every_token(3), tmp_path / "c"),
+            {"labels": ["task", "task"]},
+            "label 'task' is named twice; name it once",
+        ),
         ((model, every_token(3), tmp_path / "c"), {"shard_rows": 0}, "shard_rows is 0; expected at least 1"),
         ((model, every_token(3), tmp_path / "c"), {"readout": all_tokens()}, "all_tokens() keeps every position"),
     ):
@@ -566,6 +582,13 @@ def test_padding_does_not_change_what_the_tokens_were(two: dict[str, Any], tmp_p
     assert torch.equal(one.tokens, other.tokens)
     assert len(torch.unique(one.tokens)) == 4
     assert run_stores({"a": one, "b": other}, CKA())["n"].tolist() == [4]
+
+
+def test_unsigned_labels_and_index_are_kept(two: dict[str, Any], tmp_path: Path) -> None:
+    numbers = torch.arange(6).to(torch.uint16)
+    batch = Batch(every_token(6).tokens, labels={"task": numbers}, index=numbers)
+    store = save_rows(two["base"], batch, tmp_path / "rows", labels=["task"])
+    assert store.take(store.index, ["labels/task"])["labels/task"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> None:
@@ -598,6 +621,8 @@ def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> No
             "TaskClusterARI measures one model at a time; give it one store",
         ),
         (fewer, CKA(label="task"), "no label 'task' in this batch"),
+        ({0: fewer, 1: fewer}, CKA(), "a model is called 0; expected a name, such as 'tuned'"),
+        ({"": fewer}, CKA(), "a model is called ''; expected a name, such as 'tuned'"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             run_stores(given, probe)
@@ -795,6 +820,26 @@ def test_a_disk_that_fills_up(
     model.calls.clear()
     assert len(save_rows(model, every_token(30).split(4), folder, shard_rows=8)) == 30
     assert model.calls.count("hook_embed") == -(-(30 - kept) // 4)
+
+
+def test_shards_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise InputError("cannot write") from PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(save, "write_shard", failing)
+    message = r"\(Permission denied\); the 0 examples already written are kept: make the folder writable, and call save"
+    with pytest.raises(InputError, match=message):
+        save_rows(two["tuned"], every_token(30), tmp_path / "s")
+
+
+def test_a_copy_of_a_shard_is_refused(two: dict[str, Any], tmp_path: Path) -> None:
+    save_rows(two["base"], every_token(12).split(4), tmp_path, shard_rows=4)
+    shutil.copytree(tmp_path / "shard-00001", tmp_path / "shard-00003")
+    message = f"{str(tmp_path)!r} holds example index 4 in 'shard-00001' and 'shard-00003'; delete one of these folders"
+    with pytest.raises(InputError, match=re.escape(message)):
+        RowStore(tmp_path)
+    shutil.rmtree(tmp_path / "shard-00003")
+    assert len(save_rows(two["base"], every_token(12).split(4), tmp_path, shard_rows=4)) == 12
 
 
 def test_a_folder_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,22 @@ def test_labels_are_integers() -> None:
         Batch(TOKENS, labels={"x": torch.zeros(4)})
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_labels_and_index_become_int64(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([3, 0, 2, 1])
+    batch = Batch(TOKENS, labels={"x": numbers.to(dtype), "small": numbers.to(torch.uint8)}, index=numbers.to(dtype))
+    assert (batch.labels["x"].dtype, batch.labels["x"].tolist()) == (torch.int64, numbers.tolist())
+    assert (batch.index.dtype, batch.index.tolist()) == (torch.int64, numbers.tolist())
+    assert batch.labels["small"].dtype == torch.uint8
+
+
+def test_numbers_beyond_int64_are_refused() -> None:
+    large = torch.tensor([0, 1, 2, -1]).to(torch.uint64)
+    for fields, name in (({"index": large}, "index"), ({"labels": {"x": large}}, r"labels\['x'\]")):
+        with pytest.raises(InputError, match=rf"^{name} has a number of 2\*\*63 or more; give smaller ones"):
+            Batch(TOKENS, **fields)
+
+
 def test_a_mask_of_numbers_becomes_bool() -> None:
     for numbers in (MASK.long(), MASK.float(), MASK.to(torch.uint8)):
         batch = Batch(TOKENS, numbers, targets=TOKENS, loss_mask=numbers)
