@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +34,6 @@ from probes import (
 )
 from probes.engine.state import RowsState
 from probes.rows import kept_rows, save, shards
-from probes.rows.stored_examples import StoredExamples
 from probes.store.temporary_files import LOCK, is_temporary, temporary_file_of
 from tasks import Batch, InputError
 from tests.probes.test_cka import FORMS, every_token, states
@@ -509,15 +507,6 @@ def test_an_extension_that_fails_leaves_an_unfinished_store(two: dict[str, Any],
     with pytest.raises(InputError, match="unfinished"):
         RowStore(tmp_path / "s")
     assert len(save_rows(model, every_token(30), tmp_path / "s")) == 30
-
-
-def test_resuming_a_store_of_a_million_examples(tmp_path: Path) -> None:
-    stored = StoredExamples(tmp_path, [], None, {"index": torch.arange(1_000_000)})
-    start = time.monotonic()
-    for first in range(1_000_000, 1_000_080, 4):
-        index = torch.arange(first, first + 4)
-        assert len(stored.new(Batch(torch.ones(4, 2, dtype=torch.int64), index=index))) == 4
-    assert time.monotonic() - start < 1  # seconds: no pass over all stored examples
 
 
 def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
