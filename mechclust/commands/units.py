@@ -136,6 +136,8 @@ def units_of(
     n_templates = len(set(measured))
     if n_templates == len(measured):
         return _independent("Prompts are taken as independent: no two share a template.")
+    if n_templates == 1:
+        return _independent("Prompts are taken as independent: all share one template.")
     too_few = _too_few(prompts, values, relabelled, within, compared_in)
     if too_few:
         sentence = (

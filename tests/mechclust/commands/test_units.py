@@ -54,6 +54,17 @@ def test_without_an_input_nothing_is_found_and_it_is_said() -> None:
     assert "no two share a template" in units_of(own, "auto").sentence
 
 
+def test_one_template_for_all_is_no_unit() -> None:
+    rows = [(task, i) for task in "xy" for i in range(10)]
+    one = LabelledPrompts(
+        [f"Review: {task}{i}. Sentiment:" for task, i in rows],
+        {"task": [task for task, _ in rows], "input": [f"{task}{i}" for task, i in rows]},
+    )
+    for compared_in in (None, one.labels["task"]):
+        units = units_of(one, "auto", compared_in=compared_in)
+        assert units == Units(None, None, "Prompts are taken as independent: all share one template.")
+
+
 def test_a_label_or_none_overrides() -> None:
     given = prompts(3, 2)
     assert units_of(given, "none").label is None

@@ -117,6 +117,15 @@ class TestTemplates:
         assert result.headline.endswith("Each task has one template only, so wording is not ruled out.")
         assert "held_out" not in result.results
 
+    def test_all_tasks_share_one_template(self, shallow, trained):
+        """The task is in the input, and prompts are left out one by one."""
+        rows = [{"prompt": f"w3 w{i} w4", "task": TASKS[i % 2], "input": f"w{i}"} for i in range(5, 17)]
+        write_prompts(trained.prompts, rows)
+        result = measure_clusters(str(shallow), trained)
+        assert result.config.units == "none"
+        assert result.trained.linear.metadata["parameters"]["folds"] == 5
+        assert "wording" not in result.headline
+
     def test_too_few_for_a_p_value(self, shallow, config):
         """The share is measured, and its verdict is open."""
         write_prompts(config.prompts, templated(n_templates=2, tasks=TASKS[:2]))
