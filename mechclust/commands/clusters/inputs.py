@@ -31,6 +31,7 @@ from mechclust.models.tokenizers import (
 from mechclust.report.text import list_text
 from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
+from probes.functional.relabelling import Relabelling
 from probes.rows.shards import store_shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import did_you_mean, error_suggestion
@@ -142,6 +143,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     if config.given not in ("auto", "none"):
         _check_given(config.given, inputs.values.get(config.given, [""]), inputs.labels, config)
     _check_held_apart(inputs, config)
+    _check_exchanged(inputs, config)
     return inputs
 
 
@@ -271,6 +273,23 @@ def _check_held_apart(inputs: Inputs, config: ClustersConfig) -> None:
             f"the linear classifier leaves values of it out and needs at least 2; choose another label{drawn}, or "
             "leave out --within"
         )
+
+
+def _check_exchanged(inputs: Inputs, config: ClustersConfig) -> None:
+    """Refuse a ``within`` label within which no measured prompts, or whole units, can exchange their tasks."""
+    if config.within is None:
+        return
+    tasks = label_codes(inputs.labels["task"])
+    relabelling = Relabelling.from_classes(tasks, inputs.units.codes, label_codes(inputs.labels[config.within]))
+    if relabelling.fixed_share < 1:
+        return
+    what = "two" if inputs.units.label is None else f"two units ({inputs.units.label!r})"
+    way_out = "choose another label" if inputs.units.label is None else "give other --units"
+    drawn = "" if config.max_rows is None else ", raise --max-rows"
+    raise InputError(
+        f"within each {config.within!r}, no {what} of the {len(inputs)} prompts of {config.prompts} can exchange their "
+        f"tasks; {way_out}{drawn}, or leave out --within"
+    )
 
 
 def _check_given(

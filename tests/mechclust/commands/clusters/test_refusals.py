@@ -144,6 +144,33 @@ class TestMoreRefusals:
             measure_clusters(str(path), config)
 
 
+    def test_within_of_which_each_drawn_prompt_has_a_value_of_its_own(self, shallow, config):
+        records = [{"prompt": f"w{i % 20} w{20 + k}", "task": TASKS[k], "id": i} for i in range(300) for k in range(2)]
+        write_prompts(config.prompts, records)
+        with pytest.raises(InputError) as refused:
+            read_inputs(resolve_model(shallow), replace(config, within="id", max_rows=6))
+        assert str(refused.value) == (
+            f"within each 'id', no two of the 6 prompts of {config.prompts} can exchange their tasks; choose another "
+            "label, raise --max-rows, or leave out --within"
+        )
+
+    def test_units_that_have_no_inputs_in_common_within_these(self, shallow, config):
+        """Every style has inputs of its own, so that none can exchange its task with another."""
+        records = [
+            {"prompt": f"w{given} w{20 + k}", "task": TASKS[k], "style": f"{k} {style}", "input": f"w{given}"}
+            for k in range(2)
+            for style in range(5)
+            for given in range(style + 5 * k, style + 5 * k + 4)
+        ]
+        write_prompts(config.prompts, records)
+        with pytest.raises(InputError) as refused:
+            read_inputs(resolve_model(shallow), replace(config, within="input", units="style"))
+        assert str(refused.value) == (
+            f"within each 'input', no two units ('style') of the 40 prompts of {config.prompts} can exchange their "
+            "tasks; give other --units, or leave out --within"
+        )
+
+
 class TestTooLong:
     @pytest.fixture
     def long(self, config):
