@@ -113,6 +113,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     prompts, index = _sample(all_prompts, config)
     units = units_of(prompts, config.units, within=config.within)
     prompts = units.added_to(prompts)
+    _check_also_differs(prompts, units, config)
     reader, sizes = _tokenizer_and_sizes(model, config, tokenizer)
     batches = _tokenize(prompts, index, reader, sizes, config)
     features = surface_features(
@@ -247,6 +248,19 @@ def _check_within(within: str, prompts: LabelledPrompts, config: ClustersConfig)
             raise InputError(
                 f"within each {within!r}, the prompts of {config.prompts} have only one {name!r}, so labels "
                 "cannot be permuted; choose another label, or leave out --within"
+            )
+
+
+def _check_also_differs(prompts: LabelledPrompts, units: Units, config: ClustersConfig) -> None:
+    """Refuse further labels whose classes are the units, which therefore no units can exchange."""
+    if units.values is None:
+        return
+    for name in config.also:
+        values = prompts.labels[name]
+        if labels_determine(values, units.values) and labels_determine(units.values, values):
+            raise InputError(
+                f"also has {name!r}, which is the units themselves; the clusters are compared with it anyway: leave it "
+                "out of --also, or give --units none"
             )
 
 

@@ -142,10 +142,12 @@ class TestTemplates:
             assert read_inputs(resolve_model(shallow), replace(trained, units=units)).held_out is None
 
     def test_a_label_is_held_out_in_their_place(self, shallow, trained):
-        result = measure_clusters(str(shallow), replace(trained, units="input", also=("input",)))
+        rows = [{**row, "form": i // len(INPUTS) % TEMPLATES} for i, row in enumerate(templated())]
+        write_prompts(trained.prompts, rows)
+        result = measure_clusters(str(shallow), replace(trained, units="input", also=("form",)))
         (reading,) = (each for each in result.readings if each.what == "Nearest neighbour of another 'input'")
         table = result.to_dataframe()
-        assert table[table["label"] == "input"]["held_out"].isna().all()
+        assert table[table["label"] == "form"]["held_out"].isna().all()
         assert table[table["label"] == "task"]["held_out"].notna().all()
         assert "among all prompts" in reading.value
 

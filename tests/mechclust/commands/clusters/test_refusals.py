@@ -143,6 +143,23 @@ class TestMoreRefusals:
         with pytest.raises(InputError, match="tokenizer"):
             measure_clusters(str(path), config)
 
+    @pytest.mark.parametrize("units", ["style", "auto"])
+    def test_a_further_label_that_is_the_units(self, shallow, config, units):
+        """It was said to be open whether clusters follow it, which they may do by far."""
+        records = [
+            {"prompt": f"w{k} w{3 + style} w{given}", "task": TASKS[k], "input": f"w{given}", "style": f"{k} {style}"}
+            for k in range(2)
+            for style in range(5)
+            for given in range(10, 14)
+        ]
+        write_prompts(config.prompts, records)
+        with pytest.raises(InputError) as refused:
+            read_inputs(resolve_model(shallow), replace(config, also=("style",), units=units))
+        assert str(refused.value) == (
+            "also has 'style', which is the units themselves; the clusters are compared with it anyway: leave it out "
+            "of --also, or give --units none"
+        )
+        assert read_inputs(resolve_model(shallow), replace(config, also=("input",), units=units)).units.label
 
     def test_within_of_which_each_drawn_prompt_has_a_value_of_its_own(self, shallow, config):
         records = [{"prompt": f"w{i % 20} w{20 + k}", "task": TASKS[k], "id": i} for i in range(300) for k in range(2)]
