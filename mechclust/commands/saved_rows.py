@@ -23,6 +23,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes
 from probes import Readout, RowStore, save_rows
 from probes.engine.text_tokenizer import tokenizer_of
+from probes.rows.shards import StoredRowsError
 from tasks import Batch, InputError
 
 
@@ -137,7 +138,7 @@ def saved_rows(
 
 
 def save_rows_anew(model: Any, batches: Iterable[Batch], folder: Path, **options: Any) -> RowStore:
-    """Save rows, or go on with those in the folder. Rows of other weights, prompts or labels there are removed.
+    """Save rows, or go on with those in the folder. Rows that are damaged or others than these are removed.
 
     Args:
         model: as ``save_rows``.
@@ -147,9 +148,7 @@ def save_rows_anew(model: Any, batches: Iterable[Batch], folder: Path, **options
     """
     try:
         return save_rows(model, batches, folder, **options)
-    except InputError:
-        if not folder.is_dir():
-            raise
+    except StoredRowsError:
         shutil.rmtree(folder)
         return save_rows(model, batches, folder, **options)
 
