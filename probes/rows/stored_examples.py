@@ -170,7 +170,7 @@ def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Shard]:
     for key, value in header.items():
         if old.get(key) != value:
             raise StoredRowsError(
-                f"{str(folder)!r} holds rows of {names.get(key, 'another model')}; "
+                f"{str(folder)!r} holds rows of {names.get(key, 'another model or dtype')}; "
                 "give a new folder, or delete this one"
             )
     return kept

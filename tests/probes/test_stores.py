@@ -524,7 +524,7 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
         (
             (two["base"], every_token(30), folder),
             tuned,
-            f"{str(folder)!r} holds rows of another model; give a new folder",
+            f"{str(folder)!r} holds rows of another model or dtype; give a new folder",
         ),
         ((model, every_token(30), folder), {**tuned, "at": residual(0)}, "holds rows of other sites"),
         ((model, every_token(30), folder), {**tuned, "readout": mean()}, "holds rows of another readout"),

@@ -29,9 +29,11 @@ from mechclust.models.tokenizers import (
     tokenizer_unknown_token_notes,
 )
 from mechclust.report.text import list_text
+from probes import Readout
 from probes.engine.examples_digest import token_digests
 from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
 from probes.functional.relabelling import Relabelling
+from probes.rows.row_store import read_store_header
 from probes.rows.shards import store_shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import did_you_mean, error_suggestion
@@ -148,11 +150,12 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     return inputs
 
 
-def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
-    """Refuse a folder that holds hidden states of other prompts, before a model is loaded.
+def check_same_rows(inputs: Inputs, readout: Readout, out: Path, rows: Path) -> None:
+    """Refuse a folder that holds hidden states of other prompts or positions, before a model is loaded.
 
     Args:
         inputs: the prompts.
+        readout: which hidden state of a prompt is measured.
         out: the folder.
         rows: folder in it with the hidden states.
 
@@ -163,7 +166,13 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
     digests = torch.cat([token_digests(batch) for batch in inputs.batches])
     digest_of_prompt = dict(zip(index.tolist(), digests.tolist(), strict=True))
     for model in ("trained", *(path.name for path in rows.glob("untrained-seed*"))):
-        for shard in store_shards(rows / model):
+        shards = store_shards(rows / model)
+        header = read_store_header(rows / model)
+        if shards and header is not None and header["readout"] != repr(readout):
+            raise InputError(
+                f"{str(out)!r} holds hidden states at another --position; give the same, or another folder with --out"
+            )
+        for shard in shards:
             saved = shard.columns()
             for i, digest in zip(saved["index"].tolist(), saved["tokens"].tolist(), strict=True):
                 if digest_of_prompt.get(i) != digest:

@@ -188,6 +188,14 @@ class TestInTheCommandsWords:
                 "--out"
             )
 
+    def test_another_position(self, gpt2, trained, begun, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        with pytest.raises(InputError) as refused:
+            measure_clusters(str(gpt2), replace(trained, position="mean"), begun)
+        assert str(refused.value) == (
+            f"{str(begun)!r} holds hidden states at another --position; give the same, or another folder with --out"
+        )
+
     def test_damaged_rows(self, gpt2, trained, begun):
         out = begun
         for part in (out / "rows/trained/measured").iterdir():
