@@ -31,7 +31,7 @@ from mechclust.models.tokenizers import (
 from mechclust.report.text import list_text
 from probes import Readout
 from probes.engine.examples_digest import token_digests
-from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
+from probes.functional.adjusted_rand import smallest_adjusted_rand_p_value
 from probes.functional.relabelling import Relabelling
 from probes.rows.row_store import read_store_header
 from probes.rows.shards import store_shards
@@ -358,8 +358,8 @@ def _notes_on_classes(prompts: LabelledPrompts, config: ClustersConfig) -> Itera
         if n_single:
             which = "1 class has" if n_single == 1 else f"{n_single} classes have"
             yield f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
-        least_p = 1 / n_adjusted_rand_relabellings(prompts.labels[name])
-        if least_p > CHANCE_LEVEL:
+        least_p = smallest_adjusted_rand_p_value(prompts.labels[name])
+        if least_p > CHANCE_LEVEL * (1 + 1e-9):  # it is from logarithms, which are rounded
             yield (
                 f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "
                 f"arise by chance with p = {least_p:.2g}; give more."

@@ -16,7 +16,7 @@ from mechclust.commands.clusters.inputs import read_inputs
 from mechclust.models import save_model
 from mechclust.models.resolved import resolve_model
 from probes import save_rows
-from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
+from probes.functional.adjusted_rand import smallest_adjusted_rand_p_value
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import TASKS, write_prompts
 
@@ -233,7 +233,7 @@ class TestFewPrompts:
         labels = [k for k, size in enumerate(sizes) for _ in range(size)]
         orders = [[order.index(x) for x in order] for order in permutations(labels)]
         same = sum(order == [labels.index(x) for x in labels] for order in orders)
-        assert 1 / n_adjusted_rand_relabellings(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
+        assert smallest_adjusted_rand_p_value(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
 
     def test_are_noted(self, shallow, trained):
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aabb")]
@@ -248,6 +248,11 @@ class TestFewPrompts:
         notes = read_inputs(resolve_model(shallow), trained).notes
         assert notes[0] == "Of 4 classes of 'task', 2 classes have a single prompt, which cannot form a cluster."
         assert "too few" not in " ".join(notes)
+
+    def test_one_in_twenty_is_not_noted(self, shallow, trained):
+        """A class of 19 prompts and one of a single prompt can be relabelled in 20 ways."""
+        write_prompts(trained.prompts, [{"prompt": f"w1 w{k}", "task": "a" if k else "b"} for k in range(20)])
+        assert "too few" not in " ".join(read_inputs(resolve_model(shallow), trained).notes)
 
 
 class TestTokens:
