@@ -302,6 +302,9 @@ def rows_errors(fewer: str) -> Iterator[None]:
         "give fewer prompts or layers, or another folder": (
             f"give fewer prompts ({fewer}), or another folder with --out"
         ),
+        "save the rows again, in a new folder": "give another folder with --out",
+        "or give a new one": "or give another folder with --out",
+        ", or a new folder": ", or another folder with --out",
         "give a new folder": "give another folder with --out",
         "give another folder": "give another folder with --out",
     }
@@ -310,6 +313,8 @@ def rows_errors(fewer: str) -> Iterator[None]:
     except InputError as error:
         message = str(error)
         for python, command in words.items():
-            if python in message and command not in message:
-                raise InputError(message.replace(python, command)) from error
-        raise
+            if command not in message:
+                message = message.replace(python, command)
+        if message == str(error):
+            raise
+        raise InputError(message) from error

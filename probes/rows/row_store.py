@@ -139,7 +139,6 @@ def read_store_header(folder: Path) -> dict[str, Any] | None:
         )
     if version != ROWS_FORMAT or not set(_HEADER_FIELDS) <= set(header):
         raise StoredRowsError(
-            f"{str(path)!r} is damaged or not the header of a row store; expected a folder from save_rows: save the "
-            "rows again, in a new folder"
+            f"{str(path)!r} is damaged or not the header of a row store; save the rows again, in a new folder"
         )
     return header

@@ -659,8 +659,8 @@ def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
     folder = saved(two, tmp_path)["base"].folder
     older = f"{str(folder)!r} was written by another version (mechclust-rows-1); save the rows again, in a new folder"
     other = (
-        f"{str(folder / 'rows.json')!r} is damaged or not the header of a row store; expected a folder from save_rows: "
-        "save the rows again, in a new folder"
+        f"{str(folder / 'rows.json')!r} is damaged or not the header of a row store; save the rows again, in a new "
+        "folder"
     )
     whole = (folder / "rows.json").read_text()
     for text, message in (

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import probes.rows.save
-from mechclust.commands.saved_rows import save_rows_anew
+from mechclust.commands.saved_rows import rows_errors, save_rows_anew
+from probes.store.files import DamagedError
 from tasks import InputError
 
 
@@ -59,3 +60,30 @@ def test_rows_of_other_prompts_weights_and_damaged_ones_are_replaced(tiny_model,
     next(begun.glob("shard-*/shard.json")).unlink()
     assert len(save_rows_anew(tiny_model(seed=7), [other], begun)) == len(batch)
     assert written == 3 * [len(batch)]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("give the same labels, or a new folder", "give the same labels, or another folder with --out"),
+        ("put it back, or give a new one", "put it back, or give another folder with --out"),
+        ("save the rows again, in a new folder", "give another folder with --out"),
+        ("give a new folder, or delete this one", "give another folder with --out, or delete this one"),
+        ("give another folder with --out", "give another folder with --out"),
+        (
+            "call save_rows with the same arguments, or give a new folder",
+            "run the same command again, or give another folder with --out",
+        ),
+    ],
+)
+def test_all_advice_is_that_of_the_command_line(given, said):
+    with pytest.raises(InputError) as error, rows_errors("--max-rows"):
+        raise InputError(given)
+    assert str(error.value) == said
+
+
+def test_an_error_without_advice_stays_what_it_is():
+    original = DamagedError("'a' is damaged")
+    with pytest.raises(DamagedError) as error, rows_errors("--max-rows"):
+        raise original
+    assert error.value is original
