@@ -71,7 +71,7 @@ def measure_clusters(
     inputs = read_inputs(resolved, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
     config.check_shared(resolved)
-    estimate = Estimate.from_inputs(inputs, config)
+    estimate = Estimate.from_inputs(inputs, config, resolved.source if resolved.in_memory else None)
     if progress:
         speeds = device_speeds(estimate, inputs, config)
         print(estimate.text(*speeds, shared=not config.here), file=sys.stderr)
