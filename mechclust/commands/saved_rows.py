@@ -109,7 +109,8 @@ def saved_rows(
 ) -> dict[Checkpoint, RowStore]:
     """Save each model's hidden states, unless they are saved already.
 
-    Weights are loaded once for all their adapters, unless there are enough workers for each checkpoint to be a job.
+    Weights are loaded once for all their adapters, or for each model alone if there may be more workers than sets of
+    weights.
 
     Args:
         checkpoints: the models.

@@ -75,7 +75,7 @@ class Units:
 
     def testable(self, classes: Sequence[str], within: Sequence[str] | None = None) -> bool:
         """Return whether classes can be exchanged between these units, within others, often enough for a p-value."""
-        if self.codes is None:
+        if self.values is None:
             return True
         strata = None if within is None else label_codes(within)
         relabelling = Relabelling.from_classes(label_codes(classes), self.codes, strata)
@@ -255,5 +255,7 @@ def _too_few(
     if Units(TEMPLATE, values, "").testable(prompts.labels[relabelled], strata):
         return ""
     n_classes = len(prompts.classes[relabelled])
-    more = f" ({units_needed(n_classes, named=False)} for each {relabelled} would do)" if n_classes > 1 else ""
+    more = ""
+    if n_classes > 1 and within is None:
+        more = f" ({units_needed(n_classes, named=False)} for each {relabelled} would do)"
     return f"label {relabelled!r} has fewer than {FEWEST_ARRANGEMENTS} relabellings that keep them together{more}"

@@ -46,6 +46,15 @@ def test_templates_are_used_if_they_can_be_tested() -> None:
     assert "too small" in single.sentence
 
 
+def test_how_many_templates_would_do_is_only_said_without_within() -> None:
+    """Within inputs, those of each input would have to be exchanged often enough."""
+    given = prompts(2, 2)
+    assert "(4 for each task would do)" in units_of(given, "auto").sentence
+    within = units_of(given, "auto", within="input").sentence
+    assert "fewer than 20 relabellings" in within
+    assert "would do" not in within
+
+
 def test_without_an_input_nothing_is_found_and_it_is_said() -> None:
     plain = LabelledPrompts(["a b", "c d"], {"task": ["x", "y"]})
     assert units_of(plain, "auto").label is None
