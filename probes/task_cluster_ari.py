@@ -92,8 +92,8 @@ class TaskClusterARI(LabelledRows):
 
     Raises:
         InputError: for fewer examples than clusters, a label with one class only, ``label`` with one example per
-            class or determined by ``given`` or ``within`` (a further label is NaN then, with a note), or a label
-            given per token.
+            class or determined by ``given`` or ``within`` (a further label is NaN then, with a note), a label given
+            per token, or a t-SNE of one principal component.
 
     Example:
         >>> from probes import TaskClusterARI, last_token
@@ -143,6 +143,8 @@ class TaskClusterARI(LabelledRows):
 
     def _check(self) -> None:
         check_choice(reduce=(self.reduce, (None, "tsne")))
+        if self.reduce and self.preprocess.pca == 1:
+            raise InputError("pca is 1, and a t-SNE needs 2 dimensions; give 2 or more, or leave out the t-SNE")
         check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
         check_n_halves(self.n_resamples)

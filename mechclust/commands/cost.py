@@ -14,6 +14,7 @@ from mechclust.commands.settings import EngineSettings, ModelSettings
 from mechclust.models.sizes import Sizes
 from mechclust.report.resources import check_resources
 from mechclust.report.text import duration_text, size_text
+from tasks.batch_rows import token_batch_rows
 
 _OPERATIONS_PER_S = 2e9  # multiplications and additions in float64, by one thread of a CPU
 _K_MEANS_ITERATIONS = 20
@@ -109,17 +110,17 @@ def half_clustering_seconds(n: int, width: int, n_clusters: int) -> float:
 def topic_attention_bytes(
     lengths: Sequence[int], tokens_per_batch: int, n_heads: int, n_permutations: int, n_resamples: int
 ) -> float:
-    """Return the memory of attention within relabelled topics and halves of documents, for a batch of windows.
+    """Return the memory of attention within relabelled topics and halves of documents, for the batch of most windows.
 
     Args:
         lengths: tokens of each window.
-        tokens_per_batch: of all windows of a batch.
+        tokens_per_batch: most tokens of a batch.
         n_heads: attention heads of all layers.
         n_permutations: relabellings of the topics.
         n_resamples: halves of the documents.
     """
-    # A batch has as many windows of mean length as fit, and one more.
-    n_windows = min(len(lengths), 1 + tokens_per_batch * len(lengths) // max(1, sum(lengths)))
+    batches = token_batch_rows(lengths, tokens_per_batch, "window {}".format)
+    n_windows = max((len(rows) for rows in batches), default=0)
     of_window = n_heads * n_permutations + _DRAWS_PER_HALF * n_resamples  # all heads share the halves
     of_corpus = 2 * n_heads * (n_permutations + n_resamples)  # same-topic and different-topic attention
     return 8.0 * (n_windows * of_window + of_corpus)

@@ -23,6 +23,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_has_tokenizer, tokenizer_and_sizes
 from probes import Readout, RowStore, save_rows
 from probes.engine.text_tokenizer import tokenizer_of
+from probes.rows.shards import StoredRowsError
 from tasks import Batch, InputError
 
 
@@ -108,7 +109,8 @@ def saved_rows(
 ) -> dict[Checkpoint, RowStore]:
     """Save each model's hidden states, unless they are saved already.
 
-    Weights are loaded once for all their adapters, unless there are enough workers for each checkpoint to be a job.
+    Weights are loaded once for all their adapters, or for each model alone if there may be more workers than sets of
+    weights.
 
     Args:
         checkpoints: the models.
@@ -137,7 +139,7 @@ def saved_rows(
 
 
 def save_rows_anew(model: Any, batches: Iterable[Batch], folder: Path, **options: Any) -> RowStore:
-    """Save rows, or go on with those in the folder. Rows of other weights, prompts or labels there are removed.
+    """Save rows, or go on with those in the folder. Rows that are damaged or others than these are removed.
 
     Args:
         model: as ``save_rows``.
@@ -147,9 +149,7 @@ def save_rows_anew(model: Any, batches: Iterable[Batch], folder: Path, **options
     """
     try:
         return save_rows(model, batches, folder, **options)
-    except InputError:
-        if not folder.is_dir():
-            raise
+    except StoredRowsError:
         shutil.rmtree(folder)
         return save_rows(model, batches, folder, **options)
 
@@ -303,6 +303,9 @@ def rows_errors(fewer: str) -> Iterator[None]:
         "give fewer prompts or layers, or another folder": (
             f"give fewer prompts ({fewer}), or another folder with --out"
         ),
+        "save the rows again, in a new folder": "give another folder with --out",
+        "or give a new one": "or give another folder with --out",
+        ", or a new folder": ", or another folder with --out",
         "give a new folder": "give another folder with --out",
         "give another folder": "give another folder with --out",
     }
@@ -311,6 +314,8 @@ def rows_errors(fewer: str) -> Iterator[None]:
     except InputError as error:
         message = str(error)
         for python, command in words.items():
-            if python in message and command not in message:
-                raise InputError(message.replace(python, command)) from error
-        raise
+            if command not in message:
+                message = message.replace(python, command)
+        if message == str(error):
+            raise
+        raise InputError(message) from error

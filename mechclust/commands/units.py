@@ -75,7 +75,7 @@ class Units:
 
     def testable(self, classes: Sequence[str], within: Sequence[str] | None = None) -> bool:
         """Return whether classes can be exchanged between these units, within others, often enough for a p-value."""
-        if self.codes is None:
+        if self.values is None:
             return True
         strata = None if within is None else label_codes(within)
         relabelling = Relabelling.from_classes(label_codes(classes), self.codes, strata)
@@ -136,6 +136,8 @@ def units_of(
     n_templates = len(set(measured))
     if n_templates == len(measured):
         return _independent("Prompts are taken as independent: no two share a template.")
+    if n_templates == 1:
+        return _independent("Prompts are taken as independent: all share one template.")
     too_few = _too_few(prompts, values, relabelled, within, compared_in)
     if too_few:
         sentence = (
@@ -253,5 +255,7 @@ def _too_few(
     if Units(TEMPLATE, values, "").testable(prompts.labels[relabelled], strata):
         return ""
     n_classes = len(prompts.classes[relabelled])
-    more = f" ({units_needed(n_classes, named=False)} for each {relabelled} would do)" if n_classes > 1 else ""
+    more = ""
+    if n_classes > 1 and within is None:
+        more = f" ({units_needed(n_classes, named=False)} for each {relabelled} would do)"
     return f"label {relabelled!r} has fewer than {FEWEST_ARRANGEMENTS} relabellings that keep them together{more}"

@@ -356,7 +356,7 @@ def adjusted_rand_moments(a: Labels, b: Labels) -> IndexMoments:
         variance=float(variance / unit**2),
         skewness=float(third / variance) / math.sqrt(variance),
         step=float(1 / unit),
-        least=max(_smallest_p_value(classes_a), _smallest_p_value(classes_b)),
+        least=max(smallest_adjusted_rand_p_value(classes_a), smallest_adjusted_rand_p_value(classes_b)),
         classes=min(_effective_classes(classes_a), _effective_classes(classes_b)),
         margins=(n, int(sizes_a[0]), int(sizes_b[0])) if len(sizes_a) == len(sizes_b) == 2 else None,
     )
@@ -437,19 +437,13 @@ def _choices_in_one_class(classes_by_size: Mapping[int, int], *groups: int) -> i
     return total
 
 
-def n_adjusted_rand_relabellings(labels: Labels) -> int:
-    """Return the number of partitions that shuffles of ``labels`` can give. The smallest p-value is one over it.
+def smallest_adjusted_rand_p_value(labels: Labels) -> float:
+    """Return the smallest p-value: one over the number of partitions that shuffles of ``labels`` can give.
 
     Example:
-        >>> n_adjusted_rand_relabellings([0, 0, 1, 1]), n_adjusted_rand_relabellings([0, 0, 0, 1, 1])
-        (3, 10)
+        >>> round(1 / smallest_adjusted_rand_p_value([0, 0, 1, 1])), smallest_adjusted_rand_p_value(range(9))
+        (3, 1.0)
     """
-    n, interchangeable = _interchangeable(labels)
-    return math.factorial(n) // math.prod(map(math.factorial, interchangeable))
-
-
-def _smallest_p_value(labels: Labels) -> float:
-    """Return one over ``n_adjusted_rand_relabellings``, without its huge numbers."""
     n, interchangeable = _interchangeable(labels)
     return math.exp(sum(math.lgamma(k + 1) for k in interchangeable) - math.lgamma(n + 1))
 

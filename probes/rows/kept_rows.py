@@ -97,7 +97,7 @@ class KeptRows(RowCollector):
         sites = resolve(model, self.at)
         numbers = _numbers_per_example(model, sites)
         if numbers is not None:
-            dtype = self.dtype or _dtype_of(model)
+            dtype = self.dtype or activations_dtype(model)
             _check_disk_space(folder, examples, len(sites), numbers, numbers * dtype.itemsize)
 
     def check_space(self, folder: Path, examples: int) -> None:
@@ -115,7 +115,7 @@ def _numbers_per_example(model: HookedModel, sites: Sequence[Any]) -> int | None
     return width * len(sites) if isinstance(width, int) and all_residual else None
 
 
-def _dtype_of(model: HookedModel) -> torch.dtype:
+def activations_dtype(model: HookedModel) -> torch.dtype:
     """Return the likely dtype of the model's activations."""
     configured = getattr(getattr(model, "cfg", None), "dtype", None)
     if isinstance(configured, torch.dtype):

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from probes.rows.aligned_rows import AlignedRows
-from probes.rows.shards import ROWS_FORMAT, store_shards
+from probes.rows.shards import ROWS_FORMAT, StoredRowsError, store_shards
 from probes.store.files import read_json, write_json
 from tasks import InputError
 
@@ -133,7 +133,8 @@ def read_store_header(folder: Path) -> dict[str, Any] | None:
     """Return the header from ``write_store_header``, or ``None`` if there is none.
 
     Raises:
-        InputError: for another file, or the header of another version.
+        StoredRowsError: for another file, or the header of another version.
+        InputError: for a folder that is a file.
     """
     path = folder / "rows.json"
     if folder.is_file():
@@ -147,12 +148,11 @@ def read_store_header(folder: Path) -> dict[str, Any] | None:
     except (InputError, AttributeError):
         version = ""
     if version.startswith("mechclust-rows-") and version != ROWS_FORMAT:
-        raise InputError(
+        raise StoredRowsError(
             f"{str(folder)!r} was written by another version ({version}); save the rows again, in a new folder"
         )
     if version != ROWS_FORMAT or not set(_HEADER_FIELDS) <= set(header):
-        raise InputError(
-            f"{str(path)!r} is damaged or not the header of a row store; expected a folder from save_rows: save the "
-            "rows again, in a new folder"
+        raise StoredRowsError(
+            f"{str(path)!r} is damaged or not the header of a row store; save the rows again, in a new folder"
         )
     return header

@@ -30,6 +30,10 @@ _SHARD_PREFIX = "shard-"
 _INDEX_FILE = "index.safetensors"
 
 
+class StoredRowsError(InputError):
+    """The rows in a folder are damaged, or others than those that are to be saved there."""
+
+
 def store_shards(folder: Path) -> list[Shard]:
     """Return the shards of a store, in the order in which they were written."""
     return [Shard(path) for path in sorted(folder.glob(f"{_SHARD_PREFIX}*")) if path.is_dir()]
@@ -186,8 +190,8 @@ def _open(path: Path) -> dict[str, Shaped[Tensor, "example ..."]]:
         raise _damaged(path, f"cannot be read ({error})") from None
 
 
-def _damaged(path: Path, problem: str) -> InputError:
-    return InputError(
+def _damaged(path: Path, problem: str) -> StoredRowsError:
+    return StoredRowsError(
         f"{str(path)!r} {problem}; delete the folder {str(path.parent)!r} and call save_rows with the same arguments "
         "to measure its examples again"
     )

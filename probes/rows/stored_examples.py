@@ -14,7 +14,7 @@ from torch import Tensor
 from probes.engine.examples_digest import token_digests
 from probes.engine.readout import position_from_first_token
 from probes.rows.row_store import read_store_header, write_store_header
-from probes.rows.shards import Shard, store_shards
+from probes.rows.shards import Shard, StoredRowsError, store_shards
 from probes.store.index_set import IndexSet
 from probes.store.temporary_files import is_temporary
 from tasks import Batch, InputError
@@ -46,8 +46,8 @@ class StoredExamples:
         """Read which examples a folder holds of these rows, without writing.
 
         Raises:
-            InputError: for a folder that is not a row store, or holds other rows, and for a shard of which a file is
-                missing.
+            StoredRowsError: for a folder that is not a row store, or holds other rows, and for a shard of which a file
+                is missing.
         """
         shards = _kept_shards(folder, header)
         parts = [shard.columns() for shard in shards]
@@ -94,7 +94,7 @@ class StoredExamples:
         """Refuse examples whose tokens, labels or positions differ from the kept ones at ``places``."""
         example = _first_difference(token_digests(batch), self.known["tokens"][places])
         if example is not None:
-            raise InputError(
+            raise StoredRowsError(
                 f"example index {int(batch.index[example])} has different tokens in {str(self.folder)!r}; give the "
                 "same prompts, or a new folder"
             )
@@ -120,7 +120,7 @@ class StoredExamples:
         example = _first_difference(given, kept)
         if example is not None:
             before, after = words
-            raise InputError(
+            raise StoredRowsError(
                 f"example index {int(batch.index[example])} has {before}{given[example].item()}{after}, not "
                 f"{kept[example].item()} as in {str(self.folder)!r}; give the same {kind}, or a new folder"
             )
@@ -143,7 +143,7 @@ class StoredExamples:
             raise InputError("there are no examples to measure; give at least one non-empty batch")
         missing = self.known["index"][~self.seen.holds(self.known["index"])]
         if len(missing):
-            raise InputError(
+            raise StoredRowsError(
                 f"{str(self.folder)!r} holds example index {int(missing[0])}, which is not in these batches "
                 f"({len(missing)} such); give all the examples it was started with, or a new folder"
             )
@@ -154,12 +154,12 @@ def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Shard]:
     old = read_store_header(folder)
     kept = store_shards(folder)
     if old is None and kept:
-        raise InputError(
+        raise StoredRowsError(
             f"{str(folder)!r} has shards of rows but no rows.json, which says which model they are of; put it "
             "back, delete the folder, or give a new one"
         )
     if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
-        raise InputError(f"{str(folder)!r} has files but is not a row store; give a new folder")
+        raise StoredRowsError(f"{str(folder)!r} has files but is not a row store; give a new folder")
     if old is None or not kept:  # no rows are kept yet, so none can be mixed
         return kept
     names = {
@@ -171,8 +171,8 @@ def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Shard]:
     }
     for key, value in header.items():
         if old.get(key) != value:
-            raise InputError(
-                f"{str(folder)!r} holds rows of {names.get(key, 'another model')}; "
+            raise StoredRowsError(
+                f"{str(folder)!r} holds rows of {names.get(key, 'another model or dtype')}; "
                 "give a new folder, or delete this one"
             )
     return kept

@@ -53,7 +53,7 @@ def test_stale_rows_are_refused_after_a_change_between_any_sampled_places(fake_m
     changed[:: len(embedding) // 1024] = False
     assert changed.float().mean() > 0.9
     embedding[changed] += 1
-    with pytest.raises(InputError, match="holds rows of another model; give a new folder, or delete this one"):
+    with pytest.raises(InputError, match="holds rows of another model or dtype; give a new folder, or delete this one"):
         save_rows(model, Batch(tokens), tmp_path / "s")
     embedding[changed] -= 1
 

@@ -524,7 +524,7 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
         (
             (two["base"], every_token(30), folder),
             tuned,
-            f"{str(folder)!r} holds rows of another model; give a new folder",
+            f"{str(folder)!r} holds rows of another model or dtype; give a new folder",
         ),
         ((model, every_token(30), folder), {**tuned, "at": residual(0)}, "holds rows of other sites"),
         ((model, every_token(30), folder), {**tuned, "readout": mean()}, "holds rows of another readout"),
@@ -673,8 +673,8 @@ def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
     folder = saved(two, tmp_path)["base"].folder
     older = f"{str(folder)!r} was written by another version (mechclust-rows-1); save the rows again, in a new folder"
     other = (
-        f"{str(folder / 'rows.json')!r} is damaged or not the header of a row store; expected a folder from save_rows: "
-        "save the rows again, in a new folder"
+        f"{str(folder / 'rows.json')!r} is damaged or not the header of a row store; save the rows again, in a new "
+        "folder"
     )
     whole = (folder / "rows.json").read_text()
     for text, message in (

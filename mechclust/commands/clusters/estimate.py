@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from mechclust.report.matmul_speed import matmul_speed
 from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB, duration_text, size_text
 from probes.functional.linear_decodability import ALPHAS
+from probes.rows.kept_rows import activations_dtype
 from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
 
@@ -83,6 +85,7 @@ class Estimate:
         operations: multiplications and additions of all forward passes, at least; ``None`` if not known.
         measuring: multiplications and additions of the statistics, roughly; ``None`` if not known.
         drawing: what permutations and half-samples take besides, at most, and their memory.
+        smaller: setting with which hidden states take less room on disk, if there is any, with a comma.
     """
 
     n_prompts: int
@@ -94,10 +97,19 @@ class Estimate:
     operations: int | None
     measuring: int | None
     drawing: Cost
+    smaller: str = ""
 
     @classmethod
-    def from_inputs(cls, inputs: Inputs, config: ClustersConfig) -> Estimate:
-        """Estimate from the prompts as tokens and the sizes of a model that is not loaded."""
+    def from_inputs(cls, inputs: Inputs, config: ClustersConfig, model: Any = None) -> Estimate:
+        """Estimate from the prompts as tokens and the sizes of a model.
+
+        Args:
+            inputs: the prompts.
+            config: the settings.
+            model: the model, if it is in memory. Its hidden states have its own dtype, not that of the settings.
+        """
+        dtype = getattr(torch, config.dtype) if model is None else activations_dtype(model)
+        smaller = "--dtype bfloat16, " if model is None and dtype.itemsize > 2 else ""
         n = len(inputs)
         n_models = 1 + config.untrained
         positions = sum(batch.tokens.numel() for batch in inputs.batches)
@@ -105,14 +117,14 @@ class Estimate:
         sizes = inputs.sizes
         if sizes.n_layers is not None and sizes.d_model is not None:
             layers = n_models * (sizes.n_layers + 1)
-            disk = layers * n * sizes.d_model * getattr(torch, config.dtype).itemsize
+            disk = layers * n * sizes.d_model * dtype.itemsize
             layer = n * sizes.d_model * _BYTES_PER_NUMBER + _TARGET_BYTES
             measuring = layers * Statistics.from_inputs(inputs, config).operations(n, sizes.d_model)
             if sizes.block_weights is not None:
                 operations = 2 * n_models * positions * sizes.n_layers * sizes.block_weights
         tokens = sum(int(batch.lengths().sum()) for batch in inputs.batches)
         drawing = _drawing(inputs, config)
-        return cls(n, n_models, tokens, positions, disk, layer, operations, measuring, drawing)
+        return cls(n, n_models, tokens, positions, disk, layer, operations, measuring, drawing, smaller)
 
     def check(self, max_memory: float, out: Path, rows: Path, at_once: int = 1) -> None:
         """Refuse layers that do not fit in memory, and hidden states that do not fit on disk.
@@ -153,7 +165,7 @@ class Estimate:
         raise InputError(
             f"the hidden states of {models} take {size_text(needed)} on disk ({self.n_prompts} prompts), of which "
             f"{size_text(to_write)} with the report are still to be written, but {str(out)!r} has {size_text(free)} "
-            "free; give fewer prompts (--max-rows), --dtype bfloat16, or another folder with --out"
+            f"free; give fewer prompts (--max-rows), {self.smaller}or another folder with --out"
         )
 
     def seconds(self, speed: float | None, statistics: float | None) -> float:
@@ -190,7 +202,8 @@ def _drawing(inputs: Inputs, config: ClustersConfig) -> Cost:
     """Return the cost of permutations and half-samples, but for the multiplications that ``Statistics`` counts."""
     n = len(inputs)
     n_clusterings = len(config.labels) * (1 if config.given == "none" else 2)
-    relabellings = (1 + config.untrained) * n_clusterings * config.n_permutations
+    n_tested = n_clusterings + (inputs.held_out is not None)  # and the nearest neighbours
+    relabellings = (1 + config.untrained) * n_tested * config.n_permutations
     shuffles = len(config.labels) * config.n_shuffles  # as halves, of the trained model alone
     halves = n_clusterings * config.n_resamples
     n_layers = 1 + (inputs.sizes.n_layers or 0)

@@ -29,8 +29,11 @@ from mechclust.models.tokenizers import (
     tokenizer_unknown_token_notes,
 )
 from mechclust.report.text import list_text
+from probes import Readout
 from probes.engine.examples_digest import token_digests
-from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
+from probes.functional.adjusted_rand import smallest_adjusted_rand_p_value
+from probes.functional.relabelling import Relabelling
+from probes.rows.row_store import read_store_header
 from probes.rows.shards import store_shards
 from tasks import Batch, InputError, LabelledPrompts
 from tasks.errors import did_you_mean, error_suggestion
@@ -112,6 +115,7 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     prompts, index = _sample(all_prompts, config)
     units = units_of(prompts, config.units, within=config.within)
     prompts = units.added_to(prompts)
+    _check_also_differs(prompts, units, config)
     reader, sizes = _tokenizer_and_sizes(model, config, tokenizer)
     batches = _tokenize(prompts, index, reader, sizes, config)
     features = surface_features(
@@ -142,14 +146,16 @@ def read_inputs(model: ResolvedModel, config: ClustersConfig, tokenizer: Any = N
     if config.given not in ("auto", "none"):
         _check_given(config.given, inputs.values.get(config.given, [""]), inputs.labels, config)
     _check_held_apart(inputs, config)
+    _check_exchanged(inputs, config)
     return inputs
 
 
-def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
-    """Refuse a folder that holds hidden states of other prompts, before a model is loaded.
+def check_same_rows(inputs: Inputs, readout: Readout, out: Path, rows: Path) -> None:
+    """Refuse a folder that holds hidden states of other prompts or positions, before a model is loaded.
 
     Args:
         inputs: the prompts.
+        readout: which hidden state of a prompt is measured.
         out: the folder.
         rows: folder in it with the hidden states.
 
@@ -160,7 +166,13 @@ def check_same_prompts(inputs: Inputs, out: Path, rows: Path) -> None:
     digests = torch.cat([token_digests(batch) for batch in inputs.batches])
     digest_of_prompt = dict(zip(index.tolist(), digests.tolist(), strict=True))
     for model in ("trained", *(path.name for path in rows.glob("untrained-seed*"))):
-        for shard in store_shards(rows / model):
+        shards = store_shards(rows / model)
+        header = read_store_header(rows / model)
+        if shards and header is not None and header["readout"] != repr(readout):
+            raise InputError(
+                f"{str(out)!r} holds hidden states at another --position; give the same, or another folder with --out"
+            )
+        for shard in shards:
             saved = shard.columns()
             for i, digest in zip(saved["index"].tolist(), saved["tokens"].tolist(), strict=True):
                 if digest_of_prompt.get(i) != digest:
@@ -248,6 +260,19 @@ def _check_within(within: str, prompts: LabelledPrompts, config: ClustersConfig)
             )
 
 
+def _check_also_differs(prompts: LabelledPrompts, units: Units, config: ClustersConfig) -> None:
+    """Refuse further labels whose classes are the units, which therefore no units can exchange."""
+    if units.values is None:
+        return
+    for name in config.also:
+        values = prompts.labels[name]
+        if labels_determine(values, units.values) and labels_determine(units.values, values):
+            raise InputError(
+                f"also has {name!r}, which is the units themselves; the clusters are compared with it anyway: leave it "
+                "out of --also, or give --units none"
+            )
+
+
 def _check_given_in_file(prompts: LabelledPrompts, config: ClustersConfig) -> None:
     """Refuse a ``given`` label or feature, as far as it can be known without a tokenizer."""
     if config.given in ("auto", "none") or (config.given in TOKENS and config.given not in prompts.labels):
@@ -271,6 +296,23 @@ def _check_held_apart(inputs: Inputs, config: ClustersConfig) -> None:
             f"the linear classifier leaves values of it out and needs at least 2; choose another label{drawn}, or "
             "leave out --within"
         )
+
+
+def _check_exchanged(inputs: Inputs, config: ClustersConfig) -> None:
+    """Refuse a ``within`` label within which no measured prompts, or whole units, can exchange their tasks."""
+    if config.within is None:
+        return
+    tasks = label_codes(inputs.labels["task"])
+    relabelling = Relabelling.from_classes(tasks, inputs.units.codes, label_codes(inputs.labels[config.within]))
+    if relabelling.fixed_share < 1:
+        return
+    what = "two" if inputs.units.label is None else f"two units ({inputs.units.label!r})"
+    way_out = "choose another label" if inputs.units.label is None else "give other --units"
+    drawn = "" if config.max_rows is None else ", raise --max-rows"
+    raise InputError(
+        f"within each {config.within!r}, no {what} of the {len(inputs)} prompts of {config.prompts} can exchange their "
+        f"tasks; {way_out}{drawn}, or leave out --within"
+    )
 
 
 def _check_given(
@@ -316,8 +358,8 @@ def _notes_on_classes(prompts: LabelledPrompts, config: ClustersConfig) -> Itera
         if n_single:
             which = "1 class has" if n_single == 1 else f"{n_single} classes have"
             yield f"Of {len(sizes)} classes of {quoted(name)}, {which} a single prompt, which cannot form a cluster."
-        least_p = 1 / n_adjusted_rand_relabellings(prompts.labels[name])
-        if least_p > CHANCE_LEVEL:
+        least_p = smallest_adjusted_rand_p_value(prompts.labels[name])
+        if least_p > CHANCE_LEVEL * (1 + 1e-9):  # it is from logarithms, which are rounded
             yield (
                 f"{len(prompts)} prompts are too few for {quoted(name)}: clusters that are exactly its classes "
                 f"arise by chance with p = {least_p:.2g}; give more."

@@ -14,7 +14,7 @@ import torch
 from mechclust.commands.clusters.config import ClustersConfig
 from mechclust.commands.clusters.estimate import Estimate, device_speeds
 from mechclust.commands.clusters.follow import Followed, what_clusters_follow
-from mechclust.commands.clusters.inputs import Inputs, check_same_prompts, read_inputs
+from mechclust.commands.clusters.inputs import Inputs, check_same_rows, read_inputs
 from mechclust.commands.clusters.measurements import MapContents, ModelCurves
 from mechclust.commands.clusters.result import ClustersResult
 from mechclust.commands.cost import Cost
@@ -58,8 +58,8 @@ def measure_clusters(
     Raises:
         InputError: before any weights are loaded, for bad settings or prompts, a ``given`` label that determines the
             task, too little memory, or a model in memory for several processes. Also for an ``out`` that another
-            process uses or that holds measurements of another model or other prompts. Later, for a model that cannot be
-            loaded, too little disk, or an ``out`` with hidden states of other weights.
+            process uses or that holds measurements of another model, other prompts or another position. Later, for a
+            model that cannot be loaded, too little disk, or an ``out`` with hidden states of other weights.
 
     Example:
         >>> result = measure_clusters("gpt2", ClustersConfig(Path("prompts.jsonl")), "runs/clusters")  # doctest: +SKIP
@@ -71,7 +71,7 @@ def measure_clusters(
     inputs = read_inputs(resolved, config, tokenizer)
     config = replace(config, units=inputs.units.label or NONE)
     config.check_shared(resolved)
-    estimate = Estimate.from_inputs(inputs, config)
+    estimate = Estimate.from_inputs(inputs, config, resolved.source if resolved.in_memory else None)
     if progress:
         speeds = device_speeds(estimate, inputs, config)
         print(estimate.text(*speeds, shared=not config.here), file=sys.stderr)
@@ -83,7 +83,7 @@ def measure_clusters(
         estimate.check(config.max_memory, folder, rows, config.at_once)
         with own_folder(out, "clusters", None if any(rows.glob("*/shard-*")) else subject):
             if out is not None:
-                check_same_prompts(inputs, folder, rows)
+                check_same_rows(inputs, config.readout, folder, rows)
             if progress:
                 print(inputs.units.sentence, file=sys.stderr)
             rows = rows if config.here else rows.absolute()  # for processes in other folders

@@ -265,12 +265,11 @@ def _on_chance(curve: JudgedCurve, measure: Measure) -> str:
     if np.isnan(curve.least_p):
         return "It was not tested, and the notes say why."
     if curve.too_few:
+        too_few = f"With {curve.n_relabellings} relabellings no p is below {1 / (1 + curve.n_relabellings):.2g}"
+        if measure is _ACCURACY:  # its p is that of all layers together, which as many relabellings can test as one
+            return f"{too_few}: give {measure.option} 100."
         needed = max(least_permutations_for_p_values(n_layers), 1000)
-        least = 1 / (1 + curve.n_relabellings)
-        return (
-            f"With {curve.n_relabellings} relabellings no p is below {least:.2g}, too much for {n_layers} layers: give "
-            f"{measure.option} {needed}."
-        )
+        return f"{too_few}, too much for {n_layers} layers: give {measure.option} {needed}."
     return f"The smallest p, corrected for the number of layers ({n_layers}), is {curve.least_p:.2g}."
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechclust.cli import main
-from mechclust.commands.cost import Cost
+from mechclust.commands.cost import Cost, topic_attention_bytes
 from mechclust.commands.heads import HeadsConfig
 from mechclust.commands.mossa import MossaConfig
 from mechclust.commands.settings import EngineSettings, ModelSettings
@@ -115,6 +115,16 @@ def test_what_is_not_known_is_not_printed(capsys):
     assert capsys.readouterr().err == ""
     Cost(0, 1024).check(EngineSettings(), "fewer prompts")
     assert "time" not in capsys.readouterr().err
+
+
+def test_attention_of_topics_takes_the_memory_of_the_batch_with_most_windows():
+    """Eight short windows make a batch, although only two of mean length would fit."""
+    n_heads, n_permutations, n_resamples = 5, 7, 3
+    of_window = n_heads * n_permutations + 3 * n_resamples
+    of_corpus = 2 * n_heads * (n_permutations + n_resamples)
+    found = topic_attention_bytes([64] * 16 + [8] * 20, 64, n_heads, n_permutations, n_resamples)
+    assert found == 8 * (8 * of_window + of_corpus)
+    assert topic_attention_bytes([], 64, n_heads, n_permutations, n_resamples) == 8 * of_corpus
 
 
 def test_the_speed_is_that_of_the_products_in_the_time_they_took(monkeypatch):

@@ -76,6 +76,23 @@ class TestClusters:
         config = ClustersConfig(Path("prompts.jsonl"), untrained=2, given="none", **few)
         drawing = clusters.Estimate.from_inputs(inputs, config).drawing
         assert drawing == Cost(4 * (3 * 7 + 5 + 3 * 1000), 8 * (5 * 3 + 7))
+        inputs.held_out = "template"  # their neighbours are relabelled as often as the clusters
+        drawing = clusters.Estimate.from_inputs(inputs, config).drawing
+        assert drawing == Cost(4 * (3 * 2 * 7 + 5 + 3 * 1000), 8 * (5 * 3 + 7))
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_smaller_states_are_advised_if_there_are_any(self, monkeypatch, tmp_path, dtype):
+        """A model in memory keeps its own dtype."""
+        inputs: Any = Prompts(batches=batches(), sizes=SIZES, labels={"task": list("aabbc")}, held_out=None)
+        monkeypatch.setattr(clusters, "free_disk_bytes", lambda folder: 0)
+        config = ClustersConfig(Path("prompts.jsonl"), untrained=0, dtype=dtype)
+        for model in (None, torch.nn.Linear(1, 1, dtype=torch.float64)):
+            found = clusters.Estimate.from_inputs(inputs, config, model)
+            size = 8 if model is not None else 4 if dtype == "float32" else 2
+            assert found.disk == 4 * 5 * 10 * size
+            with pytest.raises(InputError) as refused:
+                found.check(1.0, tmp_path, tmp_path)
+            assert ("--dtype bfloat16" in str(refused.value)) == (size == 4)
 
     def test_what_is_not_known_is_not_said(self):
         inputs: Any = Prompts(batches=batches(), sizes=UNKNOWN, labels={"task": list("aabbc")}, held_out=None)

@@ -170,8 +170,8 @@ class TestAnother:
         rows = tmp_path / "rows"
         for model, changes, said in (
             (shaken, {}, f"{str(rows / 'trained')!r} holds rows of another model"),
-            (gpt2, {"position": "mean"}, f"{str(rows / 'trained')!r} holds rows of another readout"),
-            (gpt2, {"dtype": "float16"}, f"{str(rows / 'trained')!r} holds rows of another model"),
+            (gpt2, {"position": "mean"}, f"{str(tmp_path)!r} holds hidden states at another --position; give the same"),
+            (gpt2, {"dtype": "float16"}, f"{str(rows / 'trained')!r} holds rows of another model or dtype"),
             (gpt2, {"prompts": changed}, f"{str(tmp_path)!r} holds hidden states of other prompts or tokens"),
             (gpt2, {"max_rows": 20}, f"{str(tmp_path)!r} holds hidden states of other prompts or tokens"),
         ):

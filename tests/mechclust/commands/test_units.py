@@ -46,12 +46,32 @@ def test_templates_are_used_if_they_can_be_tested() -> None:
     assert "too small" in single.sentence
 
 
+def test_how_many_templates_would_do_is_only_said_without_within() -> None:
+    """Within inputs, those of each input would have to be exchanged often enough."""
+    given = prompts(2, 2)
+    assert "(4 for each task would do)" in units_of(given, "auto").sentence
+    within = units_of(given, "auto", within="input").sentence
+    assert "fewer than 20 relabellings" in within
+    assert "would do" not in within
+
+
 def test_without_an_input_nothing_is_found_and_it_is_said() -> None:
     plain = LabelledPrompts(["a b", "c d"], {"task": ["x", "y"]})
     assert units_of(plain, "auto").label is None
     assert "independent" in units_of(plain, "auto").sentence
     own = LabelledPrompts(["say a", "tell b"], {"task": ["x", "y"], "input": ["a", "b"]})
     assert "no two share a template" in units_of(own, "auto").sentence
+
+
+def test_one_template_for_all_is_no_unit() -> None:
+    rows = [(task, i) for task in "xy" for i in range(10)]
+    one = LabelledPrompts(
+        [f"Review: {task}{i}. Sentiment:" for task, i in rows],
+        {"task": [task for task, _ in rows], "input": [f"{task}{i}" for task, i in rows]},
+    )
+    for compared_in in (None, one.labels["task"]):
+        units = units_of(one, "auto", compared_in=compared_in)
+        assert units == Units(None, None, "Prompts are taken as independent: all share one template.")
 
 
 def test_a_label_or_none_overrides() -> None:

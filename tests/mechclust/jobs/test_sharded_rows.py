@@ -131,7 +131,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "told"),
         [
-            ({"load": partial(seeded, 1)}, "holds rows of another model; give a new folder, or delete this one"),
+            (
+                {"load": partial(seeded, 1)},
+                "holds rows of another model or dtype; give a new folder, or delete this one",
+            ),
             ({"at": residual(1)}, "holds rows of other sites"),
             ({"dtype": torch.bfloat16}, "holds rows of dtype of the model"),
             ({"labels": []}, "holds rows of other labels"),

@@ -188,6 +188,14 @@ class TestInTheCommandsWords:
                 "--out"
             )
 
+    def test_another_position(self, gpt2, trained, begun, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        with pytest.raises(InputError) as refused:
+            measure_clusters(str(gpt2), replace(trained, position="mean"), begun)
+        assert str(refused.value) == (
+            f"{str(begun)!r} holds hidden states at another --position; give the same, or another folder with --out"
+        )
+
     def test_damaged_rows(self, gpt2, trained, begun):
         out = begun
         for part in (out / "rows/trained/measured").iterdir():
@@ -215,6 +223,10 @@ class TestInTheCommandsWords:
             ({"pca": 0}, "pca is 0; expected at least 1"),
             ({"drop_outliers": 1.0}, "drop_outliers is 1.0; expected above 1"),
             ({"n_clusters": 1}, "n_clusters is 1; expected at least 2"),
+            (
+                {"tsne": True, "pca": 1},
+                "pca is 1, and a t-SNE needs 2 dimensions; give 2 or more, or leave out the t-SNE",
+            ),
             ({"map_prompts": 1}, "map_prompts is 1; expected 0 for no map, or at least 2"),
         ],
     )

@@ -117,6 +117,15 @@ class TestTemplates:
         assert result.headline.endswith("Each task has one template only, so wording is not ruled out.")
         assert "held_out" not in result.results
 
+    def test_all_tasks_share_one_template(self, shallow, trained):
+        """The task is in the input, and prompts are left out one by one."""
+        rows = [{"prompt": f"w3 w{i} w4", "task": TASKS[i % 2], "input": f"w{i}"} for i in range(5, 17)]
+        write_prompts(trained.prompts, rows)
+        result = measure_clusters(str(shallow), trained)
+        assert result.config.units == "none"
+        assert result.trained.linear.metadata["parameters"]["folds"] == 5
+        assert "wording" not in result.headline
+
     def test_too_few_for_a_p_value(self, shallow, config):
         """The share is measured, and its verdict is open."""
         write_prompts(config.prompts, templated(n_templates=2, tasks=TASKS[:2]))
@@ -133,10 +142,12 @@ class TestTemplates:
             assert read_inputs(resolve_model(shallow), replace(trained, units=units)).held_out is None
 
     def test_a_label_is_held_out_in_their_place(self, shallow, trained):
-        result = measure_clusters(str(shallow), replace(trained, units="input", also=("input",)))
+        rows = [{**row, "form": i // len(INPUTS) % TEMPLATES} for i, row in enumerate(templated())]
+        write_prompts(trained.prompts, rows)
+        result = measure_clusters(str(shallow), replace(trained, units="input", also=("form",)))
         (reading,) = (each for each in result.readings if each.what == "Nearest neighbour of another 'input'")
         table = result.to_dataframe()
-        assert table[table["label"] == "input"]["held_out"].isna().all()
+        assert table[table["label"] == "form"]["held_out"].isna().all()
         assert table[table["label"] == "task"]["held_out"].notna().all()
         assert "among all prompts" in reading.value
 

@@ -395,9 +395,12 @@ class TestReadingsOfALabel:
         assert reading(result, "Clusters by task").verdict.endswith(
             "With 19 relabellings no p is below 0.05, too much for 4 layers: give --n-permutations 1000."
         )
-        options = {"accuracy": [0.9, 0.3, 0.3, 0.3], "linear_p": [0.05, 0.3, 0.2, 0.5]}
-        result = of_task(**options, counts=(1000, 19))
-        assert reading(result, "Linear classifier of task").verdict.endswith("give --n-shuffles 1000.")
+        table = a_table(accuracy=[0.9, 0.3, 0.3, 0.3], linear_p=[1 / 16, 0.3, 0.2, 0.5])
+        table = table.assign(linear_p_corrected=[1 / 16, 0.9, 0.9, 0.9])  # against the highest of all layers
+        result = concluded(table, followed(length=0.6), counts=(1000, 15))
+        assert reading(result, "Linear classifier of task").verdict.endswith(
+            "With 15 relabellings no p is below 0.062: give --n-shuffles 100."
+        )
 
     def test_what_rounds_to_zero_has_no_sign(self):
         result = of_task([-0.0001, -0.0002, -0.0003, -0.0001])

@@ -16,7 +16,7 @@ from mechclust.commands.clusters.inputs import read_inputs
 from mechclust.models import save_model
 from mechclust.models.resolved import resolve_model
 from probes import save_rows
-from probes.functional.adjusted_rand import n_adjusted_rand_relabellings
+from probes.functional.adjusted_rand import smallest_adjusted_rand_p_value
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import TASKS, write_prompts
 
@@ -143,6 +143,50 @@ class TestMoreRefusals:
         with pytest.raises(InputError, match="tokenizer"):
             measure_clusters(str(path), config)
 
+    @pytest.mark.parametrize("units", ["style", "auto"])
+    def test_a_further_label_that_is_the_units(self, shallow, config, units):
+        """It was said to be open whether clusters follow it, which they may do by far."""
+        records = [
+            {"prompt": f"w{k} w{3 + style} w{given}", "task": TASKS[k], "input": f"w{given}", "style": f"{k} {style}"}
+            for k in range(2)
+            for style in range(5)
+            for given in range(10, 14)
+        ]
+        write_prompts(config.prompts, records)
+        with pytest.raises(InputError) as refused:
+            read_inputs(resolve_model(shallow), replace(config, also=("style",), units=units))
+        assert str(refused.value) == (
+            "also has 'style', which is the units themselves; the clusters are compared with it anyway: leave it out "
+            "of --also, or give --units none"
+        )
+        assert read_inputs(resolve_model(shallow), replace(config, also=("input",), units=units)).units.label
+
+    def test_within_of_which_each_drawn_prompt_has_a_value_of_its_own(self, shallow, config):
+        records = [{"prompt": f"w{i % 20} w{20 + k}", "task": TASKS[k], "id": i} for i in range(300) for k in range(2)]
+        write_prompts(config.prompts, records)
+        with pytest.raises(InputError) as refused:
+            read_inputs(resolve_model(shallow), replace(config, within="id", max_rows=6))
+        assert str(refused.value) == (
+            f"within each 'id', no two of the 6 prompts of {config.prompts} can exchange their tasks; choose another "
+            "label, raise --max-rows, or leave out --within"
+        )
+
+    def test_units_that_have_no_inputs_in_common_within_these(self, shallow, config):
+        """Every style has inputs of its own, so that none can exchange its task with another."""
+        records = [
+            {"prompt": f"w{given} w{20 + k}", "task": TASKS[k], "style": f"{k} {style}", "input": f"w{given}"}
+            for k in range(2)
+            for style in range(5)
+            for given in range(style + 5 * k, style + 5 * k + 4)
+        ]
+        write_prompts(config.prompts, records)
+        with pytest.raises(InputError) as refused:
+            read_inputs(resolve_model(shallow), replace(config, within="input", units="style"))
+        assert str(refused.value) == (
+            f"within each 'input', no two units ('style') of the 40 prompts of {config.prompts} can exchange their "
+            "tasks; give other --units, or leave out --within"
+        )
+
 
 class TestTooLong:
     @pytest.fixture
@@ -189,7 +233,7 @@ class TestFewPrompts:
         labels = [k for k, size in enumerate(sizes) for _ in range(size)]
         orders = [[order.index(x) for x in order] for order in permutations(labels)]
         same = sum(order == [labels.index(x) for x in labels] for order in orders)
-        assert 1 / n_adjusted_rand_relabellings(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
+        assert smallest_adjusted_rand_p_value(labels) == pytest.approx(same / len(orders)) == pytest.approx(p)
 
     def test_are_noted(self, shallow, trained):
         records = [{"prompt": f"w1 w{10 + k}", "task": t} for k, t in enumerate("aabb")]
@@ -204,6 +248,11 @@ class TestFewPrompts:
         notes = read_inputs(resolve_model(shallow), trained).notes
         assert notes[0] == "Of 4 classes of 'task', 2 classes have a single prompt, which cannot form a cluster."
         assert "too few" not in " ".join(notes)
+
+    def test_one_in_twenty_is_not_noted(self, shallow, trained):
+        """A class of 19 prompts and one of a single prompt can be relabelled in 20 ways."""
+        write_prompts(trained.prompts, [{"prompt": f"w1 w{k}", "task": "a" if k else "b"} for k in range(20)])
+        assert "too few" not in " ".join(read_inputs(resolve_model(shallow), trained).notes)
 
 
 class TestTokens:

@@ -68,8 +68,8 @@ def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
     with pytest.raises(InputError) as refused:
         compare_models(str(gpt2), str(gpt2), replace(here[0], workers=2), tmp_path)
     assert str(refused.value) == (
-        f"job 'tuned': tuned {str(gpt2)!r}: {str(tmp_path / 'rows' / 'tuned')!r} holds rows of another model; give "
-        "another folder with --out, or delete this one"
+        f"job 'tuned': tuned {str(gpt2)!r}: {str(tmp_path / 'rows' / 'tuned')!r} holds rows of another model or "
+        "dtype; give another folder with --out, or delete this one"
     )
 
 

@@ -231,9 +231,13 @@ class TestAdapters:
     def test_rows_are_not_taken_for_another_adapters(self, gpt2, adapters, adapted, config, out):
         shutil.copytree(adapted[1], out)
         for tuned in (adapters / "two", gpt2):
-            with pytest.raises(InputError, match=r"^tuned .*rows/tuned' holds rows of another model; give another f"):
+            with pytest.raises(
+                InputError, match=r"^tuned .*rows/tuned' holds rows of another model or dtype; give another f"
+            ):
                 compare_models(str(gpt2), str(tuned), config, out)
-        with pytest.raises(InputError, match=r"^base .*rows/base' holds rows of another model; give another folder w"):
+        with pytest.raises(
+            InputError, match=r"^base .*rows/base' holds rows of another model or dtype; give another folder w"
+        ):
             compare_models(str(adapters / "one merged"), str(gpt2), config, out)
 
     @pytest.mark.slow

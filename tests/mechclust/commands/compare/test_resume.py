@@ -99,6 +99,6 @@ class TestResume:
         with pytest.raises(InputError) as refused:
             compare_models(str(gpt2), str(gpt2), config, out)
         assert str(refused.value) == (
-            f"tuned {str(gpt2)!r}: {str(out / 'rows' / 'tuned')!r} holds rows of another model; give another "
+            f"tuned {str(gpt2)!r}: {str(out / 'rows' / 'tuned')!r} holds rows of another model or dtype; give another "
             "folder with --out, or delete this one"
         )
