@@ -282,6 +282,17 @@ class TestAdapters:
             f"{str(gpt2)!r}: the weights fit, but only you can know whether the base is the same."
         ]
 
+    def test_its_chat_template_counts(self, gpt2, adapters, tmp_path, config, out):
+        """As the tuned model and as an option. The base has none."""
+        chatty = shutil.copytree(adapters / "one", tmp_path / "chatty")
+        tokenizer = AutoTokenizer.from_pretrained(gpt2)
+        tokenizer.chat_template = "{% for message in messages %}w19 {{ message['content'] }}{% endfor %}"
+        tokenizer.save_pretrained(chatty)
+        asked = replace(config, chat=True)
+        for tuned, config in ((chatty, asked), (gpt2, replace(asked, adapter=chatty))):
+            inputs = read_inputs(str(gpt2), str(tuned), config, out)
+            assert inputs.batches[0].tokens[0].tolist() == [21, 2, 6, 12]
+
 
 def test_one_model_is_in_memory_at_a_time(gpt2, shaken, plain, out, monkeypatch):
     """But for what blocks add, the base stays when the tuned model is loaded."""
