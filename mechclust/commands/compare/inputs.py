@@ -265,7 +265,7 @@ def _check_disk(inputs: Inputs, out: Path) -> None:
 
 
 def check_same_prompts(inputs: Inputs, out: Path) -> None:
-    """Begin a folder of rows, or refuse one that was begun with other prompts.
+    """Begin a folder of rows, or refuse one that holds rows of other prompts.
 
     Args:
         inputs: the prompts.
@@ -276,13 +276,14 @@ def check_same_prompts(inputs: Inputs, out: Path) -> None:
     """
     record = {"prompts": inputs.digest()}
     path = prompts_file(out)
-    if not path.exists():
-        write_json(path, record)
-    elif read_json(path) != record:
+    if path.exists() and read_json(path) == record:
+        return
+    if path.exists() and safetensors_bytes(path.parent):
         raise InputError(
             f"{str(out)!r} holds hidden states of other prompts, tasks or tokens; give the same, "
             "or another folder with --out"
         )
+    write_json(path, record)
 
 
 def prompts_file(out: Path) -> Path:
