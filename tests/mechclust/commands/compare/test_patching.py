@@ -273,6 +273,18 @@ class TestPatchedOutputs:
         assert predicts_next_token(model)
         assert sum(len(module._forward_hooks) for module in model.modules()) == hooks
 
+    def test_too_little_memory(self, base, monkeypatch):
+        def exhausted(model, batch):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr("mechclust.models.patching.forward", exhausted)
+        with pytest.raises(InputError) as refused:
+            patched_forward(load_pretrained(base), Batch(torch.ones(4, 6, dtype=torch.long)), [])
+        assert str(refused.value) == (
+            "device 'cpu' has too little memory for a patched forward pass of 4 examples of 6 tokens; give batches of "
+            "at most 2 (tokens_per_batch=12 for texts and rows), or a device with more"
+        )
+
 
 class TestOutputVerdict:
     def test_what_is_not_sure(self):
