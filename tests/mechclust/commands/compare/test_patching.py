@@ -193,6 +193,7 @@ class TestWhere:
         assert result.patching["restored"].isnan().all()
         assert matters(result) == []
         assert result.headline.endswith("Layers that matter to the output: none, as the outputs do not differ.")
+        assert result.to_dataframe()["matters"].eq(False).all()
         result.write(tmp_path / "report")
 
 
