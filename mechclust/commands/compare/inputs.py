@@ -157,7 +157,7 @@ def _choose(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
 
 def _check_adapters(checkpoints: Sequence[Checkpoint], config: CompareConfig) -> None:
     """Refuse incomplete adapters, and any on quantised weights."""
-    for adapter in {each.model.adapter for each in checkpoints if each.model.adapter is not None}:
+    for adapter in {each.model.merged_adapter for each in checkpoints if each.model.merged_adapter is not None}:
         check_adapter(adapter)
         if config.quantize is not None:
             raise InputError(

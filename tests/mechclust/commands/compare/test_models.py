@@ -257,6 +257,17 @@ class TestAdapters:
         whole = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "whole")
         assert resumed.to_dataframe().equals(whole.to_dataframe())
 
+    @pytest.mark.parametrize("base", ["one", "two"])
+    def test_as_models_they_are_checked_too(self, adapters, base, tmp_path, config, out):
+        """Before weights are loaded, as an adapter that is given with its base."""
+        one = shutil.copytree(adapters / "one", tmp_path / "one")
+        models = (str(one), str(adapters / "two"))
+        with pytest.raises(InputError, match="cannot be added exactly to 8bit weights; leave out --quantize"):
+            read_inputs(*models, replace(config, quantize="8bit"), out)
+        (one / "adapter_model.safetensors").unlink()
+        with pytest.raises(InputError, match=r"has no weights \(adapter_model.safetensors\)"):
+            read_inputs(*(models if base == "one" else reversed(models)), config, out)
+
     def test_two_on_one_model(self, gpt2, adapters, config, out):
         one, two = adapters / "one", adapters / "two"
         with pytest.raises(InputError) as refused:
