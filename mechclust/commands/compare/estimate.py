@@ -14,7 +14,8 @@ def cost_of(inputs: Inputs, config: CompareConfig) -> Cost:
     width = max(base.d_model or 1, tuned.d_model or 1)
     n_of_tasks = list(map(len, inputs.of_task().values()))
     labels = [sum(n_of_tasks), *n_of_tasks]
-    draws = [cka_cost(n, width, config.n_permutations, config.n_resamples) for n in labels]
+    units = config.unit_label is not None
+    draws = [cka_cost(n, width, config.n_permutations, config.n_resamples, units=units) for n in labels]
     seconds = (1 + config.blocks) * sum(cost.seconds for cost in draws)
     return Cost(_forward_seconds(inputs, config) + n_layers * seconds, draws[0].memory)
 

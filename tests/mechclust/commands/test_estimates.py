@@ -12,7 +12,7 @@ import torch
 
 from mechclust.commands.clusters import estimate as clusters
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
-from mechclust.commands.cost import Cost
+from mechclust.commands.cost import Cost, cka_cost
 from mechclust.commands.heads import estimate as heads
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.history import estimate as history
@@ -41,6 +41,12 @@ def batches() -> list[Batch]:
 class Prompts(SimpleNamespace):
     def __len__(self) -> int:
         return 5
+
+
+def test_units_take_kernel_matrices():
+    alone, together = (cka_cost(3000, 64, 20, 100, units=units) for units in (False, True))
+    assert 6 * 8 * 3000**2 < together.memory - alone.memory < 8 * 8 * 3000**2
+    assert 10 * alone.seconds < together.seconds < 100 * alone.seconds
 
 
 class TestClusters:
@@ -145,16 +151,17 @@ class TestHistory:
         monkeypatch.setattr(history, "forward_seconds", lambda config, sizes, positions: positions)
         monkeypatch.setattr(history, "relabelling_seconds", lambda n, width: 1.0)
         monkeypatch.setattr(history, "half_clustering_seconds", lambda n, width, n_clusters: 10.0)
-        monkeypatch.setattr(history, "cka_cost", lambda n, width, n_permutations, n_resamples: Cost(100.0, 5.0))
+        monkeypatch.setattr(history, "cka_cost", lambda *sizes, units: Cost(300.0 if units else 100.0, 5.0))
         prompts = Prompts(classes={"task": ["a", "b"]})
         inputs: Any = SimpleNamespace(prompts=prompts, batches=batches(), corpus=None)
 
-        def cost(probe: str) -> Cost:
-            config = HistoryConfig(Path("prompts.jsonl"), probes=(probe,), n_permutations=7, n_resamples=3)
+        def cost(probe: str, units: str = "none") -> Cost:
+            config = HistoryConfig(Path("prompts.jsonl"), probes=(probe,), units=units, n_permutations=7, n_resamples=3)
             return history.cost_of(inputs, SIZES, 2, config)
 
         assert cost("clusters") == Cost(2 * (24 + 4 * (7 + 3 * 10)), 8 * 5 * 3)
         assert cost("cka") == Cost(2 * (24 + 4 * 3 * 100), 5)
+        assert cost("cka", "template") == Cost(2 * (24 + 4 * 3 * 300), 5)
         assert cost("heads") == Cost(2 * (24 + 4 * 7), 8 * 7 * 4 * 5)
 
 
