@@ -12,12 +12,16 @@ import torch
 
 from mechclust.commands.clusters import estimate as clusters
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
+from mechclust.commands.compare import estimate as compare
+from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.cost import Cost, cka_cost
 from mechclust.commands.heads import estimate as heads
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.history import estimate as history
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.mossa import estimate as mossa
+from mechclust.commands.saved_rows import Checkpoint
+from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from probes.functional.linear_decodability import ALPHAS
 from tasks import Batch, InputError
@@ -144,6 +148,35 @@ class TestHeads:
         few, many = (heads.n_permutations(HeadsConfig(), n) for n in (10, 100))
         assert 40 * many / 4 > few > 2 * 10 / 0.05
         assert heads.n_permutations(HeadsConfig(n_permutations=0), 100) == 0
+
+
+class TestCompare:
+    def test_blocks_are_of_some_prompts_and_each_model_has_its_device(self, monkeypatch):
+        """Of 4 and 1 prompts, 2 and 1 are measured in blocks, and one of each task is patched."""
+        speeds = {("cpu", "float32"): 1.0, ("cuda", "bfloat16"): 100.0}
+        monkeypatch.setattr(
+            compare,
+            "forward_seconds",
+            lambda settings, sizes, positions: positions * speeds[settings.device, settings.dtype],
+        )
+        monkeypatch.setattr(compare, "cka_cost", lambda n, *draws, units: Cost(1000.0 * n, n))
+        pair = tuple(
+            Checkpoint(role, ResolvedModel(role), device, dtype)
+            for role, device, dtype in (("base", "cpu", "float32"), ("tuned", "cuda", "bfloat16"))
+        )
+        of_task = {"a": torch.arange(4), "b": torch.arange(4, 5)}
+        inputs: Any = SimpleNamespace(
+            checkpoints=pair, sizes=dict.fromkeys(pair, SIZES), batches=batches(), of_task=lambda: of_task
+        )
+
+        def cost(**changes: Any) -> Cost:
+            return compare.cost_of(inputs, CompareConfig(Path("prompts.jsonl"), n_patched=0, **changes))
+
+        assert cost(blocks=False) == Cost(24 * (1 + 100) + 4 * 1000 * (5 + 4 + 1), 5)
+        assert cost(blocks_prompts=None) == Cost(24 * (3 + 200) + 2 * 4 * 1000 * (5 + 4 + 1), 5)
+        assert cost(blocks_prompts=2) == Cost(pytest.approx(24 * (2.2 + 160) + 4 * 1000 * (10 + 3 + 2 + 1)), 5)
+        patching = replace(CompareConfig(Path("prompts.jsonl")), blocks=False, n_patched=1)
+        assert compare.cost_of(inputs, patching).seconds == pytest.approx(24 * (1 + 2.4 + 100) + 4 * 1000 * 10)
 
 
 class TestHistory:
