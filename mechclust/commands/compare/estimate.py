@@ -16,15 +16,8 @@ def cost_of(inputs: Inputs, config: CompareConfig) -> Cost:
     n_layers = 1 + (base.n_layers or 0)
     width = max(base.d_model or 1, tuned.d_model or 1)
     draws = _draws([len(index) for index in inputs.of_task().values()], width, config)
-    in_blocks = _draws(_n_in_blocks(inputs, config), width, config)
+    in_blocks = _draws(inputs.n_in_blocks(config), width, config)
     return Cost(_forward_seconds(inputs, config) + n_layers * (draws.seconds + in_blocks.seconds), draws.memory)
-
-
-def _n_in_blocks(inputs: Inputs, config: CompareConfig) -> list[int]:
-    """Return the number of each task's prompts that are measured in blocks, or none without blocks."""
-    if not config.blocks:
-        return []
-    return [min(len(index), config.blocks_prompts or len(index)) for index in inputs.of_task().values()]
 
 
 def _draws(n_of_tasks: Sequence[int], width: int, config: CompareConfig) -> Cost:
@@ -39,7 +32,7 @@ def _forward_seconds(inputs: Inputs, config: CompareConfig) -> float:
     """Return the time of saving hidden states, of what blocks add, and patching each block of the base."""
     positions = sum(batch.tokens.numel() for batch in inputs.batches)
     n_of_tasks = [len(index) for index in inputs.of_task().values()]
-    in_blocks = sum(_n_in_blocks(inputs, config)) / sum(n_of_tasks)
+    in_blocks = sum(inputs.n_in_blocks(config)) / sum(n_of_tasks)
     patched = sum(min(n, config.n_patched) for n in n_of_tasks) / sum(n_of_tasks)
     base, tuned = inputs.checkpoints
     n_patches = 2 * (inputs.sizes[base].n_layers or 0)

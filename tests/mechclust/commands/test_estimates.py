@@ -14,6 +14,7 @@ from mechclust.commands.clusters import estimate as clusters
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
 from mechclust.commands.compare import estimate as compare
 from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.inputs import Inputs
 from mechclust.commands.cost import Cost, cka_cost
 from mechclust.commands.heads import estimate as heads
 from mechclust.commands.heads.config import HeadsConfig
@@ -153,30 +154,31 @@ class TestHeads:
 class TestCompare:
     def test_blocks_are_of_some_prompts_and_each_model_has_its_device(self, monkeypatch):
         """Of 4 and 1 prompts, 2 and 1 are measured in blocks, and one of each task is patched."""
-        speeds = {("cpu", "float32"): 1.0, ("cuda", "bfloat16"): 100.0}
+        speeds = {("cpu", "bfloat16"): 1.0, ("cuda", "bfloat16"): 100.0}
         monkeypatch.setattr(
             compare,
             "forward_seconds",
             lambda settings, sizes, positions: positions * speeds[settings.device, settings.dtype],
         )
         monkeypatch.setattr(compare, "cka_cost", lambda n, *draws, units: Cost(1000.0 * n, n))
-        pair = tuple(
-            Checkpoint(role, ResolvedModel(role), device, dtype)
-            for role, device, dtype in (("base", "cpu", "float32"), ("tuned", "cuda", "bfloat16"))
+        pair = (
+            Checkpoint("base", ResolvedModel("base"), "cpu", "bfloat16"),
+            Checkpoint("tuned", ResolvedModel("tuned"), "cuda", "bfloat16"),
         )
-        of_task = {"a": torch.arange(4), "b": torch.arange(4, 5)}
-        inputs: Any = SimpleNamespace(
-            checkpoints=pair, sizes=dict.fromkeys(pair, SIZES), batches=batches(), of_task=lambda: of_task
-        )
+        tasks = ([0, 0, 0], [0, 1])
+        labelled = [
+            replace(batch, labels={"task": torch.tensor(task)}) for batch, task in zip(batches(), tasks, strict=True)
+        ]
+        unused: Any = None
+        inputs = Inputs(pair, "ab", labelled, unused, (), {}, unused, dict.fromkeys(pair, SIZES))
 
         def cost(**changes: Any) -> Cost:
-            return compare.cost_of(inputs, CompareConfig(Path("prompts.jsonl"), n_patched=0, **changes))
+            return compare.cost_of(inputs, CompareConfig(Path("prompts.jsonl"), **{"n_patched": 0, **changes}))
 
         assert cost(blocks=False) == Cost(24 * (1 + 100) + 4 * 1000 * (5 + 4 + 1), 5)
         assert cost(blocks_prompts=None) == Cost(24 * (3 + 200) + 2 * 4 * 1000 * (5 + 4 + 1), 5)
         assert cost(blocks_prompts=2) == Cost(pytest.approx(24 * (2.2 + 160) + 4 * 1000 * (10 + 3 + 2 + 1)), 5)
-        patching = replace(CompareConfig(Path("prompts.jsonl")), blocks=False, n_patched=1)
-        assert compare.cost_of(inputs, patching).seconds == pytest.approx(24 * (1 + 2.4 + 100) + 4 * 1000 * 10)
+        assert cost(blocks=False, n_patched=1).seconds == pytest.approx(24 * (1 + 2.4 + 100) + 4 * 1000 * 10)
 
 
 class TestHistory:
