@@ -25,6 +25,8 @@ HALF_CLUSTERING_OVERHEAD_S = 3e-3  # of k-means
 LABEL_WIDTH = 16  # counting a label takes as long as so many multiplications
 _COMPARISONS_PER_HALF = 3  # one side with the other, and each with itself
 _CKA_BYTES = 2000  # kept of each comparison until a layer is measured
+_KERNELS_AT_ONCE = 7  # float64 kernel matrices of a comparison with units
+_KERNEL_WIDTH = 150  # what such a comparison does with an entry takes as long as so many multiplications
 _DRAWS_PER_HALF = 3  # whether a document is in it, as an integer and a float, and a copy
 
 
@@ -80,21 +82,30 @@ def forward_seconds(settings: ModelSettings, sizes: Sizes, positions: float) -> 
     return 0.0 if speed is None else 2 * positions * sizes.n_layers * sizes.block_weights / speed
 
 
-def cka_cost(n: int, width: int, n_permutations: int, n_resamples: int) -> Cost:
+def cka_cost(n: int, width: int, n_permutations: int, n_resamples: int, *, units: bool = False) -> Cost:
     """Return what pairings and half-samples of ``n`` states of this width take, for CKA of two layers, at most.
+
+    Args:
+        n: number of states.
+        width: their dimensions.
+        n_permutations: random pairings.
+        n_resamples: half-samples.
+        units: whether states come in units, which takes whole kernel matrices.
 
     Example:
         >>> cka_cost(10, 16, 20, 100).seconds < cka_cost(1000, 768, 20, 100).seconds < 100
         True
     """
     n_of_halves = _COMPARISONS_PER_HALF * n_resamples
-    seconds = n_permutations * _cka_seconds(n, width) + n_of_halves * _cka_seconds(n / 2, width)
-    return Cost(seconds, _CKA_BYTES * (n_permutations + n_of_halves))
+    seconds = n_permutations * _cka_seconds(n, width, units) + n_of_halves * _cka_seconds(n / 2, width, units)
+    kernels = _KERNELS_AT_ONCE * 8 * n**2 if units else 0
+    return Cost(seconds, _CKA_BYTES * (n_permutations + n_of_halves) + kernels)
 
 
-def _cka_seconds(n: float, width: int) -> float:
+def _cka_seconds(n: float, width: int, units: bool) -> float:
     """Return how long one comparison of ``n`` states of this width takes, at most."""
-    return _CKA_OVERHEAD_S + n * width * min(n, width) / _OPERATIONS_PER_S
+    per_state = n * (width + _KERNEL_WIDTH) if units else width * min(n, width)
+    return _CKA_OVERHEAD_S + n * per_state / _OPERATIONS_PER_S
 
 
 def relabelling_seconds(n: int, width: int) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -12,11 +14,40 @@ from probes.store.splitmix64 import splitmix64
 from tasks import LabelledPrompts
 
 
-def draw_prompts(index: Int[Tensor, "prompts"], most: int) -> Int[Tensor, "drawn"]:
-    """Draw at most ``most`` prompts, by a hash of their index alone, and sort them."""
+def draw_prompts(
+    index: Int[Tensor, "prompts"], most: int, unit: Int[np.ndarray, "prompts"] | None = None
+) -> Int[Tensor, "drawn"]:
+    """Draw at most ``most`` prompts, and sort them.
+
+    They are drawn by a hash of their index alone. With units, one prompt of each unit is drawn first, then a second of
+    each, and so on.
+
+    Args:
+        index: index of each prompt.
+        most: number of prompts to draw.
+        unit: unit of each prompt.
+
+    Example:
+        >>> unit = np.arange(40) // 20
+        >>> draw_prompts(torch.arange(40), 4, unit).div(20, rounding_mode="floor")
+        tensor([0, 0, 1, 1])
+    """
     if len(index) > most:
-        index = index[torch.sort(splitmix64(index), stable=True).indices[:most]]
+        order = torch.sort(splitmix64(index), stable=True).indices
+        if unit is not None:
+            order = order[torch.sort(_place_in_unit(unit[order.numpy()]), stable=True).indices]
+        index = index[order[:most]]
     return torch.sort(index).values
+
+
+def _place_in_unit(unit: Int[np.ndarray, "prompts"]) -> Int[Tensor, "prompts"]:
+    """Return for each prompt how many of its unit come before it."""
+    n_before: Counter[int] = Counter()
+    places = []
+    for number in unit.tolist():
+        places.append(n_before[number])
+        n_before[number] += 1
+    return torch.tensor(places)
 
 
 def prompts_at(prompts: LabelledPrompts, places: Sequence[int]) -> LabelledPrompts:
@@ -29,8 +60,19 @@ def prompts_at(prompts: LabelledPrompts, places: Sequence[int]) -> LabelledPromp
     )
 
 
-def drawn_of_each(of_task: Mapping[str, Int[Tensor, "_"]], most: int | None) -> Mapping[str, Int[Tensor, "_"]]:
-    """Draw at most ``most`` prompts of each task, or all if ``None``."""
+def drawn_of_each(
+    of_task: Mapping[str, Int[Tensor, "_"]], most: int | None, unit: Int[np.ndarray, "n"] | None = None
+) -> Mapping[str, Int[Tensor, "_"]]:
+    """Draw at most ``most`` prompts of each task, or all if ``None``.
+
+    Args:
+        of_task: indices of each task's prompts.
+        most: number of prompts to draw of each.
+        unit: unit of every prompt, by index, see ``draw_prompts``.
+    """
     if most is None or all(len(index) <= most for index in of_task.values()):
         return of_task
-    return {task: draw_prompts(index, most) for task, index in of_task.items()}
+    return {
+        task: draw_prompts(index, most, None if unit is None else unit[index.numpy()])
+        for task, index in of_task.items()
+    }

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from probes.engine.devices import device_of
+from probes.engine.devices import device_memory_error, device_of
 from probes.engine.hooked_model import HookedModel, evaluation_mode, forward, n_hooked_blocks
 from probes.engine.record import record
 from tasks import Batch
@@ -35,11 +35,18 @@ def patched_forward(
         batch: of examples.
         names: hook points.
         written: activations to write, by hook point, each one of ``names``.
+
+    Raises:
+        InputError: if the device runs out of memory.
     """
     states: dict[str, Activations] = {}
     receive = partial(_receive, states, written or {})
-    with torch.inference_mode(), evaluation_mode(model), record(model, names, receive):
-        return forward(model, batch.to(device_of(model))), states
+    moved = batch.to(device_of(model))
+    try:
+        with torch.inference_mode(), evaluation_mode(model), record(model, names, receive):
+            return forward(model, moved), states
+    except torch.OutOfMemoryError as error:
+        raise device_memory_error("a patched forward pass", moved) from error.with_traceback(None)
 
 
 def _receive(

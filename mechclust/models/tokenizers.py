@@ -47,7 +47,7 @@ def tokenizer_and_config(model: ResolvedModel, *, trust_remote_code: bool = Fals
         raise InputError(f"{model.source!r} has no tokenizer to read prompts; give a Hugging Face checkpoint")
     source = find_checkpoint(model.base, trust_remote_code=trust_remote_code)
     config = read_checkpoint_config(source)
-    return read_checkpoint_tokenizer(tokenizer_source(model.source if model.is_adapter else None, source)), config
+    return read_checkpoint_tokenizer(tokenizer_source(model.merged_adapter, source)), config
 
 
 def tokenizer_and_sizes(model: ResolvedModel, *, trust_remote_code: bool = False) -> tuple[Any, Sizes]:

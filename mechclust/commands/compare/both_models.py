@@ -108,7 +108,7 @@ def measure_together(
         return Together(why_no_blocks=why_no_blocks, why_no_patching=why_no_patching)
     patched: list[PromptsToPatch] = []
     if not why_no_patching:
-        of_task = drawn_of_each(rows.of_task, config.n_patched)
+        of_task = drawn_of_each(rows.of_task, config.n_patched, inputs.units.codes)
         patched = batches_to_patch(inputs.batches, of_task, config.tokens_per_batch)
     base, tuned = inputs.checkpoints
     job = PairJob(
@@ -116,7 +116,7 @@ def measure_together(
         weights=[f"{store.model} {store.dtype}" for store in (rows.pair["base"], rows.pair["tuned"])],
         tasks=inputs.tasks,
         batches=inputs.batches,
-        in_blocks={} if why_no_blocks else drawn_of_each(rows.of_task, config.blocks_prompts),
+        in_blocks={} if why_no_blocks else drawn_of_each(rows.of_task, config.blocks_prompts, inputs.units.codes),
         patched=patched,
         config=config,
         rows=folder,

@@ -55,7 +55,8 @@ class CompareConfig(ModelSettings, PromptSettings):
         tuned_dtype: dtype of the tuned model's weights; by default the same as ``dtype``.
         max_memory: most memory, in GiB, for the hidden states of the layers compared at once.
         map_prompts: most prompts on the report's map of base and tuned; 0 for no map.
-        seed: seed for drawing prompts, half-samples and pairings.
+        seed: seed for drawing ``max_per_task`` prompts, half-samples and pairings. Prompts for blocks, patching and the
+            map are drawn by a hash of their place in the file.
 
     Example:
         >>> from pathlib import Path

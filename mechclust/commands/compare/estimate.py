@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from mechclust.commands.compare.config import CompareConfig
 from mechclust.commands.compare.inputs import Inputs
 from mechclust.commands.cost import Cost, cka_cost, forward_seconds
@@ -12,20 +15,30 @@ def cost_of(inputs: Inputs, config: CompareConfig) -> Cost:
     base, tuned = (inputs.sizes[checkpoint] for checkpoint in inputs.checkpoints)
     n_layers = 1 + (base.n_layers or 0)
     width = max(base.d_model or 1, tuned.d_model or 1)
-    n_of_tasks = list(map(len, inputs.of_task().values()))
-    labels = [sum(n_of_tasks), *n_of_tasks]
-    draws = [cka_cost(n, width, config.n_permutations, config.n_resamples) for n in labels]
-    seconds = (1 + config.blocks) * sum(cost.seconds for cost in draws)
-    return Cost(_forward_seconds(inputs, config) + n_layers * seconds, draws[0].memory)
+    draws = _draws([len(index) for index in inputs.of_task().values()], width, config)
+    in_blocks = _draws(inputs.n_in_blocks(config), width, config)
+    return Cost(_forward_seconds(inputs, config) + n_layers * (draws.seconds + in_blocks.seconds), draws.memory)
+
+
+def _draws(n_of_tasks: Sequence[int], width: int, config: CompareConfig) -> Cost:
+    """Return the cost of pairings and half-samples at a layer, of all prompts and of each task's."""
+    units = config.unit_label is not None
+    labels = [sum(n_of_tasks), *n_of_tasks] if n_of_tasks else []
+    costs = [cka_cost(n, width, config.n_permutations, config.n_resamples, units=units) for n in labels]
+    return Cost(sum(cost.seconds for cost in costs), max((cost.memory for cost in costs), default=0.0))
 
 
 def _forward_seconds(inputs: Inputs, config: CompareConfig) -> float:
     """Return the time of saving hidden states, of what blocks add, and patching each block of the base."""
     positions = sum(batch.tokens.numel() for batch in inputs.batches)
-    passes = 1 + config.blocks
-    seconds = sum(passes * forward_seconds(config, sizes, positions) for sizes in inputs.sizes.values())
-    n_prompts = sum(map(len, inputs.batches))
-    n_patched = min(config.n_patched * len(inputs.tasks), n_prompts)
-    base = inputs.sizes[inputs.checkpoints[0]]
-    patched = positions * n_patched / n_prompts
-    return seconds + 2 * (base.n_layers or 0) * forward_seconds(config, base, patched)
+    n_of_tasks = [len(index) for index in inputs.of_task().values()]
+    in_blocks = sum(inputs.n_in_blocks(config)) / sum(n_of_tasks)
+    patched = sum(min(n, config.n_patched) for n in n_of_tasks) / sum(n_of_tasks)
+    base, tuned = inputs.checkpoints
+    n_patches = 2 * (inputs.sizes[base].n_layers or 0)
+    passes = {base: 1 + 2 * in_blocks + n_patches * patched, tuned: 1 + in_blocks}
+    seconds = 0.0
+    for checkpoint, n_passes in passes.items():
+        settings = replace(config, device=checkpoint.device, dtype=checkpoint.dtype)
+        seconds += forward_seconds(settings, inputs.sizes[checkpoint], n_passes * positions)
+    return seconds

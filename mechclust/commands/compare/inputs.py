@@ -28,7 +28,6 @@ from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.folder import check_folder
 from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB
-from probes import CKA
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
@@ -72,6 +71,14 @@ class Inputs:
         labels = torch.cat([batch.labels["task"] for batch in self.batches])
         index = torch.cat([batch.index for batch in self.batches])
         return {task: index[labels == k] for k, task in enumerate(self.tasks)}
+
+    def n_in_blocks(self, config: CompareConfig) -> list[int]:
+        """Return the number of each task's prompts that are measured in blocks, or none if blocks are not measured."""
+        base, tuned = self.checkpoints
+        same_width = self.sizes[base].d_model == self.sizes[tuned].d_model
+        if not config.blocks or self.families or base.dtype != tuned.dtype or not same_width:
+            return []
+        return [min(len(index), config.blocks_prompts or len(index)) for index in self.of_task().values()]
 
     def digest(self) -> str:
         """Return 32 hexadecimal digits of the prompts, as they are read, and their tasks, in any batches."""
@@ -126,7 +133,7 @@ def read_inputs(base: Any, tuned: Any, config: CompareConfig, out: Path, tokeniz
     tokenization = tokenization_of(first, chat=config.chat, template=template, bos=config.bos)
     inputs = Inputs(checkpoints, tasks, batches, prompts, notes, tokenization, units, sizes)
     _check_memory(inputs, config)
-    _check_disk(inputs, out)
+    _check_disk(inputs, config, out)
     return inputs
 
 
@@ -157,7 +164,7 @@ def _choose(prompts: LabelledPrompts, config: CompareConfig) -> list[int]:
 
 def _check_adapters(checkpoints: Sequence[Checkpoint], config: CompareConfig) -> None:
     """Refuse incomplete adapters, and any on quantised weights."""
-    for adapter in {each.model.adapter for each in checkpoints if each.model.adapter is not None}:
+    for adapter in {each.model.merged_adapter for each in checkpoints if each.model.merged_adapter is not None}:
         check_adapter(adapter)
         if config.quantize is not None:
             raise InputError(
@@ -233,7 +240,10 @@ def _check_memory(inputs: Inputs, config: CompareConfig) -> None:
         return
     n = sum(map(len, inputs.batches))
     what = "a layer"
-    needed = CKA(form="rows").memory([tuned], [base], n=n) * config.at_once / GIB
+    of_prompt = 0
+    for model, d in zip(inputs.checkpoints, (base, tuned), strict=True):
+        of_prompt += d * getattr(torch, model.dtype).itemsize
+    needed = n * of_prompt * config.at_once / GIB
     if needed > config.max_memory:
         fewer = "fewer prompts (--max-per-task)"
         if config.at_once > 1:
@@ -245,27 +255,31 @@ def _check_memory(inputs: Inputs, config: CompareConfig) -> None:
         )
 
 
-def _check_disk(inputs: Inputs, out: Path) -> None:
+def _check_disk(inputs: Inputs, config: CompareConfig, out: Path) -> None:
     """Refuse hidden states that do not fit on disk, as far as sizes are known."""
     n = sum(map(len, inputs.batches))
+    n_in_blocks = sum(inputs.n_in_blocks(config))
     total = 0
     for model in inputs.checkpoints:
         size = inputs.sizes[model]
         if size.n_layers is None or size.d_model is None:
             return
-        n_layers = 1 + size.n_layers
-        total += n * n_layers * size.d_model * getattr(torch, model.dtype).itemsize
+        n_layers = size.n_layers
+        n_states = n * (1 + n_layers) + n_in_blocks * n_layers
+        total += n_states * size.d_model * getattr(torch, model.dtype).itemsize
     free = free_disk_bytes(out)
     if total - safetensors_bytes(out / "rows") > free:
+        blocks = f", and {n_in_blocks} x {n_layers} blocks," if n_in_blocks else ""
+        options = "--max-per-task, --blocks-prompts" if n_in_blocks else "--max-per-task"
         raise InputError(
-            f"the hidden states of 2 models take {total / GIB:.3g} GiB on disk ({n} prompts x "
-            f"{n_layers} layers x {size.d_model} dimensions), but {str(out)!r} has {free / GIB:.3g} GiB free; "
-            "give fewer prompts (--max-per-task), or another folder with --out"
+            f"the hidden states of 2 models take {total / GIB:.3g} GiB on disk ({n} prompts x {1 + n_layers} "
+            f"layers{blocks} x {size.d_model} dimensions), but {str(out)!r} has {free / GIB:.3g} GiB free; "
+            f"give fewer prompts ({options}), or another folder with --out"
         )
 
 
 def check_same_prompts(inputs: Inputs, out: Path) -> None:
-    """Begin a folder of rows, or refuse one that was begun with other prompts.
+    """Begin a folder of rows, or refuse one that holds rows of other prompts.
 
     Args:
         inputs: the prompts.
@@ -276,13 +290,14 @@ def check_same_prompts(inputs: Inputs, out: Path) -> None:
     """
     record = {"prompts": inputs.digest()}
     path = prompts_file(out)
-    if not path.exists():
-        write_json(path, record)
-    elif read_json(path) != record:
+    if path.exists() and read_json(path) == record:
+        return
+    if path.exists() and safetensors_bytes(path.parent):
         raise InputError(
             f"{str(out)!r} holds hidden states of other prompts, tasks or tokens; give the same, "
             "or another folder with --out"
         )
+    write_json(path, record)
 
 
 def prompts_file(out: Path) -> Path:

@@ -84,8 +84,9 @@ class Measurements:
         """
         verdicts = {}
         if self.patching is not None:
-            differ = (self.patching["divergence"] > LEAST_DIVERGENCE).numpy()
-            rise, low, high = (self.patching[name].numpy() * differ for name in ("rise", "rise_low", "rise_high"))
+            equal = (self.patching["divergence"] <= LEAST_DIVERGENCE).numpy()
+            names = ("rise", "rise_low", "rise_high")
+            rise, low, high = (np.where(equal, 0.0, self.patching[name].numpy()) for name in names)
             for k, label in enumerate(self.patching.coords["label"]):
                 verdicts[label] = OutputVerdict(rise[:, k], low[:, k], high[:, k], self.config.least_restored)
         return verdicts

@@ -37,6 +37,8 @@ class CompareResult(Measurements, MeasuredResult):
         patching: how much of the difference between the models' outputs patching restores, see ``patching_result``, or
             ``None``. It shows which layers matter to the output.
         without_top_pc: ``debiased_cka`` without the largest principal component of each side, or ``None``.
+        families: families of base and tuned model if they are known and differ, so that neither was tuned from the
+            other.
         notes: notes on the input for readers.
         why_no_blocks: why ``blocks`` was not measured, or ``""`` if it was.
         why_no_patching: why ``patching`` was not measured, or ``""`` if it was.
@@ -116,7 +118,7 @@ class CompareResult(Measurements, MeasuredResult):
         return tables.task_table(self)
 
     def by_layer(self) -> pd.DataFrame:
-        """Return one row per layer, by depth.
+        """Return one row per layer at which a task has a CKA, by depth.
 
         The columns are ``layer, site``, ``change`` (mean over the ``tasks`` that have a CKA there), ``least`` and
         ``most`` of any task, and ``most_task``. Further, how many tasks ``changed``, and how many have ``no_interval``,

@@ -36,7 +36,8 @@ def cost_of(inputs: Inputs, sizes: Sizes, n_checkpoints: int, config: HistoryCon
         of_layer += config.n_resamples * half_clustering_seconds(n, width, n_tasks)
         memory = 8.0 * n * config.n_resamples
     if "cka" in config.measured:
-        cka = cka_cost(n, width, config.cka_permutations, config.n_resamples)
+        units = config.unit_label is not None
+        cka = cka_cost(n, width, config.cka_permutations, config.n_resamples, units=units)
         of_layer += len(AGAINST) * cka.seconds
         memory = max(memory, cka.memory)
     if "heads" in config.measured:

@@ -237,8 +237,9 @@ def _halves(inputs: Inputs, config: MossaConfig) -> Cost:
     """Return the cost of half-samples of both models' CKA with a control, and of pairings of the tuned one's."""
     n_layers = 1 + (inputs.sizes.n_layers or 0)
     width = inputs.sizes.d_model or 1
+    units = config.units is not None
     costs = [
-        cka_cost(min(config.n_prompts, len(task.test)), width, N_PERMUTATIONS, 2 * config.n_resamples)
+        cka_cost(min(config.n_prompts, len(task.test)), width, N_PERMUTATIONS, 2 * config.n_resamples, units=units)
         for task in inputs.measured
     ]
     return Cost(n_layers * sum(cost.seconds for cost in costs), max(cost.memory for cost in costs))

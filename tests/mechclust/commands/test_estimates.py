@@ -12,12 +12,17 @@ import torch
 
 from mechclust.commands.clusters import estimate as clusters
 from mechclust.commands.clusters.config import MAX_QUERIES, ClustersConfig
-from mechclust.commands.cost import Cost
+from mechclust.commands.compare import estimate as compare
+from mechclust.commands.compare.config import CompareConfig
+from mechclust.commands.compare.inputs import Inputs
+from mechclust.commands.cost import Cost, cka_cost
 from mechclust.commands.heads import estimate as heads
 from mechclust.commands.heads.config import HeadsConfig
 from mechclust.commands.history import estimate as history
 from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.mossa import estimate as mossa
+from mechclust.commands.saved_rows import Checkpoint
+from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from probes.functional.linear_decodability import ALPHAS
 from tasks import Batch, InputError
@@ -41,6 +46,12 @@ def batches() -> list[Batch]:
 class Prompts(SimpleNamespace):
     def __len__(self) -> int:
         return 5
+
+
+def test_units_take_kernel_matrices():
+    alone, together = (cka_cost(3000, 64, 20, 100, units=units) for units in (False, True))
+    assert 6 * 8 * 3000**2 < together.memory - alone.memory < 8 * 8 * 3000**2
+    assert 10 * alone.seconds < together.seconds < 100 * alone.seconds
 
 
 class TestClusters:
@@ -157,21 +168,52 @@ class TestHeads:
         assert heads.n_permutations(HeadsConfig(n_permutations=0), 100) == 0
 
 
+class TestCompare:
+    def test_blocks_are_of_some_prompts_and_each_model_has_its_device(self, monkeypatch):
+        """Of 4 and 1 prompts, 2 and 1 are measured in blocks, and one of each task is patched."""
+        speeds = {("cpu", "bfloat16"): 1.0, ("cuda", "bfloat16"): 100.0}
+        monkeypatch.setattr(
+            compare,
+            "forward_seconds",
+            lambda settings, sizes, positions: positions * speeds[settings.device, settings.dtype],
+        )
+        monkeypatch.setattr(compare, "cka_cost", lambda n, *draws, units: Cost(1000.0 * n, n))
+        pair = (
+            Checkpoint("base", ResolvedModel("base"), "cpu", "bfloat16"),
+            Checkpoint("tuned", ResolvedModel("tuned"), "cuda", "bfloat16"),
+        )
+        tasks = ([0, 0, 0], [0, 1])
+        labelled = [
+            replace(batch, labels={"task": torch.tensor(task)}) for batch, task in zip(batches(), tasks, strict=True)
+        ]
+        unused: Any = None
+        inputs = Inputs(pair, "ab", labelled, unused, (), {}, unused, dict.fromkeys(pair, SIZES))
+
+        def cost(**changes: Any) -> Cost:
+            return compare.cost_of(inputs, CompareConfig(Path("prompts.jsonl"), **{"n_patched": 0, **changes}))
+
+        assert cost(blocks=False) == Cost(24 * (1 + 100) + 4 * 1000 * (5 + 4 + 1), 5)
+        assert cost(blocks_prompts=None) == Cost(24 * (3 + 200) + 2 * 4 * 1000 * (5 + 4 + 1), 5)
+        assert cost(blocks_prompts=2) == Cost(pytest.approx(24 * (2.2 + 160) + 4 * 1000 * (10 + 3 + 2 + 1)), 5)
+        assert cost(blocks=False, n_patched=1).seconds == pytest.approx(24 * (1 + 2.4 + 100) + 4 * 1000 * 10)
+
+
 class TestHistory:
     def test_each_measure_takes_its_own_time_and_memory(self, monkeypatch):
         monkeypatch.setattr(history, "forward_seconds", lambda config, sizes, positions: positions)
         monkeypatch.setattr(history, "relabelling_seconds", lambda n, width: 1.0)
         monkeypatch.setattr(history, "half_clustering_seconds", lambda n, width, n_clusters: 10.0)
-        monkeypatch.setattr(history, "cka_cost", lambda n, width, n_permutations, n_resamples: Cost(100.0, 5.0))
+        monkeypatch.setattr(history, "cka_cost", lambda *sizes, units: Cost(300.0 if units else 100.0, 5.0))
         prompts = Prompts(classes={"task": ["a", "b"]})
         inputs: Any = SimpleNamespace(prompts=prompts, batches=batches(), corpus=None)
 
-        def cost(probe: str) -> Cost:
-            config = HistoryConfig(Path("prompts.jsonl"), probes=(probe,), n_permutations=7, n_resamples=3)
+        def cost(probe: str, units: str = "none") -> Cost:
+            config = HistoryConfig(Path("prompts.jsonl"), probes=(probe,), units=units, n_permutations=7, n_resamples=3)
             return history.cost_of(inputs, SIZES, 2, config)
 
         assert cost("clusters") == Cost(2 * (24 + 4 * (7 + 3 * 10)), 8 * 5 * 3)
         assert cost("cka") == Cost(2 * (24 + 4 * 3 * 100), 5)
+        assert cost("cka", "template") == Cost(2 * (24 + 4 * 3 * 300), 5)
         assert cost("heads") == Cost(2 * (24 + 4 * 7), 8 * 7 * 4 * 5)
 
 

@@ -160,6 +160,14 @@ class TestPrompts:
         assert all(reading.verdict.endswith("It is not known whether they changed.") for reading in lacking)
         assert "Stands out" in {reading.what for reading in result.readings}
 
+    def test_fewer_than_before(self, planted, settings, tmp_path):
+        fewer = replace(settings, blocks_prompts=8, n_permutations=0)
+        compare_models(*map(str, planted), replace(fewer, blocks_prompts=None), tmp_path / "out")
+        result = compare_models(*map(str, planted), fewer, tmp_path / "out")
+        assert result.blocks["n"].tolist() == [24, 8, 8, 8]
+        anew = compare_models(*map(str, planted), fewer, tmp_path / "anew")
+        assert torch.equal(result.blocks["debiased_cka"], anew.blocks["debiased_cka"])
+
 
 class ReadOnlyModel(SimpleNamespace):
     """A stub of a model whose hooks can only read."""

@@ -261,6 +261,17 @@ class TestAdapters:
         whole = compare_models(str(gpt2), str(adapters / "one"), config, tmp_path / "whole")
         assert resumed.to_dataframe().equals(whole.to_dataframe())
 
+    @pytest.mark.parametrize("base", ["one", "two"])
+    def test_as_models_they_are_checked_too(self, adapters, base, tmp_path, config, out):
+        """Before weights are loaded, as an adapter that is given with its base."""
+        one = shutil.copytree(adapters / "one", tmp_path / "one")
+        models = (str(one), str(adapters / "two"))
+        with pytest.raises(InputError, match="cannot be added exactly to 8bit weights; leave out --quantize"):
+            read_inputs(*models, replace(config, quantize="8bit"), out)
+        (one / "adapter_model.safetensors").unlink()
+        with pytest.raises(InputError, match=r"has no weights \(adapter_model.safetensors\)"):
+            read_inputs(*(models if base == "one" else reversed(models)), config, out)
+
     def test_two_on_one_model(self, gpt2, adapters, config, out):
         one, two = adapters / "one", adapters / "two"
         with pytest.raises(InputError) as refused:
@@ -285,6 +296,17 @@ class TestAdapters:
             f"The adapter {str(renamed)!r} says that it was trained for 'meta/other', and is measured on "
             f"{str(gpt2)!r}: the weights fit, but only you can know whether the base is the same."
         ]
+
+    def test_its_chat_template_counts(self, gpt2, adapters, tmp_path, config, out):
+        """As the tuned model and as an option. The base has none."""
+        chatty = shutil.copytree(adapters / "one", tmp_path / "chatty")
+        tokenizer = AutoTokenizer.from_pretrained(gpt2)
+        tokenizer.chat_template = "{% for message in messages %}w19 {{ message['content'] }}{% endfor %}"
+        tokenizer.save_pretrained(chatty)
+        asked = replace(config, chat=True)
+        for tuned, config in ((chatty, asked), (gpt2, replace(asked, adapter=chatty))):
+            inputs = read_inputs(str(gpt2), str(tuned), config, out)
+            assert inputs.batches[0].tokens[0].tolist() == [21, 2, 6, 12]
 
 
 def test_one_model_is_in_memory_at_a_time(gpt2, shaken, plain, out, monkeypatch):

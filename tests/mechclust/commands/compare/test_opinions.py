@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,3 +43,18 @@ def test_what_is_drawn():
     assert set(drawn_of_each(of_task, 5)["a"].tolist()) < set(some["a"].tolist())
     assert drawn_of_each(of_task, None) is of_task
     assert drawn_of_each(of_task, 25) is of_task
+
+
+def test_units_are_drawn_in_turn():
+    """Of 8 units with 25 prompts each, 32 prompts are 4 of each. Without units, some tasks would lack one."""
+    unit = np.arange(4000) // 25
+    for start in range(0, 4000, 200):
+        index = torch.arange(start, start + 200)
+        some = draw_prompts(index, 32, unit[start : start + 200])
+        assert np.unique(unit[some], return_counts=True)[1].tolist() == [4] * 8
+        assert torch.equal(some, drawn_of_each({"a": index}, 32, unit)["a"])
+        fewer = draw_prompts(index, 8, unit[start : start + 200])
+        assert set(fewer.tolist()) < set(some.tolist())
+    alone = torch.arange(50)
+    assert torch.equal(draw_prompts(alone, 10, np.arange(50)), draw_prompts(alone, 10))
+    assert draw_prompts(torch.arange(9), 8, np.array([0] * 8 + [1])).tolist()[-1] == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -193,6 +194,7 @@ class TestWhere:
         assert result.patching["restored"].isnan().all()
         assert matters(result) == []
         assert result.headline.endswith("Layers that matter to the output: none, as the outputs do not differ.")
+        assert result.to_dataframe()["matters"].eq(False).all()
         result.write(tmp_path / "report")
 
 
@@ -208,6 +210,22 @@ class TestPrompts:
         drawn = torch.cat([*drawn_of_each(of_task, 5).values()])
         parts = [load_result(path) for path in (tmp_path / "rows" / "patched").glob("*.safetensors")]
         assert sorted(int(i) for part in parts for i in part.coords["prompt"]) == drawn.tolist()
+
+    def test_of_each_unit(self, base, planted, settings, tmp_path):
+        """Of 10 units of a task, two prompts are patched of each, which is enough for an interval."""
+        rows = [
+            {"prompt": f"w{i % 5} w{5 + i // 5} w{10 + k}", "task": task, "part": str(i % 10)}
+            for k, task in enumerate(TASKS)
+            for i in range(25)
+        ]
+        prompts = write_prompts(tmp_path / "prompts.jsonl", rows)
+        config = replace(settings, prompts=prompts, units="part", n_patched=20, blocks=False)
+        result = compare_models(str(base), str(planted), config, tmp_path / "out")
+        assert all(matters(result, task) == [ALTERED] for task in TASKS)
+        parts = [load_result(path) for path in (tmp_path / "out" / "rows" / "patched").glob("*.safetensors")]
+        patched = [int(i) for part in parts for i in part.coords["prompt"]]
+        n_of_unit = Counter((i // 25, i % 25 % 10) for i in patched)
+        assert n_of_unit == dict.fromkeys([(task, unit) for task in range(3) for unit in range(10)], 2)
 
     def test_padding_does_not_matter(self, base, planted):
         tokens = torch.randint(2, 20, (3, 6), generator=torch.Generator().manual_seed(0))
@@ -272,6 +290,18 @@ class TestPatchedOutputs:
             assert torch.equal(logits, expected)
         assert predicts_next_token(model)
         assert sum(len(module._forward_hooks) for module in model.modules()) == hooks
+
+    def test_too_little_memory(self, base, monkeypatch):
+        def exhausted(model, batch):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr("mechclust.models.patching.forward", exhausted)
+        with pytest.raises(InputError) as refused:
+            patched_forward(load_pretrained(base), Batch(torch.ones(4, 6, dtype=torch.long)), [])
+        assert str(refused.value) == (
+            "device 'cpu' has too little memory for a patched forward pass of 4 examples of 6 tokens; give batches of "
+            "at most 2 (tokens_per_batch=12 for texts and rows), or a device with more"
+        )
 
 
 class TestOutputVerdict:

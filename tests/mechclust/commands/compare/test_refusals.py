@@ -143,17 +143,30 @@ class TestRefusals:
         assert max(int(batch.tokens.max()) for batch in inputs.batches) < n_embeddings
 
     def test_memory(self, refused):
+        assert refused(max_memory=1e-6, dtype="bfloat16").startswith(
+            "comparing a layer takes 2.15e-06 GiB (36 prompts x "
+        )
         assert refused(max_memory=1e-6) == (
             "comparing a layer takes 4.29e-06 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
             "give fewer prompts (--max-per-task) or raise --max-memory"
         )
 
     def test_disk(self, refused, out, monkeypatch):
+        """Blocks are not measured in models of different dtypes."""
         usage = namedtuple("usage", "free")
         monkeypatch.setattr("shutil.disk_usage", lambda path: usage(10_000))
         assert refused(tuned_dtype="bfloat16") == (
             "the hidden states of 2 models take 9.66e-06 GiB on disk (36 prompts x 3 layers x 16 dimensions), but "
             f"{str(out)!r} has 9.31e-06 GiB free; give fewer prompts (--max-per-task), or another folder with --out"
+        )
+
+    def test_disk_for_blocks(self, refused, out, monkeypatch):
+        usage = namedtuple("usage", "free")
+        monkeypatch.setattr("shutil.disk_usage", lambda path: usage(2 * 36 * 3 * 16 * 4))
+        assert refused(blocks_prompts=10) == (
+            "the hidden states of 2 models take 2e-05 GiB on disk (36 prompts x 3 layers, and 30 x 2 blocks, x 16 "
+            f"dimensions), but {str(out)!r} has 1.29e-05 GiB free; give fewer prompts (--max-per-task, "
+            "--blocks-prompts), or another folder with --out"
         )
 
     def test_a_folder_that_cannot_be_written(self, gpt2, shaken, config, tmp_path):

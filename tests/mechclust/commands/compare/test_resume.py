@@ -11,9 +11,10 @@ import torch
 import mechclust.commands.parts
 from mechclust.cli import main
 from mechclust.commands.compare import compare_models, patching
-from mechclust.commands.compare.inputs import check_same_prompts, read_inputs
+from mechclust.commands.compare.inputs import check_same_prompts, prompts_file, read_inputs
 from mechclust.report.folder import claim_folder
 from probes.engine.run import RunStep
+from probes.store.files import read_json
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
 
@@ -76,23 +77,31 @@ class TestResume:
         )
 
     @pytest.mark.parametrize("change", ["prompt", "label", "fewer"])
-    def test_other_prompts_are_not_mixed_in(self, gpt2, shaken, config, out, change, monkeypatch):
-        claim_folder(out, "compare")
-        check_same_prompts(read_inputs(str(gpt2), str(shaken), config, out), out)  # begins the folder
+    def test_other_prompts_are_not_mixed_in(self, gpt2, shaken, least, out, change, monkeypatch):
+        compare_models(str(gpt2), str(shaken), least, out)
         rows = records()
         changed = {
             "prompt": [{"prompt": "w1 w2 w3", "task": "a"}, *rows[1:]],
             "label": [{**rows[0], "task": "b"}, *rows[1:]],
             "fewer": rows[1:],
         }[change]
-        write_prompts(config.prompts, changed)
+        write_prompts(least.prompts, changed)
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
         with pytest.raises(InputError) as refused:
-            compare_models(str(gpt2), str(shaken), config, out)
+            compare_models(str(gpt2), str(shaken), least, out)
         assert str(refused.value) == (
             f"{str(out)!r} holds hidden states of other prompts, tasks or tokens; give the same, "
             "or another folder with --out"
         )
+
+    def test_other_prompts_may_come_before_any_rows(self, gpt2, shaken, config, out):
+        """As after a first run that stopped while it loaded a model."""
+        claim_folder(out, "compare")
+        check_same_prompts(read_inputs(str(gpt2), str(shaken), config, out), out)
+        write_prompts(config.prompts, records()[1:])
+        inputs = read_inputs(str(gpt2), str(shaken), config, out)
+        check_same_prompts(inputs, out)
+        assert read_json(prompts_file(out)) == {"prompts": inputs.digest()}
 
     def test_another_model_is_not_mixed_in(self, gpt2, measured, config, out):
         shutil.copytree(measured.config.prompts.parent / "out", out)
