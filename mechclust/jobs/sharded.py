@@ -415,9 +415,16 @@ class _RowWorker:
         self.header = probe.header(model)
         self.probe = probe
         self.stored = StoredExamples.from_folder(folder, self.header)
-        self.n_examples = n_examples
+        self.n_unchecked = n_examples  # None if unknown, or once the disk has room for the rows of the first shard
         if n_examples is not None:
             probe.check_expected_space(folder, n_examples - len(self.stored), model)
+
+    def check_space(self, measured: KeptRows) -> None:
+        """Refuse too small a disk for the examples that the folder lacks now, once, by the first rows measured."""
+        if self.n_unchecked is not None:
+            kept = StoredExamples.from_folder(self.stored.folder, self.header)
+            measured.check_space(kept.folder, self.n_unchecked - len(kept))
+            self.n_unchecked = None
 
 
 def _measure_rows(worker: _RowWorker, shard: DataShard) -> _SavedRows:
@@ -434,8 +441,7 @@ def _measure_rows(worker: _RowWorker, shard: DataShard) -> _SavedRows:
                 step(new)
                 saved.written += len(new)
     if saved.written:
-        if worker.n_examples is not None:
-            probe.check_space(stored.folder, worker.n_examples - len(stored))
+        worker.check_space(probe)
         saved.place = prepare_shard(stored.folder / f"shard-{shard.number:05d}", *shard_content(probe.rows))
     saved.tokenization = reading.tokenization
     return saved

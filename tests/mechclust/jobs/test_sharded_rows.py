@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from mechclust.jobs import save_rows_sharded, sharded
+from mechclust.jobs import Outcome, save_rows_sharded, sharded
 from probes import RowStore, residual, save_rows
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 from tests.mechclust.jobs.test_sharded import (
+    CONFIG,
     ROOT,
     TOKENS,
     WHOLE,
@@ -43,6 +44,13 @@ def same(one: RowStore, other: RowStore) -> bool:
     names = [*(f"rows/{site}" for site in one.sites), *(f"labels/{name}" for name in one.labels)]
     taken = [store.take(one.index, names) for store in (one, other)]
     return torch.equal(one.tokens, other.tokens) and all(torch.equal(taken[0][name], taken[1][name]) for name in names)
+
+
+def one_by_one(fn: Any, jobs: Any, *_: Any, setup: Any, **__: Any) -> Any:
+    """In place of ``imap_jobs``: two workers that take turns, both of which begin at the start."""
+    workers = [setup(), setup()]
+    for k, job in enumerate(jobs):
+        yield Outcome(k, fn(workers[k % 2], job))
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +193,21 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"the rows of 90 examples take 11\.2 KiB on disk"):
             saved(tmp_path / "s", [WHOLE])
         assert same(saved(tmp_path / "whole", [WHOLE]), whole)  # needs no more room
+
+    def test_a_disk_that_has_room_for_what_is_left(self, tmp_path: Path, expected: RowStore, monkeypatch: Any) -> None:
+        """Free space shrinks as shards are written, so that it never again holds all examples."""
+        size = 2 * CONFIG.d_model * 4  # bytes of an example at both sites
+
+        def usage(path: Path) -> Any:
+            written = 30 * len(list((tmp_path / "s").glob("shard-*")))
+            return shutil._ntuple_diskusage(0, 0, size * (90 - written))  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+        batches = list(WHOLE.split(10))  # whose number is known
+        assert same(saved(tmp_path / "s", batches), expected)
+        shutil.rmtree(tmp_path / "s")
+        monkeypatch.setattr(sharded, "imap_jobs", one_by_one)
+        assert same(saved(tmp_path / "s", batches), expected)
 
     def test_no_examples(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="there are no examples to measure"):
