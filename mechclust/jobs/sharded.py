@@ -33,7 +33,7 @@ from probes.engine.hooked_model import HookedModels, hooked_models_by_name
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.run import probes_as_list, run_by_steps, run_results
+from probes.engine.run import check_same_models, probes_as_list, run_by_steps, run_results
 from probes.engine.sites import Sites, residual
 from probes.rows.kept_rows import KeptRows
 from probes.rows.row_store import RowStore, write_store_header
@@ -311,6 +311,8 @@ class _Total:
         """Merge the states of a shard, from its file or as they came."""
         tensors, header = read_safetensors(states) if isinstance(states, Path) else (tensors_of(states[0]), states[1])
         sites = json.loads(header["sites"])
+        self.fingerprints.append(json.loads(header["model"]))
+        check_same_models(len(self.fingerprints) - 1, self.fingerprints[-1], self.fingerprints[0])
         for i, probe in enumerate(self._probes):
             prefix = f"{i}/tensors/"
             values = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
@@ -318,7 +320,6 @@ class _Total:
             part.load_state_dict({"sites": sites[i], "examples": tensors[f"{i}/examples"], "tensors": values})
             probe.merge(part)
         self.states.append(json.loads(header["measured"]))
-        self.fingerprints.append(json.loads(header["model"]))
 
 
 def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
