@@ -16,6 +16,9 @@ import torch
 
 from mechclust.jobs import Outcome, save_rows_sharded, sharded
 from probes import RowStore, residual, save_rows
+from probes.rows import stored_examples
+from probes.rows.row_store import read_store_header
+from probes.rows.stored_examples import StoredExamples
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 from tests.mechclust.jobs.test_sharded import (
@@ -133,6 +136,22 @@ saved(Path({str(folder)!r}), shards)
         assert "raised by job 'shard 0'" in raised.value.__notes__
         assert len(list((tmp_path / "s").glob("shard-*"))) == 1
         assert same(saved(tmp_path / "s", shards), expected)
+
+
+def test_a_worker_that_starts_while_the_first_shard_is_written(
+    tmp_path: Path, expected: RowStore, monkeypatch: Any
+) -> None:
+    """It looks at the folder as it was before, or as it is afterwards."""
+
+    def just_before(folder: Path) -> Any:
+        header = read_store_header(folder)
+        shutil.copytree(expected.folder, folder, dirs_exist_ok=True)
+        return header
+
+    monkeypatch.setattr(stored_examples, "read_store_header", just_before)
+    folder = tmp_path / "s"
+    folder.mkdir()
+    assert len(StoredExamples.from_folder(folder, {"labels": ["task"]})) == 0
 
 
 class TestRefusals:
