@@ -182,12 +182,19 @@ class TestRefusals:
             saved(folder, **changes)
         assert same(RowStore(folder), expected)
 
-    def test_an_example_of_two_shards(self, tmp_path: Path, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
+    @pytest.mark.parametrize("in_turn", [False, True])
+    def test_an_example_of_two_shards(self, tmp_path: Path, monkeypatch: Any, in_turn: bool) -> None:
+        """One worker or several: the second shard fails, and the others are kept."""
+        if in_turn:
+            monkeypatch.setattr(sharded, "imap_jobs", one_by_one)
+        shards = [WHOLE.select(slice(0, 30)), WHOLE.select(slice(20, 50)), WHOLE.select(slice(60, 90))]
         with pytest.raises(
-            InputError, match=r"^example index \d+ was given twice; give every example an index of its own$"
+            InputError,
+            match=r"^job 'shard 1': example index 20 was given twice; give every example an index of its own$",
         ):
-            saved(tmp_path / "s", [WHOLE, WHOLE])
+            saved(tmp_path / "s", shards)
+        assert len(list((tmp_path / "s").glob("shard-*"))) == 2
+        assert not list((tmp_path / "s").glob(".shard-*"))
 
     def test_workers_whose_models_differ(self, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
