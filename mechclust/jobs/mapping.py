@@ -46,7 +46,8 @@ def map_jobs(
     Each worker computes with one thread, because two threads on a busy core are many times slower than one. A job that
     fails does not stop the others. When they are done, the first error is raised, and says how many other jobs failed.
     A job whose process is killed is run again. On Ctrl-C all workers are ended at once, and jobs keep the files that
-    they have written. The results are equal to the bit for any number of workers and either engine.
+    they have written. On machines of one kind, results are equal to the bit for any number of workers and either
+    engine, if every job has one thread (on Ray, ``cpus_per_job`` of at most 1).
 
     Args:
         fn: a function at the top level of a module, which takes a job. With ``setup`` it takes the setup's value and a
@@ -168,8 +169,9 @@ def _in_this_process(
     for position, job in enumerate(jobs):
         try:
             yield Outcome(position, _with_one_thread(fn, job))
-        except Exception as failure:
-            yield Outcome(position, None, error_naming_job(failure, f"job {rules.name(position, job)}"))
+        except (Exception, SystemExit) as failure:
+            error = failure if isinstance(failure, Exception) else RuntimeError(f"SystemExit: {failure}")
+            yield Outcome(position, None, error_naming_job(error, f"job {rules.name(position, job)}"))
 
 
 def _with_one_thread(fn: Callable[..., _Out], *args: Any) -> _Out:

@@ -212,8 +212,8 @@ def run_study(
     Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``, ``findings.json``,
     ``report.html``. Called again, an interrupted run resumes at the interruption. Called with more seeds after the
     run's, it measures the new ones only, and findings whose verdict was seen before are marked exploratory. Results are
-    bit-identical for any ``workers`` and ``engine``. If findings or figures fail, everything measured is kept, and
-    ``report_run`` goes on once the study is corrected.
+    bit-identical for any ``workers`` and ``engine``, as those of ``map_jobs`` are. If findings or figures fail,
+    everything measured is kept, and ``report_run`` goes on once the study is corrected.
 
     Args:
         study: the study.

@@ -70,6 +70,12 @@ def test_a_value_that_cannot_be_unpickled_is_its_jobs_error(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
+def exit_or_write(path):
+    if path is None:
+        sys.exit(3)
+    path.touch()
+
+
 class Unsendable:
     """A job with a file that is gone when it is pickled."""
 
@@ -112,6 +118,16 @@ class TestInThisProcess:
 
         with pytest.raises(KeyboardInterrupt):
             map_jobs(stop, [1, 2], workers=1)
+
+    def test_a_job_that_exits_fails_alone(self, tmp_path):
+        """As in a worker."""
+        for workers in (1, 2):
+            done = tmp_path / str(workers)
+            done.mkdir()
+            with pytest.raises(RuntimeError, match=r"^SystemExit: 3") as raised:
+                map_jobs(exit_or_write, [None, done / "a", done / "b"], workers=workers)
+            assert "raised by job 1" in raised.value.__notes__
+            assert len(list(done.iterdir())) == 2
 
     def test_computes_with_one_thread_too(self):
         """So that a run with one worker and one with two end with the same bits."""
