@@ -133,10 +133,7 @@ def imap_jobs(
         >>> [outcome.value for outcome in imap_jobs(abs, [3, -4], workers=1)]
         [3, 4]
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers is {workers}; expected at least 1")
-    if timeout is not None and not timeout > 0:
-        raise InputError(f"the timeout of a job is {timeout}; expected more than 0 seconds")
+    check_workers(workers, engine, timeout)
     rules = PoolRules(retries=LOCAL_RETRIES, timeout=timeout, name=partial(_name, name), lead=lead)
     if engine == "ray":
         engine = Ray()
@@ -150,14 +147,26 @@ def imap_jobs(
         jobs = chain(first, drawn)
         rules.retries = engine.retries
         return run_pool(RayPool(engine, fn, setup, workers, folder), jobs, rules)
-    if engine != "local":
-        raise InputError(f"no engine {engine!r}; expected 'local', 'ray', or mechclust.Ray(...) with its settings")
     drawn = iter(jobs)
     first = list(islice(drawn, workers or usable_cores()))
     jobs = chain(first, drawn)
     if timeout is None and len(first) <= 1:
         return _in_this_process(fn, setup, jobs, rules)
     return run_pool(LocalPool(fn, setup, len(first)), jobs, rules)
+
+
+def check_workers(workers: int | None, engine: Engine, timeout: float | None) -> None:
+    """Refuse settings of ``map_jobs`` that no jobs can run with.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected at least 1")
+    if timeout is not None and not timeout > 0:
+        raise InputError(f"the timeout of a job is {timeout}; expected more than 0 seconds")
+    if engine not in ("local", "ray") and not isinstance(engine, Ray):
+        raise InputError(f"no engine {engine!r}; expected 'local', 'ray', or mechclust.Ray(...) with its settings")
 
 
 def _in_this_process(

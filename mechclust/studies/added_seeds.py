@@ -20,6 +20,23 @@ from tasks.settings import settings_to_json
 _ADDED = "added_seeds"  # in config.json
 
 
+def new_seeds(config: Any, out: Path) -> Sequence[int]:
+    """Return the seeds that a run in ``out`` was not begun with, which are all if nothing was measured there.
+
+    Args:
+        config: the settings to run with.
+        out: the run's folder. With other settings than its run's, ``open_folder`` refuses it.
+
+    Raises:
+        InputError: if its ``config.json`` is of no run.
+    """
+    if not (out / "config.json").exists():
+        return config.seeds  # type: ignore[no-any-return]
+    held = read_run_record(out, "choose another folder with --out")["config"].get("seeds", [])
+    was_begun = any((out / name).exists() for name in ("models", "results"))
+    return config.seeds[len(held) :] if was_begun else config.seeds  # type: ignore[no-any-return]
+
+
 def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, out: Path) -> None:
     """Extend the record of a run with further seeds, and leave every other folder as it is.
 
