@@ -141,6 +141,17 @@ def test_an_interrupted_addition_is_extended(out, monkeypatch):
     assert [(run.seeds, run.changed) for run in findings[0].history] == [(2, "seeds added: 9, 10")]
 
 
+def test_a_changed_report_is_refused_before_the_seeds_are_recorded(out):
+    """So that the run can go on with either seeds once the report is deleted."""
+    before = (out / "config.json").read_bytes()
+    (out / "report.html").write_text("mine")
+    with pytest.raises(InputError, match=r"report\.html"):
+        run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    assert (out / "config.json").read_bytes() == before
+    (out / "report.html").unlink()
+    assert run_study(STUDY, Config(), out, workers=1).findings[0].parts[0].values == (7, 8)
+
+
 def test_a_verdict_is_kept_if_a_later_run_with_the_same_seeds_was_interrupted(out, monkeypatch):
     run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
     with monkeypatch.context() as patch:
