@@ -310,7 +310,7 @@ def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = Fa
 
     check_writable(out, "make the folder writable, or report on a copy of it")
     record = read_run_record(out, "give the --out folder of a run")
-    check_folder(out, f"run {study.name}", "report on a copy of the folder")
+    check_folder(out, f"run {study.name}", "report on a copy of the folder without it")
     if (out / "results").exists() and not read_manifest(out).measured:
         raise InputError(f"the run in {str(out)!r} is not finished; start the study again with the same --out")
     check_measured_files(out)
