@@ -82,7 +82,7 @@ def test_what_no_job_can_run_with(tmp_path: Path, wrong: dict[str, Any]) -> None
 def test_networks_that_do_not_fit_in_memory(tmp_path: Path) -> None:
     study = get_study("mossa")
     config = configure(study.preset("smoke"), d_model=2**20)
-    with pytest.raises(InputError, match=r"training takes about \d[\d.e+]* GiB of memory \(1 at a time\), but cpu has"):
+    with pytest.raises(InputError, match=r"training takes about \d[\d.]* TiB of memory \(1 at a time\), but cpu has"):
         run_study(study, config, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
 
