@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from mechclust.jobs import close_progress_bars, imap_jobs, map_jobs, mapping, progress_bar
-from mechclust.jobs.progress import BarLock
+from mechclust.jobs.progress import BarLock, place_progress_bars
 from probes.engine.devices import check_device
 from tasks import InputError
 
@@ -145,6 +145,23 @@ def test_progress_bar_goes_through_its_items(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "x" in err
+
+
+def test_a_bar_of_another_kind_begins_where_the_work_does():
+    """Such as Ray's, which takes no ``initial``."""
+
+    class Bar:
+        def __init__(self, items=None, total=None):
+            self.done = 0
+
+        def update(self, n=1):
+            self.done += n
+
+    place_progress_bars(Bar)
+    try:
+        assert progress_bar(range(3, 9), total=9, initial=3).done == 3
+    finally:
+        place_progress_bars()
 
 
 class TestCheckDevice:
