@@ -9,6 +9,7 @@ from mechclust.evidence.bounds import Bound, TwoSidedBound
 from mechclust.evidence.finding import Finding
 from mechclust.evidence.intervals import share_interval_trials
 from mechclust.evidence.parts import Part
+from mechclust.evidence.verdict import verdict_of
 from probes.functional.holm import holm
 
 _LEVEL = 0.05
@@ -56,7 +57,7 @@ def _p_of_bound(part: Part, bound: Bound) -> float:
         return 1.0
     distance = abs(part.measured - bound.value)
     if distance == 0:
-        return 1.0
+        return 0.0 if verdict_of(bound, part.interval) == "holds" else 1.0
     freedom = len(part.values) - 1.0
     low, high = part.interval
     if part.method == "share":

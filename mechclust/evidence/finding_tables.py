@@ -30,9 +30,8 @@ def findings_notebook_table(findings: Sequence[Finding]) -> str:
     """Return these tables for a notebook, with texts escaped and uncut."""
     import pandas as pd
 
-    with pd.option_context("display.max_colwidth", None):
-        tables = [pd.DataFrame(rows[1:], columns=rows[0]) for rows in _tables(findings)]
-        return "".join(table.to_html(index=False, border=0) for table in tables)
+    tables = [pd.DataFrame(rows[1:], columns=rows[0]) for rows in _tables(findings)]
+    return "".join(table.to_html(index=False, border=0) for table in tables)
 
 
 def _markdown(rows: Sequence[_Row]) -> str:
@@ -90,7 +89,6 @@ def _control_text(finding: Finding, place: int) -> str:
 
 
 def _check_row(finding: Finding) -> _Row:
-    (first, *others) = finding.parts
-    required = "; ".join(part.required for part in (first, *others))
-    worst = "-" if first.measured is None else f"{first.measured:z.3g}"
+    required = "; ".join(part.required for part in finding.parts) or "-"
+    worst = "-" if finding.measured is None else f"{finding.measured:z.3g}"
     return (finding.id, finding.statement, worst, required, finding.verdict_text)

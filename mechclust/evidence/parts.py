@@ -74,17 +74,18 @@ class Part:
 
     @property
     def verdict(self) -> Verdict:
-        """Judge the interval by the bound. For a check, judge the worst value. Undefined values violate every bound.
+        """Judge the interval by the bound. For a check, judge the worst value.
 
-        A single value is not tested, unless it is a check's or came with its interval (``resampled_part``).
+        A single value is not tested, unless it is a check's or came with its interval (``resampled_part``). If a value
+        is not finite, a check does not hold, and any other part is undecided.
         """
         if not self.values:
             return "not tested"
         if self.method == "worst":
-            return "holds" if self.bound.met(self.bound.worst(self.values)) else "does not hold"
+            return "holds" if self.measured is not None and self.bound.met(self.measured) else "does not hold"
         if len(self.values) == 1 and self.method != "resampled":
             return "not tested"
-        return verdict_of(self.bound, self.interval)
+        return "undecided" if self.measured is None else verdict_of(self.bound, self.interval)
 
 
 def mean_part(name: str, values: Sequence[float] | Shaped[np.ndarray, "unit"], bound: Bound | TwoSidedBound) -> Part:

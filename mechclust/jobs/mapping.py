@@ -46,7 +46,8 @@ def map_jobs(
     Each worker computes with one thread, because two threads on a busy core are many times slower than one. A job that
     fails does not stop the others. When they are done, the first error is raised, and says how many other jobs failed.
     A job whose process is killed is run again. On Ctrl-C all workers are ended at once, and jobs keep the files that
-    they have written. The results are equal to the bit for any number of workers and either engine.
+    they have written. On machines of one kind, results are equal to the bit for any number of workers and either
+    engine, if every job has one thread (on Ray, ``cpus_per_job`` of at most 1).
 
     Args:
         fn: a function at the top level of a module, which takes a job. With ``setup`` it takes the setup's value and a
@@ -132,10 +133,7 @@ def imap_jobs(
         >>> [outcome.value for outcome in imap_jobs(abs, [3, -4], workers=1)]
         [3, 4]
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers is {workers}; expected at least 1")
-    if timeout is not None and not timeout > 0:
-        raise InputError(f"the timeout of a job is {timeout}; expected more than 0 seconds")
+    check_workers(workers, engine, timeout)
     rules = PoolRules(retries=LOCAL_RETRIES, timeout=timeout, name=partial(_name, name), lead=lead)
     if engine == "ray":
         engine = Ray()
@@ -149,14 +147,26 @@ def imap_jobs(
         jobs = chain(first, drawn)
         rules.retries = engine.retries
         return run_pool(RayPool(engine, fn, setup, workers, folder), jobs, rules)
-    if engine != "local":
-        raise InputError(f"no engine {engine!r}; expected 'local', 'ray', or mechclust.Ray(...) with its settings")
     drawn = iter(jobs)
     first = list(islice(drawn, workers or usable_cores()))
     jobs = chain(first, drawn)
     if timeout is None and len(first) <= 1:
         return _in_this_process(fn, setup, jobs, rules)
     return run_pool(LocalPool(fn, setup, len(first)), jobs, rules)
+
+
+def check_workers(workers: int | None, engine: Engine, timeout: float | None) -> None:
+    """Refuse settings of ``map_jobs`` that no jobs can run with.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"workers is {workers}; expected at least 1")
+    if timeout is not None and not timeout > 0:
+        raise InputError(f"the timeout of a job is {timeout}; expected more than 0 seconds")
+    if engine not in ("local", "ray") and not isinstance(engine, Ray):
+        raise InputError(f"no engine {engine!r}; expected 'local', 'ray', or mechclust.Ray(...) with its settings")
 
 
 def _in_this_process(
@@ -168,8 +178,9 @@ def _in_this_process(
     for position, job in enumerate(jobs):
         try:
             yield Outcome(position, _with_one_thread(fn, job))
-        except Exception as failure:
-            yield Outcome(position, None, error_naming_job(failure, f"job {rules.name(position, job)}"))
+        except (Exception, SystemExit) as failure:
+            error = failure if isinstance(failure, Exception) else RuntimeError(f"SystemExit: {failure}")
+            yield Outcome(position, None, error_naming_job(error, f"job {rules.name(position, job)}"))
 
 
 def _with_one_thread(fn: Callable[..., _Out], *args: Any) -> _Out:

@@ -22,7 +22,10 @@ def progress_bar(items: Iterable[Any] | None = None, *, disable: bool = False, *
     if disable or _make is tqdm:
         interval = 0.2 if sys.stderr.isatty() else 10.0
         return tqdm(items, disable=disable, **{"mininterval": interval, "leave": None, **_options, **options})
-    return _make(items, **_options, **{key: options[key] for key in ("desc", "total", "unit") if key in options})
+    bar = _make(items, **_options, **{key: options[key] for key in ("desc", "total", "unit") if key in options})
+    if options.get("initial"):
+        bar.update(options["initial"])
+    return bar
 
 
 def place_progress_bars(make: Callable[..., Any] = tqdm, **options: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from mechclust.jobs.data_shards import (
     tokenizer_of_data_shards,
 )
 from mechclust.jobs.mapping import imap_jobs
-from mechclust.jobs.outcome import Outcome, first_error
+from mechclust.jobs.outcome import Outcome, error_naming_job, first_error
 from mechclust.jobs.progress import progress_bar
 from mechclust.jobs.ray_engine import Engine
 from probes.engine.batch_items import count_batch_examples
@@ -33,7 +34,7 @@ from probes.engine.hooked_model import HookedModels, hooked_models_by_name
 from probes.engine.probe import Probe
 from probes.engine.readout import Readout, last_token
 from probes.engine.result import ProbeResult
-from probes.engine.run import probes_as_list, run_by_steps, run_results
+from probes.engine.run import check_same_models, probes_as_list, run_by_steps, run_results
 from probes.engine.sites import Sites, residual
 from probes.rows.kept_rows import KeptRows
 from probes.rows.row_store import RowStore, write_store_header
@@ -308,8 +309,10 @@ class _Total:
             probe.load_state_dict({"sites": [], "examples": IndexSet().tensor(), "tensors": {}})
 
     def add(self, states: _SavedStates) -> None:
-        """Merge the states of a shard, from its file or as they came."""
+        """Merge the states of a shard, from its file or as they came. Refuse those of other models than the first's."""
         tensors, header = read_safetensors(states) if isinstance(states, Path) else (tensors_of(states[0]), states[1])
+        self.fingerprints.append(json.loads(header["model"]))
+        check_same_models(len(self.fingerprints) - 1, self.fingerprints[-1], self.fingerprints[0])
         sites = json.loads(header["sites"])
         for i, probe in enumerate(self._probes):
             prefix = f"{i}/tensors/"
@@ -318,7 +321,6 @@ class _Total:
             part.load_state_dict({"sites": sites[i], "examples": tensors[f"{i}/examples"], "tensors": values})
             probe.merge(part)
         self.states.append(json.loads(header["measured"]))
-        self.fingerprints.append(json.loads(header["model"]))
 
 
 def _in_order(outcomes: Iterator[Outcome[Any]], *, kept: bool) -> Iterator[Any]:
@@ -415,9 +417,16 @@ class _RowWorker:
         self.header = probe.header(model)
         self.probe = probe
         self.stored = StoredExamples.from_folder(folder, self.header)
-        self.n_examples = n_examples
+        self.n_unchecked = n_examples  # None if unknown, or once the disk has room for the rows of the first shard
         if n_examples is not None:
             probe.check_expected_space(folder, n_examples - len(self.stored), model)
+
+    def check_space(self, measured: KeptRows) -> None:
+        """Refuse too small a disk for the examples that the folder lacks now, once, by the first rows measured."""
+        if self.n_unchecked is not None:
+            kept = StoredExamples.from_folder(self.stored.folder, self.header)
+            measured.check_space(kept.folder, self.n_unchecked - len(kept))
+            self.n_unchecked = None
 
 
 def _measure_rows(worker: _RowWorker, shard: DataShard) -> _SavedRows:
@@ -434,8 +443,7 @@ def _measure_rows(worker: _RowWorker, shard: DataShard) -> _SavedRows:
                 step(new)
                 saved.written += len(new)
     if saved.written:
-        if worker.n_examples is not None:
-            probe.check_space(stored.folder, worker.n_examples - len(stored))
+        worker.check_space(probe)
         saved.place = prepare_shard(stored.folder / f"shard-{shard.number:05d}", *shard_content(probe.rows))
     saved.tokenization = reading.tokenization
     return saved
@@ -453,27 +461,33 @@ class _Store:
         """Add all shards that succeed, and raise the first error in their order when all are done."""
         errors: dict[int, Exception] = {}
         for outcome in outcomes:
-            if outcome.error is not None:
-                errors[outcome.position] = outcome.error
-            else:
-                self._add(cast(_SavedRows, outcome.value))
+            error = outcome.error or self._add(outcome.position, cast(_SavedRows, outcome.value))
+            if error is not None:
+                errors[outcome.position] = error
             bar.update()
         if errors:
             raise first_error([errors[position] for position in sorted(errors)])
 
-    def _add(self, saved: _SavedRows) -> None:
+    def _add(self, number: int, saved: _SavedRows) -> Exception | None:
+        """Add a shard, or return the error of one with an example that another worker's shard has too."""
         if not self.header:
             self.header = dict(saved.header)
         elif self.header != saved.header:
             raise InputError("load returned different models in two workers; make it return the same weights each time")
-        self.stored.see(torch.tensor(saved.index, dtype=torch.int64))
+        try:
+            self.stored.see(torch.tensor(saved.index, dtype=torch.int64))
+        except InputError as error:
+            if saved.place is not None:
+                shutil.rmtree(saved.place, ignore_errors=True)
+            return error_naming_job(error, f"job 'shard {number}'")
         self.tokenization = self.tokenization or saved.tokenization
         if saved.place is None:
-            return
+            return None
         if not self.stored.written:
             write_store_header(self.stored.folder, self.header)  # a complete store becomes unfinished again
         publish_shard(saved.place, next_shard(self.stored.folder))
         self.stored.written += saved.written
+        return None
 
     def finish(self, tokenization: dict[str, Any] | None) -> None:
         """Mark the store as complete. ``tokenization`` is how texts became tokens in the driver."""

@@ -38,8 +38,8 @@ def check_writable(out: Path, way_out: str = "choose another folder with --out")
     Raises:
         InputError: saying why.
     """
-    nearest = nearest_existing_folder(out)
     try:
+        nearest = nearest_existing_folder(out)
         with tempfile.TemporaryFile(dir=nearest) as file:  # permissions or an empty file do not reveal a full disk
             file.write(bytes(_LEAST))
             file.flush()

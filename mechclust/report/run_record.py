@@ -36,14 +36,15 @@ def read_run_record(out: Path, way_out: str) -> dict[str, Any]:
 def record_differences(
     held: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield the fields that differ, nested ones by dots, with both values.
+    """Yield the fields that differ, nested ones by dots, with both values. ``None`` for a field that is not there.
 
     Example:
         >>> dict(record_differences({"seed": 0, "training": {"lr": 0.1}}, {"seed": 0, "training": {"lr": 0.2}}))
         {'training.lr': (0.1, 0.2)}
     """
-    for name, new in wanted.items():
+    for name in {**held, **wanted}:
         old = held.get(name)
+        new = wanted.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from record_differences(old, new, f"{prefix}{name}.")
         elif old != new:

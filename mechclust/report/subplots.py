@@ -75,7 +75,8 @@ def subplot_rows(
         x_axis(axis)
     for axis, title in zip(axes, titles, strict=False):
         axis.set_title(title)
-    for axis, ylabel in zip(axes[:: len(titles)], ylabels, strict=True):
+    leftmost = axes[::columns]
+    for axis, ylabel in zip(leftmost, ylabels if len(ylabels) > 1 else [*ylabels] * len(leftmost), strict=True):
         axis.set_ylabel(ylabel)
     outer_labels(axes, columns)
     return figure, axes

@@ -93,13 +93,13 @@ def size_text(n: float) -> str:
     """Return a number of bytes in words.
 
     Example:
-        >>> size_text(3 * 2**30), size_text(2000)
-        ('3 GiB', '1.95 KiB')
+        >>> size_text(3 * 2**30), size_text(2000), size_text(1000 * 2**30)
+        ('3 GiB', '1.95 KiB', '1000 GiB')
     """
-    for unit, size in (("GiB", GIB), ("MiB", 2**20)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}"
-    return f"{n / 1024:.3g} KiB"
+    units = {"TiB": 2**40, "GiB": GIB, "MiB": 2**20, "KiB": 2**10}
+    unit = next((unit for unit, size in units.items() if n >= size), "KiB")
+    number = n / units[unit]
+    return f"{number:.3g} {unit}" if number < 100 else f"{number:.0f} {unit}"
 
 
 def duration_text(seconds: float) -> str:

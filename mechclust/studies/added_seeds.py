@@ -11,6 +11,7 @@ from typing import Any
 from mechclust.evidence import EarlierVerdict, Finding, load_findings
 from mechclust.evidence.findings import FILE
 from mechclust.evidence.verdict import SEEDS_ADDED
+from mechclust.report.folder import check_folder
 from mechclust.report.measured_files import check_measured_files
 from mechclust.report.run_record import read_run_record, record_differences
 from probes.store.files import write_json
@@ -18,6 +19,23 @@ from tasks import InputError
 from tasks.settings import settings_to_json
 
 _ADDED = "added_seeds"  # in config.json
+
+
+def new_seeds(config: Any, out: Path) -> Sequence[int]:
+    """Return the seeds that a run in ``out`` was not begun with, which are all if nothing was measured there.
+
+    Args:
+        config: the settings to run with.
+        out: the run's folder. With other settings than its run's, ``open_folder`` refuses it.
+
+    Raises:
+        InputError: if its ``config.json`` is of no run.
+    """
+    if not (out / "config.json").exists():
+        return config.seeds  # type: ignore[no-any-return]
+    held = read_run_record(out, "choose another folder with --out")["config"].get("seeds", [])
+    was_begun = any((out / name).exists() for name in ("models", "results"))
+    return config.seeds[len(held) :] if was_begun else config.seeds  # type: ignore[no-any-return]
 
 
 def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, out: Path) -> None:
@@ -31,7 +49,7 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
 
     Raises:
         InputError: if networks of earlier seeds would be trained again because some train in groups, or if a file of
-            the run is damaged or was changed.
+            the run, or of its report, is damaged or was changed.
     """
     if not (out / "config.json").exists():
         return
@@ -43,6 +61,7 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
     n_held = len(held["seeds"])
     if wanted["seeds"][:n_held] != held["seeds"]:
         return
+    check_folder(out, f"run {study}")
     check_measured_files(out)
     fewer = replace(config, seeds=config.seeds[:n_held])
     jobs = jobs_of(config)

@@ -126,19 +126,19 @@ def judge_again(folder: str | Path) -> Findings:
     archive = folder / _RESULTS
     if not is_record(folder):
         raise InputError(f"{str(folder)!r} has no {_RESULTS}; {_RECORD_AGAIN}")
-    check_folder_files(folder, [FILE], _JUDGE_COPY)
+    check_folder_files(folder, [FILE], f"{_JUDGE_COPY} without it")
     with tempfile.TemporaryDirectory() as place:
         unpack_folder(archive, Path(place))
         try:
             check_measured_files(Path(place))
             judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_run_record(folder, _WAY_OUT))
-            findings = findings_with_history(judged, folder)
         except InputError as error:
             why = str(error).replace(place, str(archive)).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error
+    findings = findings_with_history(judged, folder)
     check_findings(findings)
     claim_folder(folder, _COMMAND)
-    write_folder_files(folder, _findings_files(findings), _JUDGE_COPY)
+    write_folder_files(folder, _findings_files(findings), f"{_JUDGE_COPY} without it")
     return findings
 
 

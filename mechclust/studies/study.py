@@ -13,6 +13,7 @@ from mechclust.evidence import Finding, Findings, family_notes
 from mechclust.evidence.findings import untested_findings
 from mechclust.jobs import Engine, map_jobs
 from mechclust.jobs.cores import usable_cores
+from mechclust.jobs.mapping import check_workers
 from mechclust.models.hugging_face_checkpoint import find_checkpoint
 from mechclust.report.analysis import Analysis
 from mechclust.report.folder import check_folder, check_writable, claim_folder, open_folder
@@ -20,7 +21,7 @@ from mechclust.report.manifest import read_manifest
 from mechclust.report.measured_files import check_measured_files, forget_measured_files, list_measured_files
 from mechclust.report.page import write_report_page
 from mechclust.report.run_record import read_run_record
-from mechclust.studies.added_seeds import add_seeds, with_seen_verdicts
+from mechclust.studies.added_seeds import add_seeds, new_seeds, with_seen_verdicts
 from mechclust.studies.extra_probes import (
     TrainedModel,
     chosen_probes,
@@ -212,8 +213,8 @@ def run_study(
     Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``, ``findings.json``,
     ``report.html``. Called again, an interrupted run resumes at the interruption. Called with more seeds after the
     run's, it measures the new ones only, and findings whose verdict was seen before are marked exploratory. Results are
-    bit-identical for any ``workers`` and ``engine``. If findings or figures fail, everything measured is kept, and
-    ``report_run`` goes on once the study is corrected.
+    bit-identical for any ``workers`` and ``engine``, as those of ``map_jobs`` are. If findings or figures fail,
+    everything measured is kept, and ``report_run`` goes on once the study is corrected.
 
     Args:
         study: the study.
@@ -238,13 +239,13 @@ def run_study(
         >>> run_study(study, study.presets["quick"], "runs/task-clusters")  # doctest: +SKIP
     """
     out = Path(out)
+    check_workers(workers, engine, timeout)
     further = chosen_probes(probes)
     jobs = _checked_jobs(study, config, out)
     if further:
         try_further(study.trained_models(config, out), further)
-    if engine == "local" and not (out / "config.json").exists():  # a run that was begun goes on
-        at_once = min(workers or usable_cores(), len(jobs))
-        check_cost(study.trainings(config), getattr(config, "device", "cpu"), at_once, yes=yes)
+    if engine == "local":
+        _check_cost_of_new_seeds(study, config, out, workers or usable_cores(), yes=yes)
     with locked_folder(out, way="give another folder with --out"):
         add_seeds(study.name, study.jobs, config, out)
         open_folder(out, study.name, settings_to_json(config))
@@ -287,6 +288,15 @@ def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
     return jobs
 
 
+def _check_cost_of_new_seeds(study: Study, config: Any, out: Path, workers: int, *, yes: bool) -> None:
+    """Refuse trainings that do not fit, or take more than a day. A run that was begun goes on with its seeds."""
+    seeds = new_seeds(config, out)
+    if seeds:
+        added = replace(config, seeds=seeds)
+        at_once = min(workers, len(study.jobs(added)))
+        check_cost(study.trainings(added), getattr(config, "device", "cpu"), at_once, yes=yes)
+
+
 def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = False) -> Analysis:
     """Analyse a run's artefacts again: ``findings.json``, ``figures/`` and ``report.html``.
 
@@ -300,7 +310,7 @@ def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = Fa
 
     check_writable(out, "make the folder writable, or report on a copy of it")
     record = read_run_record(out, "give the --out folder of a run")
-    check_folder(out, f"run {study.name}", "report on a copy of the folder")
+    check_folder(out, f"run {study.name}", "report on a copy of the folder without it")
     if (out / "results").exists() and not read_manifest(out).measured:
         raise InputError(f"the run in {str(out)!r} is not finished; start the study again with the same --out")
     check_measured_files(out)

@@ -151,7 +151,8 @@ def run_results(
     Raises:
         InputError: for no examples, shards of different models, and too little memory to compute.
     """
-    _check_same_models(fingerprints)
+    for number, models in enumerate(fingerprints):
+        check_same_models(number, models, fingerprints[0])
     examples = ExamplesDigest()
     for state in states:
         examples.merge(ExamplesDigest(*state["examples"]))
@@ -168,17 +169,24 @@ def run_results(
     return [replace(result, metadata={**result.metadata, **measured}) for result in results]
 
 
-def _check_same_models(fingerprints: Sequence[Mapping[str, str]]) -> None:
-    """Refuse shards that were measured on different models."""
-    for number, models in enumerate(fingerprints):
-        first = fingerprints[0]
-        for name in {**first, **models}:
-            if models.get(name) != first.get(name):
-                which = f" {name!r}" if name else ""
-                raise InputError(
-                    f"shard {number} was measured on a different model{which} from shard 0 (their weights or "
-                    "configurations differ); give every worker the same model and measure again"
-                )
+def check_same_models(number: int, models: Mapping[str, str], first: Mapping[str, str]) -> None:
+    """Refuse a shard that was measured on other models than the first.
+
+    Args:
+        number: of the shard.
+        models: fingerprints of its models by name.
+        first: those of shard 0.
+
+    Raises:
+        InputError: naming the shard and the model.
+    """
+    for name in {**first, **models}:
+        if models.get(name) != first.get(name):
+            which = f" {name!r}" if name else ""
+            raise InputError(
+                f"shard {number} was measured on a different model{which} from shard 0 (their weights or "
+                "configurations differ); give every worker the same model and measure again"
+            )
 
 
 class RunStep:

@@ -151,14 +151,16 @@ class StoredExamples:
 
 def _kept_shards(folder: Path, header: Mapping[str, Any]) -> list[Shard]:
     """Return the shards that a folder holds of these rows. Refuse other folders and other rows."""
-    old = read_store_header(folder)
+    # Another process may begin the store now. It writes the header first, so the header is read last.
+    has_files = folder.is_dir() and any(not is_temporary(path) for path in folder.iterdir())
     kept = store_shards(folder)
+    old = read_store_header(folder)
     if old is None and kept:
         raise StoredRowsError(
             f"{str(folder)!r} has shards of rows but no rows.json, which says which model they are of; put it "
             "back, delete the folder, or give a new one"
         )
-    if old is None and folder.exists() and any(not is_temporary(path) for path in folder.iterdir()):
+    if old is None and has_files:
         raise StoredRowsError(f"{str(folder)!r} has files but is not a row store; give a new folder")
     if old is None or not kept:  # no rows are kept yet, so none can be mixed
         return kept

@@ -94,7 +94,13 @@ class TestPValue:
 
     def test_of_equal_values_is_nothing(self):
         assert _p_value(of_mean("A", [1.0, 1.0])) == 0.0
-        assert _p_value(of_mean("A", [1.0, 1.0], Bound(">=", 1))) == 1.0
+        assert _p_value(of_mean("A", [1.0, 1.0], Bound(">", 1))) == 1.0
+
+    def test_of_values_at_the_bound_agrees_with_the_verdict(self):
+        at_bound = of_mean("A", [1.0, 1.0], Bound(">=", 1))
+        assert (at_bound.verdict, _p_value(at_bound)) == ("holds", 0.0)
+        share = made("A", share_part("", [1.0, 1.0, 1.0], Bound(">=", 1)))
+        assert (share.verdict, _p_value(share)) == ("undecided", 1.0)
 
 
 class TestNotes:

@@ -80,6 +80,15 @@ class TestPart:
         assert check_part("", [0.1], Bound("<=", 0.3)).verdict == "holds"
         assert check_part("", [0.1, math.nan], Bound("<=", 0.3)).verdict == "does not hold"
 
+    @pytest.mark.parametrize("undefined", [math.nan, math.inf, -math.inf])
+    def test_of_a_value_that_is_not_finite(self, undefined):
+        """As when it is loaded, since files keep no infinity."""
+        assert check_part("", [0.9, undefined], ABOVE).verdict == "does not hold"
+        assert check_part("", [undefined], ABOVE).verdict == "does not hold"
+        assert mean_part("", [0.9, 0.91, undefined], ABOVE).verdict == "undecided"
+        assert mean_part("", [undefined], ABOVE).verdict == "not tested"
+        assert resampled_part("", [undefined], (0.8, 0.9), ABOVE).verdict == "undecided"
+
     @pytest.mark.parametrize("made", [mean_part, share_part, check_part])
     def test_without_values_is_not_tested(self, made):
         part = made("", [], ABOVE)

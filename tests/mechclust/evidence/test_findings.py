@@ -21,7 +21,12 @@ from mechclust.evidence import (
     mean_part,
     resampled_part,
 )
-from mechclust.evidence.finding_tables import findings_in_tables, findings_markdown_table, findings_text_table
+from mechclust.evidence.finding_tables import (
+    findings_in_tables,
+    findings_markdown_table,
+    findings_notebook_table,
+    findings_text_table,
+)
 from mechclust.evidence.findings import findings_bytes, findings_with_history
 from mechclust.evidence.intervals import mean_interval, mean_with_interval
 from mechclust.report.html import findings_html
@@ -183,6 +188,14 @@ class TestTables:
     def test_of_checks_alone_has_no_findings(self):
         assert "control" not in findings_text_table(FINDINGS[-1:])
 
+    def test_of_a_check_without_parts(self):
+        table = findings_text_table([Finding(id="H", statement="s", source="ours", parts=(), kind="check")])
+        assert table.splitlines()[2].split()[:5] == ["H", "s", "-", "-", "–"]
+
+    def test_notebook_tables_are_escaped_and_uncut(self):
+        html = findings_notebook_table([finding(statement="s" * 300 + " < t")])
+        assert "s" * 300 + " &lt; t" in html
+
     def test_markdown_has_as_many_cells_in_every_row(self):
         odd = finding("H", statement="a | b " + "s" * 300)
         findings, checks = findings_markdown_table([*FINDINGS, odd]).split("\n\n")
@@ -235,6 +248,14 @@ class TestPage:
         assert "Not tested: E, F" in table
         assert "1 of 1 hold" in table
         assert "1 further finding, judged alike, in findings.csv" in checks
+
+    def test_a_check_of_the_table_alone_is_counted_there(self):
+        page = findings_html(
+            [*FINDINGS, finding("H", check_part("", [0.5], Bound(">", 0)), kind="check", shown="table")]
+        )
+        assert "1 of 1 hold" in page
+        assert "2 further findings" in page
+        assert "<b>H</b>" not in page
 
     def test_of_nothing_is_nothing(self):
         assert findings_html([]) == ""

@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from mechclust.jobs import close_progress_bars, imap_jobs, map_jobs, mapping, progress_bar
-from mechclust.jobs.progress import BarLock
+from mechclust.jobs.progress import BarLock, place_progress_bars
 from probes.engine.devices import check_device
 from tasks import InputError
 
@@ -70,6 +70,12 @@ def test_a_value_that_cannot_be_unpickled_is_its_jobs_error(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0", "1", "2"]
 
 
+def exit_or_write(path):
+    if path is None:
+        sys.exit(3)
+    path.touch()
+
+
 class Unsendable:
     """A job with a file that is gone when it is pickled."""
 
@@ -113,6 +119,16 @@ class TestInThisProcess:
         with pytest.raises(KeyboardInterrupt):
             map_jobs(stop, [1, 2], workers=1)
 
+    def test_a_job_that_exits_fails_alone(self, tmp_path):
+        """As in a worker."""
+        for workers in (1, 2):
+            done = tmp_path / str(workers)
+            done.mkdir()
+            with pytest.raises(RuntimeError, match=r"^SystemExit: 3") as raised:
+                map_jobs(exit_or_write, [None, done / "a", done / "b"], workers=workers)
+            assert "raised by job 1" in raised.value.__notes__
+            assert len(list(done.iterdir())) == 2
+
     def test_computes_with_one_thread_too(self):
         """So that a run with one worker and one with two end with the same bits."""
         before = torch.get_num_threads()
@@ -129,6 +145,23 @@ def test_progress_bar_goes_through_its_items(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "x" in err
+
+
+def test_a_bar_of_another_kind_begins_where_the_work_does():
+    """Such as Ray's, which takes no ``initial``."""
+
+    class Bar:
+        def __init__(self, items=None, total=None):
+            self.done = 0
+
+        def update(self, n=1):
+            self.done += n
+
+    place_progress_bars(Bar)
+    try:
+        assert progress_bar(range(3, 9), total=9, initial=3).done == 3
+    finally:
+        place_progress_bars()
 
 
 class TestCheckDevice:

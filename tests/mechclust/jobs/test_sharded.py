@@ -205,6 +205,25 @@ class TestOrder:
             "every worker the same model and measure again"
         )
 
+    def test_workers_whose_models_differ_are_stopped_at_the_second_shard(self) -> None:
+        """Not when all data is measured."""
+        measured = []
+
+        def batches() -> Any:
+            for batch in WHOLE.split(10):
+                measured.append(len(batch))
+                yield batch
+
+        def reseeded(fn: Any, jobs: Any, *_: Any, **__: Any) -> Any:
+            for k, job in enumerate(jobs):
+                yield Outcome(k, fn(sharded._Worker(partial(seeded, k)), job))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sharded, "imap_jobs", reseeded)
+            with pytest.raises(InputError, match=r"^shard 1 was measured on a different model from shard 0"):
+                run_sharded(one, batches(), NDims(), shard_examples=10)
+        assert sum(measured) == 20
+
     def test_what_comes_early_waits(self) -> None:
         outcomes = iter([Outcome(2, "c"), Outcome(0, "a"), Outcome(1, "b"), Outcome(3, "d")])
         merged = sharded._in_order(outcomes, kept=False)

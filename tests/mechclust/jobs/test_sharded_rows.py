@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 import torch
 
-from mechclust.jobs import save_rows_sharded, sharded
+from mechclust.jobs import Outcome, save_rows_sharded, sharded
 from probes import RowStore, residual, save_rows
+from probes.rows import stored_examples
+from probes.rows.row_store import read_store_header
+from probes.rows.stored_examples import StoredExamples
 from probes.store.locks import locked_folder
 from tasks import Batch, InputError
 from tests.mechclust.jobs.test_sharded import (
+    CONFIG,
     ROOT,
     TOKENS,
     WHOLE,
@@ -43,6 +47,13 @@ def same(one: RowStore, other: RowStore) -> bool:
     names = [*(f"rows/{site}" for site in one.sites), *(f"labels/{name}" for name in one.labels)]
     taken = [store.take(one.index, names) for store in (one, other)]
     return torch.equal(one.tokens, other.tokens) and all(torch.equal(taken[0][name], taken[1][name]) for name in names)
+
+
+def one_by_one(fn: Any, jobs: Any, *_: Any, setup: Any, **__: Any) -> Any:
+    """In place of ``imap_jobs``: two workers that take turns, both of which begin at the start."""
+    workers = [setup(), setup()]
+    for k, job in enumerate(jobs):
+        yield Outcome(k, fn(workers[k % 2], job))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +138,22 @@ saved(Path({str(folder)!r}), shards)
         assert same(saved(tmp_path / "s", shards), expected)
 
 
+def test_a_worker_that_starts_while_the_first_shard_is_written(
+    tmp_path: Path, expected: RowStore, monkeypatch: Any
+) -> None:
+    """It looks at the folder as it was before, or as it is afterwards."""
+
+    def just_before(folder: Path) -> Any:
+        header = read_store_header(folder)
+        shutil.copytree(expected.folder, folder, dirs_exist_ok=True)
+        return header
+
+    monkeypatch.setattr(stored_examples, "read_store_header", just_before)
+    folder = tmp_path / "s"
+    folder.mkdir()
+    assert len(StoredExamples.from_folder(folder, {"labels": ["task"]})) == 0
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "told"),
@@ -158,12 +185,19 @@ class TestRefusals:
             saved(folder, **changes)
         assert same(RowStore(folder), expected)
 
-    def test_an_example_of_two_shards(self, tmp_path: Path, monkeypatch: Any) -> None:
-        monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
+    @pytest.mark.parametrize("in_turn", [False, True])
+    def test_an_example_of_two_shards(self, tmp_path: Path, monkeypatch: Any, in_turn: bool) -> None:
+        """One worker or several: the second shard fails, and the others are kept."""
+        if in_turn:
+            monkeypatch.setattr(sharded, "imap_jobs", one_by_one)
+        shards = [WHOLE.select(slice(0, 30)), WHOLE.select(slice(20, 50)), WHOLE.select(slice(60, 90))]
         with pytest.raises(
-            InputError, match=r"^example index \d+ was given twice; give every example an index of its own$"
+            InputError,
+            match=r"^job 'shard 1': example index 20 was given twice; give every example an index of its own$",
         ):
-            saved(tmp_path / "s", [WHOLE, WHOLE])
+            saved(tmp_path / "s", shards)
+        assert len(list((tmp_path / "s").glob("shard-*"))) == 2
+        assert not list((tmp_path / "s").glob(".shard-*"))
 
     def test_workers_whose_models_differ(self, tmp_path: Path, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
@@ -188,6 +222,21 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"the rows of 90 examples take 11\.2 KiB on disk"):
             saved(tmp_path / "s", [WHOLE])
         assert same(saved(tmp_path / "whole", [WHOLE]), whole)  # needs no more room
+
+    def test_a_disk_that_has_room_for_what_is_left(self, tmp_path: Path, expected: RowStore, monkeypatch: Any) -> None:
+        """Free space shrinks as shards are written, so that it never again holds all examples."""
+        size = 2 * CONFIG.d_model * 4  # bytes of an example at both sites
+
+        def usage(path: Path) -> Any:
+            written = 30 * len(list((tmp_path / "s").glob("shard-*")))
+            return shutil._ntuple_diskusage(0, 0, size * (90 - written))  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+        batches = list(WHOLE.split(10))  # whose number is known
+        assert same(saved(tmp_path / "s", batches), expected)
+        shutil.rmtree(tmp_path / "s")
+        monkeypatch.setattr(sharded, "imap_jobs", one_by_one)
+        assert same(saved(tmp_path / "s", batches), expected)
 
     def test_no_examples(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="there are no examples to measure"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mechclust.commands.folder import own_folder
-from mechclust.report.folder import check_folder, claim_folder, open_folder
+from mechclust.report.folder import check_folder, check_writable, claim_folder, open_folder
 from mechclust.report.run_record import read_run_record
 from probes.store.files import write_json
 from probes.store.locks import locked_folder
@@ -30,6 +30,11 @@ def leftover(tmp_path: Path) -> Path:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"half")
     return path
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^cannot write to .*File name too long.*; choose another folder with --out$"):
+        check_writable(tmp_path / ("a" * 300))
 
 
 def test_a_run_begins_without_leftovers(tmp_path: Path, leftover: Path) -> None:

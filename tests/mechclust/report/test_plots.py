@@ -31,6 +31,9 @@ def test_a_single_row_of_panels_is_broken_up(n_titles, ylabels, inches):
     figure, axes = subplot_rows("ABCDEFG"[:n_titles], ylabels, size=(2, 1), x_axis=layer_axis)
     assert figure.get_size_inches().tolist() == inches
     assert len(axes) == n_titles * len(ylabels)
+    columns = int(inches[0] / 2)
+    lines = ["a"] * int(inches[1]) if len(ylabels) == 1 else ylabels
+    assert [axis.get_ylabel() for axis in axes[::columns]] == lines
 
 
 def test_the_lowest_panel_of_every_column_keeps_its_numbers():

@@ -58,7 +58,9 @@ def test_times_and_sizes_in_words():
     times = [duration_text(seconds) for seconds in (0.9, 1, 119, 120, 7199, 7200)]
     assert times == ["a second", "1 s", "119 s", "2 min", "120 min", "2.0 h"]
     sizes = [size_text(size) for size in (512, 2**20 - 2**14, 2**20, 3 * 2**29, 3 * 2**30)]
-    assert sizes == ["0.5 KiB", "1.01e+03 KiB", "1 MiB", "1.5 GiB", "3 GiB"]
+    assert sizes == ["0.5 KiB", "1008 KiB", "1 MiB", "1.5 GiB", "3 GiB"]
+    sizes = [size_text(size * 2**30) for size in (99.96, 1000, 1536, 2**21)]
+    assert sizes == ["100 GiB", "1000 GiB", "1.5 TiB", "2048 TiB"]
 
 
 def test_corrected_p_by_the_definition():

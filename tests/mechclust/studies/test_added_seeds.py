@@ -10,7 +10,7 @@ from mechclust.evidence import Bound, Finding, load_findings, mean_part
 from mechclust.report import Analysis
 from mechclust.studies import Study, open_run, record_run, run_study
 from mechclust.studies.record import judge_again
-from probes.store.files import read_json
+from probes.store.files import read_json, write_json
 from tasks import InputError
 
 
@@ -116,6 +116,16 @@ def test_other_changes_are_another_run(out, config):
     assert (out / "config.json").read_bytes() == before
 
 
+def test_a_setting_that_is_gone_since_is_another_run(out):
+    """As of a version that measured under it."""
+    record = read_json(out / "config.json")
+    write_json(out / "config.json", {**record, "config": {**record["config"], "dropout": 0.1}})
+    with pytest.raises(InputError, match="holds another run"):
+        run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    with pytest.raises(InputError, match=r"holds another run \(dropout = 0\.1, not None\)"):
+        run_study(STUDY, Config(), out, workers=1)
+
+
 def test_seeds_that_would_train_others_again_are_refused(tmp_path):
     folder = tmp_path / "groups"
     run_study(STUDY, Config(seeds=(7, 8, 9), group=2), folder, workers=1)
@@ -129,6 +139,17 @@ def test_a_changed_measurement_is_refused(out):
     (out / "results" / "7.txt").write_text("99")
     with pytest.raises(InputError, match="is not what this run measured"):
         run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+
+
+def test_a_changed_report_is_refused_before_the_seeds_are_recorded(out):
+    """So that the run can go on with either seeds once the report is deleted."""
+    before = (out / "config.json").read_bytes()
+    (out / "report.html").write_text("mine")
+    with pytest.raises(InputError, match=r"report\.html"):
+        run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    assert (out / "config.json").read_bytes() == before
+    (out / "report.html").unlink()
+    assert run_study(STUDY, Config(), out, workers=1).findings[0].parts[0].values == (7, 8)
 
 
 def test_an_interrupted_addition_is_extended(out, monkeypatch):

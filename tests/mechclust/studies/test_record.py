@@ -190,7 +190,9 @@ class TestJudgingAgain:
 
     def test_refuses_findings_that_were_changed(self, record: Path) -> None:
         (record / "findings.json").write_text("mine")
-        with pytest.raises(InputError, match=r"findings\.json"):
+        with pytest.raises(
+            InputError, match=r"findings\.json.*; move it away, or judge a copy of the folder without it$"
+        ):
             judge_again(record)
         assert (record / "findings.json").read_text() == "mine"
 
@@ -199,6 +201,13 @@ class TestJudgingAgain:
         (record / "history.json").write_text(json.dumps([earlier]))
         (finding,) = judge_again(record)
         assert [run.run for run in finding.history] == ["before"]
+
+    def test_a_history_that_is_none_is_named(self, record: Path) -> None:
+        (record / "history.json").write_text("[1]")
+        with pytest.raises(
+            InputError, match=r"history\.json' is not a list of earlier verdicts.*; expected objects with"
+        ):
+            judge_again(record)
 
     def test_equal_measurements_make_an_equal_archive(self, tmp_path: Path) -> None:
         for name in ("one", "two"):

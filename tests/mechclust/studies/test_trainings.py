@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from mechclust.cli import main
+from mechclust.report.folder import open_folder
 from mechclust.studies import configure, get_study, list_studies, run_study
 from mechclust.studies.trainings import Training, check_cost
 from mechclust.training import TrainConfig
+from probes.store.files import read_json
 from tasks import InputError
+from tasks.settings import settings_to_json
 
 STUDIES = [registered.name for registered in list_studies()]
 WITHOUT_TASKS = ("clustering-heads", "heads-in-models", "induction-heads", "topic-structure")
@@ -45,10 +48,41 @@ def test_more_than_a_day(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
         check_cost(trainings, "cpu", 1, yes=False)
 
 
+def test_more_than_a_day_of_seeds_that_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for the added seeds, and for all of a run whose folder has its settings and nothing measured."""
+    study = get_study("task-clusters")
+    long, longer = (configure(study.preset("smoke"), seeds=seeds, **LONG) for seeds in ((0,), (0, 1, 2)))
+    with pytest.raises(InputError, match="more than a day"):
+        run_study(study, long, tmp_path, workers=1, yes=False)
+    open_folder(tmp_path, study.name, settings_to_json(long))
+    with pytest.raises(InputError, match="more than a day"):
+        run_study(study, long, tmp_path, workers=1, yes=False)
+    (tmp_path / "results").mkdir()
+    monkeypatch.setattr("mechclust.studies.study.map_jobs", _stopped)
+    with pytest.raises(KeyboardInterrupt):  # it goes on
+        run_study(study, long, tmp_path, workers=1, yes=False)
+    with pytest.raises(InputError, match="more than a day"):
+        run_study(study, longer, tmp_path, workers=1, yes=False)
+    assert read_json(tmp_path / "config.json")["config"]["seeds"] == [0]
+
+
+def _stopped(*args: Any, **settings: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"timeout": 0}, {"engine": "dask"}])
+def test_what_no_job_can_run_with(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """Refused before anything is estimated or written."""
+    study = get_study("task-clusters")
+    with pytest.raises(InputError, match=r"workers is -1|timeout of a job is 0|no engine 'dask'"):
+        run_study(study, configure(study.preset("smoke"), **LONG), tmp_path / "out", yes=False, **wrong)
+    assert not (tmp_path / "out").exists()
+
+
 def test_networks_that_do_not_fit_in_memory(tmp_path: Path) -> None:
     study = get_study("mossa")
     config = configure(study.preset("smoke"), d_model=2**20)
-    with pytest.raises(InputError, match=r"training takes about \d[\d.e+]* GiB of memory \(1 at a time\), but cpu has"):
+    with pytest.raises(InputError, match=r"training takes about \d[\d.]* TiB of memory \(1 at a time\), but cpu has"):
         run_study(study, config, tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
 
