@@ -21,7 +21,7 @@ from mechclust.models.fused_weights import split_again
 from mechclust.models.hugging_face_checkpoint import ADAPTER
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
-from mechclust.models.weights import copy_with_shared_weights
+from mechclust.models.weights import copy_with_shared_weights, gradient_flags_restored
 from probes.engine.hooked_model import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
@@ -217,7 +217,8 @@ def adapter_of(model: Any) -> str | None:
 def with_adapter(plain: Any, adapter: str | Path) -> Any:
     """Return the model with the adapter next to its weights, as peft runs it: an independent reference."""
     _check(str(adapter), plain)
-    return _attach(plain, str(adapter))
+    with gradient_flags_restored(plain):
+        return _attach(plain, str(adapter))
 
 
 def _read_config(adapter: str | Path) -> dict[str, Any]:
@@ -273,7 +274,8 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
     """Return the weights that an adapter changes, merged with it."""
     copied = copy_with_shared_weights(plain)
     base = dict(copied.named_parameters())
-    wrapped = _attach(copied, adapter)
+    with gradient_flags_restored(plain):
+        wrapped = _attach(copied, adapter)
     _copy_merged_weights(wrapped)
     try:
         with quiet_transformers():

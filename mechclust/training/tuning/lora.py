@@ -17,7 +17,7 @@ from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.random_state import seeded_generators
-from mechclust.models.weights import copy_with_shared_weights
+from mechclust.models.weights import copy_with_shared_weights, gradient_flags_restored
 from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
 from probes.engine.devices import device_of
@@ -58,7 +58,7 @@ def train_lora(
     peft = check_trainable(model, config, name)
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), _gradient_flags_restored(model), _seeded(config.seed):
+    with quiet_transformers(), gradient_flags_restored(model), _seeded(config.seed):
         from mechclust.training.tuning.answer_trainer import AnswerTrainer, trainer_arguments
 
         arguments = trainer_arguments(config, len(examples), checkpoints, device_of(model), model.dtype)
@@ -122,7 +122,7 @@ def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> An
     peft = import_peft("training an adapter", "llm")
     check_installed("accelerate", "training an adapter", "llm")
     _check_modules(model, config.modules)
-    with quiet_transformers(), _gradient_flags_restored(model), _seeded(config.seed):
+    with quiet_transformers(), gradient_flags_restored(model), _seeded(config.seed):
         _with_adapter(peft, model, config)
     device = device_of(model)
     if device.type == "cuda" and device.index not in (None, 0):
@@ -146,17 +146,6 @@ def _check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
                 f"{type(model).__name__} has no linear layer {wanted!r}{error_suggestion(wanted, known)}; "
                 "name some with --tuning.modules"
             )
-
-
-@contextmanager
-def _gradient_flags_restored(model: PreTrainedModel) -> Iterator[None]:
-    """Restore which weights need gradients: peft freezes the weights that its model shares with this one."""
-    before = [(weight, weight.requires_grad) for weight in model.parameters()]
-    try:
-        yield
-    finally:
-        for weight, needed in before:
-            weight.requires_grad_(needed)
 
 
 @contextmanager

@@ -406,6 +406,22 @@ class TestModelsInMemory:
         set_adapter(model, None)
         torch.testing.assert_close(state(model)[0], expected(folder, None), atol=2e-5, rtol=0)
 
+    @pytest.mark.parametrize("family", ["gpt2", "llama"])
+    def test_need_the_gradients_that_they_needed(self, written, family):
+        """Peft freezes all weights of a model that it puts an adapter into."""
+        folder = written(family)
+        theirs = getattr(transformers, FAMILIES[family][0]).from_pretrained(folder / "base")
+        next(theirs.parameters()).requires_grad_(False)
+        weights = list(theirs.parameters())
+        needed = [weight.requires_grad for weight in weights]
+        assert sum(needed) == len(needed) - 1
+        model = load_pretrained(theirs)
+        for adapter in (folder / "one", folder / "two", None):
+            set_adapter(model, adapter)
+            assert [weight.requires_grad for weight in weights] == needed
+        load_pretrained_unhooked(theirs, adapter=folder / "two")
+        assert [weight.requires_grad for weight in weights] == needed
+
     @pytest.mark.parametrize("family", ["gpt2", "neox"])
     def test_several_round_one_share_its_adapter(self, written, family):
         """Two would stack their adapters, and take each other's for the base."""
