@@ -14,7 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from mechclust.models import load_pretrained, load_tokenizer, set_adapter
+from mechclust.models import adapters, load_pretrained, load_tokenizer, set_adapter
 from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter, with_adapter
 from mechclust.models.plain_model import plain_model
 from mechclust.models.pretrained import load_pretrained_unhooked
@@ -174,6 +174,24 @@ class TestKinds:
     def test_are_merged(self, written, tmp_path, config):
         base, adapter, theirs = self.kind(written, tmp_path, config())
         torch.testing.assert_close(state(load_pretrained(base, adapter=adapter))[0], theirs, atol=2e-5, rtol=0)
+
+    def test_poly_is_refused(self, written, tmp_path):
+        adapter = changed(written("llama") / "one", tmp_path / "a", peft_type="POLY")
+        with pytest.raises(InputError, match=r"of kind POLY, .* changes weights by the task, .* cannot be merged"):
+            load_pretrained(written("llama") / "base", adapter=adapter)
+
+    @pytest.mark.parametrize("error", [AttributeError("no merge"), NotImplementedError("no merge")])
+    def test_one_that_peft_does_not_merge_is_refused(self, written, monkeypatch, error):
+        def fails(*args, **options):
+            raise error
+
+        folder = written("llama")
+        model = load_pretrained(folder / "base", adapter=folder / "one")
+        before = state(model)[0]
+        monkeypatch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", fails)
+        with pytest.raises(InputError, match=r"cannot be merged: .*: no merge; give one that can, such as LoRA$"):
+            set_adapter(model, folder / "two")
+        assert torch.equal(state(model)[0], before)
 
     def test_prompt_tuning_is_refused(self, written, tmp_path):
         config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
@@ -335,6 +353,29 @@ class TestFolders:
             set_adapter(model, written("gpt2") / "one")
         assert torch.equal(state(model)[0], before)
         assert adapter_of(model) == str(llama / "one")
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+    @pytest.mark.parametrize("before", ["one", None])
+    def test_so_does_a_swap_that_fails_while_it_writes(self, written, monkeypatch, error, before):
+        """Fused weights are split again, and the adapter's folder is not needed."""
+        neox = written("neox")
+        model = load_pretrained(neox / "base", adapter=before and neox / before)
+        at_first = state(model)[0]
+        write = adapters._Resident._write
+        writes = iter([False, True, False, False, False, False])
+
+        def failing(resident, weights):
+            half = dict(list(weights.items())[: len(weights) // 2])
+            if not next(writes):
+                return write(resident, weights)
+            write(resident, half)
+            raise error
+
+        monkeypatch.setattr(adapters._Resident, "_write", failing)
+        with pytest.raises(error):
+            set_adapter(model, neox / "two")
+        assert torch.equal(state(model)[0], at_first)
+        assert adapter_of(model) == (before and str(neox / before))
 
     def test_cut_off(self, written, tmp_path):
         adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
