@@ -112,7 +112,7 @@ def tune_adapter(
     except DivergedError as error:
         _keep_divergence(folder, subject, error)
         raise
-    logs = _keep(checkpoint, folder, source)
+    logs = _keep(checkpoint, folder, config, source)
     record = {
         "steps": config.steps_for(len(examples)),
         "losses": [(int(log["step"]), float(log["loss"])) for log in logs if "loss" in log],
@@ -228,14 +228,14 @@ def _check_finite(checkpoint: Path, steps: int, name: str) -> None:
         raise DivergedError(f"the weights of {name} are not finite after step {steps}; lower --tuning.lr")
 
 
-def _keep(checkpoint: Path, folder: Path, source: str | None) -> list[dict[str, Any]]:
+def _keep(checkpoint: Path, folder: Path, config: TuneConfig, source: str | None) -> list[dict[str, Any]]:
     """Make the last checkpoint's adapter the folder's own, and return the Trainer's log."""
-    config = json.loads((checkpoint / ADAPTER).read_bytes())
+    saved = json.loads((checkpoint / ADAPTER).read_bytes())
     if source is not None:
-        config["base_model_name_or_path"] = source
-    config["target_modules"] = sorted(config["target_modules"])  # was a set
+        saved["base_model_name_or_path"] = source
+    saved["target_modules"] = sorted(config.modules)  # of 20 names or more, peft saves ends that they share
     write_atomic(folder / _WEIGHTS, (checkpoint / _WEIGHTS).read_bytes())
-    write_atomic(folder / ADAPTER, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    write_atomic(folder / ADAPTER, (json.dumps(saved, indent=2, sort_keys=True) + "\n").encode())
     return list(json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"])
 
 
