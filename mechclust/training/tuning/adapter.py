@@ -93,8 +93,9 @@ def tune_adapter(
 
     Raises:
         InputError: for no examples, examples that the model cannot read, layers that it does not have, a model that has
-            an adapter in it, or missing libraries. Also for a folder that cannot be written or holds an adapter with
-            other settings. As ``DivergedError``, for a loss that is not finite, naming adapter and step.
+            an adapter in it, or missing libraries. Also for a folder that cannot be written, or holds an adapter with
+            other settings or of another program. As ``DivergedError``, for a loss that is not finite, naming adapter
+            and step.
     """
     folder = Path(folder)
     if not examples:
@@ -105,6 +106,7 @@ def tune_adapter(
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
         return finished
     _check_divergence(folder, subject)
+    _check_own(folder, name)
     _check(model, examples, config, name)
     _begin(folder, subject)
     try:
@@ -170,6 +172,15 @@ def _check(model: PreTrainedModel, examples: Sequence[FormattedExample], config:
         )
     check_answers_fit(model, examples, name)
     check_trainable(model, config, name)
+
+
+def _check_own(folder: Path, name: str) -> None:
+    """Refuse a folder with an adapter or checkpoints that another program wrote."""
+    if any((folder / file).exists() for file in (_SUBJECT, _RECORD, _DIVERGED)):
+        return
+    for file in (ADAPTER, _WEIGHTS, _CHECKPOINTS):
+        if (folder / file).exists():
+            raise InputError(f"{str(folder)!r} holds a {file!r} that {name} would replace; give another folder")
 
 
 def _begin(folder: Path, subject: dict[str, Any]) -> None:

@@ -72,6 +72,16 @@ class TestBeforeWork:
         assert not (tmp_path / "a").exists()
         tune(tmp_path / "a", settings(modules=("q_proj",)))  # the way out, in the same folder
 
+    @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors", "checkpoints/mine"])
+    def test_a_folder_of_another_program(self, file: str, tmp_path: Path) -> None:
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+        assert refused(tmp_path) == (
+            f"{str(tmp_path)!r} holds a {file.partition('/')[0]!r} that control-x would replace; give another folder"
+        )
+        assert path.read_text() == "mine"
+
     def test_too_long_a_warmup(self, tmp_path: Path) -> None:
         assert refused(tmp_path / "a", settings(warmup=2, steps=2)) == (
             "tuning.warmup is 2, and control-x is trained for 2 steps; give fewer, or train for more"
@@ -103,6 +113,7 @@ class TestBeforeWork:
             "writable"
         )
         (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "diverged.json").write_text("{}")  # of an earlier training
         (tmp_path / "b" / "checkpoints").write_text("")
         assert refused(tmp_path / "b") == (
             f"cannot write {str(tmp_path / 'b' / 'checkpoints')!r} (File exists); give another folder, or make this "
