@@ -233,6 +233,21 @@ class TestRefusals:
         (copy / "pytorch_model.bin").write_bytes(b"PK" + bytes(100))
         assert "its weights are damaged or cut off (" in self.refused(copy)
 
+    def test_weights_without_their_index(self, copy):
+        (copy / "model.safetensors").rename(copy / "model-00001-of-00002.safetensors")
+        message = self.refused(copy)
+        assert f"the directory {str(copy)!r}: it has no weights that can be read here (Error no file named" in message
+        assert message.endswith("; save it with save_pretrained")
+
+    @pytest.mark.parametrize("error", [PermissionError("no permission"), OSError(28, "No space left on device")])
+    def test_weights_that_cannot_be_downloaded(self, copy, error, monkeypatch):
+        def fails(*args, **options):
+            raise error
+
+        monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", fails)
+        message = self.refused(copy)
+        assert f"a file of it could not be read or downloaded ({error}); check the network and the free" in message
+
     def test_configuration_that_is_not_json(self, copy):
         (copy / "config.json").write_text("{")
         assert "is not a valid JSON file" in self.refused(copy)
