@@ -624,6 +624,20 @@ class TestPlacement:
         with pytest.raises(InputError, match="device_map is 'autoo'; expected 'auto', 'balanced', 'sequential', a dev"):
             load_pretrained(checkpoint("gpt2"), device_map="autoo")
 
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
+    @pytest.mark.parametrize(
+        ("places", "said"),
+        [
+            ("cuda:1", "device 'cuda:1' is not available on this machine"),
+            ({"": "cpu", "lm_head": "cuda:1"}, "device 'cuda:1' is not available on this machine"),
+            ({"": "disk", "lm_head": "nope"}, "no device 'nope'; expected cpu, cuda"),
+            ({"": 0}, "no device 0; expected cpu, cuda"),
+        ],
+    )
+    def test_devices_of_a_map_that_are_not_there(self, checkpoint, places, said):
+        with pytest.raises(InputError, match=f"^{said}"):
+            load_pretrained(checkpoint("gpt2"), device_map=places)
+
     def test_options_that_exclude_each_other(self, checkpoint):
         with pytest.raises(InputError, match="device is 'cpu' and device_map 'auto'; give one of them"):
             load_pretrained(checkpoint("gpt2"), device="cpu", device_map="auto")
