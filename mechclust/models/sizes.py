@@ -21,6 +21,7 @@ _OFFSET_FAMILIES = (
     "data2vec-text",
     "ibert",
     "luke",
+    "markuplm",
     "xmod",
 )
 _EMBEDDING_WIDTHS = ("embedding_size", "input_embedding_size", "word_embed_proj_dim")  # ELECTRA, RemBERT, OPT
@@ -69,7 +70,7 @@ class Sizes:
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
         names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
         n_layers, d_model, d_vocab, n_ctx = (config_value(config, name) for name in names)
-        if n_ctx is not None and config.model_type in _OFFSET_FAMILIES:
+        if n_ctx is not None and (config.model_type in _OFFSET_FAMILIES or _is_esm_with_positions(config)):
             n_ctx -= config.pad_token_id + 1
         n_ctx = None if n_ctx is None or n_ctx < 1 else n_ctx
         family = getattr(config, "model_type", None)
@@ -119,6 +120,10 @@ class ModelShape:
     d_head: int
     d_vocab: int
     n_ctx: int | None
+
+
+def _is_esm_with_positions(config: Any) -> bool:
+    return config.model_type == "esm" and config.position_embedding_type == "absolute"
 
 
 def _block_weights(config: Any) -> int | None:

@@ -57,6 +57,9 @@ def test_sizes_that_are_not_known_count_as_nothing():
     [
         ("Roberta", {}),
         ("RobertaPreLayerNorm", {}),
+        ("IBert", {}),
+        ("Esm", {"position_embedding_type": "absolute", "mask_token_id": 4}),
+        ("MarkupLM", {"tag_pad_id": 3, "subs_pad_id": 3, "xpath_unit_hidden_size": 4, "max_depth": 2}),
         ("Xmod", {"languages": ["en_XX"], "default_language": "en_XX"}),
         ("Luke", {"entity_vocab_size": 4, "entity_emb_size": 4}),
     ],
