@@ -26,7 +26,7 @@ ADAPTER = "adapter_config.json"
 _PARTS = {
     ("config.json",): "has no config.json; give a directory written by save_pretrained, with model and tokenizer",
     _WEIGHTS: ("has a config.json but no weights (model.safetensors); save the model there with save_pretrained"),
-    ("tokenizer.json", "tokenizer_config.json", "vocab.json"): (
+    ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "*.model"): (
         "has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"
     ),
 }

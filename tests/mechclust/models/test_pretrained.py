@@ -218,6 +218,21 @@ class TestRefusals:
             f"{str(copy)!r} has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"
         )
 
+    def test_a_tokenizer_that_is_a_list_of_words(self, tmp_path):
+        transformers.BertConfig(vocab_size=9).save_pretrained(tmp_path)
+        (tmp_path / "model.safetensors").write_text("")  # is not read
+        (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\ntwo\n")
+        assert load_tokenizer(tmp_path)[0]("two one")["input_ids"] == [2, 6, 5, 3]
+
+    @pytest.mark.parametrize("family", ["GPT2", "Bert", "T5", "GPTNeoX", "XLNet", "Gemma3Text", "Albert"])
+    def test_a_tokenizer_without_words(self, tmp_path, family):
+        """Transformers makes one for files of another family, whose tokens are all unknown or left out."""
+        getattr(transformers, f"{family}Config")().save_pretrained(tmp_path)
+        for file in ("model.safetensors", "tokenizer_config.json"):
+            (tmp_path / file).write_text("{}")
+        with pytest.raises(InputError, match="its tokenizer has no vocabulary; save it there with tok"):
+            load_tokenizer(tmp_path)
+
     @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
     def test_truncated_weights(self, copy, share):
         data = (copy / "model.safetensors").read_bytes()
