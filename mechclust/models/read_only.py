@@ -164,7 +164,9 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding that changes what the
                 model computes, and for hooks that return a value.
         """
-        if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
+        if tokens.ndim != 2:
+            raise InputError(f"this model reads tokens [batch pos], not of shape {list(tokens.shape)}; give a batch")
+        if self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx:
             raise InputError(
                 f"this model reads tokens [batch pos] with at most {self.cfg.n_ctx} positions, "
                 f"not of shape {list(tokens.shape)}; give a batch of sequences cut to model.cfg.n_ctx"
