@@ -240,6 +240,7 @@ class TestFullDisk:
         [
             (OSError(28, "No space left on device"), "No space left on device); free space there"),
             (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos"), "unexpected pos); give ano"),
+            (RuntimeError("basic_ios::clear: iostream error"), "iostream error); give another folder"),
             (RuntimeError("I/O error: File too large (os error 27)"), "File too large); give another folder"),
         ],
     )
@@ -248,3 +249,9 @@ class TestFullDisk:
             raise raised
         assert str(error.value).startswith(f"cannot write {str(tmp_path)!r} (")
         assert said in str(error.value)
+
+    def test_another_error_is_raised_as_it_is(self, tmp_path: Path) -> None:
+        raised = torch.OutOfMemoryError("CUDA out of memory")
+        with pytest.raises(torch.OutOfMemoryError) as error, saving_checkpoint(tmp_path):
+            raise raised
+        assert error.value is raised
