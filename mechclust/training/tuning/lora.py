@@ -42,7 +42,7 @@ def train_lora(
     """Train to the last step, keep its checkpoint, and return the seconds. See ``tune_adapter``.
 
     Args:
-        model: the base.
+        model: the base, which ``check_trainable`` did not refuse.
         examples: prompts with answers, all of which are seen in each epoch.
         config: how to train.
         checkpoints: folder in which the Trainer keeps the last two.
@@ -52,10 +52,9 @@ def train_lora(
         progress: show a bar of steps.
 
     Raises:
-        InputError: for a folder that cannot be written, and what ``check_trainable`` refuses. ``DivergedError`` for a
-            loss that is not finite.
+        InputError: for a folder that cannot be written. ``DivergedError`` for a loss that is not finite.
     """
-    peft = check_trainable(model, config, name)
+    peft = import_peft("training an adapter", "llm")
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
     with quiet_transformers(), gradient_flags_restored(model), _seeded(config.seed):
@@ -107,8 +106,8 @@ def _round_frozen_layers(model: Any) -> None:
             module.weight = nn.Parameter(module.weight.bfloat16(), requires_grad=False)
 
 
-def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> Any:
-    """Refuse what an adapter cannot be trained on, and return peft.
+def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> None:
+    """Refuse what an adapter cannot be trained on.
 
     Args:
         model: the base.
@@ -132,7 +131,6 @@ def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> An
         )
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
-    return peft
 
 
 def _check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
