@@ -21,7 +21,7 @@ from mechclust.models.fused_weights import split_again
 from mechclust.models.hugging_face_checkpoint import ADAPTER
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
-from mechclust.models.weights import copy_with_shared_weights
+from mechclust.models.weights import copy_with_shared_weights, gradient_flags_restored
 from probes.engine.hooked_model import HookedModel
 from probes.store.digest import digest_of
 from tasks import InputError
@@ -32,6 +32,8 @@ _MAX_NAMES = 3  # in a message
 _SIZE_MISMATCH = re.compile(r"size mismatch for (\S+): .*?\[([\d, ]*)\].*?\[([\d, ]*)\]")  # of PyTorch
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _SETTINGS_WITHOUT_EFFECT = ("base_model_name_or_path", "inference_mode", "revision")  # on the merged weights
+_PROMPT_TUNING = ("CPT", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "PROMPT_TUNING")
+_NOT_IN_WEIGHTS = (*_PROMPT_TUNING, "ADAPTION_PROMPT", "POLY")  # peft's kinds of adapters that cannot be merged
 _QUANTISED = "the base is quantised, and an adapter cannot be added exactly to rounded weights"
 
 _WeightsByName = Mapping[str, Shaped[Tensor, "..."]]
@@ -64,6 +66,10 @@ class _Resident:
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Pickle as ``None``: weights and wrappers are of this process, and a loaded model is one like any other."""
         return type(None), ()
+
+    def merged_weights(self) -> _WeightsByName:
+        """Return copies of the weights that the adapter changed."""
+        return {name: self.weights[name].detach().clone() for name in self._base_weights}
 
     def put_in(self, changed: _WeightsByName, adapter: str) -> None:
         """Write the weights that an adapter changes, and keep the base's."""
@@ -151,8 +157,8 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
 
     Peft computes the adapter's change in the weights' dtype, as ``merge_and_unload`` does. The base's weights are kept,
     so that removing the adapter restores them to the bit, however often adapters are swapped. The weights of a Hugging
-    Face model in memory belong to the caller. They change too, and in every model that wraps it. Memory: the weights
-    that an adapter touches, once.
+    Face model in memory belong to the caller. They change too, and in every model that wraps it. If it fails, the model
+    is as before. Memory: the weights that an adapter touches, once, and twice while it is replaced.
 
     Args:
         model: a model from ``load_pretrained``.
@@ -177,17 +183,19 @@ def set_adapter(model: HookedModel, adapter: str | Path | None) -> None:
     if path is not None:
         _check(path, resident.plain)
     before = resident.adapter
-    if before is not None:
-        resident.take_out()
+    kept = resident.merged_weights()
     try:
+        resident.take_out()
         if path is not None:
             resident.put_in(_merged(resident.plain, path), path)
-    except InputError:
-        if before is not None:  # restore the previous adapter
-            resident.put_in(_merged(resident.plain, before), before)
+    except BaseException:
+        resident.take_out()
+        if before is not None:
+            resident.put_in(kept, before)
         raise
-    for wrapper in resident.wrappers:
-        split_again(wrapper)
+    finally:
+        for wrapper in resident.wrappers:
+            split_again(wrapper)
 
 
 def enable_adapters(model: Any, plain: Any) -> None:
@@ -217,7 +225,8 @@ def adapter_of(model: Any) -> str | None:
 def with_adapter(plain: Any, adapter: str | Path) -> Any:
     """Return the model with the adapter next to its weights, as peft runs it: an independent reference."""
     _check(str(adapter), plain)
-    return _attach(plain, str(adapter))
+    with gradient_flags_restored(plain):
+        return _attach(plain, str(adapter))
 
 
 def _read_config(adapter: str | Path) -> dict[str, Any]:
@@ -253,10 +262,10 @@ def check_adapter(adapter: str | Path) -> None:
     if not any((Path(adapter) / name).exists() for name in _WEIGHTS):
         raise InputError(f"the adapter {str(adapter)!r} has no weights (adapter_model.safetensors); save it again")
     kind = config.get("peft_type")
-    if kind in ("PREFIX_TUNING", "PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT"):
+    if kind in _NOT_IN_WEIGHTS:
         raise InputError(
-            f"{str(adapter)!r} is an adapter of kind {kind}, which adds positions or layers and changes no weights, "
-            "so it cannot be merged; give one that can, such as LoRA"
+            f"{str(adapter)!r} is an adapter of kind {kind}, which adds positions or layers, or changes weights by the "
+            "task, so it cannot be merged; give one that can, such as LoRA"
         )
 
 
@@ -273,13 +282,15 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
     """Return the weights that an adapter changes, merged with it."""
     copied = copy_with_shared_weights(plain)
     base = dict(copied.named_parameters())
-    wrapped = _attach(copied, adapter)
+    with gradient_flags_restored(plain):
+        wrapped = _attach(copied, adapter)
     _copy_merged_weights(wrapped)
     try:
         with quiet_transformers():
             merged = wrapped.merge_and_unload(safe_merge=True)
-    except ValueError as error:
-        raise InputError(f"the adapter {adapter!r} cannot be merged: {error_line(error)}; save it again") from error
+    except (ValueError, AttributeError, NotImplementedError) as error:
+        way = "save it again" if isinstance(error, ValueError) else "give one that can, such as LoRA"
+        raise InputError(f"the adapter {adapter!r} cannot be merged: {error_line(error)}; {way}") from error
     weights = dict(merged.named_parameters())
     extra = sorted(weights.keys() - base.keys())
     if extra:

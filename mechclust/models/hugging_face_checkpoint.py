@@ -26,7 +26,7 @@ ADAPTER = "adapter_config.json"
 _PARTS = {
     ("config.json",): "has no config.json; give a directory written by save_pretrained, with model and tokenizer",
     _WEIGHTS: ("has a config.json but no weights (model.safetensors); save the model there with save_pretrained"),
-    ("tokenizer.json", "tokenizer_config.json", "vocab.json"): (
+    ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "*.model"): (
         "has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"
     ),
 }
@@ -39,7 +39,7 @@ _FILES = {
     "weights": "config.json",  # the error's type reveals damaged weights, otherwise the configuration is wrong
 }
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-_DAMAGED_WEIGHTS = re.compile("SafetensorError|UnpicklingError|EOFError|OSError|JSONDecodeError|PytorchStreamReader")
+_DAMAGED_WEIGHTS = re.compile("SafetensorError|UnpicklingError|EOFError|JSONDecodeError|PytorchStreamReader")
 _UNKNOWN_FAMILY = re.compile("not recognize this arch|Unrecognized configuration class|architecture .* not supported")
 _NO_MEMORY = re.compile("MemoryError|out of memory|allocate memory")
 
@@ -314,6 +314,13 @@ def _why(error: Exception, part: CheckpointPart, source: HuggingFaceCheckpoint) 
         return f"{error_sentence(error)}; give a checkpoint of a family that transformers knows (docs: families)"
     if part == "weights" and _DAMAGED_WEIGHTS.search(line):
         return f"its weights are damaged or cut off ({error_sentence(error)}); download them, or save the model, again"
+    if part == "weights" and "file named" in line:
+        return f"it has no weights that can be read here ({error_sentence(error)}); save it with save_pretrained"
+    if part == "weights" and isinstance(error, OSError):
+        return (
+            f"a file of it could not be read or downloaded ({error_sentence(error)}); check the network and the free "
+            "space, or download it again"
+        )
     files = _FILES[part] if source.gguf_file is None else source.gguf_file
     return f"its {files} cannot be used ({line}); download it, or save it, again"
 

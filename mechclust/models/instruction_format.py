@@ -151,15 +151,8 @@ class InstructionFormat:
         Raises:
             InputError: for a chat template that fails, and an answer without any token, quoting its prompt.
         """
-        texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
-        prompt_ids = self._read([prompt for prompt, _ in texts])
-        both_ids = self._read([prompt + answer for prompt, answer in texts])
         examples = []
-        for prompt, (_, text), before, both in zip(prompts, texts, prompt_ids, both_ids, strict=True):
-            # As it is read after its prompt, where that leaves the prompt's own tokens as they are.
-            answer = both[len(before) :] if both[: len(before)] == before else self._without_specials(text)
-            if not self.chat:
-                answer = [*answer, self.tokenizer.eos_token_id]
+        for prompt, (before, answer) in zip(prompts, self._tokens(prompts, answers), strict=True):
             answer = answer[: self.cutoff - self._n_kept(before) - 1]
             kept = self._cut(before, self.cutoff - len(answer))
             if not answer or not kept:
@@ -172,13 +165,21 @@ class InstructionFormat:
 
     def cut(self, prompts: Sequence[str], answers: Sequence[str]) -> tuple[int, int]:
         """Count the prompts that lose their beginning in ``answered``, and the answers that lose their end."""
+        tokens = self._tokens(prompts, answers)
+        cut_answers = [len(answer) >= self.cutoff - self._n_kept(before) for before, answer in tokens]
+        return sum(len(before) + len(answer) > self.cutoff for before, answer in tokens), sum(cut_answers)
+
+    def _tokens(self, prompts: Sequence[str], answers: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Return the tokens of each prompt, and those of its answer with its end, before anything is cut."""
         texts = [self._texts(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
         prompt_ids = self._read([prompt for prompt, _ in texts])
-        n_both = [len(ids) + (not self.chat) for ids in self._read([prompt + answer for prompt, answer in texts])]
-        cut_answers = [
-            n - len(ids) >= self.cutoff - self._n_kept(ids) for ids, n in zip(prompt_ids, n_both, strict=True)
-        ]
-        return sum(n > self.cutoff for n in n_both), sum(cut_answers)
+        both_ids = self._read([prompt + answer for prompt, answer in texts])
+        tokens = []
+        for (_, text), before, both in zip(texts, prompt_ids, both_ids, strict=True):
+            # As it is read after its prompt, where that leaves the prompt's own tokens as they are.
+            answer = both[len(before) :] if both[: len(before)] == before else self._without_specials(text)
+            tokens.append((before, answer if self.chat else [*answer, self.tokenizer.eos_token_id]))
+        return tokens
 
     def _texts(self, prompt: str, answer: str) -> tuple[str, str]:
         """Return prompt and answer as texts in this format."""

@@ -61,7 +61,11 @@ class PlainLoadOptions:
             )
         if self.device is not None:
             check_device(self.device)
-        if not isinstance(self.device_map, Mapping) and self.device_map not in (None, *_DEVICE_MAPS):
+        if isinstance(self.device_map, Mapping):
+            for place in self.device_map.values():
+                if place != "disk":
+                    check_device(place)
+        elif self.device_map not in (None, *_DEVICE_MAPS):
             try:
                 torch.device(self.device_map)
             except (RuntimeError, TypeError):
@@ -69,6 +73,7 @@ class PlainLoadOptions:
                     f"device_map is {self.device_map!r}; expected 'auto', 'balanced', 'sequential', a device such as "
                     "'cuda:1', or a map from modules to devices"
                 ) from None
+            check_device(self.device_map)
         if self.max_memory is not None and self.device_map is None:
             raise InputError("max_memory limits what device_map places; give device_map='auto' too")
 

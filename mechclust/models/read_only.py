@@ -164,7 +164,9 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             InputError: for tokens of another shape or longer than ``cfg.n_ctx``, for padding that changes what the
                 model computes, and for hooks that return a value.
         """
-        if tokens.ndim != 2 or (self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx):
+        if tokens.ndim != 2:
+            raise InputError(f"this model reads tokens [batch pos], not of shape {list(tokens.shape)}; give a batch")
+        if self.cfg.n_ctx is not None and tokens.shape[1] > self.cfg.n_ctx:
             raise InputError(
                 f"this model reads tokens [batch pos] with at most {self.cfg.n_ctx} positions, "
                 f"not of shape {list(tokens.shape)}; give a batch of sequences cut to model.cfg.n_ctx"
@@ -443,10 +445,10 @@ def _no_patterns(body: Any) -> str:
     return f"a {type(body).__name__} gives no attention patterns [batch head query key] for each of its blocks"
 
 
-def _positions(body: nn.Module) -> nn.Embedding | None:
-    """Return the table of absolute positions, if there is one."""
+def _positions(body: nn.Module) -> Any:
+    """Return the table of absolute positions, or ``None``. I-BERT's is no ``nn.Embedding``."""
     tables = (module for name, module in body.named_modules() if "position" in name.rpartition(".")[2])
-    return next((table for table in tables if isinstance(table, nn.Embedding)), None)
+    return next((table for table in tables if hasattr(table, "padding_idx") and hasattr(table, "weight")), None)
 
 
 def _words_alone(body: Any) -> Any:
@@ -464,12 +466,12 @@ def _words_alone(body: Any) -> Any:
     return words if decoder and others else None
 
 
-def _counts_by_token(positions: nn.Embedding | None) -> bool:
+def _counts_by_token(positions: Any) -> bool:
     """Return whether positions count the tokens that are not padding, as in RoBERTa and its relatives."""
     return positions is not None and positions.padding_idx is not None
 
 
-def _sizes(body: Any, stream: Blocks, positions: nn.Embedding | None) -> ModelShape:
+def _sizes(body: Any, stream: Blocks, positions: Any) -> ModelShape:
     config = body.config.get_text_config()
     n_heads: int = stream.n_heads or config_value(config, "num_attention_heads") or 0
     d_head = config_value(config, "head_dim") or config_value(config, "d_kv")
@@ -489,4 +491,4 @@ def _sizes(body: Any, stream: Blocks, positions: nn.Embedding | None) -> ModelSh
 def _n_positions(table: Any) -> int:
     """Count the rows that stand for a position: not BART's first two, nor RoBERTa's up to its padding index."""
     unused = 0 if table.padding_idx is None else table.padding_idx + 1
-    return int(table.num_embeddings - getattr(table, "offset", 0) - unused)
+    return int(table.weight.shape[0] - getattr(table, "offset", 0) - unused)

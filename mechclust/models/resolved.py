@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mechclust.models.adapters import adapter_of, base_of_adapter, is_adapter
+from mechclust.models.adapters import adapter_of, base_of_adapter, is_adapter, named_base_of_adapter
 from mechclust.models.plain_model import plain_model
 from tasks import InputError
 
@@ -22,11 +22,13 @@ class ResolvedModel:
         source: a hub name, a folder or a file, as text, or a model in memory.
         adapter: folder of an adapter that was given with the model, to be merged into its weights.
         is_adapter: whether ``source`` is itself the folder of an adapter, whose base has the other weights.
+        found_base: the absolute path of that base, of a ``portable`` model.
     """
 
     source: Any
     adapter: str | None = None
     is_adapter: bool = False
+    found_base: str | None = None
 
     @property
     def in_memory(self) -> bool:
@@ -47,7 +49,7 @@ class ResolvedModel:
         """
         if not self.is_adapter:
             return self.source
-        base = base_of_adapter(self.source)
+        base = self.found_base or base_of_adapter(self.source)
         if is_adapter(base):
             raise InputError(
                 f"the base of the adapter {self.source!r} is an adapter too, {base!r}; merge that one first"
@@ -73,7 +75,14 @@ class ResolvedModel:
     @property
     def portable(self) -> ResolvedModel:
         """Return the model with absolute paths, for processes in other folders."""
-        return replace(self, source=resolved_model_path(self.source), adapter=resolved_model_path(self.adapter))
+        base = named_base_of_adapter(self.source) if self.is_adapter else None
+        found_base = os.path.abspath(base) if base is not None and Path(base).exists() else self.found_base
+        return replace(
+            self,
+            source=resolved_model_path(self.source),
+            adapter=resolved_model_path(self.adapter),
+            found_base=found_base,
+        )
 
     @property
     def name(self) -> str:

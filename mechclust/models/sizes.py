@@ -21,8 +21,11 @@ _OFFSET_FAMILIES = (
     "data2vec-text",
     "ibert",
     "luke",
+    "markuplm",
     "xmod",
 )
+_EMBEDDING_WIDTHS = ("embedding_size", "input_embedding_size", "word_embed_proj_dim")  # ELECTRA, RemBERT, OPT
+_OTHER_BLOCKS = ("mobilebert", "zamba", "zamba2")  # families with bottlenecks, or one attention for several blocks
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Sizes:
         block_weights: weights of a block, at least: its attention and two matrices of its MLP.
         family: the configuration's ``model_type``, such as ``"gpt2"``.
         n_heads: attention heads of a block.
+        n_stored_blocks: blocks with weights of their own, if others share them (ALBERT).
+        d_embed: width of the token embeddings, if they are projected to the stream's (ELECTRA).
     """
 
     n_layers: int | None
@@ -46,12 +51,18 @@ class Sizes:
     block_weights: int | None = None
     family: str | None = None
     n_heads: int | None = None
+    n_stored_blocks: int | None = None
+    d_embed: int | None = None
+
+    @property
+    def embedding_weights(self) -> int:
+        """Number of weights of the token embeddings."""
+        return (self.d_vocab or 0) * (self.d_embed or self.d_model or 0)
 
     @property
     def least_weights(self) -> int:
         """Number of weights of the blocks and the token embeddings, which is the least that the model has."""
-        blocks = (self.n_layers or 0) * (self.block_weights or 0)
-        return blocks + (self.d_vocab or 0) * (self.d_model or 0)
+        return (self.n_stored_blocks or self.n_layers or 0) * (self.block_weights or 0) + self.embedding_weights
 
     @classmethod
     def from_config(cls, config: Any) -> Sizes:
@@ -59,12 +70,16 @@ class Sizes:
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
         names = ("num_hidden_layers", "hidden_size", "vocab_size", "max_position_embeddings")
         n_layers, d_model, d_vocab, n_ctx = (config_value(config, name) for name in names)
-        if n_ctx is not None and config.model_type in _OFFSET_FAMILIES:
+        if n_ctx is not None and (config.model_type in _OFFSET_FAMILIES or _is_esm_with_positions(config)):
             n_ctx -= config.pad_token_id + 1
         n_ctx = None if n_ctx is None or n_ctx < 1 else n_ctx
         family = getattr(config, "model_type", None)
         n_heads = config_value(config, "num_attention_heads")
-        return cls(n_layers, d_model, d_vocab, n_ctx, _block_weights(config), family, n_heads)
+        n_stored_blocks = config_value(config, "num_hidden_groups")
+        widths = (config_value(config, name) for name in _EMBEDDING_WIDTHS)
+        d_embed = next((width for width in widths if width), None)
+        block_weights = _block_weights(config)
+        return cls(n_layers, d_model, d_vocab, n_ctx, block_weights, family, n_heads, n_stored_blocks, d_embed)
 
     @classmethod
     def from_model(cls, model: Any) -> Sizes:
@@ -107,13 +122,17 @@ class ModelShape:
     n_ctx: int | None
 
 
+def _is_esm_with_positions(config: Any) -> bool:
+    return config.model_type == "esm" and config.position_embedding_type == "absolute"
+
+
 def _block_weights(config: Any) -> int | None:
     """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
     width, heads, *inner = (config_value(config, name) for name in names)
-    if not isinstance(width, int) or not isinstance(heads, int) or not heads:
+    if not isinstance(width, int) or not isinstance(heads, int) or not heads or config.model_type in _OTHER_BLOCKS:
         return None
     d_head = config_value(config, "head_dim") or width // heads
-    groups = config_value(config, "num_key_value_heads") or heads
+    groups = config_value(config, "num_key_value_heads") or (1 if config_value(config, "multi_query") else heads)
     hidden = next((size for size in inner if isinstance(size, int)), 4 * width)
     return 2 * width * d_head * (heads + groups) + 2 * width * hidden

@@ -25,6 +25,7 @@ from tasks.text.text_encoder import tokenization as plain_tokenization
 
 _UNKNOWN_SHARE_NOTED = 0.1  # of the tokens
 _MAX_TEXTS_COMPARED = 64  # texts that distinguish a tokenizer from others, with its vocabulary
+_LEAST_WORDS = 2  # tokens besides special ones. Of missing files, T5 makes one: the space
 
 
 def load_tokenizer(name_or_path: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -77,13 +78,15 @@ def read_checkpoint_tokenizer(source: HuggingFaceCheckpoint) -> Any:
     """Read a checkpoint's tokenizer, as Hugging Face gives it.
 
     Raises:
-        InputError: for a tokenizer that is damaged, or encodes no text.
+        InputError: for a tokenizer that is damaged, encodes no text, or has no vocabulary.
     """
     from transformers import AutoTokenizer
 
     with reading_checkpoint_part(source, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
         tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
+        if len(tokenizer) - len(tokenizer.all_special_ids) < _LEAST_WORDS:  # its files are not those of its family
+            raise InputError("its tokenizer has no vocabulary; save it there with tokenizer.save_pretrained")
     return tokenizer
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -164,3 +165,14 @@ def copy_with_shared_weights(model: Any) -> Any:
     """
     tensors = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+@contextmanager
+def gradient_flags_restored(model: Any) -> Iterator[None]:
+    """Restore which weights need gradients: peft freezes the weights that its model shares with this one."""
+    before = [(weight, weight.requires_grad) for weight in model.parameters()]
+    try:
+        yield
+    finally:
+        for weight, needed in before:
+            weight.requires_grad_(needed)

@@ -190,7 +190,7 @@ class _Tokens:
     def operations(self, sizes: Sizes) -> float:
         """Return the multiplications and additions of a forward pass, as far as the sizes are known."""
         blocks = (sizes.n_layers or 0) * (sizes.block_weights or 0)
-        return 2 * (self.read * blocks + self.predicted * (sizes.least_weights - blocks))
+        return 2 * (self.read * blocks + self.predicted * sizes.embedding_weights)
 
 
 def mean_longest(lengths: Sequence[int], n: int) -> float:

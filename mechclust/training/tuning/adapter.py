@@ -93,8 +93,9 @@ def tune_adapter(
 
     Raises:
         InputError: for no examples, examples that the model cannot read, layers that it does not have, a model that has
-            an adapter in it, or missing libraries. Also for a folder that cannot be written or holds an adapter with
-            other settings. As ``DivergedError``, for a loss that is not finite, naming adapter and step.
+            an adapter in it, or missing libraries. Also for a folder that cannot be written, or holds an adapter with
+            other settings or of another program. As ``DivergedError``, for a loss that is not finite, naming adapter
+            and step.
     """
     folder = Path(folder)
     if not examples:
@@ -105,6 +106,7 @@ def tune_adapter(
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)  # of a run killed between saving and this
         return finished
     _check_divergence(folder, subject)
+    _check_own(folder, name)
     _check(model, examples, config, name)
     _begin(folder, subject)
     try:
@@ -112,7 +114,7 @@ def tune_adapter(
     except DivergedError as error:
         _keep_divergence(folder, subject, error)
         raise
-    logs = _keep(checkpoint, folder, source)
+    logs = _keep(checkpoint, folder, config, source)
     record = {
         "steps": config.steps_for(len(examples)),
         "losses": [(int(log["step"]), float(log["loss"])) for log in logs if "loss" in log],
@@ -172,6 +174,15 @@ def _check(model: PreTrainedModel, examples: Sequence[FormattedExample], config:
     check_trainable(model, config, name)
 
 
+def _check_own(folder: Path, name: str) -> None:
+    """Refuse a folder with an adapter or checkpoints that another program wrote."""
+    if any((folder / file).exists() for file in (_SUBJECT, _RECORD, _DIVERGED)):
+        return
+    for file in (ADAPTER, _WEIGHTS, _CHECKPOINTS):
+        if (folder / file).exists():
+            raise InputError(f"{str(folder)!r} holds a {file!r} that {name} would replace; give another folder")
+
+
 def _begin(folder: Path, subject: dict[str, Any]) -> None:
     """Record the settings and inputs of the training. Without a record checkpoints are of no use."""
     with write_errors(folder):
@@ -228,14 +239,14 @@ def _check_finite(checkpoint: Path, steps: int, name: str) -> None:
         raise DivergedError(f"the weights of {name} are not finite after step {steps}; lower --tuning.lr")
 
 
-def _keep(checkpoint: Path, folder: Path, source: str | None) -> list[dict[str, Any]]:
+def _keep(checkpoint: Path, folder: Path, config: TuneConfig, source: str | None) -> list[dict[str, Any]]:
     """Make the last checkpoint's adapter the folder's own, and return the Trainer's log."""
-    config = json.loads((checkpoint / ADAPTER).read_bytes())
+    saved = json.loads((checkpoint / ADAPTER).read_bytes())
     if source is not None:
-        config["base_model_name_or_path"] = source
-    config["target_modules"] = sorted(config["target_modules"])  # was a set
+        saved["base_model_name_or_path"] = source
+    saved["target_modules"] = sorted(config.modules)  # of 20 names or more, peft saves ends that they share
     write_atomic(folder / _WEIGHTS, (checkpoint / _WEIGHTS).read_bytes())
-    write_atomic(folder / ADAPTER, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    write_atomic(folder / ADAPTER, (json.dumps(saved, indent=2, sort_keys=True) + "\n").encode())
     return list(json.loads((checkpoint / "trainer_state.json").read_bytes())["log_history"])
 
 

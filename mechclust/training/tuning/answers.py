@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 from mechclust.models.instruction_format import FormattedExample
+from mechclust.models.short_logits import are_equal
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import evaluation_mode
 from tasks import InputError
@@ -61,7 +62,7 @@ def score_answers(
     exact = torch.zeros(len(examples), dtype=torch.bool)
     device = device_of(model)
     collate = answer_collator(model)
-    options = {"use_cache": False} if "use_cache" in _takes(model) else {}
+    options = _without_cache(model)
     lengths = [len(example.tokens) for example in examples]
     with evaluation_mode(model):
         for rows in token_batch_rows(lengths, tokens_per_batch, _name_of):
@@ -108,8 +109,26 @@ def check_answers_fit(model: PreTrainedModel, examples: Sequence[FormattedExampl
 
 
 def answer_collator(model: PreTrainedModel) -> Callable[[Sequence[FormattedExample]], dict[str, Int[Tensor, "..."]]]:
-    """Return ``padded_answers`` for this Hugging Face model."""
-    return partial(padded_answers, all_logits=not {"logits_to_keep", "position_ids"} <= {*_takes(model)})
+    """Return ``padded_answers`` for this Hugging Face model, which reads six tokens to find out how to pad."""
+    can_cut_logits = {"logits_to_keep", "position_ids"} <= {*_takes(model)}
+    return partial(padded_answers, all_logits=not can_cut_logits or _reads_left_padding(model))
+
+
+def _reads_left_padding(model: PreTrainedModel) -> bool:
+    """Return whether masked padding on the left changes logits, as in convolutions (RecurrentGemma).
+
+    In half precision, changes below 10% are not noticed.
+    """
+    batch = padded_answers([FormattedExample([1, 1, 1], 1), FormattedExample([1, 1], 1)])
+    del batch["labels"]
+    device = device_of(model)
+    with evaluation_mode(model), torch.no_grad():
+        alone, padded = model(**{name: x.to(device) for name, x in batch.items()}, **_without_cache(model)).logits
+    return not are_equal([padded[1:]], [alone[:2]])
+
+
+def _without_cache(model: Any) -> dict[str, bool]:
+    return {"use_cache": False} if "use_cache" in _takes(model) else {}
 
 
 def _takes(model: Any) -> Collection[str]:
@@ -127,7 +146,8 @@ def padded_answers(examples: Sequence[FormattedExample], *, all_logits: bool = F
 
     Args:
         examples: prompts with answers.
-        all_logits: for models that give logits of all positions, or count them themselves: padded on the right.
+        all_logits: for models that give logits of all positions, count them themselves, or read padding on the left:
+            padded on the right.
     """
     sequences = [torch.tensor(example.tokens) for example in examples]
     tokens = pad_sequence(sequences, batch_first=True, padding_side="right" if all_logits else "left")

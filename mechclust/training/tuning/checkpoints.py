@@ -18,6 +18,7 @@ from tasks import InputError
 
 _MARK = "whole.json"
 _NUMBERED = re.compile(r"checkpoint-(\d+)")
+_WRITER = re.compile("inline_container|PytorchStreamWriter|iostream|Parent directory|be opened")  # of PyTorch's files
 _FULL_DISK_BYTES = 2**20  # with less space a disk counts as full
 
 
@@ -53,7 +54,7 @@ def mark_checkpoint(checkpoint: Path) -> None:
 
 @contextmanager
 def saving_checkpoint(folder: Path) -> Iterator[None]:
-    """Turn an error of torch or safetensors that cannot write into one sentence.
+    """Turn an error of torch or safetensors that cannot write into one sentence. Others are raised as they are.
 
     Raises:
         InputError: naming the folder, the reason, and the way out.
@@ -62,15 +63,17 @@ def saving_checkpoint(folder: Path) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, SafetensorError) as error:
-            raise _system_error(error, folder) from error
+            number = _system_error_number(error, folder)
+            if number:
+                raise OSError(number, os.strerror(number)) from error
+            if isinstance(error, SafetensorError) or _WRITER.search(str(error)):
+                raise OSError(" ".join(str(error).split())[:200]) from error
+            raise
 
 
-def _system_error(error: Exception, folder: Path) -> OSError:
-    """Return the operating system's error, whose number the text of the other may name."""
+def _system_error_number(error: Exception, folder: Path) -> int:
+    """Return the number of the operating system's error that another error is about, or 0."""
     match = re.search(r"os error (\d+)", str(error))
-    number = int(match[1]) if match else 0
-    if not match and shutil.disk_usage(folder).free < _FULL_DISK_BYTES:
-        number = errno.ENOSPC
-    if not number:
-        return OSError(" ".join(str(error).split())[:200])
-    return OSError(number, os.strerror(number))
+    if match:
+        return int(match[1])
+    return errno.ENOSPC if shutil.disk_usage(folder).free < _FULL_DISK_BYTES else 0

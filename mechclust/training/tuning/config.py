@@ -6,7 +6,16 @@ import math
 from dataclasses import dataclass
 
 from tasks import InputError
-from tasks.settings import Count, CountOrZero, NotNegative, Positive, Seed, ShareBelowOne, check_settings
+from tasks.settings import (
+    Count,
+    CountOrZero,
+    NotNegative,
+    Positive,
+    Seed,
+    ShareBelowOne,
+    check_different_settings,
+    check_settings,
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_different_settings(modules=self.modules)
         if not self.modules:
             raise InputError("modules is empty; name the linear layers that the adapter changes, such as q_proj")
 

@@ -17,7 +17,7 @@ from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.peft_import import import_peft
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.random_state import seeded_generators
-from mechclust.models.weights import copy_with_shared_weights
+from mechclust.models.weights import copy_with_shared_weights, gradient_flags_restored
 from mechclust.training.tuning.answers import answer_collator
 from mechclust.training.tuning.config import TuneConfig
 from probes.engine.devices import device_of
@@ -42,7 +42,7 @@ def train_lora(
     """Train to the last step, keep its checkpoint, and return the seconds. See ``tune_adapter``.
 
     Args:
-        model: the base.
+        model: the base, which ``check_trainable`` did not refuse.
         examples: prompts with answers, all of which are seen in each epoch.
         config: how to train.
         checkpoints: folder in which the Trainer keeps the last two.
@@ -52,13 +52,12 @@ def train_lora(
         progress: show a bar of steps.
 
     Raises:
-        InputError: for a folder that cannot be written, and what ``check_trainable`` refuses. ``DivergedError`` for a
-            loss that is not finite.
+        InputError: for a folder that cannot be written. ``DivergedError`` for a loss that is not finite.
     """
-    peft = check_trainable(model, config, name)
+    peft = import_peft("training an adapter", "llm")
     with write_errors(checkpoints):
         checkpoints.mkdir(parents=True, exist_ok=True)
-    with quiet_transformers(), _gradient_flags_restored(model), _seeded(config.seed):
+    with quiet_transformers(), gradient_flags_restored(model), _seeded(config.seed):
         from mechclust.training.tuning.answer_trainer import AnswerTrainer, trainer_arguments
 
         arguments = trainer_arguments(config, len(examples), checkpoints, device_of(model), model.dtype)
@@ -107,8 +106,8 @@ def _round_frozen_layers(model: Any) -> None:
             module.weight = nn.Parameter(module.weight.bfloat16(), requires_grad=False)
 
 
-def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> Any:
-    """Refuse what an adapter cannot be trained on, and return peft.
+def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> None:
+    """Refuse what an adapter cannot be trained on.
 
     Args:
         model: the base.
@@ -122,7 +121,7 @@ def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> An
     peft = import_peft("training an adapter", "llm")
     check_installed("accelerate", "training an adapter", "llm")
     _check_modules(model, config.modules)
-    with quiet_transformers(), _gradient_flags_restored(model), _seeded(config.seed):
+    with quiet_transformers(), gradient_flags_restored(model), _seeded(config.seed):
         _with_adapter(peft, model, config)
     device = device_of(model)
     if device.type == "cuda" and device.index not in (None, 0):
@@ -132,7 +131,6 @@ def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> An
         )
     if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
-    return peft
 
 
 def _check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
@@ -146,17 +144,6 @@ def _check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
                 f"{type(model).__name__} has no linear layer {wanted!r}{error_suggestion(wanted, known)}; "
                 "name some with --tuning.modules"
             )
-
-
-@contextmanager
-def _gradient_flags_restored(model: PreTrainedModel) -> Iterator[None]:
-    """Restore which weights need gradients: peft freezes the weights that its model shares with this one."""
-    before = [(weight, weight.requires_grad) for weight in model.parameters()]
-    try:
-        yield
-    finally:
-        for weight, needed in before:
-            weight.requires_grad_(needed)
 
 
 @contextmanager

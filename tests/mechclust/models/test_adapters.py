@@ -14,7 +14,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from mechclust.models import load_pretrained, load_tokenizer, set_adapter
+from mechclust.models import adapters, load_pretrained, load_tokenizer, set_adapter
 from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter, with_adapter
 from mechclust.models.plain_model import plain_model
 from mechclust.models.pretrained import load_pretrained_unhooked
@@ -174,6 +174,24 @@ class TestKinds:
     def test_are_merged(self, written, tmp_path, config):
         base, adapter, theirs = self.kind(written, tmp_path, config())
         torch.testing.assert_close(state(load_pretrained(base, adapter=adapter))[0], theirs, atol=2e-5, rtol=0)
+
+    def test_poly_is_refused(self, written, tmp_path):
+        adapter = changed(written("llama") / "one", tmp_path / "a", peft_type="POLY")
+        with pytest.raises(InputError, match=r"of kind POLY, .* changes weights by the task, .* cannot be merged"):
+            load_pretrained(written("llama") / "base", adapter=adapter)
+
+    @pytest.mark.parametrize("error", [AttributeError("no merge"), NotImplementedError("no merge")])
+    def test_one_that_peft_does_not_merge_is_refused(self, written, monkeypatch, error):
+        def fails(*args, **options):
+            raise error
+
+        folder = written("llama")
+        model = load_pretrained(folder / "base", adapter=folder / "one")
+        before = state(model)[0]
+        monkeypatch.setattr("peft.tuners.tuners_utils.BaseTuner.merge_and_unload", fails)
+        with pytest.raises(InputError, match=r"cannot be merged: .*: no merge; give one that can, such as LoRA$"):
+            set_adapter(model, folder / "two")
+        assert torch.equal(state(model)[0], before)
 
     def test_prompt_tuning_is_refused(self, written, tmp_path):
         config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
@@ -336,6 +354,29 @@ class TestFolders:
         assert torch.equal(state(model)[0], before)
         assert adapter_of(model) == str(llama / "one")
 
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+    @pytest.mark.parametrize("before", ["one", None])
+    def test_so_does_a_swap_that_fails_while_it_writes(self, written, monkeypatch, error, before):
+        """Fused weights are split again, and the adapter's folder is not needed."""
+        neox = written("neox")
+        model = load_pretrained(neox / "base", adapter=before and neox / before)
+        at_first = state(model)[0]
+        write = adapters._Resident._write
+        writes = iter([False, True, False, False, False, False])
+
+        def failing(resident, weights):
+            half = dict(list(weights.items())[: len(weights) // 2])
+            if not next(writes):
+                return write(resident, weights)
+            write(resident, half)
+            raise error
+
+        monkeypatch.setattr(adapters._Resident, "_write", failing)
+        with pytest.raises(error):
+            set_adapter(model, neox / "two")
+        assert torch.equal(state(model)[0], at_first)
+        assert adapter_of(model) == (before and str(neox / before))
+
     def test_cut_off(self, written, tmp_path):
         adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
         data = (adapter / "adapter_model.safetensors").read_bytes()
@@ -405,6 +446,22 @@ class TestModelsInMemory:
         torch.testing.assert_close(state(model)[0], expected(folder, "one"), atol=2e-5, rtol=0)
         set_adapter(model, None)
         torch.testing.assert_close(state(model)[0], expected(folder, None), atol=2e-5, rtol=0)
+
+    @pytest.mark.parametrize("family", ["gpt2", "llama"])
+    def test_need_the_gradients_that_they_needed(self, written, family):
+        """Peft freezes all weights of a model that it puts an adapter into."""
+        folder = written(family)
+        theirs = getattr(transformers, FAMILIES[family][0]).from_pretrained(folder / "base")
+        next(theirs.parameters()).requires_grad_(False)
+        weights = list(theirs.parameters())
+        needed = [weight.requires_grad for weight in weights]
+        assert sum(needed) == len(needed) - 1
+        model = load_pretrained(theirs)
+        for adapter in (folder / "one", folder / "two", None):
+            set_adapter(model, adapter)
+            assert [weight.requires_grad for weight in weights] == needed
+        load_pretrained_unhooked(theirs, adapter=folder / "two")
+        assert [weight.requires_grad for weight in weights] == needed
 
     @pytest.mark.parametrize("family", ["gpt2", "neox"])
     def test_several_round_one_share_its_adapter(self, written, family):

@@ -161,7 +161,9 @@ class TestWhatComesBack:
             "this model reads tokens [batch pos] with at most 16 positions, "
             "not of shape [1, 17]; give a batch of sequences cut to model.cfg.n_ctx"
         )
-        with pytest.raises(InputError, match=r"not of shape \[3\]"):
+        with pytest.raises(
+            InputError, match=r"^this model reads tokens \[batch pos\], not of shape \[3\]; give a batch$"
+        ):
             model(torch.tensor([2, 3, 4]))
 
     def test_types(self, encoder_checkpoint):

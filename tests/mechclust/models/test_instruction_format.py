@@ -147,6 +147,16 @@ class TestCutting:
         assert own.cut(["w1 w2"], ["w3 w4 w5"]) == (1, 1)
         assert own.cut(["w1 w2"], ["w3 w4"]) == (1, 0)
 
+    def test_one_whose_answer_would_change_the_prompt_is_counted_too(self) -> None:
+        """Prompt and answer are two tokens, and one in the other's place if they are read together."""
+        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        own = InstructionFormat(tokenizer(template, around="$A"), cutoff=2)
+        assert both(own, "w1", "w2") == ("w1", "w2")
+        assert own.cut(["w1"], ["w2"]) == (0, 0)
+        assert own.cut(["w1", "w1"], ["w2 w3", "w2 w3 w4"]) == (2, 2)
+        (found,) = own.answered(["w1"], ["w2 w3"])
+        assert shown(own, found) == ("w1", "w2")
+
     def test_what_fits_is_whole(self) -> None:
         own = InstructionFormat(tokenizer(), cutoff=7)
         assert both(own) == ("<s> w1 w2 Answer :", "w3 </s>")

@@ -218,6 +218,21 @@ class TestRefusals:
             f"{str(copy)!r} has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"
         )
 
+    def test_a_tokenizer_that_is_a_list_of_words(self, tmp_path):
+        transformers.BertConfig(vocab_size=9).save_pretrained(tmp_path)
+        (tmp_path / "model.safetensors").write_text("")  # is not read
+        (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\none\ntwo\n")
+        assert load_tokenizer(tmp_path)[0]("two one")["input_ids"] == [2, 6, 5, 3]
+
+    @pytest.mark.parametrize("family", ["GPT2", "Bert", "T5", "GPTNeoX", "XLNet", "Gemma3Text", "Albert"])
+    def test_a_tokenizer_without_words(self, tmp_path, family):
+        """Transformers makes one for files of another family, whose tokens are all unknown or left out."""
+        getattr(transformers, f"{family}Config")().save_pretrained(tmp_path)
+        for file in ("model.safetensors", "tokenizer_config.json"):
+            (tmp_path / file).write_text("{}")
+        with pytest.raises(InputError, match="its tokenizer has no vocabulary; save it there with tok"):
+            load_tokenizer(tmp_path)
+
     @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
     def test_truncated_weights(self, copy, share):
         data = (copy / "model.safetensors").read_bytes()
@@ -232,6 +247,21 @@ class TestRefusals:
         (copy / "model.safetensors").unlink()
         (copy / "pytorch_model.bin").write_bytes(b"PK" + bytes(100))
         assert "its weights are damaged or cut off (" in self.refused(copy)
+
+    def test_weights_without_their_index(self, copy):
+        (copy / "model.safetensors").rename(copy / "model-00001-of-00002.safetensors")
+        message = self.refused(copy)
+        assert f"the directory {str(copy)!r}: it has no weights that can be read here (Error no file named" in message
+        assert message.endswith("; save it with save_pretrained")
+
+    @pytest.mark.parametrize("error", [PermissionError("no permission"), OSError(28, "No space left on device")])
+    def test_weights_that_cannot_be_downloaded(self, copy, error, monkeypatch):
+        def fails(*args, **options):
+            raise error
+
+        monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", fails)
+        message = self.refused(copy)
+        assert f"a file of it could not be read or downloaded ({error}); check the network and the free" in message
 
     def test_configuration_that_is_not_json(self, copy):
         (copy / "config.json").write_text("{")
@@ -608,6 +638,20 @@ class TestPlacement:
     def test_a_device_map_that_is_none(self, checkpoint):
         with pytest.raises(InputError, match="device_map is 'autoo'; expected 'auto', 'balanced', 'sequential', a dev"):
             load_pretrained(checkpoint("gpt2"), device_map="autoo")
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
+    @pytest.mark.parametrize(
+        ("places", "said"),
+        [
+            ("cuda:1", "device 'cuda:1' is not available on this machine"),
+            ({"": "cpu", "lm_head": "cuda:1"}, "device 'cuda:1' is not available on this machine"),
+            ({"": "disk", "lm_head": "nope"}, "no device 'nope'; expected cpu, cuda"),
+            ({"": 0}, "no device 0; expected cpu, cuda"),
+        ],
+    )
+    def test_devices_of_a_map_that_are_not_there(self, checkpoint, places, said):
+        with pytest.raises(InputError, match=f"^{said}"):
+            load_pretrained(checkpoint("gpt2"), device_map=places)
 
     def test_options_that_exclude_each_other(self, checkpoint):
         with pytest.raises(InputError, match="device is 'cpu' and device_map 'auto'; give one of them"):

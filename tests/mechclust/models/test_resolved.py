@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 from mechclust.models.adapter_fit import adapter_fit_notes
-from mechclust.models.resolved import ResolvedModel
+from mechclust.models.resolved import ResolvedModel, resolve_model
 
 
 def adapters(folder: Path, n: int) -> list[str]:
@@ -26,6 +27,19 @@ def test_paths_are_valid_in_other_folders(tmp_path, monkeypatch):
         Path(name).mkdir()
     assert ResolvedModel("base", "lora").portable == ResolvedModel(str(tmp_path / "base"), str(tmp_path / "lora"))
     assert ResolvedModel("org/name").portable == ResolvedModel("org/name")
+
+
+def test_the_base_of_an_adapter_is_found_in_other_folders(tmp_path, monkeypatch):
+    (named,) = adapters(tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    assert resolve_model(named).portable.base == "meta/other"  # of the hub
+    (tmp_path / "meta" / "other").mkdir(parents=True)
+    model = resolve_model("a0").portable
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for portable in (model, model.portable, pickle.loads(pickle.dumps(model))):
+        assert portable.base == str(tmp_path / "meta" / "other")
+        assert portable.folders == [named, portable.base]
 
 
 def test_three_adapters_of_another_base_are_named_and_others_counted(tmp_path):

@@ -19,6 +19,35 @@ def test_least_weights_are_nearly_all_weights_of_a_model():
     assert 0.9 * n_weights < Sizes.from_config(config).least_weights <= n_weights
 
 
+SHAPE = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 99}
+NARROW = {"embedding_size": 8}
+MAMBA = {"layers_block_type": ["mamba", "hybrid"] * 3, "mamba_d_state": 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "known"),
+    [
+        ("Albert", NARROW, True),
+        ("Electra", NARROW, True),
+        ("RemBert", {"input_embedding_size": 8}, True),
+        ("OPT", {"ffn_dim": 64, "word_embed_proj_dim": 8, "max_position_embeddings": 16}, True),
+        ("Falcon", {"multi_query": True, "ffn_hidden_size": 64}, True),
+        ("GPTBigCode", {"n_inner": 64, "n_positions": 16}, True),
+        ("MobileBert", {**NARROW, "intra_bottleneck_size": 8, "true_hidden_size": 8}, False),
+        ("Zamba", {**MAMBA, "attention_head_dim": 16, "n_mamba_heads": 2, "mamba_dt_rank": 4}, False),
+        ("Zamba2", {**MAMBA, "attention_head_dim": 32, "mamba_headdim": 16, "n_mamba_heads": 8}, False),
+    ],
+)
+def test_no_model_has_fewer_weights_than_the_least(family, fields, known):
+    config = getattr(transformers, f"{family}Config")(**{**SHAPE, **fields})
+    with torch.device("meta"):
+        model = getattr(transformers, f"{family}Model")(config)
+    n_weights = sum(weight.numel() for weight in model.parameters())
+    sizes = Sizes.from_config(config)
+    assert (0.5 * n_weights if known else 0) < sizes.least_weights <= n_weights
+    assert (sizes.block_weights is not None) == known
+
+
 def test_sizes_that_are_not_known_count_as_nothing():
     assert Sizes(None, None, None, None).least_weights == 0
 
@@ -28,6 +57,9 @@ def test_sizes_that_are_not_known_count_as_nothing():
     [
         ("Roberta", {}),
         ("RobertaPreLayerNorm", {}),
+        ("IBert", {}),
+        ("Esm", {"position_embedding_type": "absolute", "mask_token_id": 4}),
+        ("MarkupLM", {"tag_pad_id": 3, "subs_pad_id": 3, "xpath_unit_hidden_size": 4, "max_depth": 2}),
         ("Xmod", {"languages": ["en_XX"], "default_language": "en_XX"}),
         ("Luke", {"entity_vocab_size": 4, "entity_emb_size": 4}),
     ],

@@ -43,6 +43,7 @@ def test_against_single_forward_passes_and_decoding(family: str) -> None:
     given = decodable(model)
     assert len({len(example.tokens) for example in given}) > 3
     assert model.training
+    assert "logits_to_keep" in answer_collator(model)(given)
     found = score_answers(model, given, tokens_per_batch=40)
     assert model.training
     model.eval()
@@ -83,6 +84,29 @@ def test_models_that_take_no_logits_to_keep() -> None:
     assert torch.equal(few.exact, every.exact)
 
 
+SMALL = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+SMALL |= {"num_key_value_heads": 1, "pad_token_id": 0}
+READ_LEFT_PADDING = {
+    "RecurrentGemmaForCausalLM": {**SMALL, "attention_window_size": 8, "lru_width": 16},
+    "Lfm2ForCausalLM": {**SMALL, "conv_bias": True, "layer_types": ["conv", "full_attention", "conv"]},
+}
+
+
+@pytest.mark.parametrize("name", READ_LEFT_PADDING)
+def test_models_that_read_masked_padding_on_the_left(name: str) -> None:
+    kind = getattr(transformers, name)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(3)
+        model = kind(kind.config_class(**READ_LEFT_PADDING[name]))
+        for weight in model.parameters():
+            weight.normal_(0, 0.3)
+    given = examples()
+    assert "logits_to_keep" not in answer_collator(model)(given)
+    together = score_answers(model, given).loss
+    one_by_one = torch.cat([score_answers(model, [example]).loss for example in given])
+    torch.testing.assert_close(together, one_by_one, atol=1e-5, rtol=0)
+
+
 def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
     import peft
 
@@ -91,7 +115,7 @@ def test_only_wanted_logits_are_computed_also_behind_peft() -> None:
     seen = []
     model.get_base_model().lm_head.register_forward_hook(lambda module, args, out: seen.append(tuple(out.shape)))
     found = score_answers(model, given)
-    assert seen == [(2, 3, 40)]  # from the last token of the prompt on
+    assert seen[-1] == (2, 3, 40)  # from the last token of the prompt on
     model.eval()
     with torch.no_grad():
         logits = model(torch.tensor([given[1].tokens])).logits[0]

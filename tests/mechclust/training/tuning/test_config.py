@@ -36,6 +36,7 @@ def test_the_defaults_are_the_published_ones() -> None:
         ({"epochs": math.inf}, "epochs is inf; expected a finite number"),
         ({"clip": -1.0}, "clip is -1.0; expected above 0"),
         ({"dropout": 1.0}, "dropout is 1.0; expected below 1"),
+        ({"modules": ("q_proj", "q_proj")}, "modules has 'q_proj' twice; give it once"),
         ({"modules": ()}, "modules is empty; name the linear layers that the adapter changes, such as q_proj"),
     ],
 )

@@ -72,6 +72,16 @@ class TestBeforeWork:
         assert not (tmp_path / "a").exists()
         tune(tmp_path / "a", settings(modules=("q_proj",)))  # the way out, in the same folder
 
+    @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors", "checkpoints/mine"])
+    def test_a_folder_of_another_program(self, file: str, tmp_path: Path) -> None:
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+        assert refused(tmp_path) == (
+            f"{str(tmp_path)!r} holds a {file.partition('/')[0]!r} that control-x would replace; give another folder"
+        )
+        assert path.read_text() == "mine"
+
     def test_too_long_a_warmup(self, tmp_path: Path) -> None:
         assert refused(tmp_path / "a", settings(warmup=2, steps=2)) == (
             "tuning.warmup is 2, and control-x is trained for 2 steps; give fewer, or train for more"
@@ -103,6 +113,7 @@ class TestBeforeWork:
             "writable"
         )
         (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "diverged.json").write_text("{}")  # of an earlier training
         (tmp_path / "b" / "checkpoints").write_text("")
         assert refused(tmp_path / "b") == (
             f"cannot write {str(tmp_path / 'b' / 'checkpoints')!r} (File exists); give another folder, or make this "
@@ -229,6 +240,7 @@ class TestFullDisk:
         [
             (OSError(28, "No space left on device"), "No space left on device); free space there"),
             (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos"), "unexpected pos); give ano"),
+            (RuntimeError("basic_ios::clear: iostream error"), "iostream error); give another folder"),
             (RuntimeError("I/O error: File too large (os error 27)"), "File too large); give another folder"),
         ],
     )
@@ -237,3 +249,9 @@ class TestFullDisk:
             raise raised
         assert str(error.value).startswith(f"cannot write {str(tmp_path)!r} (")
         assert said in str(error.value)
+
+    def test_another_error_is_raised_as_it_is(self, tmp_path: Path) -> None:
+        raised = torch.OutOfMemoryError("CUDA out of memory")
+        with pytest.raises(torch.OutOfMemoryError) as error, saving_checkpoint(tmp_path):
+            raise raised
+        assert error.value is raised

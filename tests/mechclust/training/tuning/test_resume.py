@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mechclust.models import load_pretrained, set_adapter
 from mechclust.training.tuning import TunedAdapter, adapter, checkpoints, tune_adapter, tuned_adapter_at
 from mechclust.training.tuning.adapter import tuned_adapter_digest
 from mechclust.training.tuning.checkpoints import newest_checkpoint
@@ -153,6 +154,17 @@ def test_a_finished_one_is_not_trained_again(whole: tuple[Path, TunedAdapter], t
     times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file()}
     same(folder, tune(folder), whole)
     assert times == {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
+def test_so_is_one_with_many_names_of_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 names peft saves the shorter ends that they share."""
+    names = tuple(f"model.layers.{i}.self_attn.{kind}_proj" for i in range(5) for kind in "qkvo")
+    model = language_model(num_hidden_layers=5)
+    config = settings(modules=names, steps=1)
+    tuned = tune_adapter(model, examples(), config, tmp_path, base="b")
+    monkeypatch.setattr(adapter, "train_lora", stop)
+    assert tune_adapter(model, examples(), config, tmp_path, base="b") == tuned
+    set_adapter(load_pretrained(model), tmp_path)
 
 
 def flip(path: Path) -> None:
