@@ -21,14 +21,13 @@ from tasks import InputError
 from tasks.errors import error_line, error_sentence
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "*.model")
 ADAPTER = "adapter_config.json"
 # A directory must hold one file of each part. The text is the error if it does not.
 _PARTS = {
     ("config.json",): "has no config.json; give a directory written by save_pretrained, with model and tokenizer",
     _WEIGHTS: ("has a config.json but no weights (model.safetensors); save the model there with save_pretrained"),
-    ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "*.model"): (
-        "has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained"
-    ),
+    TOKENIZERS: "has no tokenizer (tokenizer.json); save it there with tokenizer.save_pretrained",
 }
 
 # Part of a checkpoint that is read, and the files whose contents are to blame.

@@ -16,7 +16,7 @@ from mechclust.commands.history.config import HistoryConfig
 from mechclust.commands.history.series import Checkpoint
 from mechclust.commands.units import Units, repeated_prompt_notes, units_of
 from mechclust.models.adapter_fit import adapter_fit_notes
-from mechclust.models.hugging_face_checkpoint import find_checkpoint, read_checkpoint_config
+from mechclust.models.hugging_face_checkpoint import TOKENIZERS, find_checkpoint, read_checkpoint_config
 from mechclust.models.resolved import resolve_model
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenized_prompts import tokenize_prompts
@@ -32,8 +32,6 @@ from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer
 from tasks.text.topic_model import check_enough_for_topics, fit_topics
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ def read_inputs(model: Any, series: Sequence[Checkpoint], config: HistoryConfig,
 def own_tokenizer(checkpoint: Checkpoint, config: HistoryConfig) -> Any:
     """Return the tokenizer that comes with a checkpoint, or ``None`` if there is none."""
     folder = Path(checkpoint.model.source)
-    if folder.is_dir() and not any((folder / name).exists() for name in _TOKENIZER_FILES):
+    if folder.is_dir() and not any(path for name in TOKENIZERS for path in folder.glob(name)):
         return None
     return tokenizer_and_config(checkpoint.model, trust_remote_code=config.trust_remote_code)[0]
 
