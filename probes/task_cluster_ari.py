@@ -182,11 +182,7 @@ class TaskClusterARI(LabelledRows):
                         values[measure][i, j, m] = value
                     if self.n_permutations == 0:
                         notes += label.lopsided(space.clusters(k))
-                    if space.distinct < k:
-                        notes.append(
-                            f"{site}: {space.distinct} distinct states for {k} clusters of {label.name!r}, so that "
-                            "each is a cluster of its own"
-                        )
+                    notes += [f"{site}: {note}" for note in space.fewer_clusters(k, label.name)]
         metadata: dict[str, object] = {
             "n": len(index),
             "n_clusters": {label.name: label.clusters if self._several else label.clusters[0] for label in labels},
@@ -297,8 +293,7 @@ class TaskClusterARI(LabelledRows):
         for label in labels:
             notes += label.notes
         if self.given is not None:
-            counts = np.bincount(self._codes(self.given))
-            alone = int((counts == 1).sum())
+            alone = int((np.bincount(self._codes(self.given)) == 1).sum())
             if alone:
                 notes.append(
                     f"{alone} classes of {self.given!r} have one example, whose state is 0 once its class mean is "
@@ -455,6 +450,13 @@ class _Space:
         if k not in self._clusters:
             self._clusters[k] = self._fitted(k)
         return self._clusters[k]
+
+    def fewer_clusters(self, k: int, label: str) -> list[str]:
+        """Note if fewer than ``k`` clusters have examples."""
+        n = len(np.unique(self.clusters(k)))
+        if self.distinct < k:
+            return [f"{n} distinct states for {k} clusters of {label!r}, so that each is a cluster of its own"]
+        return [f"{n} of {k} clusters of {label!r} have examples, as some states hardly differ"] if n < k else []
 
     def halves(self, k: int) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
         """Return random halves of the examples with separate clusters, or no halves for too few examples."""

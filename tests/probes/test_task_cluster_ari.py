@@ -529,6 +529,19 @@ class TestInterval:
             result = run(fake_model(states), Batch(torch.arange(N)[:, None], labels={"task": task}), probe)
             assert (result["ari_halves"] == result["ari"]).all()
 
+    def test_of_states_that_differ_by_rounding(self, fake_model: Any) -> None:
+        """K-means leaves clusters without examples."""
+        draw = torch.Generator().manual_seed(0)
+        states = torch.randn(20, 64, generator=draw).repeat(6, 1)
+        states *= 1 + 1e-7 * torch.randn(120, 64, generator=draw)
+        batch = Batch(torch.arange(120)[:, None], labels={"task": torch.arange(120) % 20})
+        probe = TaskClusterARI(**QUICK, at="hook_embed", n_clusters=30, n_resamples=4, keep_clusters=True)
+        result = run(fake_model(states), batch, probe)
+        n = len(result["cluster"].unique())
+        assert n < 30
+        assert f"hook_embed: {n} of 30 clusters of 'task' have examples, as some states hardly differ" in result.notes
+        assert float(result["ari_low"]) <= float(result["ari"]) <= float(result["ari_high"])
+
     def test_values_of_halves_give_the_interval(self, fake_model: Any) -> None:
         task = torch.arange(N) % 3
         batch = Batch(torch.arange(N)[:, None], labels={"task": task})
