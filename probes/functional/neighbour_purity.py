@@ -149,7 +149,8 @@ def purity_interval(
     the variance or more, so that the interval excludes chance in about 1 of 100 cases.
 
     The interval is Wilson's for a share of binary outcomes, with n divided by the ratio of the mean's variance to that
-    for independent outcomes. A purity of 0 or 1 counts as independent outcomes. NaN for fewer than two queries.
+    for independent outcomes. A purity of 0 or 1 counts as one outcome for each unit of the queries. NaN for fewer than
+    two queries.
 
     Source: Efron & Stein 1981, for the variance. Wilson 1927, with Kish's design effect (1965).
 
@@ -179,7 +180,7 @@ def purity_interval(
     as_neighbour = np.bincount(near.cpu().numpy().ravel(), deviation.ravel(), len(names))
     of_unit = np.bincount(unit, as_query + as_neighbour)
     variance = np.square(of_unit).sum() * n_units / (n_units - 1)
-    return _wilson(float(same.mean()), float(variance), len(places) if units is None else n_units)
+    return _wilson(float(same.mean()), float(variance), len(np.unique(unit[places])))
 
 
 def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from scipy.spatial.distance import pdist, squareform
 from sklearn.neighbors import NearestNeighbors
 
-from probes.functional import neighbour_purity, neighbour_purity_chance
+from probes.functional import neighbour_purity, neighbour_purity_chance, wilson_interval
 from probes.functional.neighbour_purity import nearest_rows, purity_by_query, purity_interval
 from tasks import InputError
 from tests.calibration.neighbour_purity import false_positive_rate
@@ -167,6 +167,13 @@ def test_the_interval_of_pure_neighbours_is_wilson_s() -> None:
         expected = binomtest(share, 52).proportion_ci(method="wilson")
         assert purity_interval(near, labels) == pytest.approx((expected.low, expected.high))
     assert all(math.isnan(end) for end in purity_interval(near[:1], torch.arange(52), torch.tensor([0])))
+
+
+def test_the_interval_of_pure_neighbours_counts_the_units_of_queries() -> None:
+    near = torch.tensor([[4, 6], [5, 6], [304, 306]])
+    labels = torch.arange(600) // 300
+    queries = torch.tensor([0, 1, 300])
+    assert purity_interval(near, labels, queries, torch.arange(600) // 2) == pytest.approx(wilson_interval(2, 2))
 
 
 def test_the_interval_of_some_queries_is_wider() -> None:
