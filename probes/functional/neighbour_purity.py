@@ -296,7 +296,8 @@ def nearest_rows_of_other_units(
     for unit in torch.unique(member[queries]).tolist():
         same_unit = (member == unit).to(rows.device)
         for places in (member[queries] == unit).nonzero()[:, 0].split(max(64, at_once // len(x))):
-            distance = torch.cdist(rows[queries[places].to(rows.device)], distinct)[:, row_of]
+            asked = rows[queries[places].to(rows.device)]
+            distance = torch.cdist(asked, distinct, compute_mode="donot_use_mm_for_euclid_dist")[:, row_of]
             distance[:, same_unit] = torch.inf
             neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
     return neighbours

@@ -13,7 +13,12 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.neighbors import NearestNeighbors
 
 from probes.functional import neighbour_purity, neighbour_purity_chance, wilson_interval
-from probes.functional.neighbour_purity import nearest_rows, purity_by_query, purity_interval
+from probes.functional.neighbour_purity import (
+    nearest_rows,
+    nearest_rows_of_other_units,
+    purity_by_query,
+    purity_interval,
+)
 from tasks import InputError
 from tests.calibration.neighbour_purity import false_positive_rate
 from tests.probes.functional.test_cka import gaussians
@@ -102,6 +107,13 @@ def test_where_float32_cannot_tell(far: float) -> None:
     x[7] = -1e3 * far
     assert nearest_rows(x, 5).tolist() == by_loop(x, 5)
     assert nearest_rows(1 + 1e-9 * gaussians(30, 3)[0], 3).tolist() == by_loop(gaussians(30, 3)[0], 3)
+
+
+@pytest.mark.parametrize("far", [1e4, 1e6])
+def test_rows_of_other_units_far_from_the_mean(far: float) -> None:
+    (x,) = gaussians(60, 4)
+    x = torch.cat([far * torch.where(torch.arange(60) < 30, 1.0, -1.0)[:, None], 1e-3 * x], dim=1).float()
+    assert nearest_rows_of_other_units(x, 3, torch.arange(60)).tolist() == by_loop(x, 3)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
