@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.devices import check_device
+from probes.engine.devices import check_float64_device
 from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_labelled_rows
 from probes.engine.preprocess import Preprocess
 from probes.engine.readout import Readout, check_row_readout, token_at
@@ -146,7 +146,7 @@ class TaskClusterARI(LabelledRows):
         check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
         check_n_halves(self.n_resamples)
-        check_max_labelled_rows(self.max_rows)
+        check_max_labelled_rows(self.max_rows, int(np.max(self.n_clusters or 2)), ", as many as clusters")
         check_further_labels(self.also)
         check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
         if self.n_permutations == 0 and (self.given or self.within or self.units):
@@ -155,7 +155,7 @@ class TaskClusterARI(LabelledRows):
                 "whole units; give 1000, or leave out given, within and units"
             )
         if self.device is not None:
-            check_device(self.device)
+            check_float64_device(self.device)
 
     def _labels_to_keep(self) -> list[str | None]:
         return [self.label, *self.also, self.given, self.within, self.units]

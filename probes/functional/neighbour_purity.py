@@ -20,7 +20,12 @@ from probes.functional.arrays import (
     computed_in_torch,
     in_float64,
 )
-from probes.functional.distances import centre_for_distances, first_at_distance_zero, squared_differences
+from probes.functional.distances import (
+    centre_for_distances,
+    first_at_distance_zero,
+    float64_device,
+    squared_differences,
+)
 from probes.functional.products import full_float32_products
 from probes.functional.relabelling import Relabelling
 from probes.functional.wilson_interval import wilson_ends
@@ -270,7 +275,7 @@ def nearest_rows_of_other_units(
         k: neighbours, at most as many as there are rows of other units.
         units: unit of each row.
         queries: places of the rows whose neighbours are found. All if not given.
-        device: where to multiply, a device with float64. The CPU if not given.
+        device: where to multiply, and the CPU for MPS. The CPU if not given.
 
     Raises:
         InputError: for too few rows of other units for ``k``, and rows that are not finite.
@@ -286,7 +291,7 @@ def nearest_rows_of_other_units(
     if k > n_others:
         raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
     x = checked_tensor(x, "x", ROW_MATRIX)
-    rows = in_float64(x).to(device or "cpu")
+    rows = in_float64(x).to(float64_device(device or "cpu"))
     rows = rows - rows.mean(dim=0)
     firsts, row_of = torch.unique(first_at_distance_zero(x), return_inverse=True)  # equal rows get one distance
     distinct = rows[firsts.to(rows.device)]
@@ -316,9 +321,7 @@ class _Search:
     def __init__(
         self, x: Shaped[Tensor, "row dim"], columns: Int[Tensor, "column"], k: int, device: str | None
     ) -> None:
-        home = torch.device("cpu" if device is None else device)
-        if home.type == "mps":
-            home = torch.device("cpu")
+        home = float64_device(device or "cpu")
         self.x = x.to(home)
         self.columns = columns.to(home)
         self.k = k

@@ -12,7 +12,17 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, silhouette_score
 from sklearn.metrics import adjusted_rand_score as reference
 
-from probes import Preprocess, Projection, TaskClusterARI, all_tokens, embedding, last_token, residual, run
+from probes import (
+    LinearDecodability,
+    Preprocess,
+    Projection,
+    TaskClusterARI,
+    all_tokens,
+    embedding,
+    last_token,
+    residual,
+    run,
+)
 from probes.extend import check_probe
 from probes.functional import half_interval
 from tasks import Batch, InputError
@@ -441,6 +451,10 @@ def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, opt
         ({"within": "task"}, "within is 'task', the label itself; give another label, or None"),
         ({"device": "gpu"}, "no device 'gpu'; expected cpu, cuda"),
         (
+            {"n_clusters": (5, 50), "max_rows": 20},
+            "max_rows is 20; expected at least 50, as many as clusters, or None for no limit",
+        ),
+        (
             {"n_permutations": 0, "given": "ending"},
             "n_permutations is 0, but there is no formula for relabellings within classes of another label or of whole "
             "units; give 1000, or leave out given, within and units",
@@ -461,6 +475,13 @@ def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> N
 def test_an_argument_that_cannot_work_is_refused_at_once(arguments: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         TaskClusterARI(**arguments)
+
+
+@pytest.mark.parametrize("probe", [TaskClusterARI, LinearDecodability])
+def test_a_device_without_float64_is_refused(probe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    with pytest.raises(InputError, match="device 'mps' has no float64; choose cpu or cuda"):
+        probe(device="mps")
 
 
 def test_a_readout_that_keeps_positions_is_refused(fake_model: Any, batch: Batch) -> None:
@@ -500,6 +521,8 @@ def test_a_projection_of_a_single_point_is_pca(fake_model: Any, batch: Batch, mo
 def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match="method is 'umap'; expected 'tsne', 'opentsne' or 'pca'"):
         Projection(method="umap")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_rows is 3; expected at least 4, or None for no limit"):
+        Projection(max_rows=3)
     with pytest.raises(InputError, match="3 examples cannot be projected; give at least 4"):
         run(fake_model(torch.randn(N, D)), batch.select(slice(0, 3)), Projection(readout=last_token()))
 

@@ -109,6 +109,15 @@ def test_where_float32_cannot_tell(far: float) -> None:
     assert nearest_rows(1 + 1e-9 * gaussians(30, 3)[0], 3).tolist() == by_loop(gaussians(30, 3)[0], 3)
 
 
+def test_mps_is_the_cpu() -> None:
+    """It has no float64."""
+    (x,) = gaussians(20, 3)
+    units = torch.arange(20)
+    expected = nearest_rows(x, 4)
+    assert torch.equal(nearest_rows(x, 4, device="mps"), expected)
+    assert torch.equal(nearest_rows_of_other_units(x, 4, units, device="mps"), expected)
+
+
 @pytest.mark.parametrize("far", [1e4, 1e6])
 def test_rows_of_other_units_far_from_the_mean(far: float) -> None:
     (x,) = gaussians(60, 4)

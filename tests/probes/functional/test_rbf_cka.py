@@ -138,6 +138,12 @@ def test_on_a_gpu() -> None:
     assert float(rbf_cka(x.float(), y, device="cuda")) == pytest.approx(float(rbf_cka(x.float(), y)), abs=1e-12)
 
 
+def test_mps_is_the_cpu() -> None:
+    """It has no float64."""
+    x, y = related(20, 2, 3)
+    assert float(rbf_cka(x, y, device="mps")) == float(rbf_cka(x, y))
+
+
 def test_rbf_cka_undefined() -> None:
     x, y = related(6, 2, 2)
     assert rbf_cka(torch.ones(6, 2), y).note == "x: all examples are the same"
