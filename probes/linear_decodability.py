@@ -49,8 +49,8 @@ class LinearDecodability(LabelledRows):
         ``n`` (label): examples.
 
     Labels are shuffled within folds, so that these stay balanced. With ``given``, they are shuffled within its classes
-    too. With ``units`` of one class each, whole units exchange labels. If classes vary within units, examples exchange
-    them within their unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
+    too. Of ``units``, those of one class exchange labels as a whole. In the others, examples exchange them within the
+    unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples. In
     addition, one site in float64 five times, and 64 MiB. Cost: per site, label and fold a decomposition, ``min(n, d)``

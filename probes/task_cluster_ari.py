@@ -73,7 +73,7 @@ class TaskClusterARI(LabelledRows):
         within: a label within whose classes relabellings stay, such as an input that all tasks share. The states are
             unchanged.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
-            independent. Whole units exchange labels. If classes vary within units, examples exchange them within their
+            independent. Units of one class exchange labels as a whole. In the others, examples exchange them within the
             unit. The interval takes units, not examples, as independent.
         preprocess: further preparation of the states before they are clustered.
         reduce: ``None``: cluster the states themselves. ``"tsne"``: cluster a 2-D t-SNE of them. Never mix

@@ -115,8 +115,8 @@ def adjusted_rand_null(
         n_permutations: number of shuffles.
         seed: for the shuffles. The global random state is not touched.
         within: stratum of each example. Shuffles stay within strata. The index then need not be 0 on average.
-        units: unit of each example. Whole units are shuffled if ``b`` is constant within each. Otherwise examples are
-            shuffled within their unit.
+        units: unit of each example. Units of one class of ``b`` exchange their labels as a whole. Examples of a unit
+            with several classes exchange labels within the unit.
 
     Example:
         >>> null = adjusted_rand_null([0, 0, 1, 1] * 25, [0, 1, 0, 1] * 25, n_permutations=200)
