@@ -177,7 +177,7 @@ def _index_between_units(
     places = np.argsort(relabelling.strata, kind="stable")
     pairs_of_classes = _pairs(np.bincount(classes))
     pairs = math.comb(len(classes), 2)
-    at_once = max(1, MAX_CELLS_AT_ONCE // (n_units * n_labels))
+    at_once = max(1, MAX_CELLS_AT_ONCE // (n_labels * max(n_units, n_classes)))
     indices: list[float] = []
     for start in range(0, times, at_once):
         keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # keys below 1 keep strata apart
