@@ -28,7 +28,7 @@ from probes.functional.distances import (
 )
 from probes.functional.products import full_float32_products
 from probes.functional.relabelling import Relabelling
-from probes.functional.wilson_interval import wilson_ends
+from probes.functional.wilson_interval import ends_around, wilson_ends
 from tasks import InputError
 
 PRODUCTS_AT_ONCE_CPU = 2**22
@@ -192,7 +192,7 @@ def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
     """Return Wilson's 95% interval of a share with this variance, or of ``n`` binary outcomes if it is 0."""
     independent = share * (1 - share)
     z2 = 1.959963984540054**2 * (variance / independent if variance > 0 else 1 / n)
-    return wilson_ends(share, z2)
+    return ends_around(share, *wilson_ends(share, z2))
 
 
 def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:

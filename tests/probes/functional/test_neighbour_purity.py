@@ -187,6 +187,7 @@ def test_the_interval_of_pure_neighbours_is_wilson_s() -> None:
     for share, labels in ((52, torch.arange(52) % 2), (0, torch.arange(52) // 2 % 2)):
         expected = binomtest(share, 52).proportion_ci(method="wilson")
         assert purity_interval(near, labels) == pytest.approx((expected.low, expected.high))
+        assert purity_interval(near, labels)[share > 0] == share / 52  # not beside it by rounding
     assert all(math.isnan(end) for end in purity_interval(near[:1], torch.arange(52), torch.tensor([0])))
 
 
