@@ -61,8 +61,8 @@ def kmeans(
     Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Lloyd's algorithm with greedy k-means++ seeding, and scikit-learn's rules for stopping and for empty clusters: from
-    equal centres both give equal clusters. All starts run in parallel, so that each iteration reads the rows once.
-    Distances are float32, sums float64. A seed determines the clusters.
+    equal centres both give equal clusters of float32 rows. All starts run in parallel, so that each iteration reads the
+    rows once. Distances are float32, also of float64 rows, and sums float64. A seed determines the clusters.
 
     Memory: the rows on the device, and ``8 x n_init`` bytes per row. Cost: ``n k d`` multiplications per start and
     iteration, and about ``3 + log k`` times that for the seeding.
