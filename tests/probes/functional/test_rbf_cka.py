@@ -156,5 +156,7 @@ def test_rbf_cka_undefined() -> None:
 
 def test_what_is_refused() -> None:
     x, y = related(6, 2, 3)
-    with pytest.raises(InputError, match=re.escape("fraction is 0; expected a number above 0, such as 0.5")):
-        rbf_cka(x, y, fraction=0)
+    for fraction in (0, math.inf, math.nan):
+        message = f"fraction is {fraction}; expected a number above 0, such as 0.5"
+        with pytest.raises(InputError, match=re.escape(message)):
+            rbf_cka(x, y, fraction=fraction)
