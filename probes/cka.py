@@ -95,7 +95,7 @@ class CKA(Pairwise, RowsOrMoments):
             examples. With fewer than 20 such pairings, p-values are NaN. ``debiased_cka`` leaves out pairs of one unit,
             which agree in both representations and would make it too high (``functional.hsic.hsic_between_units``).
         keep_halves: also return the values of half-samples. Comparisons with equal examples, units and seed share their
-            halves, so ``functional.half_interval`` can give an interval of a difference.
+            halves, so ``functional.halves.interval_from_halves`` can give an interval of a difference.
 
     Raises:
         InputError: for three models or more, a label given per token, or too much memory.

@@ -108,7 +108,7 @@ class ClusteringHead(Probe):
         permutations: number of relabellings for the p-values (0: none). ``None``: as many as Holm's correction over all
             heads needs to reach significance, at least 999.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
-            independent. Whole units exchange labels. If classes vary within units, examples exchange them within their
+            independent. Units of one class exchange labels as a whole. In the others, examples exchange them within the
             unit. ``head_attribution`` and ``interchange`` relabel likewise.
 
     Raises:

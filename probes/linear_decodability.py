@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.engine.devices import check_device
+from probes.engine.devices import check_float64_device
 from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_labelled_rows
 from probes.engine.readout import Readout, check_row_readout, last_token
 from probes.engine.result import ProbeResult
@@ -49,8 +49,8 @@ class LinearDecodability(LabelledRows):
         ``n`` (label): examples.
 
     Labels are shuffled within folds, so that these stay balanced. With ``given``, they are shuffled within its classes
-    too. With ``units`` of one class each, whole units exchange labels. If classes vary within units, examples exchange
-    them within their unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
+    too. Of ``units``, those of one class exchange labels as a whole. In the others, examples exchange them within the
+    unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples. In
     addition, one site in float64 five times, and 64 MiB. Cost: per site, label and fold a decomposition, ``min(n, d)``
@@ -100,13 +100,11 @@ class LinearDecodability(LabelledRows):
         seed: int = 0,
     ) -> None:
         check_count(folds=(folds, 2), n_shuffles=(n_shuffles, 0), seed=(seed, 0))
-        check_max_labelled_rows(max_rows)
+        check_max_labelled_rows(max_rows, folds, ", as many as folds")
         check_further_labels(also)
         check_strata_labels(label, given=given, units=units)
         if device is not None:
-            check_device(device)
-            if torch.device(device).type == "mps":
-                raise InputError(f"device {device!r} has no float64; choose cpu or cuda")
+            check_float64_device(device)
         super().__init__(at, check_row_readout(readout))
         self.label = label
         self.also = also

@@ -58,8 +58,8 @@ class NeighbourPurity(RowsByClass):
         max_rows: find the neighbours, among all examples, of at most this many, chosen by their index.
         device: where to compute, such as ``"cuda"``. The CPU if not given.
         units: a label that says which examples belong together, such as the template of prompts. Neighbours are then
-            taken from other units, in ``chance`` too, and the interval takes units as independent. Whole units exchange
-            labels. If classes vary within units, examples exchange them within their unit.
+            taken from other units, in ``chance`` too, and the interval takes units as independent. Units of one
+            class exchange labels as a whole. In the others, examples exchange them within the unit.
         within: a label within whose classes relabellings stay, such as an input that all tasks share.
         n_permutations: number of random relabellings (0: none).
         seed: for the relabellings.

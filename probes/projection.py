@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from probes.engine.labelled_rows import LabelledRows
+from probes.engine.labelled_rows import LabelledRows, check_max_labelled_rows
 from probes.engine.readout import Readout, check_row_readout, token_at
 from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, residual
@@ -55,6 +55,7 @@ class Projection(LabelledRows):
         check_choice(method=(method, ("tsne", "opentsne", "pca")))
         if method == "opentsne":
             check_open_tsne()
+        check_max_labelled_rows(max_rows, 4)
         super().__init__(at, check_row_readout(readout))
         self.label = label
         self.method = method

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from probes.engine.devices import check_device
+from probes.engine.devices import check_float64_device
 from probes.engine.labelled_rows import LabelledRows, check_further_labels, check_max_labelled_rows
 from probes.engine.preprocess import Preprocess
 from probes.engine.readout import Readout, check_row_readout, token_at
@@ -73,7 +73,7 @@ class TaskClusterARI(LabelledRows):
         within: a label within whose classes relabellings stay, such as an input that all tasks share. The states are
             unchanged.
         units: a label that says which examples belong together, such as the template of prompts, because they are not
-            independent. Whole units exchange labels. If classes vary within units, examples exchange them within their
+            independent. Units of one class exchange labels as a whole. In the others, examples exchange them within the
             unit. The interval takes units, not examples, as independent.
         preprocess: further preparation of the states before they are clustered.
         reduce: ``None``: cluster the states themselves. ``"tsne"``: cluster a 2-D t-SNE of them. Never mix
@@ -148,7 +148,7 @@ class TaskClusterARI(LabelledRows):
         check_n_clusters(self.n_clusters)
         check_count(n_init=(self.n_init, 1), n_permutations=(self.n_permutations, 0), seed=(self.seed, 0))
         check_n_halves(self.n_resamples)
-        check_max_labelled_rows(self.max_rows)
+        check_max_labelled_rows(self.max_rows, int(np.max(self.n_clusters or 2)), ", as many as clusters")
         check_further_labels(self.also)
         check_strata_labels(self.label, given=self.given, within=self.within, units=self.units)
         if self.n_permutations == 0 and (self.given or self.within or self.units):
@@ -157,7 +157,7 @@ class TaskClusterARI(LabelledRows):
                 "whole units; give 1000, or leave out given, within and units"
             )
         if self.device is not None:
-            check_device(self.device)
+            check_float64_device(self.device)
 
     def _labels_to_keep(self) -> list[str | None]:
         return [self.label, *self.also, self.given, self.within, self.units]
@@ -184,11 +184,7 @@ class TaskClusterARI(LabelledRows):
                         values[measure][i, j, m] = value
                     if self.n_permutations == 0:
                         notes += label.lopsided(space.clusters(k))
-                    if space.distinct < k:
-                        notes.append(
-                            f"{site}: {space.distinct} distinct states for {k} clusters of {label.name!r}, so that "
-                            "each is a cluster of its own"
-                        )
+                    notes += [f"{site}: {note}" for note in space.fewer_clusters(k, label.name)]
         metadata: dict[str, object] = {
             "n": len(index),
             "n_clusters": {label.name: label.clusters if self._several else label.clusters[0] for label in labels},
@@ -299,8 +295,7 @@ class TaskClusterARI(LabelledRows):
         for label in labels:
             notes += label.notes
         if self.given is not None:
-            counts = np.bincount(self._codes(self.given))
-            alone = int((counts == 1).sum())
+            alone = int((np.bincount(self._codes(self.given)) == 1).sum())
             if alone:
                 notes.append(
                     f"{alone} classes of {self.given!r} have one example, whose state is 0 once its class mean is "
@@ -457,6 +452,13 @@ class _Space:
         if k not in self._clusters:
             self._clusters[k] = self._fitted(k)
         return self._clusters[k]
+
+    def fewer_clusters(self, k: int, label: str) -> list[str]:
+        """Note if fewer than ``k`` clusters have examples."""
+        n = len(np.unique(self.clusters(k)))
+        if self.distinct < k:
+            return [f"{n} distinct states for {k} clusters of {label!r}, so that each is a cluster of its own"]
+        return [f"{n} of {k} clusters of {label!r} have examples, as some states hardly differ"] if n < k else []
 
     def halves(self, k: int) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
         """Return random halves of the examples with separate clusters, or no halves for too few examples."""

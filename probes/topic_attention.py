@@ -57,9 +57,9 @@ class TopicAttention(TopicProbe):
         ``ratio_null_low``, ``ratio_null_high``, ``p_value`` (site, head): central 95% of the ratio
             when the topics are permuted among the words, and the share at least as high.
         ``ratio_low``, ``ratio_high`` (site, head), with ``n_resamples``: 95% interval over documents
-            (``functional.half_interval``, of the logarithm). It is for other documents with these words, and no test of
-            topics. ``best_ratio`` (wide enough for the best of the site's heads) and ``overall_ratio`` have one too.
-            NaN for fewer than 8 documents with both kinds of pairs.
+            (``functional.halves.interval_from_halves``, of the logarithm). It is for other documents with these words,
+            and no test of topics. ``best_ratio`` (wide enough for the best of the site's heads) and ``overall_ratio``
+            have one too. NaN for fewer than 8 documents with both kinds of pairs.
         ``best_ratio_halves`` (site, half): the best head's ratio in each half of the documents.
         ``best_ratio``, ``best_ratio_null_low``, ``best_ratio_null_high``, ``best_p_value`` (site): the largest ratio
             of the heads, and the largest of the heads under each permutation.

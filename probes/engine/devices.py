@@ -46,6 +46,17 @@ def check_device(name: str | torch.device) -> None:
         raise InputError(f"device {str(name)!r} is not available on this machine; choose --device cpu")
 
 
+def check_float64_device(name: str) -> None:
+    """Refuse a device that this machine does not have, and one without float64.
+
+    Raises:
+        InputError: for such a device.
+    """
+    check_device(name)
+    if torch.device(name).type == "mps":
+        raise InputError(f"device {name!r} has no float64; choose cpu or cuda")
+
+
 def sums_device(rows: Shaped[Tensor, "..."], device: str | torch.device | None) -> torch.device:
     """Return the device for float64 sums: the given or the rows' device, but the CPU for MPS, which lacks float64."""
     home = rows.device if device is None else torch.empty(0, device=device).device

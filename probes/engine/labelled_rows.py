@@ -48,10 +48,16 @@ class LabelledRows(Probe):
         return notes_on_repeats({site: self.hidden.get(site)[1] for site in self.site_names}, dict(self.sites))
 
 
-def check_max_labelled_rows(max_rows: int | None) -> None:
-    """Refuse a limit of fewer than 2 examples."""
-    if max_rows is not None and max_rows < 2:
-        raise InputError(f"max_rows is {max_rows}; expected at least 2, or None for no limit")
+def check_max_labelled_rows(max_rows: int | None, fewest: int = 2, reason: str = "") -> None:
+    """Refuse a limit of fewer examples than a probe needs.
+
+    Args:
+        max_rows: the limit.
+        fewest: examples that the probe needs.
+        reason: setting that needs so many, such as ``", as many as folds"``.
+    """
+    if max_rows is not None and max_rows < fewest:
+        raise InputError(f"max_rows is {max_rows}; expected at least {fewest}{reason}, or None for no limit")
 
 
 def check_further_labels(also: Sequence[str]) -> None:

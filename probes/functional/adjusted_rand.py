@@ -115,8 +115,8 @@ def adjusted_rand_null(
         n_permutations: number of shuffles.
         seed: for the shuffles. The global random state is not touched.
         within: stratum of each example. Shuffles stay within strata. The index then need not be 0 on average.
-        units: unit of each example. Whole units are shuffled if ``b`` is constant within each. Otherwise examples are
-            shuffled within their unit.
+        units: unit of each example. Units of one class of ``b`` exchange their labels as a whole. Examples of a unit
+            with several classes exchange labels within the unit.
 
     Example:
         >>> null = adjusted_rand_null([0, 0, 1, 1] * 25, [0, 1, 0, 1] * 25, n_permutations=200)
@@ -177,7 +177,7 @@ def _index_between_units(
     places = np.argsort(relabelling.strata, kind="stable")
     pairs_of_classes = _pairs(np.bincount(classes))
     pairs = math.comb(len(classes), 2)
-    at_once = max(1, MAX_CELLS_AT_ONCE // (n_units * n_labels))
+    at_once = max(1, MAX_CELLS_AT_ONCE // (n_labels * max(n_units, n_classes)))
     indices: list[float] = []
     for start in range(0, times, at_once):
         keys = relabelling.strata + rng.random((min(at_once, times - start), n_units))  # keys below 1 keep strata apart

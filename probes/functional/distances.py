@@ -18,6 +18,11 @@ _CANCELLATION = 2.0**-20  # share of |a|^2 + |b|^2: a squared distance below it 
 _ROUNDING_MATTERS = 1e3  # if |a|^2 + |b|^2 is below this multiple of a difference, rounding is below 1e-12 of it
 
 
+def float64_device(device: str) -> torch.device:
+    """Return the device, but the CPU for MPS, which has no float64."""
+    return torch.device("cpu" if torch.device(device).type == "mps" else device)
+
+
 def first_at_distance_zero(x: Shaped[Tensor, "row dim"]) -> Int[Tensor, "row"]:
     """Return for each row the first row equal to it, on the CPU.
 
@@ -103,7 +108,7 @@ class Distances:
     ) -> None:
         self._x = checked_tensor(x, "x", ROW_MATRIX).detach()
         self._which = which
-        self._device = torch.device(device) if device is not None else in_float64(self._x[:1]).device
+        self._device = in_float64(self._x[:1]).device if device is None else float64_device(device)
         rows = self._x if which is None else self._x[which]
         self._middle, self.scale = centre_for_distances(rows)
         self.alike = first_at_distance_zero(rows)

@@ -61,8 +61,8 @@ def kmeans(
     Takes tensors, NumPy arrays or lists, and returns tensors for tensors, otherwise arrays.
 
     Lloyd's algorithm with greedy k-means++ seeding, and scikit-learn's rules for stopping and for empty clusters: from
-    equal centres both give equal clusters. All starts run in parallel, so that each iteration reads the rows once.
-    Distances are float32, sums float64. A seed determines the clusters.
+    equal centres both give equal clusters of float32 rows. All starts run in parallel, so that each iteration reads the
+    rows once. Distances are float32, also of float64 rows, and sums float64. A seed determines the clusters.
 
     Memory: the rows on the device, and ``8 x n_init`` bytes per row. Cost: ``n k d`` multiplications per start and
     iteration, and about ``3 + log k`` times that for the seeding.
@@ -363,11 +363,11 @@ def kmeans_of_halves(
     seed: int,
     device: str | None = None,
 ) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
-    """Cluster random halves of the rows, or of their units, into as many clusters as all rows.
+    """Cluster random halves of the rows, or of their units, into as many clusters as have rows.
 
     Args:
         rows: the clustered rows.
-        clusters: cluster of each row, counted from 0.
+        clusters: cluster of each row.
         n_resamples: number of halves.
         units: which rows belong together. Every row is a unit if not given.
         seed: for the halves and the starts.
@@ -376,6 +376,7 @@ def kmeans_of_halves(
     Returns:
         For each half, its rows and their clusters.
     """
+    clusters = np.unique(clusters, return_inverse=True)[1]  # a cluster without rows has no centre
     k = int(clusters.max()) + 1
     centres = np.stack([rows[clusters == cluster].mean(axis=0) for cluster in range(k)])
     state = np.unique(rows, axis=0, return_inverse=True)[1].ravel()

@@ -20,10 +20,15 @@ from probes.functional.arrays import (
     computed_in_torch,
     in_float64,
 )
-from probes.functional.distances import centre_for_distances, first_at_distance_zero, squared_differences
+from probes.functional.distances import (
+    centre_for_distances,
+    first_at_distance_zero,
+    float64_device,
+    squared_differences,
+)
 from probes.functional.products import full_float32_products
 from probes.functional.relabelling import Relabelling
-from probes.functional.wilson_interval import wilson_ends
+from probes.functional.wilson_interval import ends_around, wilson_ends
 from tasks import InputError
 
 PRODUCTS_AT_ONCE_CPU = 2**22
@@ -149,7 +154,8 @@ def purity_interval(
     the variance or more, so that the interval excludes chance in about 1 of 100 cases.
 
     The interval is Wilson's for a share of binary outcomes, with n divided by the ratio of the mean's variance to that
-    for independent outcomes. A purity of 0 or 1 counts as independent outcomes. NaN for fewer than two queries.
+    for independent outcomes. A purity of 0 or 1 counts as one outcome for each unit of the queries. NaN for fewer than
+    two queries.
 
     Source: Efron & Stein 1981, for the variance. Wilson 1927, with Kish's design effect (1965).
 
@@ -179,14 +185,14 @@ def purity_interval(
     as_neighbour = np.bincount(near.cpu().numpy().ravel(), deviation.ravel(), len(names))
     of_unit = np.bincount(unit, as_query + as_neighbour)
     variance = np.square(of_unit).sum() * n_units / (n_units - 1)
-    return _wilson(float(same.mean()), float(variance), len(places) if units is None else n_units)
+    return _wilson(float(same.mean()), float(variance), len(np.unique(unit[places])))
 
 
 def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
     """Return Wilson's 95% interval of a share with this variance, or of ``n`` binary outcomes if it is 0."""
     independent = share * (1 - share)
     z2 = 1.959963984540054**2 * (variance / independent if variance > 0 else 1 / n)
-    return wilson_ends(share, z2)
+    return ends_around(share, *wilson_ends(share, z2))
 
 
 def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
@@ -269,7 +275,7 @@ def nearest_rows_of_other_units(
         k: neighbours, at most as many as there are rows of other units.
         units: unit of each row.
         queries: places of the rows whose neighbours are found. All if not given.
-        device: where to multiply, a device with float64. The CPU if not given.
+        device: where to multiply, and the CPU for MPS. The CPU if not given.
 
     Raises:
         InputError: for too few rows of other units for ``k``, and rows that are not finite.
@@ -285,7 +291,7 @@ def nearest_rows_of_other_units(
     if k > n_others:
         raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
     x = checked_tensor(x, "x", ROW_MATRIX)
-    rows = in_float64(x).to(device or "cpu")
+    rows = in_float64(x).to(float64_device(device or "cpu"))
     rows = rows - rows.mean(dim=0)
     firsts, row_of = torch.unique(first_at_distance_zero(x), return_inverse=True)  # equal rows get one distance
     distinct = rows[firsts.to(rows.device)]
@@ -295,7 +301,8 @@ def nearest_rows_of_other_units(
     for unit in torch.unique(member[queries]).tolist():
         same_unit = (member == unit).to(rows.device)
         for places in (member[queries] == unit).nonzero()[:, 0].split(max(64, at_once // len(x))):
-            distance = torch.cdist(rows[queries[places].to(rows.device)], distinct)[:, row_of]
+            asked = rows[queries[places].to(rows.device)]
+            distance = torch.cdist(asked, distinct, compute_mode="donot_use_mm_for_euclid_dist")[:, row_of]
             distance[:, same_unit] = torch.inf
             neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
     return neighbours
@@ -314,9 +321,7 @@ class _Search:
     def __init__(
         self, x: Shaped[Tensor, "row dim"], columns: Int[Tensor, "column"], k: int, device: str | None
     ) -> None:
-        home = torch.device("cpu" if device is None else device)
-        if home.type == "mps":
-            home = torch.device("cpu")
+        home = float64_device(device or "cpu")
         self.x = x.to(home)
         self.columns = columns.to(home)
         self.k = k

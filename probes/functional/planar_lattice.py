@@ -159,4 +159,9 @@ def _bases(weights: Float[Tensor, "weight 2"]) -> Float[Tensor, "pair 2 2"]:
     n_longest = int((1 + (1 + 8 * _MAX_BASES_TRIED) ** 0.5) / 2)  # weights that have so many pairs
     first, second = torch.combinations(longest[:n_longest].sort().values).T
     area = torch.linalg.det(torch.stack([white[first], white[second]], dim=1)).abs()
-    return torch.stack([weights[first], weights[second]], dim=1)[area > SMALLEST_UNIT**0.5]
+    is_basis = area > SMALLEST_UNIT**0.5
+    if not bool(is_basis.any()):  # they lie on a line: take the weight farthest from it
+        x, y = white[longest[0]]
+        farthest = (x * white[:, 1] - y * white[:, 0]).abs().argmax()
+        return weights[torch.stack([longest[0], farthest])][None]
+    return torch.stack([weights[first], weights[second]], dim=1)[is_basis]

@@ -68,8 +68,8 @@ def rbf_cka(
 
 
 def check_rbf_fraction(fraction: float) -> float:
-    """Return ``fraction``, or raise an ``InputError`` if it is not above 0."""
-    if not fraction > 0:
+    """Return ``fraction``, or raise an ``InputError`` if it is not above 0, or infinite."""
+    if not 0 < fraction < math.inf:
         raise InputError(f"fraction is {fraction}; expected a number above 0, such as 0.5")
     return fraction
 

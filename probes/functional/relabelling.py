@@ -69,7 +69,7 @@ class Relabelling:
         whole = in_single_class_stratum(unit, classes)
         if not whole.any():
             return cls(classes, np.arange(n), within_unit, whole_units=False)
-        stratum = within_unit + n  # numbered after the classes of whole units
+        stratum = within_unit + n  # numbered after the strata of whole units
         stratum[whole] = _unit_strata(unit[whole], strata[whole])
         item = np.where(whole, unit, n + np.arange(n))
         first, member = np.unique(item, return_index=True, return_inverse=True)[1:]
@@ -189,8 +189,8 @@ def relabelling_p_values(
         labels: the class of each point, any integers.
         permutations: number of relabellings.
         strata: labels change places only between points of one stratum.
-        units: points that belong together and are not independent. Whole units exchange labels if each has one class.
-            Otherwise points exchange them within their unit.
+        units: points that belong together and are not independent. Units of one class exchange labels as a
+            whole. Points of a unit with several classes exchange labels within the unit.
         seed: for the relabellings.
 
     Returns:

@@ -45,9 +45,10 @@ def response_classes(answers: Int[Array, "recipient example"], tolerance: float 
         linkage = AgglomerativeClustering(
             n_clusters=None, metric="precomputed", linkage="complete", distance_threshold=tolerance + 1e-9
         )
-        classes = torch.from_numpy(linkage.fit_predict(differ.numpy())).long()
-    first = torch.full((int(classes.max()) + 1,), len(classes))
-    first = first.scatter_reduce(0, classes, torch.arange(len(classes)), "amin")
+        classes = torch.from_numpy(linkage.fit_predict(differ.cpu().numpy())).long().to(answers.device)
+    places = torch.arange(len(classes), device=answers.device)
+    first = torch.full((int(classes.max()) + 1,), len(classes), device=answers.device)
+    first = first.scatter_reduce(0, classes, places, "amin")
     return first.argsort().argsort()[classes]
 
 

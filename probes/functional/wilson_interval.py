@@ -26,7 +26,7 @@ def wilson_interval(hits: float, n: float, z: float = 1.959963984540054) -> tupl
     share = hits / n
     middle = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+    return ends_around(share, (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n))
 
 
 def wilson_ends(share: float, z2: float) -> tuple[float, float]:
@@ -39,3 +39,8 @@ def wilson_ends(share: float, z2: float) -> tuple[float, float]:
     middle = (share + z2 / 2) / (1 + z2)
     half = math.sqrt(z2 * (share * (1 - share)) + z2 * z2 / 4) / (1 + z2)
     return middle - half, middle + half
+
+
+def ends_around(share: float, low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an interval, from 0 to 1 and around the share in spite of rounding."""
+    return max(0.0, min(low, share)), min(1.0, max(high, share))

@@ -237,7 +237,7 @@ def test_the_global_random_state_is_left_alone(fake_model: Any) -> None:
     [
         ({"folds": 1}, "folds is 1; expected at least 2"),
         ({"n_shuffles": -1}, "n_shuffles is -1; expected at least 0"),
-        ({"max_rows": 1}, "max_rows is 1; expected at least 2, or None for no limit"),
+        ({"max_rows": 4}, "max_rows is 4; expected at least 5, as many as folds, or None for no limit"),
         ({"also": "ending"}, "also is the string 'ending'; expected a sequence of label names such as ('ending',)"),
         ({"given": "task"}, "given is 'task', the label itself; give another label, or None"),
         ({"units": "task"}, "units is 'task', the label itself; give another label, or None"),

@@ -12,7 +12,17 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_mutual_info_score, silhouette_score
 from sklearn.metrics import adjusted_rand_score as reference
 
-from probes import Preprocess, Projection, TaskClusterARI, all_tokens, embedding, last_token, residual, run
+from probes import (
+    LinearDecodability,
+    Preprocess,
+    Projection,
+    TaskClusterARI,
+    all_tokens,
+    embedding,
+    last_token,
+    residual,
+    run,
+)
 from probes.extend import check_probe
 from probes.functional import half_interval
 from tasks import Batch, InputError
@@ -441,6 +451,10 @@ def test_the_contract_holds_with_every_option(fake_model: Any, batch: Batch, opt
         ({"within": "task"}, "within is 'task', the label itself; give another label, or None"),
         ({"device": "gpu"}, "no device 'gpu'; expected cpu, cuda"),
         (
+            {"n_clusters": (5, 50), "max_rows": 20},
+            "max_rows is 20; expected at least 50, as many as clusters, or None for no limit",
+        ),
+        (
             {"n_permutations": 0, "given": "ending"},
             "n_permutations is 0, but there is no formula for relabellings within classes of another label or of whole "
             "units; give 1000, or leave out given, within and units",
@@ -461,6 +475,13 @@ def test_a_bad_argument_is_refused(arguments: dict[str, Any], message: str) -> N
 def test_an_argument_that_cannot_work_is_refused_at_once(arguments: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         TaskClusterARI(**arguments)
+
+
+@pytest.mark.parametrize("probe", [TaskClusterARI, LinearDecodability])
+def test_a_device_without_float64_is_refused(probe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    with pytest.raises(InputError, match="device 'mps' has no float64; choose cpu or cuda"):
+        probe(device="mps")
 
 
 def test_a_readout_that_keeps_positions_is_refused(fake_model: Any, batch: Batch) -> None:
@@ -500,6 +521,8 @@ def test_a_projection_of_a_single_point_is_pca(fake_model: Any, batch: Batch, mo
 def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
     with pytest.raises(InputError, match="method is 'umap'; expected 'tsne', 'opentsne' or 'pca'"):
         Projection(method="umap")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_rows is 3; expected at least 4, or None for no limit"):
+        Projection(max_rows=3)
     with pytest.raises(InputError, match="3 examples cannot be projected; give at least 4"):
         run(fake_model(torch.randn(N, D)), batch.select(slice(0, 3)), Projection(readout=last_token()))
 
@@ -528,6 +551,19 @@ class TestInterval:
             probe = TaskClusterARI(**QUICK, at="hook_embed", reduce="tsne", n_resamples=5, keep_halves=True)
             result = run(fake_model(states), Batch(torch.arange(N)[:, None], labels={"task": task}), probe)
             assert (result["ari_halves"] == result["ari"]).all()
+
+    def test_of_states_that_differ_by_rounding(self, fake_model: Any) -> None:
+        """K-means leaves clusters without examples."""
+        draw = torch.Generator().manual_seed(0)
+        states = torch.randn(20, 64, generator=draw).repeat(6, 1)
+        states *= 1 + 1e-7 * torch.randn(120, 64, generator=draw)
+        batch = Batch(torch.arange(120)[:, None], labels={"task": torch.arange(120) % 20})
+        probe = TaskClusterARI(**QUICK, at="hook_embed", n_clusters=30, n_resamples=4, keep_clusters=True)
+        result = run(fake_model(states), batch, probe)
+        n = len(result["cluster"].unique())
+        assert n < 30
+        assert f"hook_embed: {n} of 30 clusters of 'task' have examples, as some states hardly differ" in result.notes
+        assert float(result["ari_low"]) <= float(result["ari"]) <= float(result["ari_high"])
 
     def test_values_of_halves_give_the_interval(self, fake_model: Any) -> None:
         task = torch.arange(N) % 3

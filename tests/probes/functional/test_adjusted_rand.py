@@ -130,6 +130,19 @@ def test_as_many_classes_as_examples_take_no_time_and_no_memory() -> None:
     tracemalloc.stop()
 
 
+def test_more_classes_than_units_are_within_the_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    units = np.arange(2000) // 200
+    case: dict[str, Any] = {"a": np.arange(2000), "b": units % 2, "n_permutations": 100, "units": units}
+    expected = adjusted_rand_null(**case)
+    monkeypatch.setattr("probes.functional.adjusted_rand.MAX_CELLS_AT_ONCE", 2**13)
+    tracemalloc.start()
+    null = adjusted_rand_null(**case)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (null == expected).all()
+    assert peak < 2**20
+
+
 @pytest.mark.parametrize("cells", [0, 12, 2**16])
 def test_large_tables_are_counted_as_small_ones(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)

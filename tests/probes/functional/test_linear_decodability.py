@@ -181,6 +181,12 @@ def test_folds_that_cannot_be(arguments: tuple[Any, ...], message: str) -> None:
         stratified_folds(*arguments)
 
 
+def test_wilson_interval_holds_the_share_in_spite_of_rounding() -> None:
+    for n in range(1, 60):
+        assert wilson_interval(0, n)[0] == 0
+        assert wilson_interval(n, n)[1] == 1
+
+
 def test_wilson_interval_is_scipys() -> None:
     from scipy.stats import binomtest
 

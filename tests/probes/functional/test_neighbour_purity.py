@@ -12,8 +12,13 @@ from jaxtyping import Float
 from scipy.spatial.distance import pdist, squareform
 from sklearn.neighbors import NearestNeighbors
 
-from probes.functional import neighbour_purity, neighbour_purity_chance
-from probes.functional.neighbour_purity import nearest_rows, purity_by_query, purity_interval
+from probes.functional import neighbour_purity, neighbour_purity_chance, wilson_interval
+from probes.functional.neighbour_purity import (
+    nearest_rows,
+    nearest_rows_of_other_units,
+    purity_by_query,
+    purity_interval,
+)
 from tasks import InputError
 from tests.calibration.neighbour_purity import false_positive_rate
 from tests.probes.functional.test_cka import gaussians
@@ -104,6 +109,22 @@ def test_where_float32_cannot_tell(far: float) -> None:
     assert nearest_rows(1 + 1e-9 * gaussians(30, 3)[0], 3).tolist() == by_loop(gaussians(30, 3)[0], 3)
 
 
+def test_mps_is_the_cpu() -> None:
+    """It has no float64."""
+    (x,) = gaussians(20, 3)
+    units = torch.arange(20)
+    expected = nearest_rows(x, 4)
+    assert torch.equal(nearest_rows(x, 4, device="mps"), expected)
+    assert torch.equal(nearest_rows_of_other_units(x, 4, units, device="mps"), expected)
+
+
+@pytest.mark.parametrize("far", [1e4, 1e6])
+def test_rows_of_other_units_far_from_the_mean(far: float) -> None:
+    (x,) = gaussians(60, 4)
+    x = torch.cat([far * torch.where(torch.arange(60) < 30, 1.0, -1.0)[:, None], 1e-3 * x], dim=1).float()
+    assert nearest_rows_of_other_units(x, 3, torch.arange(60)).tolist() == by_loop(x, 3)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
 def test_scale_does_not_count(scale: float) -> None:
     x = gaussians(60, 4)[0].float()
@@ -166,7 +187,15 @@ def test_the_interval_of_pure_neighbours_is_wilson_s() -> None:
     for share, labels in ((52, torch.arange(52) % 2), (0, torch.arange(52) // 2 % 2)):
         expected = binomtest(share, 52).proportion_ci(method="wilson")
         assert purity_interval(near, labels) == pytest.approx((expected.low, expected.high))
+        assert purity_interval(near, labels)[share > 0] == share / 52  # not beside it by rounding
     assert all(math.isnan(end) for end in purity_interval(near[:1], torch.arange(52), torch.tensor([0])))
+
+
+def test_the_interval_of_pure_neighbours_counts_the_units_of_queries() -> None:
+    near = torch.tensor([[4, 6], [5, 6], [304, 306]])
+    labels = torch.arange(600) // 300
+    queries = torch.tensor([0, 1, 300])
+    assert purity_interval(near, labels, queries, torch.arange(600) // 2) == pytest.approx(wilson_interval(2, 2))
 
 
 def test_the_interval_of_some_queries_is_wider() -> None:

@@ -63,6 +63,14 @@ def test_an_odd_weight_off_the_support_does_not_match() -> None:
     assert not bool(fit.matches)
 
 
+def test_the_longest_weights_may_be_multiples_of_each_other() -> None:
+    tokens = torch.randint(2, (400, 86), generator=torch.Generator().manual_seed(0))
+    points = torch.stack([tokens[:, :26].sum(1), 0.3 * tokens[:, 26:].sum(1)], dim=1).double()
+    fit = planar_lattice(points, tokens, range(26), 2)
+    assert bool(fit.matches)
+    assert float(fit.deviation) < 1e-6
+
+
 def test_a_line_and_a_point_are_undefined() -> None:
     task = SparseModularAddition(length=5, n_support=2)
     tokens = next(task.batches("all", 32)).tokens

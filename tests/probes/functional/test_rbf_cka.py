@@ -138,6 +138,12 @@ def test_on_a_gpu() -> None:
     assert float(rbf_cka(x.float(), y, device="cuda")) == pytest.approx(float(rbf_cka(x.float(), y)), abs=1e-12)
 
 
+def test_mps_is_the_cpu() -> None:
+    """It has no float64."""
+    x, y = related(20, 2, 3)
+    assert float(rbf_cka(x, y, device="mps")) == float(rbf_cka(x, y))
+
+
 def test_rbf_cka_undefined() -> None:
     x, y = related(6, 2, 2)
     assert rbf_cka(torch.ones(6, 2), y).note == "x: all examples are the same"
@@ -150,5 +156,7 @@ def test_rbf_cka_undefined() -> None:
 
 def test_what_is_refused() -> None:
     x, y = related(6, 2, 3)
-    with pytest.raises(InputError, match=re.escape("fraction is 0; expected a number above 0, such as 0.5")):
-        rbf_cka(x, y, fraction=0)
+    for fraction in (0, math.inf, math.nan):
+        message = f"fraction is {fraction}; expected a number above 0, such as 0.5"
+        with pytest.raises(InputError, match=re.escape(message)):
+            rbf_cka(x, y, fraction=fraction)
