@@ -186,7 +186,7 @@ class Probe(ABC):
         """Add the state of another probe, as if this one had also seen its batches.
 
         Raises:
-            InputError: if the probes differ in class, parameters, sites or the width of the models, or both hold an
+            InputError: if the probes differ in class, parameters, sites or the size of what they keep, or both hold an
                 example. The state is then unchanged.
         """
         if repr(self) != repr(other):
@@ -200,7 +200,8 @@ class Probe(ABC):
             shapes = self._state(name).shapes()
             if any(shapes.get(key, shape) != shape for key, shape in other._state(name).shapes().items()):
                 raise InputError(
-                    f"cannot merge {type(self).__name__} states of models of other widths; measure the same model"
+                    f"cannot merge {type(self).__name__} states of other sizes; measure the same model, and where "
+                    "positions are compared, sequences of one length"
                 )
         self.examples.update(other.examples)
         self._sites = other._sites if self._sites is None else self._sites

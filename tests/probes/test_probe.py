@@ -133,7 +133,7 @@ def test_merging_states_of_other_widths_changes_nothing(kind: type[MeanNorm], fa
     run(fake, Batch(TOKENS), probe)
     run(fake_model(*(torch.ones(5, 6) for _ in range(3))), Batch(TOKENS, index=torch.arange(4, 8)), wide)
     before = probe.state_dict()
-    message = f"^cannot merge {kind.__name__} states of models of other widths; measure the same model$"
+    message = f"^cannot merge {kind.__name__} states of other sizes; measure the same model, "
     with pytest.raises(InputError, match=message):
         probe.merge(wide)
     after = probe.state_dict()

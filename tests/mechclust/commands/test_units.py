@@ -160,7 +160,7 @@ def shared_templates(tmp_path):
 @pytest.fixture(scope="module")
 def other(shallow, tmp_path_factory):
     """Another checkpoint of the same shape; read only."""
-    folder = shutil.copytree(shallow, tmp_path_factory.mktemp("models") / "other")
+    folder = shutil.copytree(shallow, tmp_path_factory.mktemp("models") / "other1")
     weights = load_file(folder / "model.safetensors")
     draw = torch.Generator().manual_seed(1)
     changed = {name: x + 0.1 * torch.randn(x.shape, generator=draw) for name, x in weights.items()}
