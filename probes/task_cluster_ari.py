@@ -402,12 +402,9 @@ def _clusters_for(probe: TaskClusterARI, name: str, classes: Int[np.ndarray, "ro
     n_classes = len(np.unique(classes))
     if n_classes < 2:
         raise InputError(f"label {name!r} has one class only; clustering needs examples of at least 2 classes")
-    if isinstance(probe.n_clusters, Sequence):
-        numbers = list(probe.n_clusters)
-        way_out = "set n_clusters lower"
-    else:
-        numbers = [probe.n_clusters or n_classes]
-        way_out = "set n_clusters"
+    given = probe.n_clusters
+    numbers = list(given) if isinstance(given, Sequence) else [given or n_classes]
+    way_out = "set n_clusters lower" if given else "set n_clusters"
     for k in numbers:
         if len(classes) < k:
             raise InputError(
@@ -455,9 +452,10 @@ class _Space:
 
     def fewer_clusters(self, k: int, label: str) -> list[str]:
         """Note if fewer than ``k`` clusters have examples."""
-        n = len(np.unique(self.clusters(k)))
         if self.distinct < k:
-            return [f"{n} distinct states for {k} clusters of {label!r}, so that each is a cluster of its own"]
+            states = f"{self.distinct} distinct states for {k} clusters of {label!r}"
+            return [f"{states}, so that each is a cluster of its own"]
+        n = len(np.unique(self.clusters(k)))
         return [f"{n} of {k} clusters of {label!r} have examples, as some states hardly differ"] if n < k else []
 
     def halves(self, k: int) -> list[tuple[Int[np.ndarray, "half"], Int[np.ndarray, "half"]]]:
