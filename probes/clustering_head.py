@@ -279,6 +279,11 @@ query=last_token(), max_rows=None, permutations=0, units=None)
 
     def compute(self) -> ProbeResult:
         """Return every measure of each head, over all examples so far."""
+        if len(self.lengths) > 1:
+            raise InputError(
+                f"merged states hold sequences of {' and of '.join(sorted(self.lengths))} tokens, where a position of "
+                "the support means different things; merge states of sequences of one length"
+            )
         labels = self._labels_with_classes()
         n_heads = self._heads_per_site()
         values = {**self._of_heads(labels), **self._of_attention(n_heads), **_of_labels(labels)}

@@ -249,9 +249,10 @@ class InstructionFollowing(Task):
         instances = self._instances[split]
         instances = instances[self._task_of[instances[:, 0]] < self.n_eval_tasks]
         if len(instances) == 0:
+            share = "raise" if split == "validation" else "lower"
             raise InputError(
-                f"no example of '{split}_subset' is of the first {self.n_eval_tasks} tasks; raise n_eval_tasks, "
-                "validation_share or variants"
+                f"no example of '{split}_subset' is of the first {self.n_eval_tasks} tasks; raise n_eval_tasks or "
+                f"variants, or {share} validation_share"
             )
         rng = generator(self.seed, f"{split}_subset")
         return instances[np.sort(rng.permutation(len(instances))[: self.n_eval])]

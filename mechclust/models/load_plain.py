@@ -64,7 +64,7 @@ class PlainLoadOptions:
         if isinstance(self.device_map, Mapping):
             for place in self.device_map.values():
                 if place != "disk":
-                    check_device(place)
+                    _check_mapped(place)
         elif self.device_map not in (None, *_DEVICE_MAPS):
             try:
                 torch.device(self.device_map)
@@ -73,7 +73,7 @@ class PlainLoadOptions:
                     f"device_map is {self.device_map!r}; expected 'auto', 'balanced', 'sequential', a device such as "
                     "'cuda:1', or a map from modules to devices"
                 ) from None
-            check_device(self.device_map)
+            _check_mapped(self.device_map)
         if self.max_memory is not None and self.device_map is None:
             raise InputError("max_memory limits what device_map places; give device_map='auto' too")
 
@@ -114,6 +114,17 @@ class PlainLoadOptions:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but {why}; leave it out, or move the model with model.to(...)"
                 )
+
+
+def _check_mapped(place: Any) -> None:
+    """Refuse a device of ``device_map`` that this machine does not have."""
+    try:
+        check_device(place)
+    except InputError:
+        raise InputError(
+            f"device_map names {str(place)!r}, which this machine does not have; name devices that it has, or give "
+            "device_map='auto'"
+        ) from None
 
 
 def load_plain(

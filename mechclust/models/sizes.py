@@ -123,14 +123,17 @@ class ModelShape:
 
 
 def _is_esm_with_positions(config: Any) -> bool:
-    return config.model_type == "esm" and config.position_embedding_type == "absolute"
+    is_absolute = getattr(config, "position_embedding_type", None) == "absolute"
+    return config.model_type == "esm" and is_absolute and config.pad_token_id is not None
 
 
 def _block_weights(config: Any) -> int | None:
     """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
     names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
     width, heads, *inner = (config_value(config, name) for name in names)
-    if not isinstance(width, int) or not isinstance(heads, int) or not heads or config.model_type in _OTHER_BLOCKS:
+    if not isinstance(width, int) or not isinstance(heads, int) or not heads:
+        return None
+    if getattr(config, "model_type", None) in _OTHER_BLOCKS:
         return None
     d_head = config_value(config, "head_dim") or width // heads
     groups = config_value(config, "num_key_value_heads") or (1 if config_value(config, "multi_query") else heads)

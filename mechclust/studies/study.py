@@ -30,7 +30,7 @@ from mechclust.studies.extra_probes import (
     measure_further,
     try_further,
 )
-from mechclust.studies.trainings import check_cost, check_trainings, no_trainings
+from mechclust.studies.trainings import check_cost, check_trainings, no_trainings, trainings_without
 from probes.engine.devices import check_device
 from probes.store.locks import locked_folder
 from tasks import InputError
@@ -291,10 +291,16 @@ def _checked_jobs(study: Study, config: Any, out: Path) -> list[Any]:
 def _check_cost_of_new_seeds(study: Study, config: Any, out: Path, workers: int, *, yes: bool) -> None:
     """Refuse trainings that do not fit, or take more than a day. A run that was begun goes on with its seeds."""
     seeds = new_seeds(config, out)
-    if seeds:
-        added = replace(config, seeds=seeds)
-        at_once = min(workers, len(study.jobs(added)))
-        check_cost(study.trainings(added), getattr(config, "device", "cpu"), at_once, yes=yes)
+    if not seeds:
+        return
+    trainings = study.trainings(config)
+    n_jobs = len(study.jobs(config))
+    held = config.seeds[: len(config.seeds) - len(seeds)]
+    if held:
+        before = replace(config, seeds=held)
+        trainings = trainings_without(trainings, study.trainings(before))
+        n_jobs = max(1, n_jobs - len(study.jobs(before)))
+    check_cost(trainings, getattr(config, "device", "cpu"), min(workers, n_jobs), yes=yes)
 
 
 def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = False) -> Analysis:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -96,6 +97,30 @@ def check_trainings(trainings: Sequence[Training]) -> None:
             named = initial_weights(narrow)
             del named["unembed.b_U"]  # which stays 0
             parameter_groups(named, training.config, "network")
+
+
+def trainings_without(trainings: Sequence[Training], held: Sequence[Training]) -> list[Training]:
+    """Return the trainings that are not among those ``held``, as often as they are lacking there.
+
+    Example:
+        >>> from mechclust import ModelConfig, TrainConfig
+        >>> from tasks import SparseModularAddition
+        >>> task = SparseModularAddition()
+        >>> of_seeds = [Training(ModelConfig(d_vocab=2, n_ctx=12), task, TrainConfig(steps=9), times=n) for n in (3, 5)]
+        >>> [each.times for each in trainings_without([of_seeds[1]], [of_seeds[0]])]
+        [2]
+    """
+    n_held = Counter[str]()
+    for training in held:
+        n_held[repr(replace(training, times=1))] += training.times
+    lacking = []
+    for training in trainings:
+        kind = repr(replace(training, times=1))
+        n = min(training.times, n_held[kind])
+        n_held[kind] -= n
+        if training.times > n:
+            lacking.append(replace(training, times=training.times - n))
+    return lacking
 
 
 def check_cost(trainings: Sequence[Training], device: str, at_once: int, *, yes: bool) -> None:

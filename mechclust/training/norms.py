@@ -50,7 +50,10 @@ class WeightNorms:
         now = [weights[name].detach() for name in wanted]
         norms = _norms_of(now)
         n_kept = sum(earlier < step for earlier in self._steps)
-        differs = step in self._steps and not torch.allclose(norms, self._norms[n_kept])
+        repeats = n_kept < len(self._steps)
+        differs = repeats and not (
+            self._steps[n_kept] == step and torch.allclose(norms, self._norms[n_kept], equal_nan=True)
+        )
         if self._steps and (wanted != self._followed or differs):
             raise InputError("these WeightNorms have followed another run; use new ones for each")
         for records in (self._steps, self._norms, self._changes):

@@ -324,5 +324,5 @@ def probes_as_list(probes: Probe | Sequence[Probe], *, least: int = 0) -> list[P
             raise InputError(f"{repr(probe)[:60]} is not a probe; expected one or several, such as CKA()")
         probe.parameters()  # refuses a probe that does not keep them
     if len({id(probe) for probe in as_list}) < len(as_list):
-        raise InputError("a probe is given twice; give each once (clone() makes another)")
+        raise InputError("a probe is given twice; give each once")
     return as_list

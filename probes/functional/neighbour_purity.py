@@ -34,6 +34,7 @@ from tasks import InputError
 PRODUCTS_AT_ONCE_CPU = 2**22
 _PRODUCTS_AT_ONCE_GPU = 2**27
 NUMBERS_PREPARED_AT_ONCE = 2**18
+_NEAR = 2.0**-20  # of the squared norms: a squared distance below has lost digits in a difference of products
 _MAX_CANDIDATES = 16  # multiple of k: if more rows may be among the nearest, products are repeated in float64
 
 
@@ -302,7 +303,11 @@ def nearest_rows_of_other_units(
         same_unit = (member == unit).to(rows.device)
         for places in (member[queries] == unit).nonzero()[:, 0].split(max(64, at_once // len(x))):
             asked = rows[queries[places].to(rows.device)]
-            distance = torch.cdist(asked, distinct, compute_mode="donot_use_mm_for_euclid_dist")[:, row_of]
+            norms = asked.square().sum(1)[:, None] + distinct.square().sum(1)
+            squared = (norms - 2 * asked @ distinct.T).clamp_(min=0)
+            i, j = (squared < _NEAR * norms).nonzero().T
+            squared[i, j] = squared_differences(torch.cat([asked, distinct]), i, j + len(asked))
+            distance = squared[:, row_of]
             distance[:, same_unit] = torch.inf
             neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
     return neighbours

@@ -147,6 +147,12 @@ def test_a_support_needs_one_length(model: Any, batch: Batch) -> None:
         run(model, one, part)
     with pytest.raises(InputError, match=r"^cannot merge ClusteringHead states of other sizes; .* of one length$"):
         parts[0].merge(parts[1])
+    without_digits = [ClusteringHead("sum", (0, 1)) for _ in batches]  # which keep no tokens
+    for part, one in zip(without_digits, batches, strict=True):
+        run(model, one, part)
+    without_digits[0].merge(without_digits[1])
+    with pytest.raises(InputError, match="merged states hold sequences of 6 and of 8 tokens, where a position"):
+        without_digits[0].compute()
 
 
 def test_a_model_without_head_outputs_is_refused(fake_model: Any, batch: Batch) -> None:

@@ -180,12 +180,16 @@ def test_evaluation_subsets_are_of_the_first_tasks_and_of_the_size_asked_for() -
 def test_an_evaluation_subset_without_examples_is_refused() -> None:
     fields = {**SMALL, "n_tasks": 20, "n_eval_tasks": 1, "variants": 2, "validation_share": 0.01}
     message = (
-        "no example of 'validation_subset' is of the first 1 tasks; raise n_eval_tasks, validation_share or variants"
+        "no example of 'validation_subset' is of the first 1 tasks; raise n_eval_tasks or variants, or raise "
+        "validation_share"
     )
     with pytest.raises(InputError, match=re.escape(message)):
         list(InstructionFollowing(**fields).batches("validation_subset"))
     raised = InstructionFollowing(**{**fields, "n_eval_tasks": 20})
     assert len(next(raised.batches("validation_subset"))) > 0
+    large = {"n_tasks": 5, "variants": 4, "n_eval_tasks": 1, "validation_share": 0.9, "split_by": "instruction"}
+    with pytest.raises(InputError, match=r"'train_subset' is of the first 1 tasks; .* or lower validation_share$"):
+        list(InstructionFollowing(**large, n_eval=5, seed=0).batches("train_subset", 8))
 
 
 def test_batches_do_not_depend_on_the_batch_size() -> None:

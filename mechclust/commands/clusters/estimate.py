@@ -109,7 +109,9 @@ class Estimate:
             model: the model, if it is in memory. Its hidden states have its own dtype, not that of the settings.
         """
         dtype = getattr(torch, config.dtype) if model is None else activations_dtype(model)
-        smaller = "--dtype bfloat16, " if model is None and dtype.itemsize > 2 else ""
+        if config.position == "mean":
+            dtype = torch.promote_types(dtype, torch.float32)  # as means over tokens are
+        smaller = "--dtype bfloat16, " if model is None and config.position != "mean" and dtype.itemsize > 2 else ""
         n = len(inputs)
         n_models = 1 + config.untrained
         positions = sum(batch.tokens.numel() for batch in inputs.batches)

@@ -233,6 +233,12 @@ def _check_ids(batches: Sequence[Batch], sizes: Mapping[Checkpoint, Sizes]) -> N
             )
 
 
+def _bytes_per_number(model: Checkpoint, config: CompareConfig) -> int:
+    """Return the bytes of a number of a model's hidden states. Means over tokens are float32 at least."""
+    itemsize: int = getattr(torch, model.dtype).itemsize
+    return max(4, itemsize) if config.position == "mean" else itemsize
+
+
 def _check_memory(inputs: Inputs, config: CompareConfig) -> None:
     """Refuse layers that do not fit in memory, as far as sizes are known."""
     base, tuned = (inputs.sizes[model].d_model for model in inputs.checkpoints)
@@ -242,7 +248,7 @@ def _check_memory(inputs: Inputs, config: CompareConfig) -> None:
     what = "a layer"
     of_prompt = 0
     for model, d in zip(inputs.checkpoints, (base, tuned), strict=True):
-        of_prompt += d * getattr(torch, model.dtype).itemsize
+        of_prompt += d * _bytes_per_number(model, config)
     needed = n * of_prompt * config.at_once / GIB
     if needed > config.max_memory:
         fewer = "fewer prompts (--max-per-task)"
@@ -266,7 +272,7 @@ def _check_disk(inputs: Inputs, config: CompareConfig, out: Path) -> None:
             return
         n_layers = size.n_layers
         n_states = n * (1 + n_layers) + n_in_blocks * n_layers
-        total += n_states * size.d_model * getattr(torch, model.dtype).itemsize
+        total += n_states * size.d_model * _bytes_per_number(model, config)
     free = free_disk_bytes(out)
     if total - safetensors_bytes(out / "rows") > free:
         blocks = f", and {n_in_blocks} x {n_layers} blocks," if n_in_blocks else ""

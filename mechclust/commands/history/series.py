@@ -17,7 +17,7 @@ from tasks.text.visible import quoted
 
 LAST_NAMES = ("final", "last")  # how the name of a checkpoint without a number ends that comes after all others
 _NUMBER = r"(\d+(?:\.\d+)*)"
-_STEP = re.compile(rf"(?:step|checkpoint|epoch|iter)[a-z]*[-_=]?{_NUMBER}", re.IGNORECASE)
+_STEP = re.compile(rf"(?<![a-z])(?:step|checkpoint|iter)[a-z]*[-_=]?{_NUMBER}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -134,15 +134,16 @@ def _matching(pattern: Path) -> list[Path]:
 
 
 def step_of(name: str) -> int | None:
-    """Return the last number after step, checkpoint, epoch or iter in a name, or the last one without such a word.
+    """Return the last number after step, checkpoint or iter in a name, or the last whole one without such a word.
 
     Example:
-        >>> step_of("step1000-tokens4B"), step_of("run-2"), step_of("best")
-        (1000, 2, None)
+        >>> step_of("step1000-tokens4B"), step_of("epoch-2"), step_of("v1.0"), step_of("best")
+        (1000, 2, None, None)
     """
-    numbers = _STEP.findall(name) or re.findall(_NUMBER, name)
+    numbers = _STEP.findall(name)
     if not numbers:
-        return None
+        numbers = re.findall(_NUMBER, name)
+        return int(numbers[-1]) if numbers and numbers[-1].isdigit() else None
     if not numbers[-1].isdigit():
         raise InputError(
             f"the step {numbers[-1]} of {quoted(name)} is no whole number; leave this checkpoint out, or rename it"

@@ -641,16 +641,16 @@ class TestPlacement:
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
     @pytest.mark.parametrize(
-        ("places", "said"),
+        ("places", "missing"),
         [
-            ("cuda:1", "device 'cuda:1' is not available on this machine"),
-            ({"": "cpu", "lm_head": "cuda:1"}, "device 'cuda:1' is not available on this machine"),
-            ({"": "disk", "lm_head": "nope"}, "no device 'nope'; expected cpu, cuda"),
-            ({"": 0}, "no device 0; expected cpu, cuda"),
+            ("cuda:1", "cuda:1"),
+            ({"": "cpu", "lm_head": "cuda:1"}, "cuda:1"),
+            ({"": "disk", "lm_head": "nope"}, "nope"),
+            ({"": 0}, "0"),
         ],
     )
-    def test_devices_of_a_map_that_are_not_there(self, checkpoint, places, said):
-        with pytest.raises(InputError, match=f"^{said}"):
+    def test_devices_of_a_map_that_are_not_there(self, checkpoint, places, missing):
+        with pytest.raises(InputError, match=f"^device_map names '{missing}', which this machine does not have; "):
             load_pretrained(checkpoint("gpt2"), device_map=places)
 
     def test_options_that_exclude_each_other(self, checkpoint):

@@ -10,7 +10,7 @@ import pytest
 from mechclust.cli import main
 from mechclust.report.folder import open_folder
 from mechclust.studies import configure, get_study, list_studies, run_study
-from mechclust.studies.trainings import Training, check_cost
+from mechclust.studies.trainings import Training, check_cost, trainings_without
 from mechclust.training import TrainConfig
 from probes.store.files import read_json
 from tasks import InputError
@@ -102,3 +102,19 @@ def test_a_probe_that_lacks_a_label(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"^--probes {probe} does not fit these examples: "):
         run_study(study, study.preset("smoke"), tmp_path / "out", workers=1, probes=["NDims", probe])
     assert not (tmp_path / "out").exists()
+
+
+def test_an_added_seed_trains_only_what_it_adds():
+    """Most networks of the paper preset do not depend on the run's seeds."""
+    study = get_study("clustering-heads")
+    config = study.preset("paper")
+    more = configure(config, seeds=(*config.seeds, 99))
+    held, wanted = study.trainings(config), study.trainings(more)
+    added = trainings_without(wanted, held)
+    assert sum(training.times for training in added) == _times(wanted) - _times(held)
+    assert 0 < _times(added) < 5 < _times(held)
+    assert trainings_without(held, held) == []
+
+
+def _times(trainings: Any) -> int:
+    return sum(training.times for training in trainings)

@@ -116,6 +116,16 @@ def test_a_second_run_is_refused() -> None:
     norms(3, planted(a=[1.0]))
     with pytest.raises(InputError, match="these WeightNorms have followed another run; use new ones for each"):
         norms(3, planted(a=[2.0]))
+    norms(10, planted(a=[2.0]))
+    with pytest.raises(InputError, match="these WeightNorms have followed another run; use new ones for each"):
+        norms(5, planted(a=[1.5]))
+
+
+def test_a_run_whose_weights_became_nan_may_be_called_again() -> None:
+    norms = WeightNorms()
+    for step, value in ((0, 1.0), (2, float("nan")), (2, float("nan"))):
+        norms(step, planted(a=[value]))
+    assert norms.compute().coords["step"] == ["0", "2"]
 
 
 def test_repeated_steps_replace_what_was_recorded_since() -> None:

@@ -38,8 +38,21 @@ def test_the_finished_model_is_the_last(found, last):
 
 
 def test_a_step_is_told_from_other_numbers(found):
-    names = ("step1000-tokens4B", "step2000-tokens3B", "epoch=1-step=3000.v2", "v1.5-checkpoint_4000")
-    assert found(*reversed(names)) == list(zip(names, (1000, 2000, 3000, 4000), strict=True))
+    names = ("step1000-tokens4B", "step2000-tokens3B", "epoch=1-step=3000.v2", "v1.5-checkpoint_4000", "epoch0-5000")
+    assert found(*reversed(names)) == list(zip(names, (1000, 2000, 3000, 4000, 5000), strict=True))
+
+
+def test_words_that_hold_a_word_for_steps(found):
+    assert [step for _, step in found("writer2-200", "writer2-100")] == [100, 200]
+
+
+def test_fractions_are_no_steps(found):
+    names = ("v1.0", "v1.1", "epoch-0.5")
+    assert found(*names) == [(name, None) for name in names]
+
+
+def test_a_last_name_may_have_a_fraction(found):
+    assert found("qwen2.5-final", "checkpoint-100") == [("checkpoint-100", 100), ("qwen2.5-final", None)]
 
 
 def test_names_without_any_number_are_in_the_given_order(found):
@@ -53,8 +66,8 @@ def test_a_name_without_a_step_beside_others(found, names):
 
 
 def test_a_step_that_is_no_whole_number(found):
-    with pytest.raises(InputError, match=r"the step 0\.5 of 'epoch-0\.5' is no whole number; leave"):
-        found("epoch-0.5", "epoch-1.0", "epoch-1.25")
+    with pytest.raises(InputError, match=r"the step 0\.5 of 'step-0\.5' is no whole number; leave"):
+        found("step-0.5", "step-1.0", "step-1.25")
 
 
 def test_a_folder_given_as_a_dot_has_its_name(tmp_path, monkeypatch):
