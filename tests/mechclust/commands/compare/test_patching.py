@@ -141,15 +141,20 @@ def replaced(stream, module, args, output):
     return (stream, *output[1:]) if isinstance(output, tuple) else stream
 
 
+def prompts_of_units(folder, label, n_words, n_units):
+    """All pairs of words for each task, in units by turns."""
+    rows = [
+        {"prompt": f"w{i % n_words} w{n_words + i // n_words} w{10 + k}", "task": task, label: str(i % n_units)}
+        for k, task in enumerate(TASKS)
+        for i in range(n_words**2)
+    ]
+    return write_prompts(folder / "prompts.jsonl", rows)
+
+
 class TestWhere:
     def test_two_blocks(self, base, tuned, settings, tmp_path):
         """Prompts of a unit are not independent: the interval is over units."""
-        rows = [
-            {"prompt": f"w{i % 4} w{4 + i // 4} w{10 + k}", "task": task, "half": str(i % 8)}
-            for k, task in enumerate(TASKS)
-            for i in range(16)
-        ]
-        prompts = write_prompts(tmp_path / "prompts.jsonl", rows)
+        prompts = prompts_of_units(tmp_path, "half", n_words=4, n_units=8)
         config = replace(settings, prompts=prompts, blocks=False, units="half")
         model = tuned("transformer.h.1", "transformer.h.3")
         result = compare_models(str(base), str(model), config, tmp_path / "out")
@@ -213,12 +218,7 @@ class TestPrompts:
 
     def test_of_each_unit(self, base, planted, settings, tmp_path):
         """Of 10 units of a task, two prompts are patched of each, which is enough for an interval."""
-        rows = [
-            {"prompt": f"w{i % 5} w{5 + i // 5} w{10 + k}", "task": task, "part": str(i % 10)}
-            for k, task in enumerate(TASKS)
-            for i in range(25)
-        ]
-        prompts = write_prompts(tmp_path / "prompts.jsonl", rows)
+        prompts = prompts_of_units(tmp_path, "part", n_words=5, n_units=10)
         config = replace(settings, prompts=prompts, units="part", n_patched=20, blocks=False)
         result = compare_models(str(base), str(planted), config, tmp_path / "out")
         assert all(matters(result, task) == [ALTERED] for task in TASKS)
