@@ -18,6 +18,7 @@ from probes.engine.sites import Sites, resolve
 from probes.rows.collect import RowCollector
 from probes.rows.shards import ROWS_FORMAT
 from tasks import Batch, InputError
+from tasks.repeated_values import repeated_values
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -40,9 +41,9 @@ class KeptRows(RowCollector):
         if isinstance(labels, str):
             given = repr(labels)
             raise InputError(f"labels is the string {given}; expected a sequence of label names such as ({given},)")
-        for name in set(labels):
-            if list(labels).count(name) > 1:
-                raise InputError(f"label {name!r} is named twice; name it once")
+        twice = repeated_values(labels)
+        if twice:
+            raise InputError(f"label {twice[0]!r} is named twice; name it once")
         if dtype not in (None, *_DTYPES):
             known = ", ".join(map(str, _DTYPES))
             raise InputError(f"dtype is {dtype!r}; expected {known}, or None for the model's own")
