@@ -17,7 +17,7 @@ from mechclust.commands.mossa.inputs import SAMPLE, Inputs, chosen_examples, row
 from mechclust.commands.mossa.jobs import TaskJob, task_jobs
 from mechclust.commands.mossa.layers import layers_bytes
 from mechclust.commands.mossa.learnt import ROLES
-from mechclust.commands.mossa.models import BASE, Model, training_examples, tuning_of
+from mechclust.commands.mossa.models import BASE, Model, answered, training_examples, tuning_of
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.sizes import Sizes
 from mechclust.report.resources import free_disk_bytes
@@ -25,7 +25,6 @@ from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, tuned_adapter_at
 from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
-from tasks.text.instructions import Example
 
 _PASSES = 2  # of a training step: forward, and back to the activations
 _OTHER_THAN_PRODUCTS = 2.0  # gates, norms and the loss take about as long again
@@ -51,6 +50,7 @@ class Plan:
 
     Attributes:
         training: what each model takes that is trained, by its name.
+        unfinished: names of those that the folder does not hold yet.
         measured: tokens of the prompts, with answers too, once for each model that is measured on them.
         operations: multiplications and additions of measuring.
         adapter: bytes of an adapter.
@@ -63,6 +63,7 @@ class Plan:
     """
 
     training: Mapping[str, ModelTraining]
+    unfinished: Sequence[str]
     measured: float
     operations: float
     adapter: int
@@ -74,8 +75,8 @@ class Plan:
     halves: Cost
 
     @classmethod
-    def from_inputs(cls, inputs: Inputs, config: MossaConfig) -> Plan:
-        """Estimate from the tasks and the sizes of a model that is not loaded."""
+    def from_inputs(cls, inputs: Inputs, config: MossaConfig, out: Path) -> Plan:
+        """Estimate from the tasks, the sizes of a model that is not loaded, and the adapters in the run's folder."""
         trained = [model for model in inputs.models if model.kind != BASE and model.given is None]
         measured = _Tokens()
         for job in task_jobs(inputs, (), config.nulls):
@@ -83,6 +84,7 @@ class Plan:
         weights = inputs.sizes.least_weights * getattr(torch, config.dtype).itemsize
         return cls(
             training={model.name: _training(model, inputs, config) for model in trained},
+            unfinished=[model.name for model in trained if tuned_adapter_at(model.folder(out)) is None],
             measured=measured.read,
             operations=measured.operations(inputs.sizes),
             adapter=_adapter_bytes(inputs.sizes, config.tuning),
@@ -94,16 +96,11 @@ class Plan:
             halves=_halves(inputs, config),
         )
 
-    def unfinished(self, out: Path) -> list[str]:
-        """Return the names of the models whose training is not finished."""
-        return [name for name in self.training if tuned_adapter_at(out / "adapters" / name) is None]
-
     def lacking(self, out: Path) -> int:
         """Return the most bytes of hidden states, adapters and the report that the folder does not hold yet."""
-        unfinished = self.unfinished(out)
-        states = _CHECKPOINTS * _STATES * min(self.at_once, len(unfinished))
-        kept = sum(safetensors_bytes(out / "adapters" / name) for name in unfinished)
-        adapters = max(0, (len(unfinished) + states) * self.adapter - kept)
+        states = _CHECKPOINTS * _STATES * min(self.at_once, len(self.unfinished))
+        kept = sum(safetensors_bytes(out / "adapters" / name) for name in self.unfinished)
+        adapters = max(0, (len(self.unfinished) + states) * self.adapter - kept)
         return max(0, self.rows - safetensors_bytes(out / "rows")) + adapters + _REPORT_BYTES
 
     def check(self, config: MossaConfig, out: Path) -> None:
@@ -136,16 +133,15 @@ class Plan:
                 f"{size_text(room)} free; give --dtype bfloat16, fewer prompts (--n-prompts), or --device-map auto"
             )
 
-    def cost(self, out: Path, training_speed: float | None, speed: float | None) -> Cost:
+    def cost(self, training_speed: float | None, speed: float | None) -> Cost:
         """Return the time and memory of one process, as far as they are known, without adapters that are trained.
 
         Args:
-            out: folder of the run.
             training_speed: multiplications and additions per second of the device while it trains, or ``None`` if it is
                 elsewhere.
             speed: those while it measures.
         """
-        training = [self.training[name] for name in self.unfinished(out)]
+        training = [self.training[name] for name in self.unfinished]
         seconds = self.halves.seconds + _STEP_OVERHEAD_S * sum(each.steps for each in training)
         if training_speed is not None:
             seconds += sum(each.operations for each in training) / training_speed
@@ -209,7 +205,7 @@ def _training(model: Model, inputs: Inputs, config: MossaConfig) -> ModelTrainin
     tuning = tuning_of(model, inputs.collection, config)
     steps = tuning.steps_for(len(examples))
     n_read = steps * len(examples) / tuning.steps_per_epoch(len(examples))
-    sample = _answered(inputs, examples[:: math.ceil(len(examples) / (4 * SAMPLE))])
+    sample = answered(inputs.format, examples[:: math.ceil(len(examples) / (4 * SAMPLE))])
     operations = _Tokens.from_examples(sample, tuning.batch_size).operations(inputs.sizes)
     return ModelTraining(
         steps,
@@ -225,12 +221,10 @@ def _measured_tokens(job: TaskJob, inputs: Inputs, config: MossaConfig) -> _Toke
     prompts = inputs.format.prompts([example.prompt for example in sample])
     states = _Tokens(fmean(map(len, prompts))) * (len(job.models) * min(config.n_prompts, len(task.test)))
     readings = _READINGS_OF_ANSWERS * sum(role in ROLES for role in job.models)
-    answers = _Tokens.from_examples(_answered(inputs, sample)) * (readings * min(config.n_answers, len(task.test)))
+    answers = _Tokens.from_examples(answered(inputs.format, sample)) * (
+        readings * min(config.n_answers, len(task.test))
+    )
     return states + answers
-
-
-def _answered(inputs: Inputs, examples: Sequence[Example]) -> list[FormattedExample]:
-    return inputs.format.answered([example.prompt for example in examples], [example.answer for example in examples])
 
 
 def _halves(inputs: Inputs, config: MossaConfig) -> Cost:

@@ -165,7 +165,7 @@ class ResidentBase:
         """Return the examples that a model is trained on, and how it is trained."""
         examples = training_examples(model, self.collection, self.config)
         tuning = tuning_of(model, self.collection, self.config)
-        return self.format.answered([e.prompt for e in examples], [e.answer for e in examples]), tuning
+        return answered(self.format, examples), tuning
 
 
 def run_on_base(
@@ -234,6 +234,11 @@ def models_of(collection: TaskCollection, config: MossaConfig, controls: Mapping
 def _given(source: str | None) -> ResolvedModel | None:
     """Return a model that was trained elsewhere, as every process finds it."""
     return resolve_model(source).portable if source else None
+
+
+def answered(text_format: InstructionFormat, examples: Sequence[Example]) -> list[FormattedExample]:
+    """Return examples as tokens, with their answers."""
+    return text_format.answered([example.prompt for example in examples], [example.answer for example in examples])
 
 
 def ceiling_tasks(collection: TaskCollection, n: int) -> list[str]:

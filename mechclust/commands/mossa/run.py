@@ -56,7 +56,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
     check_folder(out, "mossa")
     check_outside(out, [config.tasks])
     inputs = read_inputs(str(base), config)
-    plan = Plan.from_inputs(inputs, config)
+    plan = Plan.from_inputs(inputs, config, out)
     plan.check(config, out)
     if progress:
         print(plan.text(out), file=sys.stderr)
@@ -64,7 +64,7 @@ def run_mossa(base: str | Path, config: MossaConfig, out: str | Path, *, progres
         speed = config.forward_speed(width)
         training_speed = config.forward_speed(width, torch.bfloat16) if config.tuning.bf16 else speed
         fewer = "fewer prompts (--n-prompts), steps (--steps-per-task) or half-samples (--n-resamples)"
-        plan.cost(out, training_speed, speed).check(config, fewer)
+        plan.cost(training_speed, speed).check(config, fewer)
     subject = {"base model": str(resolved_model_path(base)), "texts": inputs.digest()}
     with own_folder(out, "mossa", subject):
         trained = train_adapters(inputs, config, out, progress=progress)

@@ -220,6 +220,7 @@ class TestHistory:
 class TestMossa:
     PLAN = mossa.Plan(
         training={"a": mossa.ModelTraining(30, 4000.4, 1000), "b": mossa.ModelTraining(12, 1000, 200)},
+        unfinished=["a", "b"],
         measured=700,
         operations=500,
         adapter=2**20,
@@ -246,14 +247,14 @@ class TestMossa:
         parts = self.PLAN.text(tmp_path).split("; ")
         assert parts[:2] == ["2 adapters, 42 steps on about 5,000 tokens", "measuring: about 700 tokens"]
         assert [part.split(":")[0] for part in parts[2:]] == ["disk", "memory"]
-        bare = replace(self.PLAN, training={}, weights=0).text(tmp_path)
+        bare = replace(self.PLAN, training={}, unfinished=[], weights=0).text(tmp_path)
         assert [part.split(":")[0] for part in bare.split("; ")] == ["measuring", "disk"]
 
-    def test_time_is_that_of_passes_steps_and_halves(self, tmp_path):
-        assert self.PLAN.cost(tmp_path, 100, 10) == Cost(pytest.approx(12 + 50 + 0.042 + 7), 2**20)
-        assert self.PLAN.cost(tmp_path, None, None) == Cost(pytest.approx(0.042 + 7), DRAWING.memory)
+    def test_time_is_that_of_passes_steps_and_halves(self):
+        assert self.PLAN.cost(100, 10) == Cost(pytest.approx(12 + 50 + 0.042 + 7), 2**20)
+        assert self.PLAN.cost(None, None) == Cost(pytest.approx(0.042 + 7), DRAWING.memory)
 
-    def test_finished_adapters_take_no_time_and_no_room(self, monkeypatch, tmp_path):
-        monkeypatch.setattr(mossa, "tuned_adapter_at", lambda folder: folder if folder.name == "a" else None)
-        assert self.PLAN.cost(tmp_path, 100, None) == Cost(pytest.approx(2 + 0.012 + 7), DRAWING.memory)
-        assert self.PLAN.lacking(tmp_path) == (3 + 1 + 9 + 64) * 2**20
+    def test_finished_adapters_take_no_time_and_no_room(self, tmp_path):
+        plan = replace(self.PLAN, unfinished=["b"])
+        assert plan.cost(100, None) == Cost(pytest.approx(2 + 0.012 + 7), DRAWING.memory)
+        assert plan.lacking(tmp_path) == (3 + 1 + 9 + 64) * 2**20

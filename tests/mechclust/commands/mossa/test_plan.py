@@ -94,13 +94,22 @@ def test_tasks_of_no_cluster_are_not_of_one_cluster():
     assert [other.name for other in other_tasks(tasks[0], tasks, 1)] == ["c"]
 
 
-def test_rows_of_all_layers_of_every_model_and_the_prompts_shown_are_on_disk(base, tasks):
+def test_rows_of_all_layers_of_every_model_and_the_prompts_shown_are_on_disk(base, tasks, tmp_path):
     inputs = read_inputs(str(base), tiny.settings(tasks))
     config = tiny.settings(tasks, n_prompts=4, n_shown=3)
     layers = inputs.sizes.n_layers + 2
     models = 4 + config.nulls
     expected = (4 * models * config.at_once + 2 * 3 * len(inputs.measured)) * layers * inputs.sizes.d_model * 4
-    assert Plan.from_inputs(inputs, config).rows == expected
+    assert Plan.from_inputs(inputs, config, tmp_path).rows == expected
+
+
+@pytest.mark.usefixtures("result")
+def test_adapters_of_a_finished_run_are_finished(base, tasks, out, tmp_path):
+    config = tiny.settings(tasks)
+    inputs = read_inputs(str(base), config)
+    assert Plan.from_inputs(inputs, config, out).unfinished == []
+    plan = Plan.from_inputs(inputs, config, tmp_path)
+    assert plan.unfinished == [*plan.training]
 
 
 class TestWork:
@@ -111,7 +120,9 @@ class TestWork:
     def plan(self, base, tasks, **options):
         config = tiny.settings(tasks, **options)
         inputs = read_inputs(str(base), config)
-        return replace(inputs, sizes=self.SIZES), Plan.from_inputs(replace(inputs, sizes=self.SIZES), config)
+        return replace(inputs, sizes=self.SIZES), Plan.from_inputs(
+            replace(inputs, sizes=self.SIZES), config, Path("no run")
+        )
 
     def test_training_reads_examples_and_predicts_answers(self, base, tasks):
         """Forward and back, and as much again for all but products."""
@@ -147,7 +158,7 @@ class TestWork:
         config = tiny.settings(tasks, steps_per_task=10)
         inputs = read_inputs(str(base), config)
         cut = replace(inputs.collection, tasks=[replace(task, train=task.train[:5]) for task in inputs.collection])
-        plan = Plan.from_inputs(replace(inputs, collection=cut), config)
+        plan = Plan.from_inputs(replace(inputs, collection=cut), config, Path("no run"))
         for task in cut:
             examples = inputs.format.answered([x.prompt for x in task.train], [x.answer for x in task.train])
             expected = 5 * sum(len(example.tokens) for example in examples)
@@ -182,7 +193,7 @@ def test_the_longest_of_lengths_drawn_at_random(n, expected):
 class TestRoom:
     def test_too_little_is_refused(self, base, tasks, tmp_path, monkeypatch):
         config = tiny.settings(tasks, svcca=True, keep_rows=True)
-        plan = replace(Plan.from_inputs(read_inputs(str(base), config), config), rows=2**30)
+        plan = replace(Plan.from_inputs(read_inputs(str(base), config), config, tmp_path), rows=2**30)
         monkeypatch.setattr("mechclust.commands.mossa.estimate.free_disk_bytes", lambda _: 2**20)
         with pytest.raises(InputError) as caught:
             plan.check(config, tmp_path)
@@ -194,7 +205,7 @@ class TestRoom:
     def test_one_layer_that_does_not_fit_is_refused(self, base, tasks, tmp_path):
         config = tiny.settings(tasks, max_memory=1e-6)
         with pytest.raises(InputError) as caught:
-            Plan.from_inputs(read_inputs(str(base), config), config).check(config, tmp_path)
+            Plan.from_inputs(read_inputs(str(base), config), config, tmp_path).check(config, tmp_path)
         assert str(caught.value).startswith("comparing the last layer takes up to ")
         assert str(caught.value).endswith(
             "(1 at a time), more than --max-memory 1e-06; raise it, or give fewer prompts (--n-prompts)"
@@ -202,7 +213,9 @@ class TestRoom:
 
     def test_a_base_that_leaves_no_room_on_the_device_is_refused(self, base, tasks, tmp_path, monkeypatch):
         config = tiny.settings(tasks)
-        plan = replace(Plan.from_inputs(read_inputs(str(base), config), config), weights=3 * 2**30, layer=2**30)
+        plan = replace(
+            Plan.from_inputs(read_inputs(str(base), config), config, tmp_path), weights=3 * 2**30, layer=2**30
+        )
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (7 * 2**29, 2**34))
         plan.check(config, tmp_path)  # on the CPU
         with pytest.raises(InputError) as caught:
