@@ -140,7 +140,9 @@ def _counted(row: str) -> str:
     settings, n = _folder(name) / "config.json", tested.partition(", ")[2]
     if settings.exists():  # of a study, which has seeds; some findings have intervals over pairs of them
         config = json.loads(settings.read_text(encoding="utf-8"))["config"]
-        counts = sorted({len(seeds) for key, seeds in config.items() if key == "seeds" or key.endswith("_seeds")})
+        measured = {len(part.values) for finding in findings for part in finding.parts}
+        seeds = {len(seeds) for key, seeds in config.items() if key == "seeds" or key.endswith("_seeds")}
+        counts = sorted(seeds & measured)
         n = f"{' or '.join(map(str, counts))} {n.split()[-1]}"
     columns = ("holds", "not specific", "undecided", "does not hold")
     return _row(title, paper, f"{len(verdicts)}{of}, {n}", *(str(verdicts.count(word)) for word in columns), link)
