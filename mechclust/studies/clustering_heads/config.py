@@ -182,6 +182,11 @@ class ClusteringHeadsConfig:
         check_different_settings(**{"full_batch.curvature_seeds": self.full_batch.curvature_seeds})
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
+        if not self.task.can_number_multisets:
+            raise InputError(
+                f"task has {len(self.task.positions)} digits below {self.task.p} in its support, too many to number "
+                "their multisets; choose a smaller support"
+            )
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
             raise InputError(
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "

@@ -117,9 +117,11 @@ def measure_dynamics(
         brief: leave out measures that need gradients.
     """
     rows = measured_rows(task_of(snapshots, member))
-    labels = rows.batch.label("multiset") if partition is None else partition
-    labels = torch.unique(labels, return_inverse=True)[1]
-    measure = partial(_measured, build_model(snapshots.configs[member]), rows, labels, brief)
+    labels = None
+    if not brief:
+        classes = rows.batch.label("multiset") if partition is None else partition
+        labels = torch.unique(classes, return_inverse=True)[1]
+    measure = partial(_measured, build_model(snapshots.configs[member]), rows, labels)
     values = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(snapshots.of(member))
     return ProbeResult(
         "HeadDynamics",
@@ -130,11 +132,11 @@ def measure_dynamics(
 
 
 def _measured(
-    model: Any, rows: MeasuredRows, labels: Int[Tensor, "row"], brief: bool, weights: Weights
+    model: Any, rows: MeasuredRows, labels: Int[Tensor, "row"] | None, weights: Weights
 ) -> dict[str, Float[Tensor, "..."]]:
-    """Measure one snapshot. May be mapped over snapshots with ``vmap``."""
+    """Measure one snapshot, without gradients if there are no labels. May be mapped over snapshots with ``vmap``."""
     loss = partial(_loss, model, rows)
-    if brief:
+    if labels is None:
         _, (logits, losses, xi) = loss(weights)
         by_gradient = {}
     else:

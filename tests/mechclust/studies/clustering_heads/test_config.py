@@ -167,6 +167,10 @@ class TestArms:
                 r"task.n_embeddings is 2; expected at least 3, the digits that transfer continues with \(or transfer",
             ),
             (
+                {"task": SparseModularAddition(p=10, length=24, n_support=20, n_embeddings=11)},
+                "task has 20 digits below 10 in its support, too many to number their multisets; choose a smaller",
+            ),
+            (
                 {"curriculum": Curriculum(first_steps=20_000)},
                 r"curriculum.first_steps is 20000; expected fewer than its steps \(10000\)",
             ),

@@ -124,6 +124,14 @@ class TestDynamics:
         for name, values in brief.values.items():
             torch.testing.assert_close(values, whole[name])
 
+    def test_brief_needs_no_partition(self, tmp_path):
+        task = SparseModularAddition(p=10, length=20, n_support=20, n_embeddings=10, n_train=16, n_test=16)
+        member = Member(PoolingTransformerConfig(d_vocab=10, n_ctx=20, d_mlp=4), task)
+        settings = TrainConfig(steps=2, batch_size=16, schedule="constant", clip=None)
+        snapshots = train_ensemble([member], settings, tmp_path, backend="loop")
+        assert "multiset" not in measured_rows(task).batch.labels
+        assert measure_dynamics(snapshots, 0, brief=True)["test_loss"].shape == (3,)
+
     def test_leaves_no_hooks(self, trained, monkeypatch):
         model = build_model(trained.configs[0])
         before = {name: len(point._forward_hooks) for name, point in model.hook_dict.items()}
