@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +17,10 @@ from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
 from tasks.settings import (
+    MAX_SIZE,
+    Above,
+    AtLeast,
+    AtMost,
     Count,
     CountOrZero,
     NotNegative,
@@ -32,6 +36,7 @@ from tasks.settings import (
 )
 
 SOLVED = 0.98  # test accuracy above which a network has solved the task
+BASE_EPS = 1e-5  # eps of both norms in the base setting
 MLP = "blocks.0.mlp"
 HEAD = "blocks.0.attn.hook_z"
 XI = "blocks.0.hook_resid_mid"  # the sequence embedding
@@ -66,7 +71,7 @@ class Curriculum:
 
     Args:
         seeds: seeds of both arms.
-        p: the harder modulus.
+        p: the harder modulus, above 2.
         d_model: width of the network.
         d_mlp: width of its feed-forward layer.
         steps: steps from scratch, as many as the curriculum's in total.
@@ -78,7 +83,7 @@ class Curriculum:
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 340))
-    p: Several = 4
+    p: Annotated[int, AtLeast(3), AtMost(MAX_SIZE)] = 4
     d_model: Count = 32
     d_mlp: Count = 128
     steps: Count = 10_000
@@ -119,12 +124,12 @@ class Starts:
         seeds: seeds that start with the position embeddings of the ideal head. Without seeds, nothing here is run.
         second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen, with every seed of the
             base setting.
-        beta: length of the ideal head's query. The larger it is, the less attention falls off the support.
+        beta: length of the ideal head's query, above 0. The larger it is, the less attention falls off the support.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
     second_stage: bool = True
-    beta: NotNegative = 8.0
+    beta: Positive = 8.0
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,8 @@ class ClusteringHeadsConfig:
         transfer: also train on p + 1, from the solved networks and from scratch.
         curriculum: the second paper's comparison.
         ablations: settings varied one at a time.
-        eps: eps of the norm before the feed-forward layer, in the mitigation.
-        discount: factor on the feed-forward layer's learning rate, in the mitigation.
+        eps: eps of the norm before the feed-forward layer, in the mitigation, above the base setting's 1e-5.
+        discount: factor on the feed-forward layer's learning rate, in the mitigation, below 1.
         sandbox: number of seeds with a sandbox page.
         device: where to train, such as ``cpu`` or ``cuda``. Networks are measured on the CPU.
         test_findings: whether this size can test the findings.
@@ -168,8 +173,8 @@ class ClusteringHeadsConfig:
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
     ablations: Ablations = Ablations()
-    eps: NotNegative = 0.1
-    discount: NotNegative = 0.3
+    eps: Annotated[float, Above(BASE_EPS)] = 0.1
+    discount: ShareBelowOne = 0.3
     sandbox: CountOrZero = 2
     device: str = "cpu"
     test_findings: bool = True
@@ -425,7 +430,7 @@ class PoolingTransformerConfig(AnyConfig):
     d_model: Size = 2
     n_heads: Count = 1
     d_mlp: Size = 32
-    eps: NotNegative = 1e-5
+    eps: NotNegative = BASE_EPS
     eps_mlp: NotNegative | None = None
     dropout: ShareBelowOne = 0.0
     seed: WideSeed = 0
