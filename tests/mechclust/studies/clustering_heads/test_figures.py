@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from mechclust.evidence.intervals import share_interval
+from mechclust.studies.clustering_heads import fall_figures
 from mechclust.studies.clustering_heads.arm_figures import ablations_figure, curriculum_figure
 from mechclust.studies.clustering_heads.captions import CAPTIONS
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.fall_figures import clean_run, gradients_figure, marks_of, two_falls_figure
 from mechclust.studies.clustering_heads.figures import replay_figure, training_figure
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
+from mechclust.training import Member, TrainConfig, train_ensemble
 from probes import ProbeResult
+from tasks import SparseModularAddition
 from tests.mechclust.studies.clustering_heads import made_runs as made
 
 N = 400
@@ -84,6 +88,20 @@ def test_sequence_embeddings_are_those_of_every_sequence(results):
     _, _, before, _ = two_falls_figure(made.SMALL, results).axes
     assert [line.get_label() for line in before.lines] == ["0", "1", "2", "3"]
     assert sum(len(line.get_xdata()) for line in before.lines) == 2**6
+
+
+def test_more_sums_than_colors_are_all_drawn(results, tmp_path, monkeypatch):
+    task = SparseModularAddition(p=3, length=5, n_support=5, n_train=16, n_test=16)
+    settings = TrainConfig(steps=3, batch_size=16, schedule="constant", clip=None)
+    member = Member(PoolingTransformerConfig(n_ctx=5, d_mlp=4), task)
+    snapshots = train_ensemble([member], settings, tmp_path, backend="loop", snapshot_every=1)
+    monkeypatch.setattr(fall_figures, "snapshots_of", lambda *_: (snapshots, 0))
+    figure = two_falls_figure(made.SMALL, results)
+    lines = figure.axes[2].lines
+    assert [line.get_label() for line in lines] == [str(total) for total in range(11)]
+    assert sum(len(line.get_xdata()) for line in lines) == 3**5
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 11
+    assert len(figure.legends[0].get_texts()) == 11
 
 
 def test_a_loss_that_stays_above_the_published_one_is_in_its_panel(results):
