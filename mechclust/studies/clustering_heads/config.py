@@ -185,6 +185,19 @@ class ClusteringHeadsConfig:
         for part in ("curriculum", "full_batch", "starts", "ablations"):
             check_different_settings(**{f"{part}.seeds": getattr(self, part).seeds})
         check_different_settings(**{"full_batch.curvature_seeds": self.full_batch.curvature_seeds})
+        self._check_task()
+        if self.curriculum.seeds:
+            self._check_curriculum()
+        if self.ablations.seeds and max(self.ablations.batch_sizes, default=0) > self.task.n_train:
+            raise InputError(
+                f"ablations.batch_sizes has {max(self.ablations.batch_sizes)}; expected at most the "
+                f"{self.task.n_train} training sequences"
+            )
+        for arm in arms(self).values():  # refuses invalid arms before any training starts
+            training_of(self, arm)
+            member_of(self, arm, arm.seeds[0])
+
+    def _check_task(self) -> None:
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
         if not self.task.can_number_multisets:
@@ -197,11 +210,6 @@ class ClusteringHeadsConfig:
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
                 "the digits that transfer continues with (or transfer = False)"
             )
-        if self.curriculum.seeds:
-            self._check_curriculum()
-        for arm in arms(self).values():  # refuses invalid arms before any training starts
-            training_of(self, arm)
-            member_of(self, arm, arm.seeds[0])
 
     def _check_curriculum(self) -> None:
         c = self.curriculum

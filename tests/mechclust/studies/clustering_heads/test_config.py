@@ -160,7 +160,14 @@ class TestArms:
             ({"discount": 1.0}, "discount is 1.0; expected below 1"),
             ({"curriculum": Curriculum(p=2)}, "curriculum.p is 2; expected at least 3"),
             ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
-            ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
+            (
+                {"task": SparseModularAddition(n_train=1000)},
+                "^ablations.batch_sizes has 2048; expected at most the 1000 training sequences",
+            ),
+            (
+                {"task": SparseModularAddition(n_train=1000), "batch_size": 1024, "ablations": Ablations(seeds=())},
+                "^batch_size is 1024; expected 1 to the 1000 training sequences",
+            ),
             (
                 {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
                 "the ablation 'lr 0.1' is given twice; expected values",
