@@ -14,7 +14,7 @@ from mechclust.studies.clustering_heads.arm_figures import ablations_figure, cur
 from mechclust.studies.clustering_heads.captions import CAPTIONS
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.fall_figures import clean_run, gradients_figure, marks_of, two_falls_figure
-from mechclust.studies.clustering_heads.figures import replay_figure, training_figure
+from mechclust.studies.clustering_heads.figures import draw_figures, replay_figure, training_figure
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
 from mechclust.training import Member, TrainConfig, train_ensemble
 from probes import ProbeResult
@@ -82,6 +82,15 @@ class TestCleanRun:
     def test_a_run_that_never_falls_is_shown_whole(self):
         loss, _ = gradients_figure(made.SMALL, of(curved={1: run(falls=())})).axes
         assert loss.get_xlim()[1] == 10 * (N - 1)
+
+
+def test_figures_of_the_full_batch_run_come_one_after_the_other_and_stand_alone(results):
+    names = list(draw_figures(made.SMALL, results))
+    assert names[names.index("two_falls") + 1] == "gradients"
+    alone = draw_figures(replace(made.SMALL, sandbox=0), results)
+    assert "two_falls" not in alone
+    assert "gradients" in alone
+    assert "same run" not in CAPTIONS["gradients"]
 
 
 def test_sequence_embeddings_are_those_of_every_sequence(results):
