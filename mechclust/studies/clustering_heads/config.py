@@ -43,6 +43,7 @@ XI = "blocks.0.hook_resid_mid"  # the sequence embedding
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # Measurements of a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
+MAX_HESSIAN_WEIGHTS = 5_000  # 200 MB in float64
 FULL_BATCH = "full batch"
 PLATEAUS = "plateaus"  # full batch too, on the seeds that H3c is judged on
 SCRATCH = "scratch"  # p + 1 from random weights
@@ -105,7 +106,8 @@ class FullBatch:
         every: steps between snapshots, at which gradients are measured.
         curvature_seeds: seeds of further networks, for which the Hessian is measured too. H3c is judged on these only,
             because its rule was chosen on seeds 300 to 324.
-        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed.
+        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed. Its
+            memory is quadratic in weights, which are 5,000 at most.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
@@ -196,6 +198,8 @@ class ClusteringHeadsConfig:
         for arm in arms(self).values():  # refuses invalid arms before any training starts
             training_of(self, arm)
             member_of(self, arm, arm.seeds[0])
+        if self.full_batch.curvature_seeds:
+            self._check_hessian()
 
     def _check_task(self) -> None:
         if self.task.seed != 0:
@@ -216,6 +220,16 @@ class ClusteringHeadsConfig:
         if c.first_steps >= c.steps:
             raise InputError(f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps})")
         curriculum_members(self, c.p, c.seeds[:1])
+
+    def _check_hessian(self) -> None:
+        arm = arms(self)[PLATEAUS]
+        model = member_of(self, arm, arm.seeds[0]).model
+        assert isinstance(model, PoolingTransformerConfig)
+        if model.n_weights > MAX_HESSIAN_WEIGHTS:
+            raise InputError(
+                f"full_batch.curvature_seeds need the Hessian of {model.n_weights:,} weights; expected at most "
+                f"{MAX_HESSIAN_WEIGHTS:,} (a smaller d_mlp, or no such seeds)"
+            )
 
 
 @dataclass(frozen=True)
@@ -451,3 +465,9 @@ class PoolingTransformerConfig(AnyConfig):
     def d_head(self) -> int:
         """Width of one head."""
         return self.d_model // self.n_heads
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights: embeddings, query and values, feed-forward layer."""
+        d = self.d_model
+        return d * (self.d_vocab + self.n_ctx + 1 + d) + self.d_mlp * (2 * d + 1) + d

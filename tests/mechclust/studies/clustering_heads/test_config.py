@@ -105,6 +105,9 @@ class TestArms:
         assert len({arm for job in ablations for arm in job.arms if arm != "base"}) == 83
         assert len(ablations) == 1 + 24 + 4 * 14  # the base, 24 costly values, and 14 groups of values of 100 seeds
 
+    def test_a_wide_network_trains_without_hessians(self):
+        assert ClusteringHeadsConfig(d_mlp=4096, full_batch=FullBatch(curvature_seeds=())).d_mlp == 4096
+
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
         assert {job.arms for job in jobs(quick)} == {("base",)}
@@ -179,6 +182,10 @@ class TestArms:
             (
                 {"task": SparseModularAddition(p=10, length=24, n_support=20, n_embeddings=11)},
                 "task has 20 digits below 10 in its support, too many to number their multisets; choose a smaller",
+            ),
+            (
+                {"d_mlp": 4096},
+                r"full_batch.curvature_seeds need the Hessian of 20,518 weights; expected at most 5,000",
             ),
             (
                 {"curriculum": Curriculum(first_steps=20_000)},
