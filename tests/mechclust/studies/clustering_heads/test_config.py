@@ -122,6 +122,7 @@ class TestArms:
             ({"lrs": (float("nan"),)}, "ablations.lrs[0] is nan; expected a finite number"),
             ({"widths": (0,)}, "ablations.widths[0] is 0; expected at least 1"),
             ({"discounts": (float("inf"),)}, "ablations.discounts[0] is inf; expected a finite number"),
+            ({"discounts": (0.0, 0.1)}, "ablations.discounts[0] is 0.0; expected above 0"),
             ({"dropouts": (1.0,)}, "ablations.dropouts[0] is 1.0; expected below 1"),
         ],
     )

@@ -153,6 +153,16 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     assert dropout.get_title(loc="right") == "2 seeds per value"
 
 
+def test_ablations_are_drawn_in_ascending_order(results):
+    config = replace(made.SMALL, ablations=replace(made.SMALL.ablations, widths=(64, 16, 32)))
+    ends = {f"width {width}": {200: (1.0, width / 64)} for width in (64, 16, 32)}
+    figure = ablations_figure(config, replace(results, final=ends))
+    width = figure.axes[[axis.get_xlabel() for axis in figure.axes].index("feed-forward width")]
+    mean = next(line for line in width.lines if line.get_label() == "mean accuracy")
+    assert mean.get_xdata().tolist() == [16, 32, 64]
+    assert mean.get_ydata().tolist() == [0.25, 0.5, 1]
+
+
 def test_a_setting_that_was_not_varied_says_so(results):
     some = replace(results, final={"dropout 0.5": {200: (1.0, 0.6)}})
     titles = [axis.get_title(loc="right") for axis in ablations_figure(made.SMALL, some).axes]
