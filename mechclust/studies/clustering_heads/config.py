@@ -76,7 +76,7 @@ class Curriculum:
         d_model: width of the network.
         d_mlp: width of its feed-forward layer.
         steps: steps from scratch, as many as the curriculum's in total.
-        first_steps: steps of the curriculum with p = 2.
+        first_steps: steps of the curriculum with p = 2, at least two fewer.
         lr: learning rate on the harder task.
         first_lr: learning rate with p = 2.
         points: points on the straight line between the two solutions, ends included.
@@ -217,8 +217,10 @@ class ClusteringHeadsConfig:
 
     def _check_curriculum(self) -> None:
         c = self.curriculum
-        if c.first_steps >= c.steps:
-            raise InputError(f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps})")
+        if c.steps - c.first_steps < 2:  # with a snapshot halfway between them
+            raise InputError(
+                f"curriculum.first_steps is {c.first_steps}; expected at least 2 fewer than its steps ({c.steps})"
+            )
         curriculum_members(self, c.p, c.seeds[:1])
 
     def _check_hessian(self) -> None:

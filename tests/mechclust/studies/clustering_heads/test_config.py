@@ -190,7 +190,11 @@ class TestArms:
             ),
             (
                 {"curriculum": Curriculum(first_steps=20_000)},
-                r"curriculum.first_steps is 20000; expected fewer than its steps \(10000\)",
+                r"curriculum.first_steps is 20000; expected at least 2 fewer than its steps \(10000\)",
+            ),
+            (
+                {"curriculum": Curriculum(first_steps=9_999)},
+                r"curriculum.first_steps is 9999; expected at least 2 fewer than its steps \(10000\)",
             ),
         ],
     )
