@@ -111,6 +111,11 @@ class SparseModularAddition(Task):
         """Whether there are few enough sequences for the split ``"all"``, which has them all."""
         return self.p**self.length <= _MAX_ENUMERATED_SEQUENCES
 
+    @property
+    def can_number_multisets(self) -> bool:
+        """Whether the codes of multisets fit into 64 bits, so that batches have the label ``"multiset"``."""
+        return self.p ** len(self.positions) <= _MAX_MULTISET_CODES
+
     @cached_property
     def _drawn(self) -> dict[str, Int[np.ndarray, "example pos"]]:
         sizes = {"train": self.n_train, "test": self.n_test}
@@ -137,7 +142,7 @@ class SparseModularAddition(Task):
         labels = {"answer": total % self.p, "sum": total}
         lacks = {}
         n_support = in_support.shape[1]
-        if self.p**n_support <= _MAX_MULTISET_CODES:
+        if self.can_number_multisets:
             # Sorted digits read as a number: each multiset has one code in all batches.
             labels["multiset"] = in_support @ (self.p ** np.arange(n_support)[::-1])
         else:

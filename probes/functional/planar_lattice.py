@@ -75,8 +75,8 @@ def planar_lattice(
     Undefined, and then NaN without a match: if the fitted points lie on a line (try ``integer_weights``) or do not
     vary, and if the rows do not determine all weights.
 
-    Memory: ``n x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, only 300 of the longest weights are
-    tried.
+    Memory: a few times ``(n + 600) x pos x (modulus - 1)`` float64 numbers. Of more than 300 pairs, only 300 of the
+    longest weights are tried.
 
     Args:
         points: float32 or float64, one for each row of tokens, of at least two dimensions.
@@ -139,21 +139,21 @@ def _best_basis(
     weights: Float[Tensor, "weight 2"], residues: Int[Tensor, "weight"], modulus: int
 ) -> tuple[Float[Tensor, ""], Bool[Tensor, ""], Float[Tensor, "weight 2"]]:
     """Return the deviation, whether it matches, and the coordinates of weights in the best basis among their pairs."""
-    bases = _bases(weights)
-    coordinates = weights @ torch.linalg.inv(bases)  # [pair weight 2]
+    pairs = _pairs(weights)
+    coordinates = weights @ torch.linalg.inv(weights[pairs])  # [pair weight 2]
     rounded = coordinates.round()
     deviation = (coordinates - rounded).abs().amax(dim=(1, 2)).mul(1e9).round().div(1e9)
-    maps = torch.cartesian_prod(*[torch.arange(modulus, device=weights.device)] * 2)  # [map 2], to residues
-    sums = einsum(rounded.remainder(modulus), maps.double(), "pair weight basis, map basis -> pair map weight")
-    matches = ((sums.long() - residues) % modulus == 0).all(dim=2).any(dim=1)
+    # A basis vector is a weight itself, with the coordinates (1, 0) or (0, 1), so that its residue is known.
+    sums = einsum(rounded.remainder(modulus), residues[pairs].double(), "pair weight basis, pair basis -> pair weight")
+    matches = ((sums.long() - residues) % modulus == 0).all(dim=1)
     size = rounded.abs().amax(dim=(1, 2))  # the coarsest of several that fit equally well
     order = (~matches).double() * 1e6 + deviation + 1e-10 * size.clamp(max=1e3)
     best = order.argmin()
     return deviation[best], matches[best], coordinates[best]
 
 
-def _bases(weights: Float[Tensor, "weight 2"]) -> Float[Tensor, "pair 2 2"]:
-    """Return pairs of the longest weights that are not multiples of each other."""
+def _pairs(weights: Float[Tensor, "weight 2"]) -> Int[Tensor, "pair 2"]:
+    """Return the indices of pairs of the longest weights that are not multiples of each other."""
     white = weights / weights.square().mean(dim=0).sqrt()
     longest = white.norm(dim=1).argsort(descending=True, stable=True)
     n_longest = int((1 + (1 + 8 * _MAX_BASES_TRIED) ** 0.5) / 2)  # weights that have so many pairs
@@ -163,5 +163,5 @@ def _bases(weights: Float[Tensor, "weight 2"]) -> Float[Tensor, "pair 2 2"]:
     if not bool(is_basis.any()):  # they lie on a line: take the weight farthest from it
         x, y = white[longest[0]]
         farthest = (x * white[:, 1] - y * white[:, 0]).abs().argmax()
-        return weights[torch.stack([longest[0], farthest])][None]
-    return torch.stack([weights[first], weights[second]], dim=1)[is_basis]
+        return torch.stack([longest[0], farthest])[None]
+    return torch.stack([first, second], dim=1)[is_basis]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.settings import Count, NotNegative, Positive, Seed, ShareBelowOne, check_settings
+from tasks.settings import Count, Positive, Seed, ShareBelowOne, check_settings
 
 PADDED = 128  # up to this width, different widths train together, as their arithmetic is a small part of a step
 _CHEAP_BATCH = 8  # with smaller batches, training takes more than 256,000 steps
@@ -21,7 +21,7 @@ class Ablations:
         batch_sizes: sequences per step, at a fixed number of epochs.
         lrs: learning rates.
         widths: widths of the feed-forward layer.
-        discounts: factors on the feed-forward layer's learning rate.
+        discounts: factors on the feed-forward layer's learning rate, above 0.
         dropouts: probabilities of dropping a neuron of the feed-forward layer during training.
         bias: also train without biases in the feed-forward layer.
         costly: how many seeds, counted from the first, are trained with the values that take longest: batches of fewer
@@ -33,7 +33,7 @@ class Ablations:
     batch_sizes: tuple[Count, ...] = tuple(2**k for k in range(12))
     lrs: tuple[Positive, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1, 1e-4, 20))
     widths: tuple[Count, ...] = tuple(int(x) for x in np.geomspace(10, 10_000, 20).round())
-    discounts: tuple[NotNegative, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
+    discounts: tuple[Positive, ...] = tuple(float(f"{x:.3g}") for x in np.geomspace(1e-2, 1e2, 20))
     dropouts: tuple[ShareBelowOne, ...] = tuple(k / 10 for k in range(10))
     bias: bool = True
     costly: Count = 25

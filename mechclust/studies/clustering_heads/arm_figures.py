@@ -50,13 +50,13 @@ def draw_arm_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> di
 
 
 def _varied(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, dict[float, list[float]]]:
-    """Return the final test accuracies by kind of ablation and value, of ablations that were run."""
+    """Return the final test accuracies by kind of ablation and ascending value, of ablations that were run."""
     varied: dict[str, dict[float, list[float]]] = {kind: {} for kind in ABLATIONS}
     for arm in arms(config).values():
         if arm.kind in ABLATIONS and arm.name in results.final:
             value = float(arm.name.removeprefix(arm.kind))
             varied[arm.kind][value] = _tests(results.final[arm.name])
-    return varied
+    return {kind: dict(sorted(tests_by_value.items())) for kind, tests_by_value in varied.items()}
 
 
 def _tests(final: Mapping[int, tuple[float, float]]) -> list[float]:

@@ -19,9 +19,11 @@ CAPTIONS = {
     "two_falls": "Full batch: a run that solves the task with two falls of the loss or more (grey), if there is one; "
     "of several, the one whose gradient norm stands out most in the falls. From left: training loss of the published "
     "run, a line through the points that its caption gives; ours, with test accuracy before and after the first and "
-    "the last fall; the embeddings of all sequences before and after the first fall. Dotted: guessing.",
-    "gradients": "Full batch: training loss and gradient norm by layer of the same run, on linear scales, to a little "
-    "after the last fall of the loss. Grey: where the loss falls.",
+    "the last fall; the embeddings before and after the first fall, of all sequences, or of the training and test "
+    "sequences if there are more than 4,096. Dotted: guessing.",
+    "gradients": "Full batch: training loss and gradient norm by layer of one run (one that solves the task with two "
+    "falls of the loss or more, if there is one; of several, the one whose gradient norm stands out most in the "
+    "falls), on linear scales, to a little after the last fall. Grey: where the loss falls.",
     "ablations": f"Test accuracy at the end as one setting varies: every seed and their mean, and the {SHARE_SOLVED} "
     "with its 95% interval. Dotted: guessing (horizontal) and the base setting (vertical).",
     "curriculum": "Accuracy on the harder task from scratch and after p = 2 (points: one per seed; bars: "

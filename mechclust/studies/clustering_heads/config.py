@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +17,10 @@ from mechclust.studies.study import check_seeds
 from mechclust.training import Member, TrainConfig
 from tasks import InputError, SparseModularAddition
 from tasks.settings import (
+    MAX_SIZE,
+    Above,
+    AtLeast,
+    AtMost,
     Count,
     CountOrZero,
     NotNegative,
@@ -32,12 +36,14 @@ from tasks.settings import (
 )
 
 SOLVED = 0.98  # test accuracy above which a network has solved the task
+BASE_EPS = 1e-5  # eps of both norms in the base setting
 MLP = "blocks.0.mlp"
 HEAD = "blocks.0.attn.hook_z"
 XI = "blocks.0.hook_resid_mid"  # the sequence embedding
 MITIGATIONS = ("larger eps", "slower feed-forward", "late smaller rate")
 # Measurements of a network of the base setting: the head, its training, and interventions on the training.
 PARTS = ("untrained", "head", "dynamics", "stitching", "replay", "donors")
+MAX_HESSIAN_WEIGHTS = 5_000  # 200 MB in float64
 FULL_BATCH = "full batch"
 PLATEAUS = "plateaus"  # full batch too, on the seeds that H3c is judged on
 SCRATCH = "scratch"  # p + 1 from random weights
@@ -66,11 +72,11 @@ class Curriculum:
 
     Args:
         seeds: seeds of both arms.
-        p: the harder modulus.
+        p: the harder modulus, above 2.
         d_model: width of the network.
         d_mlp: width of its feed-forward layer.
         steps: steps from scratch, as many as the curriculum's in total.
-        first_steps: steps of the curriculum with p = 2.
+        first_steps: steps of the curriculum with p = 2, at least two fewer.
         lr: learning rate on the harder task.
         first_lr: learning rate with p = 2.
         points: points on the straight line between the two solutions, ends included.
@@ -78,7 +84,7 @@ class Curriculum:
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 340))
-    p: Several = 4
+    p: Annotated[int, AtLeast(3), AtMost(MAX_SIZE)] = 4
     d_model: Count = 32
     d_mlp: Count = 128
     steps: Count = 10_000
@@ -100,7 +106,8 @@ class FullBatch:
         every: steps between snapshots, at which gradients are measured.
         curvature_seeds: seeds of further networks, for which the Hessian is measured too. H3c is judged on these only,
             because its rule was chosen on seeds 300 to 324.
-        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed.
+        curvature: snapshots, besides the last, at which the smallest eigenvalues of the Hessian are computed. Its
+            memory is quadratic in weights, which are 5,000 at most.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
@@ -119,12 +126,12 @@ class Starts:
         seeds: seeds that start with the position embeddings of the ideal head. Without seeds, nothing here is run.
         second_stage: also train the feed-forward layer alone, on top of the ideal head, frozen, with every seed of the
             base setting.
-        beta: length of the ideal head's query. The larger it is, the less attention falls off the support.
+        beta: length of the ideal head's query, above 0. The larger it is, the less attention falls off the support.
     """
 
     seeds: tuple[Seed, ...] = tuple(range(300, 325))
     second_stage: bool = True
-    beta: NotNegative = 8.0
+    beta: Positive = 8.0
 
 
 @dataclass(frozen=True)
@@ -148,8 +155,8 @@ class ClusteringHeadsConfig:
         transfer: also train on p + 1, from the solved networks and from scratch.
         curriculum: the second paper's comparison.
         ablations: settings varied one at a time.
-        eps: eps of the norm before the feed-forward layer, in the mitigation.
-        discount: factor on the feed-forward layer's learning rate, in the mitigation.
+        eps: eps of the norm before the feed-forward layer, in the mitigation, above the base setting's 1e-5.
+        discount: factor on the feed-forward layer's learning rate, in the mitigation, below 1.
         sandbox: number of seeds with a sandbox page.
         device: where to train, such as ``cpu`` or ``cuda``. Networks are measured on the CPU.
         test_findings: whether this size can test the findings.
@@ -168,8 +175,8 @@ class ClusteringHeadsConfig:
     transfer: bool = True
     curriculum: Curriculum = Curriculum()
     ablations: Ablations = Ablations()
-    eps: NotNegative = 0.1
-    discount: NotNegative = 0.3
+    eps: Annotated[float, Above(BASE_EPS)] = 0.1
+    discount: ShareBelowOne = 0.3
     sandbox: CountOrZero = 2
     device: str = "cpu"
     test_findings: bool = True
@@ -180,24 +187,51 @@ class ClusteringHeadsConfig:
         for part in ("curriculum", "full_batch", "starts", "ablations"):
             check_different_settings(**{f"{part}.seeds": getattr(self, part).seeds})
         check_different_settings(**{"full_batch.curvature_seeds": self.full_batch.curvature_seeds})
+        self._check_task()
+        if self.curriculum.seeds:
+            self._check_curriculum()
+        if self.ablations.seeds and max(self.ablations.batch_sizes, default=0) > self.task.n_train:
+            raise InputError(
+                f"ablations.batch_sizes has {max(self.ablations.batch_sizes)}; expected at most the "
+                f"{self.task.n_train} training sequences"
+            )
+        for arm in arms(self).values():  # refuses invalid arms before any training starts
+            training_of(self, arm)
+            member_of(self, arm, arm.seeds[0])
+        if self.full_batch.curvature_seeds:
+            self._check_hessian()
+
+    def _check_task(self) -> None:
         if self.task.seed != 0:
             raise InputError("task.seed is set by each network, from seeds; leave it out and set those")
+        if not self.task.can_number_multisets:
+            raise InputError(
+                f"task has {len(self.task.positions)} digits below {self.task.p} in its support, too many to number "
+                "their multisets; choose a smaller support"
+            )
         if self.transfer and self.task.n_embeddings < self.task.p + 1:
             raise InputError(
                 f"task.n_embeddings is {self.task.n_embeddings}; expected at least {self.task.p + 1}, "
                 "the digits that transfer continues with (or transfer = False)"
             )
-        if self.curriculum.seeds:
-            self._check_curriculum()
-        for arm in arms(self).values():  # refuses invalid arms before any training starts
-            training_of(self, arm)
-            member_of(self, arm, arm.seeds[0])
 
     def _check_curriculum(self) -> None:
         c = self.curriculum
-        if c.first_steps >= c.steps:
-            raise InputError(f"curriculum.first_steps is {c.first_steps}; expected fewer than its steps ({c.steps})")
+        if c.steps - c.first_steps < 2:  # with a snapshot halfway between them
+            raise InputError(
+                f"curriculum.first_steps is {c.first_steps}; expected at least 2 fewer than its steps ({c.steps})"
+            )
         curriculum_members(self, c.p, c.seeds[:1])
+
+    def _check_hessian(self) -> None:
+        arm = arms(self)[PLATEAUS]
+        model = member_of(self, arm, arm.seeds[0]).model
+        assert isinstance(model, PoolingTransformerConfig)
+        if model.n_weights > MAX_HESSIAN_WEIGHTS:
+            raise InputError(
+                f"full_batch.curvature_seeds need the Hessian of {model.n_weights:,} weights; expected at most "
+                f"{MAX_HESSIAN_WEIGHTS:,} (a smaller d_mlp, or no such seeds)"
+            )
 
 
 @dataclass(frozen=True)
@@ -420,7 +454,7 @@ class PoolingTransformerConfig(AnyConfig):
     d_model: Size = 2
     n_heads: Count = 1
     d_mlp: Size = 32
-    eps: NotNegative = 1e-5
+    eps: NotNegative = BASE_EPS
     eps_mlp: NotNegative | None = None
     dropout: ShareBelowOne = 0.0
     seed: WideSeed = 0
@@ -433,3 +467,9 @@ class PoolingTransformerConfig(AnyConfig):
     def d_head(self) -> int:
         """Width of one head."""
         return self.d_model // self.n_heads
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights: embeddings, query and values, feed-forward layer."""
+        d = self.d_model
+        return d * (self.d_vocab + self.n_ctx + 1 + d) + self.d_mlp * (2 * d + 1) + d

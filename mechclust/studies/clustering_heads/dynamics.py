@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
@@ -40,13 +40,27 @@ class MeasuredRows(NamedTuple):
 
     Attributes:
         batch: every possible sequence, if there are at most 4,096. Otherwise, the training and test sequences.
-        train: share of the training split.
-        test: share of the test split.
+        train_counts: how often each is in the training split, in float64.
+        test_counts: how often each is in the test split, in float64.
     """
 
     batch: Batch
-    train: Float[Tensor, "row"]
-    test: Float[Tensor, "row"]
+    train_counts: Float[Tensor, "row"]
+    test_counts: Float[Tensor, "row"]
+
+    @property
+    def train(self) -> Float[Tensor, "row"]:
+        """Share of the training split, in float32."""
+        return _shares(self.train_counts)
+
+    @property
+    def test(self) -> Float[Tensor, "row"]:
+        """Share of the test split, in float32."""
+        return _shares(self.test_counts)
+
+
+def _shares(counts: Float[Tensor, "row"]) -> Float[Tensor, "row"]:
+    return (counts / counts.sum()).float()
 
 
 def can_measure_all(task: SparseModularAddition) -> bool:
@@ -67,12 +81,13 @@ def measured_rows(task: SparseModularAddition) -> MeasuredRows:
         batch = replace(batch, index=torch.arange(len(batch)))  # both splits count from 0
         train_rows = torch.arange(len(train))
         test_rows = len(train) + torch.arange(len(test))
-    return MeasuredRows(batch, _share(train_rows, len(batch)), _share(test_rows, len(batch)))
+    counts = [torch.bincount(rows, minlength=len(batch)).double() for rows in (train_rows, test_rows)]
+    return MeasuredRows(batch, *counts)
 
 
-def _share(rows: Int[Tensor, "example"], n: int) -> Float[Tensor, "row"]:
-    """Return the share of the examples that each of ``n`` rows has."""
-    return torch.bincount(rows, minlength=n) / len(rows)
+def share_right(right: Bool[Tensor, "row"], counts: Float[Tensor, "row"]) -> Float[Tensor, ""]:
+    """Return the share of right answers, which is exactly what ``accuracy`` returns for the split of the counts."""
+    return (right.double() @ counts) / counts.sum()
 
 
 def task_of(snapshots: Snapshots, member: int) -> SparseModularAddition:
@@ -117,9 +132,11 @@ def measure_dynamics(
         brief: leave out measures that need gradients.
     """
     rows = measured_rows(task_of(snapshots, member))
-    labels = rows.batch.label("multiset") if partition is None else partition
-    labels = torch.unique(labels, return_inverse=True)[1]
-    measure = partial(_measured, build_model(snapshots.configs[member]), rows, labels, brief)
+    labels = None
+    if not brief:
+        classes = rows.batch.label("multiset") if partition is None else partition
+        labels = torch.unique(classes, return_inverse=True)[1]
+    measure = partial(_measured, build_model(snapshots.configs[member]), rows, labels)
     values = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(snapshots.of(member))
     return ProbeResult(
         "HeadDynamics",
@@ -130,22 +147,22 @@ def measure_dynamics(
 
 
 def _measured(
-    model: Any, rows: MeasuredRows, labels: Int[Tensor, "row"], brief: bool, weights: Weights
+    model: Any, rows: MeasuredRows, labels: Int[Tensor, "row"] | None, weights: Weights
 ) -> dict[str, Float[Tensor, "..."]]:
-    """Measure one snapshot. May be mapped over snapshots with ``vmap``."""
+    """Measure one snapshot, without gradients if there are no labels. May be mapped over snapshots with ``vmap``."""
     loss = partial(_loss, model, rows)
-    if brief:
+    if labels is None:
         _, (logits, losses, xi) = loss(weights)
         by_gradient = {}
     else:
         gradients, (logits, losses, xi) = grad(loss, has_aux=True)(weights)
         by_gradient = {**_clusters(model, labels, weights, xi), "gradient_norm": _norms(gradients)}
-    right = (logits.argmax(dim=-1) == rows.batch.label("answer")).float()
+    right = logits.argmax(dim=-1) == rows.batch.label("answer")
     return by_gradient | {
         "train_loss": losses @ rows.train,
         "test_loss": losses @ rows.test,
-        "train_accuracy": right @ rows.train,
-        "test_accuracy": right @ rows.test,
+        "train_accuracy": share_right(right, rows.train_counts),
+        "test_accuracy": share_right(right, rows.test_counts),
         "smallest_norm": xi.norm(dim=-1).min(),
     }
 

@@ -19,6 +19,8 @@ from mechclust.studies.clustering_heads.shown import snapshots_of
 # Epochs and losses in the caption of the published run.
 _PUBLISHED = ((0, 0.69), (244, 0.69), (260, 0.47), (340, 0.36), (365, 0.1), (510, 0.0))
 _VIEW = 1.4  # over the step at which the last fall ends
+_MARKERS = ".sv^DPX*"  # one for every eight sums, which have different colours
+_MAX_SUMS_IN_LINE = 16  # of the legend
 
 
 def clean_run(results: HeadsResults, p: int) -> tuple[int, NetworkTraining]:
@@ -68,8 +70,8 @@ def two_falls_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
         _embeddings(axis, config, results, seed, mark)
         title_left(axis, f"{letter}: sequence embeddings, step {steps[mark]:,}")
     handles, labels = planes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, title="sum of the support", loc="outside lower right", ncols=len(labels),
-                  markerscale=5, frameon=False)  # fmt: skip
+    figure.legend(handles, labels, title="sum of the support", loc="outside lower right",
+                  ncols=min(len(labels), _MAX_SUMS_IN_LINE), markerscale=5, frameon=False)  # fmt: skip
     return figure
 
 
@@ -91,16 +93,18 @@ def _shade_falls(axis: Axes, run: NetworkTraining, p: int) -> None:
 
 
 def _embeddings(axis: Axes, config: ClusteringHeadsConfig, results: HeadsResults, seed: int, place: int) -> None:
-    """Draw the sequence embeddings of all sequences, coloured by the sum of their support."""
+    """Draw the embeddings of the measured sequences, with a colour and marker for each sum of their support."""
     snapshots, member = snapshots_of(config, PLATEAUS, seed, results.folder)
     batch = measured_rows(task_of(snapshots, member)).batch
     model = snapshots.model(member, snapshots.steps[place])
     with torch.no_grad():
         xi = sequence_embeddings(model, batch.tokens).numpy()
     sums = batch.label("sum").numpy()
-    for total, color in zip(np.unique(sums), COLORS, strict=False):
+    for i, total in enumerate(np.unique(sums)):
         of_sum = sums == total
-        axis.plot(xi[of_sum, 0], xi[of_sum, 1], ".", color=color, ms=2, label=str(total))
+        color = COLORS[i % len(COLORS)]
+        marker = _MARKERS[i // len(COLORS) % len(_MARKERS)]
+        axis.plot(xi[of_sum, 0], xi[of_sum, 1], marker, color=color, ms=2, label=str(total))
     axis.set(xticks=[], yticks=[], aspect="equal", adjustable="datalim")
 
 

@@ -42,11 +42,11 @@ def draw_figures(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[s
     }
     if _replays(results):
         drawn["replay"] = replay_figure(results)
+    if results.curved and config.sandbox:
+        drawn["two_falls"] = two_falls_figure(config, results)
     if results.curved:
         drawn["gradients"] = gradients_figure(config, results)
     if config.sandbox:
-        if results.curved:
-            drawn["two_falls"] = two_falls_figure(config, results)
         run = sandbox_of(config, shown_networks(config, results)[0], results.folder)
         drawn["sandbox"] = sandbox_figure(run, run.epochs[-1])
     return drawn

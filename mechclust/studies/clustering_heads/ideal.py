@@ -24,7 +24,8 @@ def ideal_head(
     Digits are equally spaced from (1, 0) to (-1, 0), and other rows of the embedding are 0. Positions are (0, 1) on the
     support and (0, -1) off it. The query is (0, beta) and
     the value matrix is the identity. For p = 2, attention is uniform on the support. The larger ``beta``, the less
-    falls elsewhere. The sequence embedding depends only on the sum of the support's digits.
+    falls elsewhere. For large ``beta``, the sequence embedding depends on the sum of the support's digits alone if
+    p = 2. For larger p it depends on their multiset, since digits differ in attention.
 
     Args:
         config: of a network with one head and at least two dimensions.

@@ -140,6 +140,9 @@ class PoolingTransformer(HookedRootModule):  # type: ignore[misc]
     def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "answer d_vocab"]:
         """Return the logits of the answer to each sequence, or to each xi that a hook puts in its place.
 
+        Args:
+            tokens: 0 to ``d_vocab - 1``. This is not checked: others give meaningless logits or an ``IndexError``.
+
         Raises:
             InputError: for sequences of the wrong length.
         """

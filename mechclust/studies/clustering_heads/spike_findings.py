@@ -74,7 +74,7 @@ def _mitigated(id: str, config: ClusteringHeadsConfig, results: HeadsResults, ar
     treated = results.mitigated.get(arm, {})
     base = [network for seed, network in results.networks.items() if seed in treated]
     pairs = [(network, treated[network.seed]) for network in base]
-    untreated = [(network, base[i - 1]) for i, network in enumerate(base)]
+    untreated = [(network, base[i - 1]) for i, network in enumerate(base)] if len(base) > 1 else []
     when = f" and epoch {start:,}" if start else ""
     counted = " from then on" if start else ""
     return compared(

@@ -11,7 +11,7 @@ from torch.func import vmap
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.cut import Weights, logits_of_embeddings, sequence_embeddings
-from mechclust.studies.clustering_heads.dynamics import SNAPSHOTS_AT_ONCE, measured_rows, task_of
+from mechclust.studies.clustering_heads.dynamics import SNAPSHOTS_AT_ONCE, measured_rows, share_right, task_of
 from mechclust.training import Snapshots
 from probes import ProbeResult
 from tasks import Batch
@@ -36,13 +36,13 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
         member: number of the network in the ensemble.
     """
     rows = measured_rows(task_of(snapshots, member))
-    tested = rows.test.nonzero()[:, 0]
+    tested = rows.test_counts.nonzero()[:, 0]
     batch = rows.batch.select(tested)
-    share = rows.test[tested].double()
+    counts = rows.test_counts[tested]
     model: Any = build_model(snapshots.configs[member])
     weights = snapshots.of(member)
     end = {name: values[-1] for name, values in weights.items()}
-    measure = partial(_stitched, model, batch, share, end, sequence_embeddings(model, batch.tokens, end))
+    measure = partial(_stitched, model, batch, counts, end, sequence_embeddings(model, batch.tokens, end))
     values = vmap(measure, chunk_size=SNAPSHOTS_AT_ONCE)(weights)
     return ProbeResult(
         "Stitching",
@@ -56,7 +56,7 @@ def stitching(snapshots: Snapshots, member: int) -> ProbeResult:
 def _stitched(
     model: Any,
     batch: Batch,
-    share: Float[Tensor, "example"],
+    counts: Float[Tensor, "example"],
     end: Weights,
     xi_at_end: Float[Tensor, "example d_model"],
     weights: Weights,
@@ -67,4 +67,4 @@ def _stitched(
         "classifier_accuracy": logits_of_embeddings(model, xi_at_end, weights),
     }
     answers = batch.label("answer")
-    return {name: (values.argmax(dim=-1) == answers).double() @ share for name, values in logits.items()}
+    return {name: share_right(values.argmax(dim=-1) == answers, counts) for name, values in logits.items()}

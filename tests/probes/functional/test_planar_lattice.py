@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from probes.functional.planar_lattice import PlanarLattice, planar_lattice
 from tasks import SparseModularAddition
 from tests.calibration.planar import false_positive_rate
+from tests.probes.test_moments import LargestInFloat64
 
 BASIS = torch.tensor([[0.7, 0.2, 0.1], [-0.3, 0.9, 0.4]], dtype=torch.float64)
 
@@ -69,6 +70,15 @@ def test_the_longest_weights_may_be_multiples_of_each_other() -> None:
     fit = planar_lattice(points, tokens, range(26), 2)
     assert bool(fit.matches)
     assert float(fit.deviation) < 1e-6
+
+
+def test_of_a_large_modulus_no_map_to_residues_is_stored() -> None:
+    """All 23^2 maps of 300 pairs would be 100 times the largest tensor here."""
+    tokens, points = planted(23, 3, 2, seed=0)
+    with LargestInFloat64() as largest:
+        fit = planar_lattice(points, tokens, range(2), 23)
+    assert bool(fit.matches)
+    assert largest.numel <= (len(tokens) + 600) * 3 * 22
 
 
 def test_a_line_and_a_point_are_undefined() -> None:

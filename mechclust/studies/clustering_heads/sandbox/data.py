@@ -74,7 +74,7 @@ def sandbox_run(
         spikes = [epoch for epoch, _ in curves.spikes] if curves else []
         places = choose_frames(snapshots.epochs, max_frames, around=spikes)
     else:
-        places = places_of(snapshots, sorted(set(epochs)))
+        places = _chosen_places(snapshots, epochs)
     kept = [snapshots.epochs[place] for place in places]
     weights = snapshots.of(member, [snapshots.steps[place] for place in places])
     model = build_model(config)
@@ -102,6 +102,13 @@ def sandbox_run(
         level_lines=_level_lines(weights["embed.W_E"], drawn_plane_reach(values["output"])),
         curves=curves,
     )
+
+
+def _chosen_places(snapshots: Snapshots, epochs: Sequence[int]) -> list[int]:
+    chosen = sorted(set(epochs))
+    if len(chosen) < 2:
+        raise InputError(f"epochs is {list(epochs)}; expected at least two different epochs")
+    return places_of(snapshots, chosen)
 
 
 def _drawable(snapshots: Snapshots, member: int) -> tuple[PoolingTransformerConfig, SparseModularAddition]:

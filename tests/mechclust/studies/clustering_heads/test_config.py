@@ -105,6 +105,9 @@ class TestArms:
         assert len({arm for job in ablations for arm in job.arms if arm != "base"}) == 83
         assert len(ablations) == 1 + 24 + 4 * 14  # the base, 24 costly values, and 14 groups of values of 100 seeds
 
+    def test_a_wide_network_trains_without_hessians(self):
+        assert ClusteringHeadsConfig(d_mlp=4096, full_batch=FullBatch(curvature_seeds=())).d_mlp == 4096
+
     def test_quick_is_the_base_alone(self):
         quick = get_study("clustering-heads").preset("quick")
         assert {job.arms for job in jobs(quick)} == {("base",)}
@@ -119,6 +122,7 @@ class TestArms:
             ({"lrs": (float("nan"),)}, "ablations.lrs[0] is nan; expected a finite number"),
             ({"widths": (0,)}, "ablations.widths[0] is 0; expected at least 1"),
             ({"discounts": (float("inf"),)}, "ablations.discounts[0] is inf; expected a finite number"),
+            ({"discounts": (0.0, 0.1)}, "ablations.discounts[0] is 0.0; expected above 0"),
             ({"dropouts": (1.0,)}, "ablations.dropouts[0] is 1.0; expected below 1"),
         ],
     )
@@ -152,12 +156,22 @@ class TestArms:
             ({"curriculum": Curriculum(group=0)}, "curriculum.group is 0; expected at least 1"),
             ({"lr": -1.0}, "^lr is -1.0; expected above 0"),
             ({"lr": 0.0}, "^lr is 0.0; expected above 0"),
-            ({"eps": -1.0}, "eps is -1.0; expected at least 0"),
+            ({"eps": 1e-5}, "^eps is 1e-05; expected above 1e-05"),
             ({"eps": float("nan")}, "eps is nan; expected a finite number"),
             ({"starts": Starts(beta=float("inf"))}, "starts.beta is inf; expected a finite number"),
+            ({"starts": Starts(beta=0.0)}, "starts.beta is 0.0; expected above 0"),
             ({"discount": -1.0}, "discount is -1.0; expected at least 0"),
+            ({"discount": 1.0}, "discount is 1.0; expected below 1"),
+            ({"curriculum": Curriculum(p=2)}, "curriculum.p is 2; expected at least 3"),
             ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
-            ({"task": SparseModularAddition(n_train=1000)}, "batch_size is 1024; expected 1 to the 1000 training"),
+            (
+                {"task": SparseModularAddition(n_train=1000)},
+                "^ablations.batch_sizes has 2048; expected at most the 1000 training sequences",
+            ),
+            (
+                {"task": SparseModularAddition(n_train=1000), "batch_size": 1024, "ablations": Ablations(seeds=())},
+                "^batch_size is 1024; expected 1 to the 1000 training sequences",
+            ),
             (
                 {"ablations": Ablations(lrs=(0.1, 0.1000000001))},
                 "the ablation 'lr 0.1' is given twice; expected values",
@@ -167,8 +181,20 @@ class TestArms:
                 r"task.n_embeddings is 2; expected at least 3, the digits that transfer continues with \(or transfer",
             ),
             (
+                {"task": SparseModularAddition(p=10, length=24, n_support=20, n_embeddings=11)},
+                "task has 20 digits below 10 in its support, too many to number their multisets; choose a smaller",
+            ),
+            (
+                {"d_mlp": 4096},
+                r"full_batch.curvature_seeds need the Hessian of 20,518 weights; expected at most 5,000",
+            ),
+            (
                 {"curriculum": Curriculum(first_steps=20_000)},
-                r"curriculum.first_steps is 20000; expected fewer than its steps \(10000\)",
+                r"curriculum.first_steps is 20000; expected at least 2 fewer than its steps \(10000\)",
+            ),
+            (
+                {"curriculum": Curriculum(first_steps=9_999)},
+                r"curriculum.first_steps is 9999; expected at least 2 fewer than its steps \(10000\)",
             ),
         ],
     )

@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from mechclust.evidence.intervals import share_interval
+from mechclust.studies.clustering_heads import fall_figures
 from mechclust.studies.clustering_heads.arm_figures import ablations_figure, curriculum_figure
 from mechclust.studies.clustering_heads.captions import CAPTIONS
+from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.fall_figures import clean_run, gradients_figure, marks_of, two_falls_figure
-from mechclust.studies.clustering_heads.figures import replay_figure, training_figure
+from mechclust.studies.clustering_heads.figures import draw_figures, replay_figure, training_figure
 from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
+from mechclust.training import Member, TrainConfig, train_ensemble
 from probes import ProbeResult
+from tasks import SparseModularAddition
 from tests.mechclust.studies.clustering_heads import made_runs as made
 
 N = 400
@@ -80,10 +84,33 @@ class TestCleanRun:
         assert loss.get_xlim()[1] == 10 * (N - 1)
 
 
+def test_figures_of_the_full_batch_run_come_one_after_the_other_and_stand_alone(results):
+    names = list(draw_figures(made.SMALL, results))
+    assert names[names.index("two_falls") + 1] == "gradients"
+    alone = draw_figures(replace(made.SMALL, sandbox=0), results)
+    assert "two_falls" not in alone
+    assert "gradients" in alone
+    assert "same run" not in CAPTIONS["gradients"]
+
+
 def test_sequence_embeddings_are_those_of_every_sequence(results):
     _, _, before, _ = two_falls_figure(made.SMALL, results).axes
     assert [line.get_label() for line in before.lines] == ["0", "1", "2", "3"]
     assert sum(len(line.get_xdata()) for line in before.lines) == 2**6
+
+
+def test_more_sums_than_colors_are_all_drawn(results, tmp_path, monkeypatch):
+    task = SparseModularAddition(p=3, length=5, n_support=5, n_train=16, n_test=16)
+    settings = TrainConfig(steps=3, batch_size=16, schedule="constant", clip=None)
+    member = Member(PoolingTransformerConfig(n_ctx=5, d_mlp=4), task)
+    snapshots = train_ensemble([member], settings, tmp_path, backend="loop", snapshot_every=1)
+    monkeypatch.setattr(fall_figures, "snapshots_of", lambda *_: (snapshots, 0))
+    figure = two_falls_figure(made.SMALL, results)
+    lines = figure.axes[2].lines
+    assert [line.get_label() for line in lines] == [str(total) for total in range(11)]
+    assert sum(len(line.get_xdata()) for line in lines) == 3**5
+    assert len({(line.get_color(), line.get_marker()) for line in lines}) == 11
+    assert len(figure.legends[0].get_texts()) == 11
 
 
 def test_a_loss_that_stays_above_the_published_one_is_in_its_panel(results):
@@ -124,6 +151,16 @@ def test_ablations_show_every_setting_with_the_interval_of_its_share(results):
     assert (area.y0, area.y1) == (pytest.approx(low), pytest.approx(high))
     assert [float(line.get_ydata()[0]) for line in dropout.lines if line.get_marker() == "_"] == [0.8, 0.5]
     assert dropout.get_title(loc="right") == "2 seeds per value"
+
+
+def test_ablations_are_drawn_in_ascending_order(results):
+    config = replace(made.SMALL, ablations=replace(made.SMALL.ablations, widths=(64, 16, 32)))
+    ends = {f"width {width}": {200: (1.0, width / 64)} for width in (64, 16, 32)}
+    figure = ablations_figure(config, replace(results, final=ends))
+    width = figure.axes[[axis.get_xlabel() for axis in figure.axes].index("feed-forward width")]
+    mean = next(line for line in width.lines if line.get_label() == "mean accuracy")
+    assert mean.get_xdata().tolist() == [16, 32, 64]
+    assert mean.get_ydata().tolist() == [0.25, 0.5, 1]
 
 
 def test_a_setting_that_was_not_varied_says_so(results):

@@ -253,6 +253,11 @@ class TestMitigations:
         found = findings(*base, mitigated={LATE: late})["H4d"]
         assert values(found) == pytest.approx([(2 - 1) / 2, (0 - 1) / 2])  # of the 200 epochs of the second half
 
+    def test_one_seed_has_no_other_seed_as_a_control(self):
+        found = findings(network(spikes=(200,)), mitigated={LARGER: {0: training()}})["H4b"]
+        assert values(found) == [1 / 4]
+        assert found.control is None
+
     def test_the_control_pairs_each_network_with_the_seed_before(self):
         base = [network(spikes=tuple(range(200, 200 + 20 * seed, 20))) for seed in range(5)]
         calm = {seed: training() for seed in range(5)}

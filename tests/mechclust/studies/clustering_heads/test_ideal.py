@@ -8,6 +8,7 @@ import torch
 from mechclust.models import build_model
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.studies.clustering_heads.config import HEAD_PARTS, XI, PoolingTransformerConfig
+from mechclust.studies.clustering_heads.cut import sequence_embeddings
 from mechclust.studies.clustering_heads.ideal import ideal_head, member_with_start
 from mechclust.training import Member, TrainConfig, train_ensemble
 from probes import ClusteringHead, run
@@ -44,6 +45,18 @@ def test_places_every_sum_by_a_closed_form(support):
         model(batch.tokens)
     expected = torch.stack([1 - 2 * batch.labels["sum"] / 3, torch.ones(len(batch))], dim=1)
     torch.testing.assert_close(seen[XI][0][:, 0], expected, atol=1e-4, rtol=0)
+
+
+def test_of_larger_p_equal_multisets_meet_and_equal_sums_do_not():
+    task = SparseModularAddition(p=3, length=5, n_support=3)
+    (batch,) = task.batches("all", 4096)
+    xi = sequence_embeddings(planted(20, task), batch.tokens).detach()
+    spread = {}
+    for name in ("multiset", "sum"):
+        labels = batch.labels[name]
+        spread[name] = max(float((xi[labels == v] - xi[labels == v].mean(dim=0)).abs().max()) for v in labels.unique())
+    assert spread["multiset"] < 1e-5
+    assert spread["sum"] > 0.1
 
 
 def test_scales_and_positions_leave_the_rest_to_the_seed():

@@ -29,7 +29,12 @@ def recorded(model, x):
 
 
 def test_the_base_network_has_198_parameters():
-    assert sum(p.numel() for p in build_model(PoolingTransformerConfig()).parameters()) == 198
+    assert PoolingTransformerConfig().n_weights == 198
+
+
+@pytest.mark.parametrize("config", [CONFIG, WIDE])
+def test_weights_are_counted_without_the_network(config):
+    assert config.n_weights == sum(p.numel() for p in build_model(config).parameters())
 
 
 @pytest.mark.parametrize("config", [CONFIG, WIDE])

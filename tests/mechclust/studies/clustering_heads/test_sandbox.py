@@ -234,6 +234,9 @@ def test_epochs_are_chosen(snapshots):
     assert sandbox_run(snapshots, 1, epochs=[7, 2, 12]).epochs == [2, 7, 12]
     with pytest.raises(InputError, match="has no snapshot of epoch 99; expected epochs it has"):
         sandbox_run(snapshots, 0, epochs=[0, 99])
+    for epochs in ([], [5], [5, 5]):
+        with pytest.raises(InputError, match="expected at least two different epochs"):
+            sandbox_run(snapshots, 0, epochs=epochs)
 
 
 def test_all_panels_are_drawn_and_their_ticks_are_even(run):
