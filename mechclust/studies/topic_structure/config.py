@@ -32,7 +32,7 @@ ROWS = {
 }
 EVERYTHING_ROWS = ("Adam .003", "SGD .03")  # of E1b, whose training is long
 LEAST_GROWTH = 0.5  # standard deviations, the bound of P3b
-LEAST_STEPS = 2000  # of E3, for findings on where training ends
+LEAST_STEPS = 2000  # of E3 and E4a theory, for findings on where training ends
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from mechclust.studies.topic_structure.results import ArmRuns, ways_of
 from probes import ProbeResult
 
 _LEAST_STEPS = 4000  # training has converged by then
+_LEAST_LENGTHS = 3
+_LEAST_LENGTH = 6400  # words, of the longest documents
+_LEAST_DOCUMENTS = 100_000  # with fewer, chance decides the distance
 _NEAR = Bound("<=", 0.05)
 _FALLS = Bound("<=", -0.4)
 
@@ -38,6 +41,11 @@ def _longer_documents(
     lengths = config.optimum_lengths
     limits = ", ".join(f"{far:.3f} at {length} words" for length, far in zip(lengths, limit, strict=True))
     most_documents = from_closed_form[:, :, -1]
+    is_large = (
+        len(lengths) >= _LEAST_LENGTHS
+        and lengths[-1] >= _LEAST_LENGTH
+        and config.optimum_documents[-1] >= _LEAST_DOCUMENTS
+    )
     slopes = [_slope(np.array(lengths, dtype=float), curve) for curve in most_documents]
     return Finding(
         id="P2b",
@@ -49,7 +57,7 @@ def _longer_documents(
             check_part(f"distance at {lengths[-1]} words", most_documents[:, -1], _NEAR),
             check_part("slope of the log distance", slopes, _FALLS),
         ),
-        not_tested="" if len(config.optimum_lengths) > 2 else TOO_SMALL,
+        not_tested="" if is_large else TOO_SMALL,
         note="a property of the theory but for the number of documents; for the minimiser of all documents: "
         f"{limits}. A selected position that shows its own word makes the word a better predictor of itself than "
         "of its topic, by order 1 / length; the variance that weight decay has to outweigh is of the same order",

@@ -85,6 +85,19 @@ class TestFindings:
             *("P2b", "P2c", "P3b", "P5", "P5a", "P5g", "P5h"),
         }
 
+    @pytest.mark.parametrize(
+        ("changes", "ids"),
+        [
+            ({"optimum_lengths": (100, 400, 1600)}, {"P2b"}),
+            ({"optimum_documents": (1000, 10_000)}, {"P2b"}),
+            ({"steps": 800}, {"P4", "P4b", "P4f", "P8b"}),
+        ],
+    )
+    def test_are_not_tested_where_chance_or_the_start_would_decide(self, changes, ids):
+        short = replace(PAPER, **changes)
+        found = judged(constructed(short), config=short)
+        assert {id for id, finding in found.items() if finding.verdict == "not tested"} == ids
+
     def test_fail_where_an_arm_contradicts(self):
         found = judged(altered(["E2"], end=blocks(GAP, -0.01)))
         assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == {"P1b"}
