@@ -30,6 +30,7 @@ _TOGETHER = "all three"
 INDEPENDENT = "independent topics"
 CORRELATED = "correlated topics"
 _LEAST_DECAY_LENGTH = 400  # words
+MAX_DECAY_RATE = 20.0
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def beyond_steps(config: TopicStructureConfig) -> list[int]:
 
 def _decayed(config: TopicStructureConfig) -> list[Arm]:
     """Return E2 with and without weight decay, on long documents: only there does it decide single entries."""
-    lr = _averaged(config, 20.0)
+    lr = _averaged(config, decay_rate(config))
     training = {"optimizer": "sgd", "lr": lr, "schedule": "cosine", "steps": config.decay_steps}
     documents = exact_documents(max(_LEAST_DECAY_LENGTH, config.documents.lengths[1]))
     model = {**_STAGE_ONE, "init_std": 0.05}
@@ -241,6 +242,18 @@ def _decayed(config: TopicStructureConfig) -> list[Arm]:
         Arm("E2", DECAYED, documents, model, {**training, "weight_decay": DECAY / config.documents.d_vocab}, ["way"]),
         Arm("E2", FREE, documents, model, training),
     ]
+
+
+def decay_rate(config: TopicStructureConfig) -> float:
+    """Return SGD's rate for E2 with and without weight decay, at most half of the rate at which training diverges.
+
+    That is one over the largest eigenvalue of ``DocumentMoments.inputs``. Its eigenvector is the mean of all documents,
+    which show each word equally often, and MASK.
+    """
+    task = config.documents
+    masked = (1 - task.correct_share - task.random_share) * task.selected_share
+    largest = masked**2 + (1 - masked) ** 2 / task.n_words
+    return min(MAX_DECAY_RATE, 0.5 / largest)
 
 
 def exact_documents(length: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mechclust.studies import get_study, run_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import TopicStructureConfig, TopicTransformerConfig, topic_blocks
 from mechclust.studies.topic_structure.arms import (
+    DECAYED,
     MINIMISER,
     arms,
     attention_arm,
@@ -26,6 +27,7 @@ from mechclust.studies.topic_structure.arms import (
     stage_cells,
     training_of,
 )
+from mechclust.studies.topic_structure.optimum import population_moments
 from mechclust.studies.topic_structure.results import load_runs
 from mechclust.studies.topic_structure.run import block_result
 from mechclust.training import train
@@ -79,6 +81,18 @@ class TestArms:
         assert len(every) == 5 * (len(arms(PAPER)) - 3 + 1) + 8 * 3 == len({job.name for job in every})
         steps = [arms(PAPER)[job.arm].training["steps"] for job in every if job.arm != MINIMISER]
         assert steps == sorted(steps, reverse=True)
+
+    @pytest.mark.parametrize(
+        ("documents", "rate"),
+        [({}, 20), ({"n_topics": 5, "words_per_topic": 4}, 9.41), ({"selected_share": 0.9}, 0.963)],
+    )
+    def test_decay_at_a_rate_at_which_training_converges(self, documents, rate):
+        config = replace(PAPER, documents=TopicDocuments(**documents))
+        training = training_of(config, arms(config)[DECAYED])
+        assert training.lr == pytest.approx(rate * config.documents.d_vocab, rel=1e-2)
+        moments = population_moments(documents_of(config, Job(DECAYED, 0))).inputs
+        largest = float(torch.linalg.eigvalsh(moments)[-1])
+        assert 2 * training.lr / config.documents.d_vocab * largest < 1.01  # it diverges above 2
 
     def test_theory_follows_the_theory(self):
         for arm in ("E1", "E2", "E4a theory T20 tau3"):
