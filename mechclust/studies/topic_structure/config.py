@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_left_out, check_seeds
+from mechclust.studies.topic_structure.theory import theory_gap
 from tasks import InputError, TopicDocuments
 from tasks.settings import (
     Count,
@@ -210,6 +211,14 @@ class TopicStructureConfig:
             values = getattr(self, name)
             if any(a >= b for a, b in pairwise(values)):
                 raise InputError(f"{name} is {values}; expected rising numbers")
+        if max(self.topics_per_document) >= min(self.topics):
+            raise InputError(
+                f"topics_per_document has {max(self.topics_per_document)} of the {min(self.topics)} in topics; "
+                "expected fewer in every document than there are"
+            )
+        self._check_documents()
+
+    def _check_documents(self) -> None:
         check_left_out("documents", self.documents, ("seed",), "each run, from seeds")
         if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(
@@ -217,8 +226,8 @@ class TopicStructureConfig:
                 "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave "
                 "them at 0"
             )
-        if max(self.topics_per_document) > min(self.topics):
-            raise InputError(
-                f"topics_per_document has {max(self.topics_per_document)}, more than the {min(self.topics)} in topics; "
-                "expected no document with more topics than there are"
-            )
+        if self.experiment == "published":
+            try:
+                theory_gap(replace(self.documents, sampler="subset"))
+            except InputError as error:
+                raise InputError(f"documents.{error}") from error

@@ -209,7 +209,14 @@ class TestBadInput:
             ({"released_seeds": ()}, "released_seeds is empty"),
             ({"optimum_documents": (3000, 1000)}, r"optimum_documents is \(3000, 1000\); expected rising numbers"),
             ({"topics_per_document": (2, 2)}, r"topics_per_document is \(2, 2\); expected rising numbers"),
-            ({"topics_per_document": (2, 11)}, "topics_per_document has 11, more than the 10 in topics"),
+            ({"topics_per_document": (2, 11)}, "topics_per_document has 11 of the 10 in topics"),
+            ({"topics_per_document": (2, 10)}, "topics_per_document has 10 of the 10 in topics; expected fewer"),
+            ({"documents": TopicDocuments(n_topics=2)}, r"documents\.topics_per_document is 2 of 2 topics"),
+            ({"documents": TopicDocuments(topics_per_document=11)}, r"documents\.topics_per_document is 11; expected"),
+            (
+                {"documents": TopicDocuments(selected_share=1.0, correct_share=0.0)},
+                r"documents\.selected_share is 1 and correct_share 0: no document shows its words",
+            ),
         ],
     )
     def test_is_refused(self, changes, message):
