@@ -25,6 +25,7 @@ from mechclust.studies.topic_structure.arms import arms, beyond_steps, documents
 from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, load_beyond
 from mechclust.studies.topic_structure.tables import ATTENTION, SCORES, VALUES, TopicTables
+from mechclust.training.diverged import DivergedError
 from probes import load_result
 from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.damaged import check_made_whole
@@ -205,6 +206,11 @@ class TestRun:
     @pytest.mark.slow
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
+
+    def test_a_diverged_training_names_the_step(self, tmp_path):
+        fast = replace(SMOKE, beyond=replace(SMOKE.beyond, sgd_rate=1e30))
+        with pytest.raises(DivergedError, match=r"training diverged: .* step [1-4]; .*smaller lr"):
+            STUDY.run_job(fast, Job("E5 SGD", 0), tmp_path)
 
     def test_a_missing_run_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
