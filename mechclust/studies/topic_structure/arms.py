@@ -76,7 +76,7 @@ class Cell(NamedTuple):
 
 
 _THEORY = {"sampler": "subset", "objective": "squared", "boundaries": False}
-_EXPERIMENT = {"sampler": "dirichlet", "boundaries": True}
+_EXPERIMENT = {"sampler": "dirichlet", "boundaries": True, "objective": OBJECTIVES[0]}
 _ONE_HOT = {"embedding": "one-hot", "decoder": "identity", "bias": False}
 _STAGE_ONE = {**_ONE_HOT, "attention": "uniform"}
 _RELEASED_NETWORK = {**_ONE_HOT, "input": "normalised", "attention_bias": True}

@@ -226,6 +226,7 @@ class TopicStructureConfig:
                 "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave "
                 "them at 0"
             )
+        check_left_out("documents", self.documents, ("sampler", "objective", "boundaries"), "each arm")
         if self.experiment == "published":
             try:
                 theory_gap(replace(self.documents, sampler="subset"))
