@@ -257,8 +257,8 @@ def decay_rate(config: TopicStructureConfig) -> float:
 
 
 def exact_documents(length: int) -> dict[str, Any]:
-    """Return documents of the theory with a fixed length, with exact mask shares in each."""
-    return {**_THEORY, "exact_shares": True, "lengths": (length, length)}
+    """Return documents of the theory with a fixed length, with exact mask shares in each, drawn once."""
+    return {**_THEORY, "exact_shares": True, "masking": "static", "lengths": (length, length)}
 
 
 def _released(config: TopicStructureConfig) -> list[Arm]:

@@ -94,6 +94,10 @@ class TestArms:
         largest = float(torch.linalg.eigvalsh(moments)[-1])
         assert 2 * training.lr / config.documents.d_vocab * largest < 1.01  # it diverges above 2
 
+    def test_decay_leads_to_the_minimiser_of_masks_drawn_once(self):
+        config = replace(PAPER, documents=TopicDocuments(masking="fresh"))
+        assert documents_of(config, Job(DECAYED, 0)).masking == "static"
+
     def test_theory_follows_the_theory(self):
         for arm in ("E1", "E2", "E4a theory T20 tau3"):
             task = documents_of(PAPER, Job(arm, 3))
