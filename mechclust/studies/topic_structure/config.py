@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_left_out, check_seeds
 from mechclust.studies.topic_structure.theory import theory_gap
 from tasks import InputError, TopicDocuments
 from tasks.settings import (
+    MAX_COUNT,
+    AtLeast,
+    AtMost,
     Count,
     Draws,
     NotNegative,
@@ -32,6 +35,7 @@ ROWS = {
     "SGD .03": ("sgd", 0.03),
 }
 EVERYTHING_ROWS = ("Adam .003", "SGD .03")  # of E1b, whose training is long
+_TextLength = Annotated[int, AtLeast(3), AtMost(MAX_COUNT)]  # two words after START
 LEAST_GROWTH = 0.5  # standard deviations, the bound of P3b
 LEAST_STEPS = 2000  # of E3 and E4a theory, for findings on where training ends
 
@@ -163,9 +167,9 @@ class TopicStructureConfig:
         optimum_lengths: lengths of these documents, ascending.
         batch_size: documents per step.
         topics: numbers of topics for finding P6.
-        topics_per_document: numbers of topics mixed in a document for finding P6.
-        text: number of documents that attention is measured on, and tokens per document; E4 measures it on whole
-            documents too.
+        topics_per_document: numbers of topics mixed in a document for finding P6, at least 2.
+        text: number of documents that attention is measured on, and tokens per document (at least 3); E4 measures it
+            on whole documents too.
         beyond: settings of the second experiment.
         test_findings: whether this size can test the findings.
     """
@@ -188,8 +192,8 @@ class TopicStructureConfig:
     optimum_lengths: tuple[Count, ...] = (100, 400, 1600, 6400)
     batch_size: Count = 40
     topics: tuple[Several, ...] = (10, 20)
-    topics_per_document: tuple[Count, ...] = (2, 3, 5, 8)
-    text: tuple[Count, Count] = (500, 100)
+    topics_per_document: tuple[Several, ...] = (2, 3, 5, 8)
+    text: tuple[Count, _TextLength] = (500, 100)
     beyond: Beyond = Beyond()
     test_findings: bool = True
 
@@ -227,6 +231,8 @@ class TopicStructureConfig:
                 "them at 0"
             )
         check_left_out("documents", self.documents, ("sampler", "objective", "boundaries"), "each arm")
+        if self.documents.words_per_topic < 2:
+            raise InputError("documents.words_per_topic is 1; expected at least 2, to compare words of one topic")
         if self.experiment == "published":
             try:
                 theory_gap(replace(self.documents, sampler="subset"))

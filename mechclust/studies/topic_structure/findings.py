@@ -153,7 +153,7 @@ def _rising(g: _Mixing, totals: Sequence[int]) -> Finding:
     )
 
 
-def _rises(g: _Mixing) -> list[_Seeds]:
+def _rises(g: _Mixing) -> list[Float[np.ndarray, "_"]]:
     _, n_totals, n_taus = g.shape
     rises = [np.diff(g, axis=2).min(axis=(1, 2)) if n_taus > 1 else np.empty(0)]
     if n_totals > 1:

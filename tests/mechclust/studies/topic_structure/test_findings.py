@@ -213,6 +213,10 @@ class TestStages:
         found = judged(config=one)
         assert [part.name for part in found["P6"].parts] == ["smallest rise from one tau to the next"]
 
+    def test_one_number_of_topics_in_a_document_has_no_rise(self):
+        found = judged(config=replace(PAPER, topics_per_document=(2,)))["P6"]
+        assert (found.verdict, found.parts[0].values) == ("not tested", ())
+
     def test_a_cell_without_a_share_in_one_seed_is_left_out_in_all(self):
         low = Cell("near-zero", "SGD", "squared", 30.0).arm
         runs = altered([low], changes=curves(0.3))

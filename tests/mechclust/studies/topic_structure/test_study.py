@@ -108,7 +108,7 @@ class TestArms:
         for arm, frozen in (
             ("E1", {"W_Q", "W_K", "W_V"}),
             ("E2", {"W_E", "W_Q", "W_K"}),
-            ("E4a theory T3 tau1", {"W_E", "W_V"}),
+            ("E4a theory T4 tau2", {"W_E", "W_V"}),
             ("E4 Adam .01", {"W_E"}),
             ("E1b squared SGD .03", set()),
         ):
@@ -211,6 +211,9 @@ class TestBadInput:
             ({"documents": TopicDocuments(sampler="subset")}, "documents.sampler is set by each arm; leave it out"),
             ({"documents": TopicDocuments(objective="squared")}, "documents.objective is set by each arm"),
             ({"documents": TopicDocuments(boundaries=False)}, "documents.boundaries is set by each arm"),
+            ({"topics_per_document": (1, 2)}, r"topics_per_document\[0\] is 1; expected at least 2"),
+            ({"text": (500, 2)}, r"text\[1\] is 2; expected at least 3"),
+            ({"documents": TopicDocuments(words_per_topic=1)}, r"words_per_topic is 1; expected at least 2"),
             ({"check_every": 0}, "check_every is 0; expected at least 1"),
             ({"check_every": 300}, r"check_every is 300; expected a divisor of attention_steps \(5000\)"),
             ({"released_seeds": ()}, "released_seeds is empty"),
