@@ -16,7 +16,7 @@ from mechclust.studies.topic_structure.labelling import RIGHT, SHIFTED
 from mechclust.studies.topic_structure.optimum_figures import optimum_figure
 from mechclust.studies.topic_structure.results import THEORY_G, mixing_values, shares_of, ways_of
 from mechclust.studies.topic_structure.stage_figures import norms_figure, stages_figure
-from tests.mechclust.studies.topic_structure.made_runs import PAPER, constructed, minimisers, noise_of
+from tests.mechclust.studies.topic_structure.made_runs import PAPER, constructed, effects, minimisers, noise_of
 
 RUNS = constructed()
 
@@ -95,6 +95,17 @@ def test_growth_is_drawn_by_step_loss_and_row():
         drawn = [line for line in axis.lines if len(line.get_xdata()) == 3]
         assert [line.get_ydata()[-1] for line in drawn] == pytest.approx(ends)
         assert list(drawn[0].get_xdata()) == [0, 500, 20_000]
+
+
+def test_growth_is_labelled_where_curves_of_both_losses_end():
+    """Panels share their heights, and the second one has the larger values."""
+    higher = {
+        f"E1b squared {row}": [replace(run, effects=effects(30)) for run in RUNS["E1"]] for row in EVERYTHING_ROWS
+    }
+    left, _ = everything_trained_figure(PAPER, RUNS | higher).axes
+    low, high = left.get_ylim()
+    heights = [low + text.get_position()[1] * (high - low) for text in left.texts if text.get_text()]
+    assert np.mean(heights) == pytest.approx(1, abs=0.05)  # they are moved apart
 
 
 class TestMixing:
