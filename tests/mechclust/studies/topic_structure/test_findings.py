@@ -98,6 +98,18 @@ class TestFindings:
         found = judged(constructed(short), config=short)
         assert {id for id, finding in found.items() if finding.verdict == "not tested"} == ids
 
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"documents": TopicDocuments(lengths=(50, 75))},
+            {"documents": TopicDocuments(concentration=0.2)},
+            {"text": (500, 50)},
+        ],
+    )
+    def test_compare_no_other_documents_with_the_published_table(self, changes):
+        found = judged(config=replace(PAPER, **changes))
+        assert {id for id, finding in found.items() if finding.verdict == "not tested"} == {"P5", "P5a", "P5g", "P5h"}
+
     def test_fail_where_an_arm_contradicts(self):
         found = judged(altered(["E2"], end=blocks(GAP, -0.01)))
         assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == {"P1b"}
