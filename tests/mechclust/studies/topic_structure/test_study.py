@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from mechclust.studies.topic_structure.arms import (
     stage_cells,
     training_of,
 )
+from mechclust.studies.topic_structure.follow import WordAttention
 from mechclust.studies.topic_structure.optimum import population_moments
 from mechclust.studies.topic_structure.results import load_runs
 from mechclust.studies.topic_structure.run import block_result
@@ -199,6 +201,20 @@ class TestRun:
         assert float(saved.sel("gap", matrix="W_V")) == blocks.gap
         assert float(saved.sel("separation", matrix="W_V")) == blocks.separation
         assert saved.values.keys() == block_result(model, task).values.keys()
+
+
+def test_attention_between_many_words_is_measured_on_few_documents_at_once():
+    task = TopicDocuments(n_topics=50, words_per_topic=20, n_documents=10)
+    sizes = []
+
+    def attention_between_tokens(batch):
+        sizes.append(len(batch))
+        return torch.ones(1004, 1004), torch.ones(1004, 1004)
+
+    words = WordAttention(task, 10, [20])
+    words._best = SimpleNamespace(attention_between_tokens=attention_between_tokens)
+    assert float(words.compute()["sum"].max()) == len(sizes)
+    assert sizes == [4, 4, 2]
 
 
 class TestBadInput:
