@@ -76,7 +76,7 @@ def mixing_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.plot(taus, g.mean(axis=0), color=color, lw=1)
         axis.axhline(total, color=color, lw=1, ls=":")
         labels.append((float(g[:, -1].mean()), f"trained, {total} topics", color))
-    optimum = theory_g(config)
+    optimum = {tau: g for tau, g in theory_g(config).items() if taus[0] <= tau <= taus[-1]}
     if optimum:
         axis.plot(list(optimum), list(optimum.values()), color=RED, ls="--")
         labels.append(([*optimum.values()][-1], "population, 10 topics", RED))

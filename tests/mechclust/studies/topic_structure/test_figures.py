@@ -119,6 +119,11 @@ class TestMixing:
         (population,) = [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2]
         assert list(population.get_ydata()) == pytest.approx(list(THEORY_G.values()))
 
+    def test_draws_the_populations_optimum_between_measured_numbers_only(self):
+        (axis,) = mixing_figure(replace(PAPER, topics_per_document=(2, 3, 5)), RUNS).axes
+        (population,) = [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2]
+        assert list(population.get_xdata()) == [2, 3, 4, 5]
+
     def test_draws_the_populations_optimum_with_ten_topics_only(self):
         (axis,) = mixing_figure(replace(PAPER, topics=PAPER.topics[1:]), RUNS).axes
         assert 10 not in PAPER.topics[1:]
