@@ -104,7 +104,7 @@ class Beyond:
 
     Args:
         steps: optimiser steps.
-        after: a step shown beside the end; by default the number of steps of E3.
+        after: a step shown beside the end, one of ``measured``.
         measured: steps at which tables, attention and the development loss are measured, besides 0 and the end.
         sgd_rate: learning rate of SGD.
         adam_rate: learning rate of Adam.
@@ -154,7 +154,7 @@ class TopicStructureConfig:
         table_seeds: the same for E4.
         everything_seeds: the same for E1b.
         documents: the data; fields specific to an experiment (sampler, objective, ...) are set by its arms.
-        steps: optimiser steps of E1, E2, E3 and the runs behind findings P6 and P8.
+        steps: optimiser steps of E1, E2, E3 and the runs behind findings P6 and P8b.
         everything_steps: optimiser steps of E1b.
         decay_steps: optimiser steps of E2 with weight decay (finding P2c).
         attention_steps: optimiser steps of E4.
@@ -163,7 +163,7 @@ class TopicStructureConfig:
             average, are multiplied by their number.
         released_rates: learning rates of E3 with SGD for the network as released.
         adam_rates: learning rates of E3 with Adam.
-        optimum_documents: numbers of documents whose minimiser is solved for (findings P2, P2b), ascending.
+        optimum_documents: numbers of documents whose minimiser is solved for (finding P2b), ascending.
         optimum_lengths: lengths of these documents, ascending.
         batch_size: documents per step.
         topics: numbers of topics for finding P6.
@@ -215,6 +215,10 @@ class TopicStructureConfig:
             values = getattr(self, name)
             if any(a >= b for a, b in pairwise(values)):
                 raise InputError(f"{name} is {values}; expected rising numbers")
+        for name in ("sgd_rates", "released_rates", "adam_rates"):
+            rates = [f"{rate:g}" for rate in getattr(self, name)]  # as in the names of arms
+            check_different_settings(**{name: rates})
+        check_different_settings(topics=self.topics)
         if max(self.topics_per_document) >= min(self.topics):
             raise InputError(
                 f"topics_per_document has {max(self.topics_per_document)} of the {min(self.topics)} in topics; "
@@ -231,8 +235,14 @@ class TopicStructureConfig:
                 "them at 0"
             )
         check_left_out("documents", self.documents, ("sampler", "objective", "boundaries"), "each arm")
-        if self.documents.words_per_topic < 2:
+        v = self.documents.words_per_topic
+        if v < 2:
             raise InputError("documents.words_per_topic is 1; expected at least 2, to compare words of one topic")
+        overlap = max(self.beyond.overlaps)
+        if self.experiment == "beyond" and (2 * overlap > v or v - overlap < 2):
+            raise InputError(
+                f"beyond.overlaps has {overlap} of {v} words per topic; expected at most half of them, and 2 words left"
+            )
         if self.experiment == "published":
             try:
                 theory_gap(replace(self.documents, sampler="subset"))

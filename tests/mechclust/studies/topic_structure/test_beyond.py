@@ -362,6 +362,13 @@ def test_bad_settings_are_refused(changes, message):
         Beyond(**changes)
 
 
+@pytest.mark.parametrize(("words", "overlap"), [(8, 5), (2, 1)])
+def test_overlaps_that_leave_too_few_words_are_refused(words, overlap):
+    beyond = replace(BEYOND.beyond, overlaps=(1, overlap)[-overlap:])
+    with pytest.raises(InputError, match=rf"beyond\.overlaps has {overlap} of {words} words per topic; expected"):
+        replace(BEYOND, documents=TopicDocuments(words_per_topic=words), beyond=beyond)
+
+
 def test_documents_that_cannot_be_are_refused_before_anything_is_trained(tmp_path):
     few = replace(SMOKE, documents=TopicDocuments(n_topics=2, words_per_topic=4, n_documents=60))
     with pytest.raises(InputError, match="overlap is 1 with 2 topics; expected at least 3 topics"):

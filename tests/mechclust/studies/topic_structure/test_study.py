@@ -230,6 +230,8 @@ class TestBadInput:
             ({"topics_per_document": (1, 2)}, r"topics_per_document\[0\] is 1; expected at least 2"),
             ({"text": (500, 2)}, r"text\[1\] is 2; expected at least 3"),
             ({"documents": TopicDocuments(words_per_topic=1)}, r"words_per_topic is 1; expected at least 2"),
+            ({"sgd_rates": (1.0, 1.0000001)}, "sgd_rates has '1' twice; give it once"),
+            ({"topics": (10, 20, 10)}, "topics has 10 twice; give it once"),
             ({"check_every": 0}, "check_every is 0; expected at least 1"),
             ({"check_every": 300}, r"check_every is 300; expected a divisor of attention_steps \(5000\)"),
             ({"released_seeds": ()}, "released_seeds is empty"),
