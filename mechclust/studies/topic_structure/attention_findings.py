@@ -62,6 +62,8 @@ def attention_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Find
 def _near(
     id: str, statement: str, columns: tuple[int, ...], means: _OfSpan, control: str, control_means: _OfSpan
 ) -> Finding:
+    without = f"{distance_of(means, columns):.4f}, control {distance_of(control_means, columns):.4f}"
+    note = f"corrected for bias by a jackknife over seeds, without correction {without}"
     return compared(
         id,
         statement,
@@ -70,8 +72,7 @@ def _near(
         control,
         [distance_values(control_means, columns)],
         source="Li, Li & Risteski; bound ours",
-        note=f"corrected for bias by a jackknife over seeds, without correction {distance_of(means, columns):.4f}, "
-        f"control {distance_of(control_means, columns):.4f}",
+        note=note if len(means) > 1 else "",
     )
 
 

@@ -147,7 +147,7 @@ def _curves(changes: ProbeResult | None, measure: str) -> dict[str, Float[np.nda
 
 
 def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult]:
-    """Read the results of ``minimiser_result``, in the order of the seeds.
+    """Read the distances of the minimisers from the closed form, in the order of the seeds.
 
     Raises:
         InputError: naming a result that is not there.

@@ -110,6 +110,11 @@ class TestFindings:
         found = judged(config=replace(PAPER, **changes))
         assert {id for id, finding in found.items() if finding.verdict == "not tested"} == {"P5", "P5a", "P5g", "P5h"}
 
+    def test_of_one_seed_say_nothing_of_a_jackknife(self):
+        one = replace(PAPER, table_seeds=(30,))
+        assert judged(constructed(one), config=one)["P5"].note == ""
+        assert judged()["P5"].note.startswith("corrected for bias by a jackknife over seeds, without correction 0.0")
+
     def test_fail_where_an_arm_contradicts(self):
         found = judged(altered(["E2"], end=blocks(GAP, -0.01)))
         assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == {"P1b"}
