@@ -84,19 +84,31 @@ def add_seeds(study: str, jobs_of: Callable[[Any], Sequence[Any]], config: Any, 
     write_json(out / "config.json", {**record, "config": wanted, _ADDED: [*additions, addition]})
 
 
-def with_seen_verdicts(findings: Sequence[Finding], record: Mapping[str, Any]) -> list[Finding]:
+def with_seen_verdicts(
+    findings: Sequence[Finding], record: Mapping[str, Any], judge: Callable[[Sequence[int]], Sequence[Finding]]
+) -> list[Finding]:
     """Return the findings of a run, with the verdicts seen before seeds were added in their histories.
+
+    A finding keeps its history if the added seeds change none of its values, as it is measured on other seeds.
 
     Args:
         findings: of the run.
         record: its ``config.json``.
+        judge: returns the run's findings on some of its seeds.
     """
     marked = list(findings)
     for addition in record.get(_ADDED, []):
+        before = {finding.id: _measured(finding) for finding in judge(addition["before"])}
         for place, finding in enumerate(marked):
-            if finding.id in addition["seen"]:
+            if finding.id in addition["seen"] and _measured(finding) != before.get(finding.id):
                 marked[place] = replace(finding, history=(*finding.history, _earlier_verdict(addition, finding.id)))
     return marked
+
+
+def _measured(finding: Finding) -> str:
+    """Return the values and intervals of a finding and its control as text, in which NaN equals NaN."""
+    parts = [*finding.parts, *(finding.control.parts if finding.control else ())]
+    return str([(part.values, part.interval) for part in parts])
 
 
 def _judged_findings(out: Path) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from mechclust.report.run_record import read_run_record
 from mechclust.report.table_text import table_as_csv
 from mechclust.studies.added_seeds import with_seen_verdicts
 from mechclust.studies.registry import open_run
-from mechclust.studies.study import Study, check_findings, judge_run, report_run
+from mechclust.studies.study import Study, check_findings, judge_run, judge_seeds, report_run
 from probes.store.files import json_bytes
 from tasks import InputError
 from tasks.errors import error_suggestion
@@ -131,7 +132,11 @@ def judge_again(folder: str | Path) -> Findings:
         unpack_folder(archive, Path(place))
         try:
             check_measured_files(Path(place))
-            judged = with_seen_verdicts(judge_run(study, config, Path(place)), read_run_record(folder, _WAY_OUT))
+            judged = with_seen_verdicts(
+                judge_run(study, config, Path(place)),
+                read_run_record(folder, _WAY_OUT),
+                partial(judge_seeds, study, config, Path(place)),
+            )
         except InputError as error:
             why = str(error).replace(place, str(archive)).partition(";")[0]
             raise InputError(f"{why}; {_RECORD_AGAIN}") from error

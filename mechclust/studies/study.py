@@ -212,8 +212,8 @@ def run_study(
 
     Artefacts are saved as they are made: ``config.json``, ``models/``, ``results/``, ``figures/``, ``findings.json``,
     ``report.html``. Called again, an interrupted run resumes at the interruption. Called with more seeds after the
-    run's, it measures the new ones only, and findings whose verdict was seen before are marked exploratory. Results are
-    bit-identical for any ``workers`` and ``engine``, as those of ``map_jobs`` are. If findings or figures fail,
+    run's, it measures the new ones only, and findings that these change after a verdict are marked exploratory. Results
+    are bit-identical for any ``workers`` and ``engine``, as those of ``map_jobs`` are. If findings or figures fail,
     everything measured is kept, and ``report_run`` goes on once the study is corrected.
 
     Args:
@@ -325,7 +325,7 @@ def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = Fa
     is_default = analysis.headline == Findings(analysis.findings).headline
     analysis = replace(
         analysis,
-        findings=Findings(with_seen_verdicts(analysis.findings, record)),
+        findings=Findings(with_seen_verdicts(analysis.findings, record, partial(judge_seeds, study, config, out))),
         headline="" if is_default else analysis.headline,  # the default also says if seeds were added
         views={**analysis.views, **further_views(out)},
         notes=[*analysis.notes, *family_notes(analysis.findings), *further_notes(out)],
@@ -379,6 +379,11 @@ def judge_run(study: Study, config: Any, out: Path) -> Sequence[Finding]:
         InputError: if a file is missing.
     """
     return judge_results(study, config, study.load(config, out))
+
+
+def judge_seeds(study: Study, config: Any, out: Path, seeds: Sequence[int]) -> Sequence[Finding]:
+    """Return a study's findings on some of a run's seeds."""
+    return judge_run(study, replace(config, seeds=tuple(seeds)), out)
 
 
 def judge_results(study: Study, config: Any, results: Any) -> Sequence[Finding]:

@@ -30,6 +30,7 @@ _TOGETHER = "all three"
 INDEPENDENT = "independent topics"
 CORRELATED = "correlated topics"
 _LEAST_DECAY_LENGTH = 400  # words
+MAX_DECAY_RATE = 20.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Cell(NamedTuple):
 
 
 _THEORY = {"sampler": "subset", "objective": "squared", "boundaries": False}
-_EXPERIMENT = {"sampler": "dirichlet", "boundaries": True}
+_EXPERIMENT = {"sampler": "dirichlet", "boundaries": True, "objective": OBJECTIVES[0]}
 _ONE_HOT = {"embedding": "one-hot", "decoder": "identity", "bias": False}
 _STAGE_ONE = {**_ONE_HOT, "attention": "uniform"}
 _RELEASED_NETWORK = {**_ONE_HOT, "input": "normalised", "attention_bias": True}
@@ -233,7 +234,7 @@ def beyond_steps(config: TopicStructureConfig) -> list[int]:
 
 def _decayed(config: TopicStructureConfig) -> list[Arm]:
     """Return E2 with and without weight decay, on long documents: only there does it decide single entries."""
-    lr = _averaged(config, 20.0)
+    lr = _averaged(config, decay_rate(config))
     training = {"optimizer": "sgd", "lr": lr, "schedule": "cosine", "steps": config.decay_steps}
     documents = exact_documents(max(_LEAST_DECAY_LENGTH, config.documents.lengths[1]))
     model = {**_STAGE_ONE, "init_std": 0.05}
@@ -243,9 +244,21 @@ def _decayed(config: TopicStructureConfig) -> list[Arm]:
     ]
 
 
+def decay_rate(config: TopicStructureConfig) -> float:
+    """Return SGD's rate for E2 with and without weight decay, at most half of the rate at which training diverges.
+
+    That is one over the largest eigenvalue of ``DocumentMoments.inputs``. Its eigenvector is the mean of all documents,
+    which show each word equally often, and MASK.
+    """
+    task = config.documents
+    masked = (1 - task.correct_share - task.random_share) * task.selected_share
+    largest = masked**2 + (1 - masked) ** 2 / task.n_words
+    return min(MAX_DECAY_RATE, 0.5 / largest)
+
+
 def exact_documents(length: int) -> dict[str, Any]:
-    """Return documents of the theory with a fixed length, with exact mask shares in each."""
-    return {**_THEORY, "exact_shares": True, "lengths": (length, length)}
+    """Return documents of the theory with a fixed length, with exact mask shares in each, drawn once."""
+    return {**_THEORY, "exact_shares": True, "masking": "static", "lengths": (length, length)}
 
 
 def _released(config: TopicStructureConfig) -> list[Arm]:

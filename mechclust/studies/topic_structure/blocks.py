@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -37,8 +38,11 @@ class TopicBlocks:
 
     @property
     def effect(self) -> float:
-        """Mean same-topic entry off the diagonal minus mean different-topic entry, in standard deviations."""
-        return (self.same_off_diagonal - self.different) / self.spread
+        """Mean same-topic entry off the diagonal minus mean different-topic entry, in standard deviations.
+
+        NaN if all entries off the diagonal are equal.
+        """
+        return (self.same_off_diagonal - self.different) / self.spread if self.spread else math.nan
 
     @property
     def separation(self) -> float:

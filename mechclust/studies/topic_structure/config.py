@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from mechclust.models.config import AnyConfig
 from mechclust.studies.study import check_left_out, check_seeds
+from mechclust.studies.topic_structure.theory import theory_gap
 from tasks import InputError, TopicDocuments
 from tasks.settings import (
+    MAX_COUNT,
+    AtLeast,
+    AtMost,
     Count,
     Draws,
     NotNegative,
@@ -31,8 +35,9 @@ ROWS = {
     "SGD .03": ("sgd", 0.03),
 }
 EVERYTHING_ROWS = ("Adam .003", "SGD .03")  # of E1b, whose training is long
+_TextLength = Annotated[int, AtLeast(3), AtMost(MAX_COUNT)]  # two words after START
 LEAST_GROWTH = 0.5  # standard deviations, the bound of P3b
-LEAST_STEPS = 2000  # of E3, for findings on where training ends
+LEAST_STEPS = 2000  # of E3 and E4a theory, for findings on where training ends
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class Beyond:
 
     Args:
         steps: optimiser steps.
-        after: a step shown beside the end; by default the number of steps of E3.
+        after: a step shown beside the end, one of ``measured``.
         measured: steps at which tables, attention and the development loss are measured, besides 0 and the end.
         sgd_rate: learning rate of SGD.
         adam_rate: learning rate of Adam.
@@ -149,7 +154,7 @@ class TopicStructureConfig:
         table_seeds: the same for E4.
         everything_seeds: the same for E1b.
         documents: the data; fields specific to an experiment (sampler, objective, ...) are set by its arms.
-        steps: optimiser steps of E1, E2, E3 and the runs behind findings P6 and P8.
+        steps: optimiser steps of E1, E2, E3 and the runs behind findings P6 and P8b.
         everything_steps: optimiser steps of E1b.
         decay_steps: optimiser steps of E2 with weight decay (finding P2c).
         attention_steps: optimiser steps of E4.
@@ -158,13 +163,13 @@ class TopicStructureConfig:
             average, are multiplied by their number.
         released_rates: learning rates of E3 with SGD for the network as released.
         adam_rates: learning rates of E3 with Adam.
-        optimum_documents: numbers of documents whose minimiser is solved for (findings P2, P2b), ascending.
+        optimum_documents: numbers of documents whose minimiser is solved for (finding P2b), ascending.
         optimum_lengths: lengths of these documents, ascending.
         batch_size: documents per step.
         topics: numbers of topics for finding P6.
-        topics_per_document: numbers of topics mixed in a document for finding P6.
-        text: number of documents that attention is measured on, and tokens per document; E4 measures it on whole
-            documents too.
+        topics_per_document: numbers of topics mixed in a document for finding P6, at least 2.
+        text: number of documents that attention is measured on, and tokens per document (at least 3); E4 measures it
+            on whole documents too.
         beyond: settings of the second experiment.
         test_findings: whether this size can test the findings.
     """
@@ -187,8 +192,8 @@ class TopicStructureConfig:
     optimum_lengths: tuple[Count, ...] = (100, 400, 1600, 6400)
     batch_size: Count = 40
     topics: tuple[Several, ...] = (10, 20)
-    topics_per_document: tuple[Count, ...] = (2, 3, 5, 8)
-    text: tuple[Count, Count] = (500, 100)
+    topics_per_document: tuple[Several, ...] = (2, 3, 5, 8)
+    text: tuple[Count, _TextLength] = (500, 100)
     beyond: Beyond = Beyond()
     test_findings: bool = True
 
@@ -210,6 +215,18 @@ class TopicStructureConfig:
             values = getattr(self, name)
             if any(a >= b for a, b in pairwise(values)):
                 raise InputError(f"{name} is {values}; expected rising numbers")
+        for name in ("sgd_rates", "released_rates", "adam_rates"):
+            rates = [f"{rate:g}" for rate in getattr(self, name)]  # as in the names of arms
+            check_different_settings(**{name: rates})
+        check_different_settings(topics=self.topics)
+        if max(self.topics_per_document) >= min(self.topics):
+            raise InputError(
+                f"topics_per_document has {max(self.topics_per_document)} of the {min(self.topics)} in topics; "
+                "expected fewer in every document than there are"
+            )
+        self._check_documents()
+
+    def _check_documents(self) -> None:
         check_left_out("documents", self.documents, ("seed",), "each run, from seeds")
         if self.documents.overlap or self.documents.zipf or self.documents.topic_correlation:
             raise InputError(
@@ -217,8 +234,17 @@ class TopicStructureConfig:
                 "experiment 'beyond', as the paper's findings need disjoint topics of equally frequent words; leave "
                 "them at 0"
             )
-        if max(self.topics_per_document) > min(self.topics):
+        check_left_out("documents", self.documents, ("sampler", "objective", "boundaries"), "each arm")
+        v = self.documents.words_per_topic
+        if v < 2:
+            raise InputError("documents.words_per_topic is 1; expected at least 2, to compare words of one topic")
+        overlap = max(self.beyond.overlaps)
+        if self.experiment == "beyond" and (2 * overlap > v or v - overlap < 2):
             raise InputError(
-                f"topics_per_document has {max(self.topics_per_document)}, more than the {min(self.topics)} in topics; "
-                "expected no document with more topics than there are"
+                f"beyond.overlaps has {overlap} of {v} words per topic; expected at most half of them, and 2 words left"
             )
+        if self.experiment == "published":
+            try:
+                theory_gap(replace(self.documents, sampler="subset"))
+            except InputError as error:
+                raise InputError(f"documents.{error}") from error

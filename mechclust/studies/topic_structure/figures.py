@@ -47,19 +47,20 @@ def everything_trained_figure(config: TopicStructureConfig, runs: ArmRuns) -> Fi
     """Draw by how much more than before training ``W_E^T W_E`` separates topics, by step, one panel per loss."""
     figure, axes = subplots(len(OBJECTIVES), 2, size=(4.4, 3.6), sharey=True)
     colors = dict(zip(EVERYTHING_ROWS, (BLUE, RED), strict=True))
+    labels: dict[str, list[tuple[float, str, Any]]] = {loss: [] for loss in OBJECTIVES}
     for axis, loss in zip(axes, OBJECTIVES, strict=True):
-        labels = []
         for row, color in colors.items():
             trained = runs[everything_arm(loss, row)]
             growth = growth_of(trained, RIGHT)
             assert trained[0].effects is not None
             steps = [int(step) for step in trained[0].effects.coords["step"]]
             plot_seeds(axis, steps, growth, color=color)
-            labels.append((float(growth[:, -1].mean()), row, color))
+            labels[loss].append((float(growth[:, -1].mean()), row, color))
         axis.axhline(LEAST_GROWTH, color=GREY, lw=1.2, ls=":")
         step_axis(axis)
         axis.set(title=loss, xlim=(0, config.everything_steps))
-        direct_labels(axis, labels)
+    for axis, loss in zip(axes, OBJECTIVES, strict=True):  # when the limits that both share are final
+        direct_labels(axis, labels[loss])
     axes[0].set_ylabel("growth of separation (standard deviations)")
     return figure
 
@@ -75,7 +76,7 @@ def mixing_figure(config: TopicStructureConfig, runs: ArmRuns) -> Figure:
         axis.plot(taus, g.mean(axis=0), color=color, lw=1)
         axis.axhline(total, color=color, lw=1, ls=":")
         labels.append((float(g[:, -1].mean()), f"trained, {total} topics", color))
-    optimum = theory_g(config)
+    optimum = {tau: g for tau, g in theory_g(config).items() if taus[0] <= tau <= taus[-1]}
     if optimum:
         axis.plot(list(optimum), list(optimum.values()), color=RED, ls="--")
         labels.append(([*optimum.values()][-1], "population, 10 topics", RED))

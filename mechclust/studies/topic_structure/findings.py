@@ -19,7 +19,7 @@ from mechclust.evidence.findings import TOO_SMALL
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, everything_arm
 from mechclust.studies.topic_structure.attention_findings import attention_findings
-from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, TopicStructureConfig
+from mechclust.studies.topic_structure.config import EVERYTHING_ROWS, LEAST_GROWTH, LEAST_STEPS, TopicStructureConfig
 from mechclust.studies.topic_structure.labelling import RANDOM, RIGHT
 from mechclust.studies.topic_structure.optimum_findings import optimum_findings
 from mechclust.studies.topic_structure.results import (
@@ -123,7 +123,7 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
     optimum = {place: known[tau] for place, tau in enumerate(config.topics_per_document) if tau in known}
     if optimum:
         ten = totals.index(10)
-        findings.append(_at_optimum(g[:, ten], _shuffled(g)[:, ten], optimum))
+        findings.append(_at_optimum(config, g[:, ten], _shuffled(g)[:, ten], optimum))
     return findings
 
 
@@ -153,7 +153,7 @@ def _rising(g: _Mixing, totals: Sequence[int]) -> Finding:
     )
 
 
-def _rises(g: _Mixing) -> list[_Seeds]:
+def _rises(g: _Mixing) -> list[Float[np.ndarray, "_"]]:
     _, n_totals, n_taus = g.shape
     rises = [np.diff(g, axis=2).min(axis=(1, 2)) if n_taus > 1 else np.empty(0)]
     if n_totals > 1:
@@ -162,7 +162,10 @@ def _rises(g: _Mixing) -> list[_Seeds]:
 
 
 def _at_optimum(
-    g: Float[np.ndarray, "seed tau"], shuffled: Float[np.ndarray, "seed tau"], optimum: Mapping[int, float]
+    config: TopicStructureConfig,
+    g: Float[np.ndarray, "seed tau"],
+    shuffled: Float[np.ndarray, "seed tau"],
+    optimum: Mapping[int, float],
 ) -> Finding:
     """Judge g with ten topics beside its optimum, which is known at some places of the numbers in a document."""
     return compared(
@@ -174,7 +177,7 @@ def _at_optimum(
         [_largest_difference(shuffled, optimum)],
         source="ours",
         shown="table",
-        not_tested="" if len(optimum) > 1 else TOO_SMALL,
+        not_tested="" if len(optimum) > 1 and config.steps >= LEAST_STEPS else TOO_SMALL,
     )
 
 

@@ -23,6 +23,8 @@ from tasks import TopicDocuments
 
 _SEED_OFFSET_OF_OTHERS = 10**6  # added to the seed to draw other documents
 _DEV_BATCH = 500  # documents at once
+_TEXT_BATCH = 100  # documents at once, of which attention between tokens is measured
+_MAX_PAIRS = 2**22  # of tokens in all of them together
 
 
 class Follower(Protocol):
@@ -122,11 +124,17 @@ class WordAttention:
         """Return ``sum`` and ``pairs`` with axes (length, query, key), over all pairs, and ``loss`` (step)."""
         sums: list[Float[Tensor, "query key"]] = []
         pairs: list[Float[Tensor, "query key"]] = []
+        d_vocab = self._task.d_vocab
+        batch_size = max(1, min(_TEXT_BATCH, _MAX_PAIRS // d_vocab**2))
         for length in self._lengths:
-            texts = self._task.text("dev", self._n_documents, length)
-            measured = [self._best.attention_between_tokens(batch) for batch in texts]
-            sums.append(torch.stack([attention for attention, _ in measured]).sum(dim=0).float())
-            pairs.append(torch.stack([count for _, count in measured]).sum(dim=0).float())
+            attention = torch.zeros(d_vocab, d_vocab, dtype=torch.float64)
+            count = torch.zeros_like(attention)
+            for batch in self._task.text("dev", self._n_documents, length, batch_size):
+                attention_in_batch, count_in_batch = self._best.attention_between_tokens(batch)
+                attention += attention_in_batch
+                count += count_in_batch
+            sums.append(attention.float())
+            pairs.append(count.float())
         by_pair = ("length", "query", "key")
         return ProbeResult(
             probe="WordAttention",

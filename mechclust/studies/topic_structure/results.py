@@ -29,6 +29,7 @@ from mechclust.training import load_results_by_step
 from probes import ProbeResult, load_result
 from tasks import TopicDocuments
 
+SHARES = ("selected_share", "correct_share", "random_share")  # of words, settings of the documents
 _ATTENTION_WEIGHTS = ("W_K", "W_Q")
 _MOVED = 0.1
 """Attention counts as moved if W_K or W_Q has changed by this share of the norm of a weight at the default start."""
@@ -146,7 +147,7 @@ def _curves(changes: ProbeResult | None, measure: str) -> dict[str, Float[np.nda
 
 
 def load_minimisers(config: TopicStructureConfig, out: Path) -> list[ProbeResult]:
-    """Read the results of ``minimiser_result``, in the order of the seeds.
+    """Read the distances of the minimisers from the closed form, in the order of the seeds.
 
     Raises:
         InputError: naming a result that is not there.
@@ -186,10 +187,13 @@ def mixing_values(config: TopicStructureConfig, runs: ArmRuns) -> dict[int, Floa
 
 def theory_g(config: TopicStructureConfig) -> Mapping[int, float]:
     """Return g at the population optimum with ten topics. It is known for the published words and masks only."""
+    return THEORY_G if 10 in config.topics and has_published(config, "words_per_topic", *SHARES) else {}
+
+
+def has_published(config: TopicStructureConfig, *settings: str) -> bool:
+    """Return whether these settings of the documents are the published ones."""
     published = TopicDocuments()
-    settings = ("words_per_topic", "selected_share", "correct_share", "random_share")
-    known = all(getattr(config.documents, name) == getattr(published, name) for name in settings)
-    return THEORY_G if known and 10 in config.topics else {}
+    return all(getattr(config.documents, name) == getattr(published, name) for name in settings)
 
 
 def ways_of(runs: Sequence[TrainedRun]) -> dict[str, Float[np.ndarray, "seed step"]]:

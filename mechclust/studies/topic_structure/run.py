@@ -97,7 +97,8 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
         batches = {"dev": list(task.text("dev", *config.text))}
         probes = {"attention": TopicAttention(task.token_membership, n_permutations=0)}
         callbacks.append(ProbeCallback(out=folder, batches=batches, probes=probes, at=arm.attention_at))
-    losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=False)
+    measured = bool(arm.attention_at)  # a diverged network has no attention to measure
+    losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=measured)
     if arm.experiment != "E5":
         block_result(model, task).save(folder / "blocks.safetensors")
     for name, follower in followers.items():

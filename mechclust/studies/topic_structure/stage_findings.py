@@ -84,7 +84,7 @@ def _late(share: _Shares, default: _Cells, near: _Cells) -> Finding:
     """Return the finding on the highest share over all cells with the default start."""
     return compared(
         "P4b",
-        "E3, default start: this happens in no cell in which attention moves",
+        f"E3, default start: {_SHARE}, in no cell in which attention moves",
         {"highest": Bound("<", 0.5)},
         [_of_cells(share, default).max(axis=1)],
         "near-zero start",

@@ -97,6 +97,20 @@ def test_verdicts_that_were_seen_are_kept_and_make_findings_exploratory(out):
     assert load_findings(out) == [seen, untested]
 
 
+def test_a_finding_on_other_seeds_is_not_exploratory(tmp_path):
+    def with_other_seeds(config, results):
+        parts = (mean_part("", [5.0, 6.0, float("nan")], Bound(">", 1)),)
+        other = Finding(id="Q3", statement="fixed", source="ours", parts=parts, note="nothing to compare with")
+        return [findings(config, results)[0], other]
+
+    study = replace(STUDY, findings=with_other_seeds)
+    run_study(study, Config(), tmp_path / "run", workers=1)
+    seen, other = run_study(study, Config(seeds=(7, 8, 9)), tmp_path / "run", workers=1).findings
+    assert (seen.exploratory, other.exploratory, other.history) == (True, False, ())
+    seen, other = run_study(study, Config(seeds=(7, 8, 9, 10)), tmp_path / "run", workers=1).findings
+    assert (len(seen.history), other.history) == (2, ())
+
+
 def test_a_run_with_the_same_seeds_is_not_exploratory(out):
     assert not any(finding.exploratory for finding in run_study(STUDY, Config(), out, workers=1).findings)
 

@@ -25,6 +25,7 @@ from mechclust.studies.topic_structure.arms import arms, beyond_steps, documents
 from mechclust.studies.topic_structure.beyond.findings import beyond_findings
 from mechclust.studies.topic_structure.beyond.results import BeyondRun, load_beyond
 from mechclust.studies.topic_structure.tables import ATTENTION, SCORES, VALUES, TopicTables
+from mechclust.training.diverged import DivergedError
 from probes import load_result
 from tasks import InputError, TopicDocuments
 from tests.mechclust.studies.damaged import check_made_whole
@@ -206,6 +207,11 @@ class TestRun:
     def test_what_is_lost_or_damaged_is_made_again(self, smoke, tmp_path):
         check_made_whole(STUDY, SMOKE, shutil.copytree(smoke[1], tmp_path / "run"))
 
+    def test_a_diverged_training_names_the_step(self, tmp_path):
+        fast = replace(SMOKE, beyond=replace(SMOKE.beyond, sgd_rate=1e30))
+        with pytest.raises(DivergedError, match=r"training diverged: .* step [1-4]; .*smaller lr"):
+            STUDY.run_job(fast, Job("E5 SGD", 0), tmp_path)
+
     def test_a_missing_run_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
         (copy / "results" / Job("E5 SGD", 0).name / "tables.safetensors").unlink()
@@ -354,6 +360,13 @@ class TestFindings:
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         Beyond(**changes)
+
+
+@pytest.mark.parametrize(("words", "overlap"), [(8, 5), (2, 1)])
+def test_overlaps_that_leave_too_few_words_are_refused(words, overlap):
+    beyond = replace(BEYOND.beyond, overlaps=(1, overlap)[-overlap:])
+    with pytest.raises(InputError, match=rf"beyond\.overlaps has {overlap} of {words} words per topic; expected"):
+        replace(BEYOND, documents=TopicDocuments(words_per_topic=words), beyond=beyond)
 
 
 def test_documents_that_cannot_be_are_refused_before_anything_is_trained(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import numpy as np
@@ -43,6 +44,10 @@ def test_blocks_equal_the_double_loop(topics: list, seed: int) -> None:
     assert found.gap == pytest.approx(means["same",] - means["different",], abs=1e-12)
     least = min(means[a, a] for a in kinds) - max(means[a, b] for a in kinds for b in kinds if a != b)
     assert found.separation == pytest.approx(least, abs=1e-12)
+
+
+def test_equal_entries_have_no_effect() -> None:
+    assert math.isnan(topic_blocks(torch.eye(4), torch.tensor([0, 0, 1, 1])).effect)
 
 
 def test_a_matrix_of_another_size_is_refused() -> None:

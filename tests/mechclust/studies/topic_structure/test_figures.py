@@ -16,7 +16,7 @@ from mechclust.studies.topic_structure.labelling import RIGHT, SHIFTED
 from mechclust.studies.topic_structure.optimum_figures import optimum_figure
 from mechclust.studies.topic_structure.results import THEORY_G, mixing_values, shares_of, ways_of
 from mechclust.studies.topic_structure.stage_figures import norms_figure, stages_figure
-from tests.mechclust.studies.topic_structure.made_runs import PAPER, constructed, minimisers, noise_of
+from tests.mechclust.studies.topic_structure.made_runs import PAPER, constructed, effects, minimisers, noise_of
 
 RUNS = constructed()
 
@@ -97,6 +97,17 @@ def test_growth_is_drawn_by_step_loss_and_row():
         assert list(drawn[0].get_xdata()) == [0, 500, 20_000]
 
 
+def test_growth_is_labelled_where_curves_of_both_losses_end():
+    """Panels share their heights, and the second one has the larger values."""
+    higher = {
+        f"E1b squared {row}": [replace(run, effects=effects(30)) for run in RUNS["E1"]] for row in EVERYTHING_ROWS
+    }
+    left, _ = everything_trained_figure(PAPER, RUNS | higher).axes
+    low, high = left.get_ylim()
+    heights = [low + text.get_position()[1] * (high - low) for text in left.texts if text.get_text()]
+    assert np.mean(heights) == pytest.approx(1, abs=0.05)  # they are moved apart
+
+
 class TestMixing:
     def test_draws_g_of_every_seed_with_the_bounds(self):
         (axis,) = mixing_figure(PAPER, RUNS).axes
@@ -107,6 +118,11 @@ class TestMixing:
         assert {1.0, *map(float, values)} <= levels
         (population,) = [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2]
         assert list(population.get_ydata()) == pytest.approx(list(THEORY_G.values()))
+
+    def test_draws_the_populations_optimum_between_measured_numbers_only(self):
+        (axis,) = mixing_figure(replace(PAPER, topics_per_document=(2, 3, 5)), RUNS).axes
+        (population,) = [line for line in axis.lines if line.get_linestyle() == "--" and len(line.get_xdata()) > 2]
+        assert list(population.get_xdata()) == [2, 3, 4, 5]
 
     def test_draws_the_populations_optimum_with_ten_topics_only(self):
         (axis,) = mixing_figure(replace(PAPER, topics=PAPER.topics[1:]), RUNS).axes

@@ -85,6 +85,36 @@ class TestFindings:
             *("P2b", "P2c", "P3b", "P5", "P5a", "P5g", "P5h"),
         }
 
+    @pytest.mark.parametrize(
+        ("changes", "ids"),
+        [
+            ({"optimum_lengths": (100, 400, 1600)}, {"P2b"}),
+            ({"optimum_documents": (1000, 10_000)}, {"P2b"}),
+            ({"steps": 800}, {"P4", "P4b", "P4f", "P8b"}),
+        ],
+    )
+    def test_are_not_tested_where_chance_or_the_start_would_decide(self, changes, ids):
+        short = replace(PAPER, **changes)
+        found = judged(constructed(short), config=short)
+        assert {id for id, finding in found.items() if finding.verdict == "not tested"} == ids
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"documents": TopicDocuments(lengths=(50, 75))},
+            {"documents": TopicDocuments(concentration=0.2)},
+            {"text": (500, 50)},
+        ],
+    )
+    def test_compare_no_other_documents_with_the_published_table(self, changes):
+        found = judged(config=replace(PAPER, **changes))
+        assert {id for id, finding in found.items() if finding.verdict == "not tested"} == {"P5", "P5a", "P5g", "P5h"}
+
+    def test_of_one_seed_say_nothing_of_a_jackknife(self):
+        one = replace(PAPER, table_seeds=(30,))
+        assert judged(constructed(one), config=one)["P5"].note == ""
+        assert judged()["P5"].note.startswith("corrected for bias by a jackknife over seeds, without correction 0.0")
+
     def test_fail_where_an_arm_contradicts(self):
         found = judged(altered(["E2"], end=blocks(GAP, -0.01)))
         assert {id for id, finding in found.items() if finding.verdict == "does not hold"} == {"P1b"}
@@ -199,6 +229,10 @@ class TestStages:
         one = replace(PAPER, topics=(10,))
         found = judged(config=one)
         assert [part.name for part in found["P6"].parts] == ["smallest rise from one tau to the next"]
+
+    def test_one_number_of_topics_in_a_document_has_no_rise(self):
+        found = judged(config=replace(PAPER, topics_per_document=(2,)))["P6"]
+        assert (found.verdict, found.parts[0].values) == ("not tested", ())
 
     def test_a_cell_without_a_share_in_one_seed_is_left_out_in_all(self):
         low = Cell("near-zero", "SGD", "squared", 30.0).arm

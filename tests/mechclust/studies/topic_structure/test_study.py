@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from mechclust.studies import get_study, run_study
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure import TopicStructureConfig, TopicTransformerConfig, topic_blocks
 from mechclust.studies.topic_structure.arms import (
+    DECAYED,
     MINIMISER,
     arms,
     attention_arm,
@@ -26,6 +28,8 @@ from mechclust.studies.topic_structure.arms import (
     stage_cells,
     training_of,
 )
+from mechclust.studies.topic_structure.follow import WordAttention
+from mechclust.studies.topic_structure.optimum import population_moments
 from mechclust.studies.topic_structure.results import load_runs
 from mechclust.studies.topic_structure.run import block_result
 from mechclust.training import train
@@ -80,6 +84,22 @@ class TestArms:
         steps = [arms(PAPER)[job.arm].training["steps"] for job in every if job.arm != MINIMISER]
         assert steps == sorted(steps, reverse=True)
 
+    @pytest.mark.parametrize(
+        ("documents", "rate"),
+        [({}, 20), ({"n_topics": 5, "words_per_topic": 4}, 9.41), ({"selected_share": 0.9}, 0.963)],
+    )
+    def test_decay_at_a_rate_at_which_training_converges(self, documents, rate):
+        config = replace(PAPER, documents=TopicDocuments(**documents))
+        training = training_of(config, arms(config)[DECAYED])
+        assert training.lr == pytest.approx(rate * config.documents.d_vocab, rel=1e-2)
+        moments = population_moments(documents_of(config, Job(DECAYED, 0))).inputs
+        largest = float(torch.linalg.eigvalsh(moments)[-1])
+        assert 2 * training.lr / config.documents.d_vocab * largest < 1.01  # it diverges above 2
+
+    def test_decay_leads_to_the_minimiser_of_masks_drawn_once(self):
+        config = replace(PAPER, documents=TopicDocuments(masking="fresh"))
+        assert documents_of(config, Job(DECAYED, 0)).masking == "static"
+
     def test_theory_follows_the_theory(self):
         for arm in ("E1", "E2", "E4a theory T20 tau3"):
             task = documents_of(PAPER, Job(arm, 3))
@@ -90,7 +110,7 @@ class TestArms:
         for arm, frozen in (
             ("E1", {"W_Q", "W_K", "W_V"}),
             ("E2", {"W_E", "W_Q", "W_K"}),
-            ("E4a theory T3 tau1", {"W_E", "W_V"}),
+            ("E4a theory T4 tau2", {"W_E", "W_V"}),
             ("E4 Adam .01", {"W_E"}),
             ("E1b squared SGD .03", set()),
         ):
@@ -183,6 +203,20 @@ class TestRun:
         assert saved.values.keys() == block_result(model, task).values.keys()
 
 
+def test_attention_between_many_words_is_measured_on_few_documents_at_once():
+    task = TopicDocuments(n_topics=50, words_per_topic=20, n_documents=10)
+    sizes = []
+
+    def attention_between_tokens(batch):
+        sizes.append(len(batch))
+        return torch.ones(1004, 1004), torch.ones(1004, 1004)
+
+    words = WordAttention(task, 10, [20])
+    words._best = SimpleNamespace(attention_between_tokens=attention_between_tokens)
+    assert float(words.compute()["sum"].max()) == len(sizes)
+    assert sizes == [4, 4, 2]
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -190,12 +224,27 @@ class TestBadInput:
             ({"seeds": ()}, "seeds is empty; expected at least one seed, such as --seeds 0"),
             ({"seeds": (-1,)}, r"seeds\[0\] is -1; expected at least 0"),
             ({"documents": TopicDocuments(seed=3)}, "documents.seed is set by each run, from seeds"),
+            ({"documents": TopicDocuments(sampler="subset")}, "documents.sampler is set by each arm; leave it out"),
+            ({"documents": TopicDocuments(objective="squared")}, "documents.objective is set by each arm"),
+            ({"documents": TopicDocuments(boundaries=False)}, "documents.boundaries is set by each arm"),
+            ({"topics_per_document": (1, 2)}, r"topics_per_document\[0\] is 1; expected at least 2"),
+            ({"text": (500, 2)}, r"text\[1\] is 2; expected at least 3"),
+            ({"documents": TopicDocuments(words_per_topic=1)}, r"words_per_topic is 1; expected at least 2"),
+            ({"sgd_rates": (1.0, 1.0000001)}, "sgd_rates has '1' twice; give it once"),
+            ({"topics": (10, 20, 10)}, "topics has 10 twice; give it once"),
             ({"check_every": 0}, "check_every is 0; expected at least 1"),
             ({"check_every": 300}, r"check_every is 300; expected a divisor of attention_steps \(5000\)"),
             ({"released_seeds": ()}, "released_seeds is empty"),
             ({"optimum_documents": (3000, 1000)}, r"optimum_documents is \(3000, 1000\); expected rising numbers"),
             ({"topics_per_document": (2, 2)}, r"topics_per_document is \(2, 2\); expected rising numbers"),
-            ({"topics_per_document": (2, 11)}, "topics_per_document has 11, more than the 10 in topics"),
+            ({"topics_per_document": (2, 11)}, "topics_per_document has 11 of the 10 in topics"),
+            ({"topics_per_document": (2, 10)}, "topics_per_document has 10 of the 10 in topics; expected fewer"),
+            ({"documents": TopicDocuments(n_topics=2)}, r"documents\.topics_per_document is 2 of 2 topics"),
+            ({"documents": TopicDocuments(topics_per_document=11)}, r"documents\.topics_per_document is 11; expected"),
+            (
+                {"documents": TopicDocuments(selected_share=1.0, correct_share=0.0)},
+                r"documents\.selected_share is 1 and correct_share 0: no document shows its words",
+            ),
         ],
     )
     def test_is_refused(self, changes, message):
