@@ -40,7 +40,9 @@ _SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 
 _BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
 _NOT_TUNED = "a given model is not tuned"
 _CANNOT_WRITE = "the hooks of this model cannot write"
+_NOT_ROUNDED = "its weights are bfloat16 already"
 _STREAM = Row(RESIDUAL, DEBIASED)
+_DISTANCE = Row(RESIDUAL, "distance")
 _ADDED = Row(CONTRIBUTION, DEBIASED)
 _ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)
 _DISTANCE_ADDED_TO_SAME = Row(SAME_INPUT, "distance")
@@ -94,6 +96,8 @@ def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
 
 def _why_not_tested(config: PlantedConfig, runs: Runs, id: str) -> str:
     """Return why a finding cannot be tested, or ``""`` if it can."""
+    if id == "P9" and not any(map(_changed_by_rounding, runs)):
+        return _NOT_ROUNDED
     if config.model is None:
         return ""
     if id in ("P1", "P10"):
@@ -328,8 +332,9 @@ def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
     return [
         check(
             id="P9",
-            statement="rounding the weights to bfloat16 changes no layer more than noise of about its size does "
-            "(largest value relative to the threshold; debiased CKA, residual stream)",
+            statement="rounding the weights to bfloat16 calls no layer changed (largest value relative to the "
+            f"threshold, which is {config.margin:g} times the largest of noise of about its size; debiased CKA, "
+            "residual stream)",
             source="ours",
             parts=(check_part("", [_rounding(run) for run in runs], Bound("<=", 1)),),
             note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
@@ -356,9 +361,15 @@ def _rounding(run: SeedResults) -> float:
     (pair,) = run.of(ROUNDED)
     curve = run.curve(pair, _STREAM)
     threshold = run.threshold(pair, _STREAM)
-    # NaN fails the check: the threshold is 0 and there is a change
+    # NaN fails the check: a value is undefined, or the threshold is 0 and there is a change
     relative = curve / np.where(threshold > 0, threshold, np.nan)
-    return float(np.max(np.where(curve > 0, relative, 0.0)))
+    return float(np.max(np.where(curve <= 0, 0.0, relative)))
+
+
+def _changed_by_rounding(run: SeedResults) -> bool:
+    """Return whether the residual stream differs at all."""
+    (pair,) = run.of(ROUNDED)
+    return bool(run.curve(pair, _DISTANCE).any())
 
 
 def _largest_difference(run: SeedResults) -> float:
