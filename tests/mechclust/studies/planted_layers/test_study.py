@@ -276,6 +276,21 @@ def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
         ({"n_few": 640}, "n_few is 640, and suite.n_eval 640; expected fewer than these"),
         ({"n_measured": 13}, "n_measured is 13, of 12 seen skills; expected no more than these"),
         ({"margin": 0.0}, "margin is 0.0; expected above 0"),
+        (
+            {"tuning": replace(PAPER.tuning, freeze=("blocks.3",))},
+            "tuning.freeze is blocks.3; expected embed, pos_embed, unembed, ln_final, since the study sets which "
+            "blocks are trained",
+        ),
+        (
+            {"tuning": replace(PAPER.tuning, freeze=())},
+            "tuning.freeze is empty; expected embed, pos_embed, unembed, ln_final, since the study sets which blocks "
+            "are trained",
+        ),
+        (
+            {"tuning": replace(PAPER.tuning, layer_decay=0.5)},
+            "tuning.layer_decay is 0.5; expected 1, since only models with rates by layer have others, by layer_decay",
+        ),
+        ({"layer_decay": 1.0}, "layer_decay is 1.0; expected below 1"),
         ({"noise": (0.3, 0.1)}, "noise is 0.3, 0.1; expected relative norms above 0, the smallest first"),
         ({"noise": ()}, "noise is empty; expected relative norms above 0, the smallest first"),
         (
