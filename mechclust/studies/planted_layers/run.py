@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.models import load_model, load_pretrained
+from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenized_prompts import tokenize_prompts
 from mechclust.studies.extra_probes import TrainedModel
@@ -40,7 +41,7 @@ from probes import HookedModel, Readout, last_token, token_at
 from tasks import Batch, SkillSuite
 from tasks.text.prompts import LabelledPrompts
 
-_TOKENS_PER_BATCH = 1024  # of a given model: the residual streams of all layers are held at once
+_TOKENS_PER_BATCH = 1024  # of a given model, unless a prompt is longer: the streams of all layers are held at once
 
 
 def run_job(config: PlantedConfig, job: ModelJob, out: Path) -> None:
@@ -157,7 +158,9 @@ class _GivenModel:
         prompts = _first_of_each(self.prompts, n_per_task)
         sizes = Sizes.from_model(self.loaded)
         tokenizer = self.loaded.tokenizer
-        return tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, too_long="truncate")
+        longest = max(map(len, templated_tokenizer(tokenizer)(prompts.prompts)))
+        tokens_per_batch = max(_TOKENS_PER_BATCH, min(longest, sizes.n_ctx or longest))
+        return tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=tokens_per_batch, too_long="truncate")
 
 
 def _first_of_each(prompts: LabelledPrompts, n_per_task: int) -> LabelledPrompts:

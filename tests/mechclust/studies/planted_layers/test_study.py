@@ -266,6 +266,16 @@ def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
     assert batch.tokens[0].tolist() == [whole[0], *whole[-(n_ctx - 1) :]]
 
 
+def test_a_prompt_longer_than_a_batch_is_measured_in_a_batch_of_its_own(tmp_path, monkeypatch):
+    folder = FAMILIES["llama"].write(tmp_path / "llama")
+    monkeypatch.setattr("mechclust.studies.planted_layers.run._TOKENS_PER_BATCH", 8)
+    lines = [{"prompt": " ".join(["w1"] * n), "task": "a"} for n in (12, 4, 4)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    config = replace(SMALL, model=str(folder), prompts=str(tmp_path / "prompts.jsonl"))
+    ((_, batches),) = [model.load() for model in STUDY.trained_models(config, tmp_path / "run")]
+    assert [tuple(batch.tokens.shape) for batch in batches] == [(1, 12), (2, 4)]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
