@@ -6,6 +6,7 @@ noticed, and 30 to 39 for these.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -373,10 +374,13 @@ def _changed_by_rounding(run: SeedResults) -> bool:
 
 
 def _largest_difference(run: SeedResults) -> float:
-    """Return the largest value of any measure between a model and itself, leaving out undefined curves."""
+    """Return the largest value of any measure between a model and itself, leaving out undefined curves.
+
+    NaN if all are undefined.
+    """
     (pair,) = run.of(NONE)
     curves = [np.abs(run.curve(pair, row)) for row in ROWS]
-    return max(float(curve.max()) for curve in curves if np.isfinite(curve).all())
+    return max((float(curve.max()) for curve in curves if np.isfinite(curve).all()), default=math.nan)
 
 
 def _patching_error(run: SeedResults, column: str) -> float:

@@ -12,8 +12,10 @@ from typing import Any
 
 from mechclust.models import load_model, load_pretrained
 from mechclust.models.chat_templates import templated_tokenizer
+from mechclust.models.hugging_face_checkpoint import find_checkpoint, read_checkpoint_config
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenized_prompts import tokenize_prompts
+from mechclust.report.text import counted
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device, pretrain, train_once
 from mechclust.studies.planted_layers.alike import measure_alike, share_learnt
@@ -24,6 +26,7 @@ from mechclust.studies.planted_layers.config import (
     model_path,
     pairs_of,
     result_path,
+    spans_of,
     suite_of,
 )
 from mechclust.studies.planted_layers.measure import Loss, measure_planted, next_token_loss, patch_layers
@@ -36,12 +39,35 @@ from mechclust.studies.planted_layers.trios import (
     trios_of,
 )
 from mechclust.studies.planted_layers.tunings import ModelJob, tunings
+from mechclust.studies.study import check_machine
 from mechclust.training import train
 from probes import HookedModel, Readout, last_token, token_at
-from tasks import Batch, SkillSuite
+from tasks import Batch, InputError, SkillSuite
 from tasks.text.prompts import LabelledPrompts
+from tasks.text.visible import quoted
 
 _TOKENS_PER_BATCH = 1024  # of a given model, unless a prompt is longer: the streams of all layers are held at once
+
+
+def check(config: PlantedConfig) -> None:
+    """Refuse a given model that is missing or lacks planted layers, and prompts that are missing or too few.
+
+    Raises:
+        InputError: saying which, before anything is written.
+    """
+    check_machine(config)
+    if config.model is None or config.prompts is None:
+        return
+    sizes = Sizes.from_config(read_checkpoint_config(find_checkpoint(config.model)))
+    if sizes.n_layers is not None:
+        spans_of(config, sizes.n_layers)
+    counts = Counter(LabelledPrompts.from_file(config.prompts).labels["task"])
+    task = min(counts, key=counts.__getitem__)
+    if counts[task] <= config.n_few:
+        raise InputError(
+            f"{config.prompts!r} has {counted(counts[task], 'prompt')} of {quoted(task)}, and n_few is {config.n_few}; "
+            "expected more, or lower n_few"
+        )
 
 
 def run_job(config: PlantedConfig, job: ModelJob, out: Path) -> None:

@@ -21,10 +21,10 @@ from mechclust.studies.planted_layers.control_findings import control_findings_o
 from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
 from mechclust.studies.planted_layers.results import SeedResults, load_results, summary_table
-from mechclust.studies.planted_layers.run import run_job, trained_models
+from mechclust.studies.planted_layers.run import check, run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
 from mechclust.studies.planted_layers.tunings import jobs, tunings
-from mechclust.studies.study import Study, check_checkpoint
+from mechclust.studies.study import Study
 from mechclust.studies.trainings import Training
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
@@ -221,7 +221,7 @@ STUDY = Study(
         "paper": PlantedConfig(),
     },
     jobs=jobs,
-    check=check_checkpoint,
+    check=check,
     run_job=run_job,
     trained_models=trained_models,
     trainings=trainings,

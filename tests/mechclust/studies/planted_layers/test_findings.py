@@ -10,6 +10,7 @@ import pytest
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers.config import (
     ALL,
+    NONE,
     NULLS,
     ORDER,
     RATES,
@@ -200,6 +201,10 @@ def test_rounding_that_is_undefined_does_not_hold_and_without_any_is_not_tested(
     assert judged(others={ROUNDED: np.where(LAYERS == 3, np.nan, 0.1)})["P9"].verdict == "does not hold"
     unchanged = judged(others={ROUNDED: np.zeros(L)})["P9"]
     assert unchanged.verdict_text == "– not tested: its weights are bfloat16 already"
+
+
+def test_a_model_and_itself_of_which_nothing_is_defined_do_not_pass():
+    assert judged(others={NONE: np.full(L, np.nan)})["K1"].verdict == "does not hold"
 
 
 def test_patching_is_wrong_by_its_largest_deviation_below_or_above():

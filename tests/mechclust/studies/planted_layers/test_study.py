@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -245,6 +246,26 @@ def test_a_given_model_is_planted_in_and_measured(kind, tmp_path):
         assert np.isnan(found.restored["noise-0.5-2-2"]).all()
         assert np.isnan(same).all()
     assert load_result(result_path(tmp_path / "run", 0, "no-change.change"))["n"].tolist() == [[12, 12], [5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "n_prompts", "message"),
+    [
+        ({"prompts": "rihgt.jsonl"}, 20, "no prompts file 'rihgt.jsonl'"),
+        ({}, 13, "has 6 prompts of 'b', and n_few is 6; expected more, or lower n_few"),
+        ({"spans": ((2, 4),)}, 20, "spans has 2 to 4, and the model layers 1 to 3"),
+    ],
+)
+def test_what_a_given_model_and_its_prompts_lack_is_refused_before_anything_is_written(
+    fields, n_prompts, message, tmp_path
+):
+    folder = FAMILIES["llama"].write(tmp_path / "llama")
+    lines = [{"prompt": f"w{k}", "task": "ab"[k % 2]} for k in range(n_prompts)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    config = replace(SMALL, model=str(folder), **{"prompts": str(tmp_path / "prompts.jsonl"), **fields})
+    with pytest.raises(InputError, match=re.escape(message)):
+        run_study(STUDY, config, tmp_path / "run", workers=1)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
