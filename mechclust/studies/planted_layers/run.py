@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -41,7 +43,8 @@ from mechclust.studies.planted_layers.trios import (
 from mechclust.studies.planted_layers.tunings import ModelJob, tunings
 from mechclust.studies.study import check_machine
 from mechclust.training import train
-from probes import HookedModel, Readout, last_token, token_at
+from probes import HookedModel, ProbeResult, Readout, last_token, load_result, token_at
+from probes.store.safetensors_files import is_whole_file
 from tasks import Batch, InputError, SkillSuite
 from tasks.text.prompts import LabelledPrompts
 from tasks.text.visible import quoted
@@ -135,6 +138,7 @@ class _Source:
         few_batches: split to the prompts to patch on.
         readout: the position to read.
         loss: the loss that patching restores.
+        digest: of the given prompts and their tasks, or ``""`` for the miniature's.
     """
 
     load: Callable[[str], HookedModel]
@@ -142,6 +146,7 @@ class _Source:
     few_batches: Callable[[str], Iterable[Batch]]
     readout: Readout
     loss: Loss
+    digest: str
 
 
 def _source(config: PlantedConfig, seed: int, out: Path) -> _Source:
@@ -149,7 +154,7 @@ def _source(config: PlantedConfig, seed: int, out: Path) -> _Source:
         given = _GivenModel(config)
         batches = partial(given.batches, config.suite.n_eval)
         few_batches = partial(given.batches, config.n_patched)
-        return _Source(given.load, batches, few_batches, last_token(), next_token_loss)
+        return _Source(given.load, batches, few_batches, last_token(), next_token_loss, given.digest())
     suite = suite_of(config, seed)
     few = replace(suite, n_eval=min(config.n_patched, suite.n_eval))
     skills = measured_skills(config)
@@ -159,6 +164,7 @@ def _source(config: PlantedConfig, seed: int, out: Path) -> _Source:
         partial(few.batches, tasks=skills),
         token_at("answer"),
         suite.loss,
+        digest="",
     )
 
 
@@ -176,6 +182,11 @@ class _GivenModel:
         model = load_pretrained(str(self.config.model), device=self.config.device)
         self.loaded = model
         return model
+
+    def digest(self) -> str:
+        """Return a digest of the prompts that are measured and of their tasks."""
+        chosen = _first_of_each(self.prompts, max(self.config.suite.n_eval, self.config.n_patched))
+        return hashlib.sha256(json.dumps([chosen.prompts, chosen.labels["task"]]).encode()).hexdigest()[:16]
 
     def batches(self, n_per_task: int, split: str) -> Iterator[Batch]:
         """Return the first prompts of each task, whatever the split."""
@@ -237,16 +248,35 @@ class _ChangedModels:
 def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
     """Measure how far apart the models of every pair are, and how much patching restores."""
     source = _source(config, seed, out)
+    if source.digest:
+        _check_same_prompts(config, out, source.digest)
     models = _ChangedModels(source, seed)
     for pair in pairs_of(config, n_layers_of(models.copy("base", 0))):
         with models.changed(pair.base, 0) as base, models.changed(pair.tuned, 1) as tuned:
             change = partial(
                 measure_planted, base, tuned, source.batches(pair.split), source.readout, n_few=config.n_few
             )
-            measure_once(result_path(out, seed, f"{pair.name}.change"), change)
+            measure_once(result_path(out, seed, f"{pair.name}.change"), partial(_with_digest, change, source.digest))
             if pair.truth is not None:
                 patch = partial(patch_layers, base, tuned, source.few_batches(pair.split), source.loss)
                 measure_once(result_path(out, seed, f"{pair.name}.patched"), patch)
+
+
+def _with_digest(measure: Callable[[], ProbeResult], digest: str) -> ProbeResult:
+    """Return a result whose metadata has the digest of the given prompts, if there are any."""
+    result = measure()
+    return replace(result, metadata={**result.metadata, "prompts": digest}) if digest else result
+
+
+def _check_same_prompts(config: PlantedConfig, out: Path, digest: str) -> None:
+    """Refuse prompts other than those that a part of this run was measured on."""
+    for seed in config.seeds:
+        for path in sorted(result_path(out, seed, "").parent.glob("*.change.safetensors")):
+            if is_whole_file(path) and load_result(path).metadata.get("prompts", digest) != digest:
+                raise InputError(
+                    f"{config.prompts!r} was changed since seed {seed} was measured; restore it, or choose another "
+                    "folder with --out"
+                )
 
 
 def _compare(config: PlantedConfig, seed: int, out: Path) -> None:

@@ -268,6 +268,22 @@ def test_what_a_given_model_and_its_prompts_lack_is_refused_before_anything_is_w
     assert not (tmp_path / "run").exists()
 
 
+def test_other_prompts_for_added_seeds_are_refused(tmp_path):
+    folder = FAMILIES["llama"].write(tmp_path / "llama")
+    lines = [{"prompt": f"w{k} w{k // 2}", "task": "ab"[k % 2]} for k in range(16)]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    config = replace(SMALL, model=str(folder), prompts=str(prompts), seeds=(0, 1))
+    first, second = jobs(config)
+    STUDY.run_job(config, first, tmp_path)
+    prompts.write_text("\n".join(map(json.dumps, [{"prompt": "w9", "task": "a"}, *lines])))
+    with pytest.raises(InputError, match="was changed since seed 0 was measured; restore it, or choose another folder"):
+        STUDY.run_job(config, second, tmp_path)
+    assert not list(tmp_path.glob("results/seed1/*"))
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    STUDY.run_job(config, first, tmp_path)
+
+
 def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
     from tokenizers.processors import TemplateProcessing
     from transformers import AutoTokenizer
