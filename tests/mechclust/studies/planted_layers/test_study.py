@@ -339,6 +339,12 @@ def test_a_prompt_longer_than_a_batch_is_measured_in_a_batch_of_its_own(tmp_path
         ),
         ({"layer_decay": 1.0}, "layer_decay is 1.0; expected below 1"),
         ({"noise": (0.3, 0.1)}, "noise is 0.3, 0.1; expected relative norms above 0, the smallest first"),
+        (
+            {"noise": (0.3, 0.3000001)},
+            "two of noise have the same first six digits; expected norms that differ in these",
+        ),
+        ({"spans": ((6, 7), (2, 3))}, "spans has 6 to 7, 2 to 3; expected different spans, the lowest first"),
+        ({"spans": ((2, 3), (2, 3))}, "spans has 2 to 3, 2 to 3; expected different spans, the lowest first"),
         ({"noise": ()}, "noise is empty; expected relative norms above 0, the smallest first"),
         (
             {"spans": ((2, 9),)},
