@@ -143,7 +143,10 @@ def _skill_to_explain(seeds: Sequence[SeedResults]) -> tuple[str, str]:
 
 
 def _checks(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Finding]:
-    differences = [max(float(np.abs(one.biased[model] - one.cka[model]).max()) for model in one.cka) for one in seeds]
+    differences = [
+        float(np.max([np.abs(one.biased[model] - one.cka[model]) for model in one.cka]))  # NaN if one is
+        for one in seeds
+    ]
     return [
         Finding(
             id="C1",

@@ -142,6 +142,12 @@ def test_checks_are_judged_by_their_worst_seed():
     assert (found["C1"].measured, found["C10"].measured) == (3e-12, pytest.approx(max(largest)))
 
 
+@pytest.mark.parametrize("model", ["base", "tuned"])
+def test_forms_of_cka_that_are_undefined_do_not_agree(model):
+    undefined = {**SEEDS_BY_HAND[0].biased, model: np.full((24, LAYERS), np.nan)}
+    assert by_id([replace(SEEDS_BY_HAND[0], biased=undefined)])["C10"].verdict == "does not hold"
+
+
 # ---- verdicts ----
 
 

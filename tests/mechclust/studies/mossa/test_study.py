@@ -134,6 +134,14 @@ class TestRun:
         assert found.seen.tolist() == [name in suite.seen for name in suite.task_names]
         assert found.identity < 1e-9
 
+    @pytest.mark.parametrize("measure", ["itself", "rotated"])
+    def test_an_identity_that_is_undefined_is_no_number(self, measure, smoke, tmp_path):
+        copy = shutil.copytree(smoke[1], tmp_path / "run")
+        identity = load_result(result_path(copy, 0, "identity"))
+        identity[measure][0] = torch.nan
+        identity.save(result_path(copy, 0, "identity"))
+        assert np.isnan(load_results(SMALL, copy, 0).identity)
+
     @pytest.mark.slow
     def test_goes_on_where_it_was(self, smoke, undrawn, tmp_path):
         analysis, out = smoke
