@@ -39,7 +39,7 @@ class PlantedConfig:
         prompts: prompts for ``model``, a file (JSONL, CSV, parquet) with ``prompt`` and ``task``. The first
             ``suite.n_eval`` of each task are used.
         suite: the skills of the miniature. Its ``seed``, ``stream``, ``skills`` and ``stream_seed`` are set by the run.
-        n_measured: number of its seen skills whose prompts are used for measuring.
+        n_measured: number of its seen skills whose prompts are used for measuring. From 4 on, layer groups are tested.
         n_layers: transformer blocks of the miniature.
         d_model: width of the miniature.
         n_heads: attention heads of the miniature.
@@ -71,7 +71,7 @@ class PlantedConfig:
     model: str | None = None
     prompts: str | None = None
     suite: SkillSuite = SkillSuite(n_eval=640)
-    n_measured: Count = 4
+    n_measured: Several = 4
     n_layers: Several = 8
     d_model: Count = 64
     n_heads: Count = 4

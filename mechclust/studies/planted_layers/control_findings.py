@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.findings import NEAR
 from mechclust.studies.planted_layers.measure import ALL, DEBIASED, FEW
@@ -30,6 +31,7 @@ from mechclust.studies.planted_layers.rows import RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.trios import ALL_DECAYED, CROSSED, EVERYWHERE, LONGER, SAME
 
 _LEAST_LEARNT = 0.1  # share of correct answers above both the base and chance
+_OF_GROUPS = ("P11", "P12", "P14", "P15", "P16")  # these read layer groups
 _MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds. With ten of ten, Wilson's interval begins at .72
 _SAME_LAYERS = "if E and its controls were trained in the same layers"
 _DIFFERENT_LAYERS = "E and its controls trained in different layers"
@@ -59,12 +61,26 @@ def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
         source="definition",
         parts=(check_part("", no_gain_below(runs), Bound("<=", 1e-9)),),
     )
-    return [*(replace(finding, not_tested=not_tested) for finding in findings), below]
+    few_tasks = _too_few_tasks(config)
+    judged = []
+    for finding in findings:
+        why_not = not_tested or (few_tasks if finding.id in _OF_GROUPS else "")
+        judged.append(replace(finding, not_tested=why_not))
+    return [*judged, below]
+
+
+def _too_few_tasks(config: PlantedConfig) -> str:
+    """Return why layer groups cannot be tested, or ``""`` if there are enough tasks."""
+    if config.n_measured >= LEAST_FOR_GROUPS:
+        return ""
+    return f"{config.n_measured} tasks; layer groups need {LEAST_FOR_GROUPS}"
 
 
 def _learnt_too_little(runs: Runs) -> str:
-    """Return which model learnt too little for a comparison, or ``""`` if all learnt enough."""
+    """Return why too little was learnt for a comparison, or ``""`` if all learnt enough."""
     gain, model = least_learnt(runs)
+    if np.isnan(gain):
+        return "the base knows every measured skill"
     if not gain < _LEAST_LEARNT:
         return ""
     return (
