@@ -166,6 +166,14 @@ def test_fail_where_a_number_contradicts():
     assert {id for id, verdict in found.items() if verdict != "holds"} == {"C11"}
 
 
+def test_c7_says_how_many_operations_are_encoded():
+    assert by_id(SEEDS_BY_HAND)["C7"].note.startswith("two of six operations are encoded")
+    three = replace(PAPER, suite=replace(PAPER.suite, encoded=OPERATIONS[:3]))
+    note = by_id(SEEDS_BY_HAND, three)["C7"].note
+    assert note.startswith("3 of 6 operations are encoded")
+    assert "pairs" not in note
+
+
 # ---- not tested ----
 
 
