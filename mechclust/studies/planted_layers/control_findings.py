@@ -56,7 +56,7 @@ def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
     below = Finding(
         id="K3",
         kind="check",
-        statement="below the first layer in which both E and its controls were trained, E is not more similar to its "
+        statement="below the first layer by which both E and its controls have changed, E is not more similar to its "
         "controls than the base is (largest gain by any measure)",
         source="definition",
         parts=(check_part("", no_gain_below(runs), Bound("<=", 1e-9)),),
@@ -189,6 +189,7 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
     hidden, n_shared = _too_similar_to_gain(config, runs)
     falling = _more_shared(config, runs, ALL_DECAYED)
     longer = _more_shared(config, runs, LONGER)
+    lowest_rate = config.layer_decay ** (config.n_layers - 1)
     return [
         _finding(
             "P14",
@@ -198,7 +199,8 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             [falling],
             "E with twice the steps instead",
             [longer],
-            note="partly arithmetic: a block with 1/128 of the rate can hardly differ from the base",
+            note=f"partly arithmetic: the lowest block has {lowest_rate:.2g} of the rate and can hardly differ from "
+            "the base",
         ),
         _finding(
             "P15",

@@ -173,6 +173,13 @@ def test_k3_does_not_hold_if_no_gain_below_is_defined():
     assert no_gain_below([replace(run, readings=tuple(whole))]) == [0.0]
 
 
+def test_p14_says_which_rate_the_lowest_block_has(ideal):
+    assert "the lowest block has 0.0078 of the rate" in ideal["P14"].note
+    found = control_findings_of(replace(PAPER, layer_decay=0.9), [measured(seed) for seed in range(2)])
+    (p14,) = [finding for finding in found if finding.id == "P14"]
+    assert "the lowest block has 0.48 of the rate" in p14.note
+
+
 def test_without_trios_there_are_none():
     assert control_findings_of(replace(PAPER, n_control_spans=0), []) == []
 
