@@ -132,6 +132,7 @@ def _check_tuning(config: PlantedConfig) -> None:
             f"tuning.layer_decay is {config.tuning.layer_decay:g}; expected 1, since only models with rates by layer "
             "have others, by layer_decay"
         )
+    check_past_warmup("pretraining", config.pretraining.warmup, **{"pretraining.steps": config.pretraining.steps})
     warmup = config.tuning.warmup
     check_past_warmup("tuning", warmup, **{"tuning.steps": config.tuning.steps})
     if config.n_control_spans:

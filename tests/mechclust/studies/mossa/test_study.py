@@ -209,6 +209,16 @@ class TestRun:
             "never reached",
         ),
         (
+            {"pretraining": TrainConfig(steps=10, warmup=50)},
+            "pretraining.steps is 10, and pretraining.warmup 50; expected more steps than that, or the learning rate "
+            "is never reached",
+        ),
+        (
+            {"tuning": TrainConfig(steps=20, warmup=20)},
+            "tuning.steps is 20, and tuning.warmup 20; expected more steps than that, or the learning rate is never "
+            "reached",
+        ),
+        (
             {"rank": 4, "tuning": TrainConfig(layer_decay=0.5)},
             "tuning.layer_decay is 0.5 and rank 4; use only one",
         ),

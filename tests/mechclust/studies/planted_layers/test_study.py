@@ -337,6 +337,11 @@ def test_a_prompt_longer_than_a_batch_is_measured_in_a_batch_of_its_own(tmp_path
             {"tuning": replace(PAPER.tuning, layer_decay=0.5)},
             "tuning.layer_decay is 0.5; expected 1, since only models with rates by layer have others, by layer_decay",
         ),
+        (
+            {"pretraining": TrainConfig(steps=10, warmup=50)},
+            "pretraining.steps is 10, and pretraining.warmup 50; expected more steps than that, or the learning rate "
+            "is never reached",
+        ),
         ({"layer_decay": 1.0}, "layer_decay is 1.0; expected below 1"),
         ({"noise": (0.3, 0.1)}, "noise is 0.3, 0.1; expected relative norms above 0, the smallest first"),
         (
