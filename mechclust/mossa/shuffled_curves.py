@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from mechclust.mossa.task_curves import TaskCurves
 
@@ -53,9 +53,23 @@ def control_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     return replace(curves, tuned=tuned, null=np.where(half, curves.tuned, others))
 
 
+def random_layer_order(n_layers: int) -> Int[np.ndarray, "layer"]:
+    """Return the layers in a random order other than their own, of which one layer has none.
+
+    Example:
+        >>> [random_layer_order(n).tolist() for n in (1, 2, 3)]
+        [[0], [1, 0], [2, 0, 1]]
+    """
+    rng = np.random.default_rng(0)
+    order = rng.permutation(n_layers)
+    while n_layers > 1 and np.array_equal(order, np.arange(n_layers)):
+        order = rng.permutation(n_layers)
+    return order
+
+
 def permuted_layers(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the layers in one random order for all tasks and measures."""
-    order = np.random.default_rng(0).permutation(curves.n_layers)
+    order = random_layer_order(curves.n_layers)
     return replace(
         curves,
         base=curves.base[:, order],

@@ -204,6 +204,19 @@ def test_few_layers_or_prompts():
     assert few.why_not == "639 prompts for 64 dimensions; expected 10 per dimension"
 
 
+def first_layers(m, n):
+    cut = {name: {model: values[..., :n] for model, values in getattr(m, name).items()}
+           for name in ("cka", "biased", "dims", "purity")}  # fmt: skip
+    return replace(m, ceiling=m.ceiling[:, :n], **cut)
+
+
+def test_the_control_of_two_layers_has_them_in_another_order_and_one_layer_has_none():
+    two = by_id([first_layers(m, 2) for m in SEEDS_BY_HAND])
+    one = by_id([first_layers(m, 1) for m in SEEDS_BY_HAND])
+    assert two["C11"].control.parts[0].values != two["C11"].parts[0].values
+    assert {one[id].why_not for id in ("C8", "C11")} == {"one layer has no other order"}
+
+
 def test_c12_is_about_seeds_with_a_transition():
     apart = {"tuned_spread": [0.3] * 8}  # tasks never agree: no transition
     seeds = [measured(draw, **(apart if draw < SEEDS - 3 else {})) for draw in range(SEEDS)]
