@@ -83,7 +83,7 @@ class PlantedConfig:
     noise: tuple[Positive, ...] = (0.03, 0.3)
     null_noise: Positive = 0.002
     n_null: Several = 3
-    margin: Positive = 2.0
+    margin: Annotated[float, AtLeast(1)] = 2.0
     least_restored: Positive = 0.01
     n_few: Annotated[int, AtLeast(4), AtMost(MAX_COUNT)] = 32
     n_patched: Count = 32

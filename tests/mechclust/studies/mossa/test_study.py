@@ -80,6 +80,12 @@ class TestRun:
         assert "Layer groups by the fixed rule" in page
         assert "http://" not in page.replace("http://www.w3.org", "")
 
+    def test_says_that_embeddings_do_not_change_only_if_they_are_frozen(self, smoke):
+        results = STUDY.load(SMALL, smoke[1])
+        for freeze, is_said in ((FROZEN, True), (("unembed",), False)):
+            notes = " ".join(STUDY.report(replace(SMALL, tuning=replace(SMALL.tuning, freeze=freeze)), results).notes)
+            assert ("does not change the embeddings" in notes) == is_said
+
     def test_keeps_models_and_no_training_state(self, smoke):
         _, out = smoke
         files = sorted(p.name for p in (out / "models" / "seed0").iterdir())

@@ -129,7 +129,12 @@ class TestRun:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
         assert "Every measure, in numbers" in page
-        assert f"{SMALL.suite.n_eval} prompts per task, or {SMALL.n_few} with few prompts" in page
+        captions = {panel.name: panel.caption for panel in analysis.panels}
+        n = f"{SMALL.suite.n_eval} prompts per task"
+        assert captions["curves"].endswith(f" {n}; patching: {SMALL.n_patched}.")
+        assert captions["gains"].endswith(f" {n}.")
+        assert captions["calls"].endswith(f" {n}, or {SMALL.n_few} with few prompts; patching: {SMALL.n_patched}.")
+        assert "over seeds" not in captions["auc"]  # of one seed
 
     def test_only_the_planted_layers_were_trained(self, smoke):
         base, tuned = weights(smoke[1], "base"), weights(smoke[1], "trained-2-2")
@@ -322,7 +327,7 @@ def test_a_prompt_longer_than_a_batch_is_measured_in_a_batch_of_its_own(tmp_path
         ({"n_few": 3}, "n_few is 3; expected at least 4"),
         ({"n_few": 640}, "n_few is 640, and suite.n_eval 640; expected fewer than these"),
         ({"n_measured": 13}, "n_measured is 13, of 12 seen skills; expected no more than these"),
-        ({"margin": 0.0}, "margin is 0.0; expected above 0"),
+        ({"margin": 0.5}, "margin is 0.5; expected at least 1"),
         (
             {"tuning": replace(PAPER.tuning, freeze=("blocks.3",))},
             "tuning.freeze is blocks.3; expected embed, pos_embed, unembed, ln_final, since the study sets which "
