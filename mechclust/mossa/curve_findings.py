@@ -446,6 +446,8 @@ def _undefined(stated: CurveFinding, curves: TaskCurves) -> str:
 
 
 def _few_layers(stated: CurveFinding, curves: TaskCurves) -> str:
+    if stated.control is _LAYERS and curves.n_layers == 1:
+        return "one layer has no other order"
     if not stated.by_depth or curves.n_layers >= _LEAST_LAYERS:
         return ""
     return f"{curves.n_layers} layers; expected at least {_LEAST_LAYERS}, or eighths of the depth mean little"

@@ -31,9 +31,10 @@ class LayerGroups:
     """The layers of each group, counted from 1, by a fixed rule. ``transition`` may be empty.
 
     Shared: the layers before tuned stays above base by .02, in the medians over tasks of CKA with the controls.
-    Transition: from there to the first layer with 95% of the most dimensions of the tuned model. Without dimensions, it
-    ends at the last layer before tuned's interquartile range over tasks leaves .02 of its minimum. There is none if
-    that range never falls to .10 after the shared layers. Refinement: the rest.
+    Transition: from there to the first layer with 95% of the most dimensions of the tuned model, or a single layer if
+    none after the shared ones has as many. Without dimensions, it ends at the last layer before tuned's interquartile
+    range over tasks leaves .02 of its minimum. There is none if that range never falls to .10 after the shared layers.
+    Refinement: the rest.
 
     The rule is ours. On the paper's curves it gives the paper's groups, 1-9, 10-15 and 16-32 for seen tasks, and no
     transition for unseen ones. The first boundary depends on a difference of .020 at layer 9. With an error of .005 in

@@ -1,7 +1,7 @@
 """Curves of similarity in which a statement is false: measured ones, with one thing shuffled.
 
-Every function shuffles once, identically for all curves with equal numbers of tasks and layers, so that the seeds of a
-study are shuffled alike.
+Every function shuffles once, identically for all curves with equal numbers of tasks and layers and, if clusters are
+shuffled, equal covariates. The seeds of a study are so shuffled alike.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from mechclust.mossa.task_curves import TaskCurves
 
@@ -53,9 +53,23 @@ def control_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     return replace(curves, tuned=tuned, null=np.where(half, curves.tuned, others))
 
 
+def random_layer_order(n_layers: int) -> Int[np.ndarray, "layer"]:
+    """Return the layers in a random order other than their own, of which one layer has none.
+
+    Example:
+        >>> [random_layer_order(n).tolist() for n in (1, 2, 3)]
+        [[0], [1, 0], [2, 0, 1]]
+    """
+    rng = np.random.default_rng(0)
+    order = rng.permutation(n_layers)
+    while n_layers > 1 and np.array_equal(order, np.arange(n_layers)):
+        order = rng.permutation(n_layers)
+    return order
+
+
 def permuted_layers(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the layers in one random order for all tasks and measures."""
-    order = np.random.default_rng(0).permutation(curves.n_layers)
+    order = random_layer_order(curves.n_layers)
     return replace(
         curves,
         base=curves.base[:, order],
@@ -108,6 +122,8 @@ def covariate_shuffled_curves(curves: TaskCurves) -> TaskCurves:
 def cluster_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the covariates of other clusters, each taken from a cluster's first task.
 
+    They differ from the given ones, unless all clusters have the same.
+
     Example:
         >>> curves = np.zeros((4, 1))
         >>> none = np.zeros(4, dtype=bool)
@@ -120,8 +136,10 @@ def cluster_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     clusters, first, of_task = np.unique(
         [str(cluster) for cluster in curves.clusters], return_index=True, return_inverse=True
     )
+    by_cluster = [values[first] for values in curves.covariates.values()]
+    differ = any(len(np.unique(values)) > 1 for values in by_cluster)
     order = rng.permutation(len(clusters))
-    while len(clusters) > 1 and np.array_equal(order, np.arange(len(clusters))):
+    while differ and all(np.array_equal(values[order], values, equal_nan=True) for values in by_cluster):
         order = rng.permutation(len(clusters))
     places = first[order][of_task]
     covariates = {name: values[places] for name, values in curves.covariates.items()}

@@ -126,7 +126,8 @@ def job_calls() -> Calls:
         yield f"run {study} --n-heads 5", Call(f"{line} --n-heads 5", ("n_heads",))
         yield f"run {study} freezes nothing", Call(f"{line} --{freeze}.freeze nothing", ("freeze",))
         everything = f"{line} --{freeze}.freeze embed pos_embed blocks ln_final unembed"
-        yield f"run {study} freezes everything", Call(everything, ("nothing to train",))
+        word = "tuning.freeze" if study == "planted-layers" else "nothing to train"
+        yield f"run {study} freezes everything", Call(everything, (word,))
     heads = "run heads-in-models --preset smoke --out out --workers 1"
     yield "run heads-in-models --recipients", Call(f"{heads} --recipients 1000000", ("recipients",))
     smoke = "run mossa --preset smoke --out out --workers 1"

@@ -87,7 +87,9 @@ class MossaConfig:
             raise InputError(f"suite.n_eval is {self.suite.n_eval}; CKA needs at least 4 prompts per skill")
         if self.rank and self.tuning.layer_decay != 1:
             raise InputError(f"tuning.layer_decay is {self.tuning.layer_decay:g} and rank {self.rank}; use only one")
-        check_past_warmup("tuning", self.tuning.warmup, control_steps=self.control_steps)
+        check_past_warmup("pretraining", self.pretraining.warmup, **{"pretraining.steps": self.pretraining.steps})
+        tuning_steps = {"tuning.steps": self.tuning.steps, "control_steps": self.control_steps}
+        check_past_warmup("tuning", self.tuning.warmup, **tuning_steps)
         n_prompts = min(self.n_purity, self.suite.n_eval) * len(self.suite.seen)
         if self.n_neighbours >= n_prompts:
             raise InputError(

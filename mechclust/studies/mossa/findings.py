@@ -25,6 +25,7 @@ from mechclust.mossa.shuffled_curves import FalseCurves, cluster_shuffled_curves
 from mechclust.mossa.task_curves import ByLayer, TaskCurves
 from mechclust.studies.mossa.config import MossaConfig
 from mechclust.studies.mossa.results import SeedResults, boundaries_by_seed
+from tasks.skills import OPERATIONS
 
 _LEAST_SKILL = 0.05  # accuracy above chance on held-out tasks, from which on findings about them are tested
 _NOT_ENCODED = "not encoded"
@@ -59,7 +60,7 @@ def findings_of(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Findi
     """
     curves = [_with_encoded(one) for one in seeds]
     findings = [
-        *_of_seen_tasks(seeds, [one.seen for one in curves]),
+        *_of_seen_tasks(config, seeds, [one.seen for one in curves]),
         *_of_all_seen_together(seeds),
         *_of_held_out_tasks(seeds, curves),
         *_checks(config, seeds),
@@ -80,7 +81,7 @@ def boundary_note(curves: Sequence[TaskCurves]) -> str:
 # ---- findings ----
 
 
-def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves]) -> list[Finding]:
+def _of_seen_tasks(config: MossaConfig, seeds: Sequence[SeedResults], seen: Sequence[TaskCurves]) -> list[Finding]:
     """Return C2 to C7, C12, C14 and C20."""
     plain = [judge_curves_over_seeds(CURVE_FINDINGS[id], seen) for id in ("C2", "C3", "C5", "C6")]
     encoded = [one.curves.select(one.seen & one.encoded) for one in seeds]
@@ -90,7 +91,7 @@ def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves]) -> 
         control=("tasks that pre-training had encoded", encoded),
         note="the control has little to gain, since its base is similar to the controls already",
     )
-    gain = judge_curves_over_seeds(_C7, seen, note=_TWO_ENCODED)
+    gain = judge_curves_over_seeds(_C7, seen, note=_encoded_note(config))
     ends = boundary_note(seen)
     place = judge_curves_over_seeds(CURVE_FINDINGS["C12"], seen, note=ends)
     groups = judge_curves_over_seeds(CURVE_FINDINGS["C20"], seen, note=ends)
@@ -98,6 +99,17 @@ def _of_seen_tasks(seeds: Sequence[SeedResults], seen: Sequence[TaskCurves]) -> 
     no_ceiling = "" if has_ceiling else "no task has a second control"
     distance = judge_curves_over_seeds(CURVE_FINDINGS["C14"], seen, not_tested=no_ceiling)
     return [*plain, closer, gain, place, groups, distance]
+
+
+def _encoded_note(config: MossaConfig) -> str:
+    """Return the note on C7 that something else may set the encoded operations apart."""
+    n = len(config.suite.encoded)
+    if n == 2:
+        return _TWO_ENCODED
+    return (
+        f"{n} of {len(OPERATIONS)} operations are encoded, the same in all seeds, so anything else that sets them "
+        "apart would look the same"
+    )
 
 
 def _of_all_seen_together(seeds: Sequence[SeedResults]) -> list[Finding]:
@@ -143,7 +155,10 @@ def _skill_to_explain(seeds: Sequence[SeedResults]) -> tuple[str, str]:
 
 
 def _checks(config: MossaConfig, seeds: Sequence[SeedResults]) -> list[Finding]:
-    differences = [max(float(np.abs(one.biased[model] - one.cka[model]).max()) for model in one.cka) for one in seeds]
+    differences = [
+        float(np.max([np.abs(one.biased[model] - one.cka[model]) for model in one.cka]))  # NaN if one is
+        for one in seeds
+    ]
     return [
         Finding(
             id="C1",

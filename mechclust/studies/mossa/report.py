@@ -29,11 +29,11 @@ _CAPTIONS = {
     "layer, for the base model (pre) and the model tuned on all seen tasks. Boxes and points: tasks of {seeds}; a task "
     "that pre-training encoded is a ring.{ceiling} Held-out tasks are not tuned on; those of encoded operations were "
     "learnt in pre-training.",
-    "groups": "Thin: one line per seed; thick: mean. Left: median over seen tasks of tuned - pre; shaded: 95% interval "
-    "of the mean of the last shared layer (grey) and the last layer of the transition (green), over the seeds that "
-    "have a transition; dotted: how far above pre tuned must be where layers are not shared. Middle: interquartile "
-    "range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance over the {n_prompts} "
-    "prompts of all seen tasks.",
+    "groups": "Thin: one line per seed; thick: mean. Left: tuned - pre, difference of medians over seen tasks; shaded: "
+    "95% interval of the mean of the last shared layer (grey) and the last layer of the transition (green), over the "
+    "seeds that have a transition; dotted: how far above pre tuned must be where layers are not shared. Middle: "
+    "interquartile range over seen tasks of tuned (and pre, dashed). Right: dimensions for 99% of the variance over "
+    "the {n_prompts} prompts of all seen tasks.",
     "operations": "Debiased CKA with the task's control by operation and layer, mean over tasks and {seeds} (n = {n}, "
     "d = {d}). * held out; bold: encoded by pre-training.",
     "clusters": "Median debiased CKA with the controls by cluster (n = {n}, d = {d}), pre dashed and tuned solid; seen "
@@ -149,9 +149,10 @@ def _notes(config: MossaConfig, runs: Sequence[SeedResults]) -> list[str]:
             "added to the weights for measuring; everything else is the base's."
         )
     if tuning.layer_decay < 1:
+        frozen = " and does not change the embeddings" if {"embed", "pos_embed"} <= set(tuning.freeze) else ""
         texts.append(
-            f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below and "
-            "does not change the embeddings: the lower layers agree with the controls partly by construction."
+            f"Tuning multiplies the learning rate by {tuning.layer_decay:g} from each block to the one below{frozen}: "
+            "the lower layers agree with the controls partly by construction."
         )
     ceilings = ceiling_medians(runs)
     if ceilings:

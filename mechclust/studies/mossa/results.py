@@ -140,7 +140,7 @@ def load_results(config: MossaConfig, out: Path, seed: int) -> SeedResults:
         seen=np.array([name in suite.seen for name in names]),
         encoded=np.array([operation in suite.encoded for operation in operations]),
         cluster=np.array([suite.cluster_names.index(operation) for operation in operations]),
-        identity=max(float(identity[measure].max()) for measure in ("itself", "rotated")),
+        identity=float(np.max([identity[measure].numpy() for measure in ("itself", "rotated")])),  # NaN if one is
         notes=tuple(_why_undefined(seed, names, similarities)),
     )
 

@@ -19,9 +19,9 @@ from tasks.settings import (
     Count,
     CountOrZero,
     Positive,
-    PositiveShare,
     Seed,
     Several,
+    ShareBetween,
     check_settings,
 )
 
@@ -39,13 +39,14 @@ class PlantedConfig:
         prompts: prompts for ``model``, a file (JSONL, CSV, parquet) with ``prompt`` and ``task``. The first
             ``suite.n_eval`` of each task are used.
         suite: the skills of the miniature. Its ``seed``, ``stream``, ``skills`` and ``stream_seed`` are set by the run.
-        n_measured: number of its seen skills whose prompts are used for measuring.
+        n_measured: number of its seen skills whose prompts are used for measuring. From 4 on, layer groups are tested.
         n_layers: transformer blocks of the miniature.
         d_model: width of the miniature.
         n_heads: attention heads of the miniature.
         init_std: standard deviation of its initial weights, or None for 1 / sqrt(d_model).
         pretraining: pre-training of the base model, on the generic stream.
-        tuning: tuning of the models from the base, on all seen skills.
+        tuning: tuning of the models from the base, on all seen skills. Its ``freeze`` and ``layer_decay`` stay as they
+            are: each model has its layers and rates.
         layer_decay: factor on the learning rate from each block to the one below, for the model with rates by layer.
         spans: the first and last layer of each plant, from 1. By default, three spans spread over the depth.
         noise: relative norms of the noise in planted weights, the smallest first.
@@ -70,19 +71,19 @@ class PlantedConfig:
     model: str | None = None
     prompts: str | None = None
     suite: SkillSuite = SkillSuite(n_eval=640)
-    n_measured: Count = 4
+    n_measured: Several = 4
     n_layers: Several = 8
     d_model: Count = 64
     n_heads: Count = 4
     init_std: Positive | None = None
     pretraining: TrainConfig = TrainConfig(steps=1000, batch_size=64, lr=2e-3, warmup=50)
     tuning: TrainConfig = TrainConfig(steps=240, batch_size=32, lr=2e-3, warmup=20, freeze=FROZEN)
-    layer_decay: PositiveShare = 0.5
+    layer_decay: ShareBetween = 0.5
     spans: tuple[Span, ...] = ()
     noise: tuple[Positive, ...] = (0.03, 0.3)
     null_noise: Positive = 0.002
     n_null: Several = 3
-    margin: Positive = 2.0
+    margin: Annotated[float, AtLeast(1)] = 2.0
     least_restored: Positive = 0.01
     n_few: Annotated[int, AtLeast(4), AtMost(MAX_COUNT)] = 32
     n_patched: Count = 32
@@ -109,12 +110,33 @@ class PlantedConfig:
         if not self.noise or list(self.noise) != sorted(set(self.noise)):
             norms = ", ".join(f"{norm:g}" for norm in self.noise) or "empty"
             raise InputError(f"noise is {norms}; expected relative norms above 0, the smallest first")
-        warmup = self.tuning.warmup
-        check_past_warmup("tuning", warmup, **{"tuning.steps": self.tuning.steps})
-        if self.n_control_spans:
-            check_past_warmup("tuning", warmup, control_steps=self.control_steps)
+        if len(set(map(noisy_column, self.noise))) < len(self.noise):
+            raise InputError("two of noise have the same first six digits; expected norms that differ in these")
+        if list(self.spans) != sorted(set(self.spans)):
+            spans = ", ".join(f"{first} to {last}" for first, last in self.spans)
+            raise InputError(f"spans has {spans}; expected different spans, the lowest first")
+        _check_tuning(self)
         if self.model is None:
             spans_of(self, self.n_layers)
+
+
+def _check_tuning(config: PlantedConfig) -> None:
+    """Refuse settings of the tuning that the study sets for each model, and trainings within the warm-up."""
+    if set(config.tuning.freeze) != set(FROZEN):
+        frozen = ", ".join(config.tuning.freeze) or "empty"
+        raise InputError(
+            f"tuning.freeze is {frozen}; expected {', '.join(FROZEN)}, since the study sets which blocks are trained"
+        )
+    if config.tuning.layer_decay != 1:
+        raise InputError(
+            f"tuning.layer_decay is {config.tuning.layer_decay:g}; expected 1, since only models with rates by layer "
+            "have others, by layer_decay"
+        )
+    check_past_warmup("pretraining", config.pretraining.warmup, **{"pretraining.steps": config.pretraining.steps})
+    warmup = config.tuning.warmup
+    check_past_warmup("tuning", warmup, **{"tuning.steps": config.tuning.steps})
+    if config.n_control_spans:
+        check_past_warmup("tuning", warmup, control_steps=config.control_steps)
 
 
 def spans_of(config: PlantedConfig, n_layers: int) -> list[Span]:

@@ -14,6 +14,8 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
+from mechclust.mossa.shuffled_curves import random_layer_order
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.findings import NEAR
 from mechclust.studies.planted_layers.measure import ALL, DEBIASED, FEW
@@ -30,6 +32,7 @@ from mechclust.studies.planted_layers.rows import RESIDUAL, SAME_INPUT
 from mechclust.studies.planted_layers.trios import ALL_DECAYED, CROSSED, EVERYWHERE, LONGER, SAME
 
 _LEAST_LEARNT = 0.1  # share of correct answers above both the base and chance
+_OF_GROUPS = ("P11", "P12", "P14", "P15", "P16")  # these read layer groups
 _MOST_SEEDS = Bound(">=", 0.7)  # a share of ten seeds. With ten of ten, Wilson's interval begins at .72
 _SAME_LAYERS = "if E and its controls were trained in the same layers"
 _DIFFERENT_LAYERS = "E and its controls trained in different layers"
@@ -54,17 +57,31 @@ def control_findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
     below = Finding(
         id="K3",
         kind="check",
-        statement="below the first layer in which both E and its controls were trained, E is not more similar to its "
+        statement="below the first layer by which both E and its controls have changed, E is not more similar to its "
         "controls than the base is (largest gain by any measure)",
         source="definition",
         parts=(check_part("", no_gain_below(runs), Bound("<=", 1e-9)),),
     )
-    return [*(replace(finding, not_tested=not_tested) for finding in findings), below]
+    few_tasks = _too_few_tasks(config)
+    judged = []
+    for finding in findings:
+        why_not = not_tested or (few_tasks if finding.id in _OF_GROUPS else "")
+        judged.append(replace(finding, not_tested=why_not))
+    return [*judged, below]
+
+
+def _too_few_tasks(config: PlantedConfig) -> str:
+    """Return why layer groups cannot be tested, or ``""`` if there are enough tasks."""
+    if config.n_measured >= LEAST_FOR_GROUPS:
+        return ""
+    return f"{config.n_measured} tasks; layer groups need {LEAST_FOR_GROUPS}"
 
 
 def _learnt_too_little(runs: Runs) -> str:
-    """Return which model learnt too little for a comparison, or ``""`` if all learnt enough."""
+    """Return why too little was learnt for a comparison, or ``""`` if all learnt enough."""
     gain, model = least_learnt(runs)
+    if np.isnan(gain):
+        return "the base knows every measured skill"
     if not gain < _LEAST_LEARNT:
         return ""
     return (
@@ -169,10 +186,11 @@ def _missed_if_biased(scores: _Scores, prompts: str) -> _Seeds:
 
 
 def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
-    shuffled = in_order(runs, np.random.default_rng(0).permutation(config.n_layers))
+    shuffled = in_order(runs, random_layer_order(config.n_layers))
     hidden, n_shared = _too_similar_to_gain(config, runs)
     falling = _more_shared(config, runs, ALL_DECAYED)
     longer = _more_shared(config, runs, LONGER)
+    lowest_rate = config.layer_decay ** (config.n_layers - 1)
     return [
         _finding(
             "P14",
@@ -182,7 +200,8 @@ def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
             [falling],
             "E with twice the steps instead",
             [longer],
-            note="partly arithmetic: a block with 1/128 of the rate can hardly differ from the base",
+            note=f"partly arithmetic: the lowest block has {lowest_rate:.2g} of the rate and can hardly differ from "
+            "the base",
         ),
         _finding(
             "P15",

@@ -6,6 +6,7 @@ noticed, and 30 to 39 for these.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +17,7 @@ from jaxtyping import Int
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
 from mechclust.evidence.parts import paired_share_part
+from mechclust.mossa.shuffled_curves import random_layer_order
 from mechclust.studies.planted_layers.config import (
     ALL,
     NONE,
@@ -40,7 +42,9 @@ _SMALL_SHARE = 0.3  # Wilson's interval of ten models without a called layer is 
 _BY_CONSTRUCTION = "layers below planted noise are identical by construction, and the noise is far above its null"
 _NOT_TUNED = "a given model is not tuned"
 _CANNOT_WRITE = "the hooks of this model cannot write"
+_NOT_ROUNDED = "its weights are bfloat16 already"
 _STREAM = Row(RESIDUAL, DEBIASED)
+_DISTANCE = Row(RESIDUAL, "distance")
 _ADDED = Row(CONTRIBUTION, DEBIASED)
 _ADDED_TO_SAME = Row(SAME_INPUT, DEBIASED)
 _DISTANCE_ADDED_TO_SAME = Row(SAME_INPUT, "distance")
@@ -94,6 +98,8 @@ def findings_of(config: PlantedConfig, runs: Runs) -> list[Finding]:
 
 def _why_not_tested(config: PlantedConfig, runs: Runs, id: str) -> str:
     """Return why a finding cannot be tested, or ``""`` if it can."""
+    if id == "P9" and not any(map(_changed_by_rounding, runs)):
+        return _NOT_ROUNDED
     if config.model is None:
         return ""
     if id in ("P1", "P10"):
@@ -262,7 +268,7 @@ def _called_to_the_end(pairs: _Pairs, row: Row) -> list[BySeed]:
 
 def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
     """Return P7, P8 and P10, on pairs without a truth: their share of false calls counts all layers."""
-    shuffled = np.random.default_rng(0).permutation(runs[0].n_layers)
+    shuffled = random_layer_order(runs[0].n_layers)
     tuned = _scores_of_one(runs, ALL, "false")
     return [
         _finding(
@@ -328,8 +334,9 @@ def _checks(config: PlantedConfig, runs: Runs) -> list[Finding]:
     return [
         check(
             id="P9",
-            statement="rounding the weights to bfloat16 changes no layer more than noise of about its size does "
-            "(largest value relative to the threshold; debiased CKA, residual stream)",
+            statement="rounding the weights to bfloat16 calls no layer changed (largest value relative to the "
+            f"threshold, which is {config.margin:g} times the largest of noise of about its size; debiased CKA, "
+            "residual stream)",
             source="ours",
             parts=(check_part("", [_rounding(run) for run in runs], Bound("<=", 1)),),
             note="rounding moves weights by a relative norm of about .0017, and the noise of each model of the null "
@@ -356,16 +363,25 @@ def _rounding(run: SeedResults) -> float:
     (pair,) = run.of(ROUNDED)
     curve = run.curve(pair, _STREAM)
     threshold = run.threshold(pair, _STREAM)
-    # NaN fails the check: the threshold is 0 and there is a change
+    # NaN fails the check: a value is undefined, or the threshold is 0 and there is a change
     relative = curve / np.where(threshold > 0, threshold, np.nan)
-    return float(np.max(np.where(curve > 0, relative, 0.0)))
+    return float(np.max(np.where(curve <= 0, 0.0, relative)))
+
+
+def _changed_by_rounding(run: SeedResults) -> bool:
+    """Return whether the residual stream differs at all."""
+    (pair,) = run.of(ROUNDED)
+    return bool(run.curve(pair, _DISTANCE).any())
 
 
 def _largest_difference(run: SeedResults) -> float:
-    """Return the largest value of any measure between a model and itself, leaving out undefined curves."""
+    """Return the largest value of any measure between a model and itself, leaving out undefined curves.
+
+    NaN if all are undefined.
+    """
     (pair,) = run.of(NONE)
     curves = [np.abs(run.curve(pair, row)) for row in ROWS]
-    return max(float(curve.max()) for curve in curves if np.isfinite(curve).all())
+    return max((float(curve.max()) for curve in curves if np.isfinite(curve).all()), default=math.nan)
 
 
 def _patching_error(run: SeedResults, column: str) -> float:

@@ -184,7 +184,7 @@ def reading_chance(readings: Sequence[TrioReading], name: str) -> float:
 def least_learnt(runs: Sequence[SeedReadings]) -> tuple[float, str]:
     """Return by how much the model that learnt least exceeds both the base and chance, mean over seeds, and its name.
 
-    Skills at which the base is nearly perfect are left out.
+    Skills at which the base is nearly perfect are left out. NaN if it is at all of them.
     """
     gains: dict[str, float] = {}
     for skill in runs[0].chance:
@@ -203,15 +203,20 @@ def least_learnt(runs: Sequence[SeedReadings]) -> tuple[float, str]:
 
 
 def no_gain_below(runs: Sequence[SeedReadings]) -> list[float]:
-    """Return, for each seed, the largest gain below the first layer in which both E and its controls were trained."""
+    """Return, for each seed, the largest gain below the first layer by which both E and its controls have changed.
+
+    0 if there are no such layers, NaN if all their gains are undefined.
+    """
     largest = []
     for run in runs:
         gains: list[float] = []
+        n_below = 0
         for column in (SAME, *CROSSED):
             for reading in run.of(column):
                 below = reading.gain[..., : reading.trio.shared - 1]
                 gains += below[np.isfinite(below)].tolist()
-        largest.append(max(gains, default=0.0))
+                n_below += below.size
+        largest.append(max(gains, default=math.nan if n_below else 0.0))
     return largest
 
 

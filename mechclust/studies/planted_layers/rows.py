@@ -47,7 +47,7 @@ def stream_of(model: HookedModel, batch: Batch, inputs: ActivationsByHook | None
 
 
 def read_rows(model: HookedModel, stream: ActivationsByHook, batch: Batch, readout: Readout) -> RowsByView:
-    """Return a batch's rows of the residual stream after each block, and of the block's addition, in float64."""
+    """Return a batch's rows of the residual stream after each block, and in float64 those of the block's addition."""
     before = [readout(stream[name], batch).cpu() for name in _pre_hooks(model)]
     after = [readout(stream[name], batch).cpu() for name in post_hooks(model)]
     added = [post.double() - pre.double() for pre, post in zip(before, after, strict=True)]

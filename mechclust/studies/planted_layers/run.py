@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from mechclust.models import load_model, load_pretrained
+from mechclust.models.chat_templates import templated_tokenizer
+from mechclust.models.hugging_face_checkpoint import find_checkpoint, read_checkpoint_config
 from mechclust.models.sizes import Sizes
 from mechclust.models.tokenized_prompts import tokenize_prompts
+from mechclust.report.text import counted
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device, pretrain, train_once
 from mechclust.studies.planted_layers.alike import measure_alike, share_learnt
@@ -23,6 +28,7 @@ from mechclust.studies.planted_layers.config import (
     model_path,
     pairs_of,
     result_path,
+    spans_of,
     suite_of,
 )
 from mechclust.studies.planted_layers.measure import Loss, measure_planted, next_token_loss, patch_layers
@@ -35,12 +41,36 @@ from mechclust.studies.planted_layers.trios import (
     trios_of,
 )
 from mechclust.studies.planted_layers.tunings import ModelJob, tunings
+from mechclust.studies.study import check_machine
 from mechclust.training import train
-from probes import HookedModel, Readout, last_token, token_at
-from tasks import Batch, SkillSuite
+from probes import HookedModel, ProbeResult, Readout, last_token, load_result, token_at
+from probes.store.safetensors_files import is_whole_file
+from tasks import Batch, InputError, SkillSuite
 from tasks.text.prompts import LabelledPrompts
+from tasks.text.visible import quoted
 
-_TOKENS_PER_BATCH = 1024  # of a given model: the residual streams of all layers are held at once
+_TOKENS_PER_BATCH = 1024  # of a given model, unless a prompt is longer: the streams of all layers are held at once
+
+
+def check(config: PlantedConfig) -> None:
+    """Refuse a given model that is missing or lacks planted layers, and prompts that are missing or too few.
+
+    Raises:
+        InputError: saying which, before anything is written.
+    """
+    check_machine(config)
+    if config.model is None or config.prompts is None:
+        return
+    sizes = Sizes.from_config(read_checkpoint_config(find_checkpoint(config.model)))
+    if sizes.n_layers is not None:
+        spans_of(config, sizes.n_layers)
+    counts = Counter(LabelledPrompts.from_file(config.prompts).labels["task"])
+    task = min(counts, key=counts.__getitem__)
+    if counts[task] <= config.n_few:
+        raise InputError(
+            f"{config.prompts!r} has {counted(counts[task], 'prompt')} of {quoted(task)}, and n_few is {config.n_few}; "
+            "expected more, or lower n_few"
+        )
 
 
 def run_job(config: PlantedConfig, job: ModelJob, out: Path) -> None:
@@ -108,6 +138,7 @@ class _Source:
         few_batches: split to the prompts to patch on.
         readout: the position to read.
         loss: the loss that patching restores.
+        digest: of the given prompts and their tasks, or ``""`` for the miniature's.
     """
 
     load: Callable[[str], HookedModel]
@@ -115,6 +146,7 @@ class _Source:
     few_batches: Callable[[str], Iterable[Batch]]
     readout: Readout
     loss: Loss
+    digest: str
 
 
 def _source(config: PlantedConfig, seed: int, out: Path) -> _Source:
@@ -122,7 +154,7 @@ def _source(config: PlantedConfig, seed: int, out: Path) -> _Source:
         given = _GivenModel(config)
         batches = partial(given.batches, config.suite.n_eval)
         few_batches = partial(given.batches, config.n_patched)
-        return _Source(given.load, batches, few_batches, last_token(), next_token_loss)
+        return _Source(given.load, batches, few_batches, last_token(), next_token_loss, given.digest())
     suite = suite_of(config, seed)
     few = replace(suite, n_eval=min(config.n_patched, suite.n_eval))
     skills = measured_skills(config)
@@ -132,6 +164,7 @@ def _source(config: PlantedConfig, seed: int, out: Path) -> _Source:
         partial(few.batches, tasks=skills),
         token_at("answer"),
         suite.loss,
+        digest="",
     )
 
 
@@ -150,6 +183,11 @@ class _GivenModel:
         self.loaded = model
         return model
 
+    def digest(self) -> str:
+        """Return a digest of the prompts that are measured and of their tasks."""
+        chosen = _first_of_each(self.prompts, max(self.config.suite.n_eval, self.config.n_patched))
+        return hashlib.sha256(json.dumps([chosen.prompts, chosen.labels["task"]]).encode()).hexdigest()[:16]
+
     def batches(self, n_per_task: int, split: str) -> Iterator[Batch]:
         """Return the first prompts of each task, whatever the split."""
         if self.loaded is None:
@@ -157,7 +195,9 @@ class _GivenModel:
         prompts = _first_of_each(self.prompts, n_per_task)
         sizes = Sizes.from_model(self.loaded)
         tokenizer = self.loaded.tokenizer
-        return tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=_TOKENS_PER_BATCH, too_long="truncate")
+        longest = max(map(len, templated_tokenizer(tokenizer)(prompts.prompts)))
+        tokens_per_batch = max(_TOKENS_PER_BATCH, min(longest, sizes.n_ctx or longest))
+        return tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=tokens_per_batch, too_long="truncate")
 
 
 def _first_of_each(prompts: LabelledPrompts, n_per_task: int) -> LabelledPrompts:
@@ -208,16 +248,35 @@ class _ChangedModels:
 def _measure(config: PlantedConfig, seed: int, out: Path) -> None:
     """Measure how far apart the models of every pair are, and how much patching restores."""
     source = _source(config, seed, out)
+    if source.digest:
+        _check_same_prompts(config, out, source.digest)
     models = _ChangedModels(source, seed)
     for pair in pairs_of(config, n_layers_of(models.copy("base", 0))):
         with models.changed(pair.base, 0) as base, models.changed(pair.tuned, 1) as tuned:
             change = partial(
                 measure_planted, base, tuned, source.batches(pair.split), source.readout, n_few=config.n_few
             )
-            measure_once(result_path(out, seed, f"{pair.name}.change"), change)
+            measure_once(result_path(out, seed, f"{pair.name}.change"), partial(_with_digest, change, source.digest))
             if pair.truth is not None:
                 patch = partial(patch_layers, base, tuned, source.few_batches(pair.split), source.loss)
                 measure_once(result_path(out, seed, f"{pair.name}.patched"), patch)
+
+
+def _with_digest(measure: Callable[[], ProbeResult], digest: str) -> ProbeResult:
+    """Return a result whose metadata has the digest of the given prompts, if there are any."""
+    result = measure()
+    return replace(result, metadata={**result.metadata, "prompts": digest}) if digest else result
+
+
+def _check_same_prompts(config: PlantedConfig, out: Path, digest: str) -> None:
+    """Refuse prompts other than those that a part of this run was measured on."""
+    for seed in config.seeds:
+        for path in sorted(result_path(out, seed, "").parent.glob("*.change.safetensors")):
+            if is_whole_file(path) and load_result(path).metadata.get("prompts", digest) != digest:
+                raise InputError(
+                    f"{config.prompts!r} was changed since seed {seed} was measured; restore it, or choose another "
+                    "folder with --out"
+                )
 
 
 def _compare(config: PlantedConfig, seed: int, out: Path) -> None:

@@ -21,10 +21,10 @@ from mechclust.studies.planted_layers.control_findings import control_findings_o
 from mechclust.studies.planted_layers.findings import findings_of
 from mechclust.studies.planted_layers.reading import SeedReadings, accuracy_table, load_readings, reading_table
 from mechclust.studies.planted_layers.results import SeedResults, load_results, summary_table
-from mechclust.studies.planted_layers.run import run_job, trained_models
+from mechclust.studies.planted_layers.run import check, run_job, trained_models
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, WHOLE, trios_of
 from mechclust.studies.planted_layers.tunings import jobs, tunings
-from mechclust.studies.study import Study, check_checkpoint
+from mechclust.studies.study import Study
 from mechclust.studies.trainings import Training
 from mechclust.training import TrainConfig
 from tasks import SkillSuite
@@ -46,7 +46,7 @@ _READING_TABLES = {
     "Share of trios with a gain": ("found", _PLANTED),
     "Number of layers called shared": ("shared layers", (*_PLANTED, *WHOLE)),
 }
-_DOTS = "Mean over plants and {seeds}, with the 95% interval over seeds"
+_DOTS = "Mean over plants and {seeds}{interval}"
 _AND_CHANCE = f"{_DOTS}; dashed: a random layer."
 _CALLED = (
     "A layer is called changed if a measure exceeds {margin:g} times its largest value among the null's pairs at that "
@@ -56,11 +56,13 @@ _CAPTIONS = {
     "curves": "1 - debiased CKA between the base and the changed model by layer, mean over {seeds}, band: minimum to "
     "maximum. Grey: changed layers. Blue: residual stream; orange: what each block adds to it; green: what each "
     "block adds to the same input; dotted in the same colours: the threshold. Red, dotted: share of the loss "
-    "difference that patching restores. {prompts}.",
-    "auc": f"How often a changed layer has a larger value than an unchanged one. {_AND_CHANCE} {{prompts}}.",
+    "difference that patching restores. {prompts}; patching: {n_patched}.",
+    "auc": f"How often a changed layer has a larger value than an unchanged one. {_AND_CHANCE} {{prompts}}; patching: "
+    "{n_patched}.",
     "errors": f"How far the first and the last layer called changed are from those that were. {_AND_CHANCE} {_CALLED} "
-    "If none is called, the error of a random layer counts. {prompts}.",
-    "calls": f"Share of layers called changed. {_DOTS}. {_CALLED} {{prompts}}.",
+    "If none is called, the error of a random layer counts. {prompts}; patching: {n_patched}.",
+    "calls": f"Share of layers called changed. {_DOTS}. {_CALLED} {{prompts}}, or {{n_few}} with few prompts; "
+    "patching: {n_patched}.",
     "unplanted": "Share of layers called changed if no layer was singled out, or all were changed. "
     f"{_DOTS}. {_CALLED} {{prompts}}.",
     "gains": "Gain of E over the base in similarity with single-task controls, residual stream, mean over {seeds}, "
@@ -68,7 +70,7 @@ _CAPTIONS = {
     "nothing is grey, all were. Dashed: the margin of layer groups. {prompts}.",
     "reading_errors": "How far the readings are from the first (onset, crossing, shared) and the last (end, "
     "transition, by spread) of the layers in which E and its controls were trained, mean over plants and {seeds}. "
-    "Anything not found counts as a random layer. {prompts}.",
+    "Anything not found counts as a random layer. {prompts}, or {n_few} with few prompts.",
 }
 
 
@@ -121,12 +123,15 @@ def _panels(config: PlantedConfig, results: Results) -> list[Panel]:
     if results.readings:
         drawn["gains"] = control_figures.gains_figure(config, results.readings)
         drawn["reading_errors"] = control_figures.reading_errors_figure(config, results.readings)
-    seeds = counted(len(config.seeds), "seed")
-    prompts = f"{runs[0].n} prompts per task, or {config.n_few} with few prompts"
-    captions = {
-        name: caption.format(seeds=seeds, margin=config.margin, prompts=prompts) for name, caption in _CAPTIONS.items()
+    facts = {
+        "seeds": counted(len(config.seeds), "seed"),
+        "interval": ", with the 95% interval over seeds" if len(config.seeds) > 1 else "",
+        "margin": config.margin,
+        "prompts": f"{runs[0].n} prompts per task",
+        "n_few": config.n_few,
+        "n_patched": min(config.n_patched, runs[0].n),
     }
-    return [Panel(name, figure, captions[name]) for name, figure in drawn.items()]
+    return [Panel(name, figure, _CAPTIONS[name].format(**facts)) for name, figure in drawn.items()]
 
 
 def tables_of(config: PlantedConfig, results: Results) -> dict[str, pd.DataFrame]:
@@ -221,7 +226,7 @@ STUDY = Study(
         "paper": PlantedConfig(),
     },
     jobs=jobs,
-    check=check_checkpoint,
+    check=check,
     run_job=run_job,
     trained_models=trained_models,
     trainings=trainings,

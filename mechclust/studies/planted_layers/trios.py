@@ -27,7 +27,7 @@ class Trio:
         tuned: the name of E.
         controls: the name of the set of controls.
         truth: first and last layer in which E was trained.
-        shared: first layer in which both E and its controls were trained. Below it, one of them equals the base.
+        shared: first layer by which both E and its controls have changed. Below it, one of them equals the base.
     """
 
     column: str

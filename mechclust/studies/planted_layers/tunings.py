@@ -50,13 +50,12 @@ class Tuning:
 
     def settings(self, config: PlantedConfig) -> TrainConfig:
         """Return the training."""
-        frozen = list(config.tuning.freeze)
+        frozen = list(FROZEN)
         if self.span is not None:
             first, last = self.span
             others = [layer for layer in range(1, config.n_layers + 1) if not first <= layer <= last]
-            frozen += [*FROZEN, *(f"blocks.{layer - 1}" for layer in others)]
-        decay = config.tuning.layer_decay if self.layer_decay == 1 else self.layer_decay
-        return replace(config.tuning, steps=self.steps, freeze=tuple(dict.fromkeys(frozen)), layer_decay=decay)
+            frozen += [f"blocks.{layer - 1}" for layer in others]
+        return replace(config.tuning, steps=self.steps, freeze=tuple(frozen), layer_decay=self.layer_decay)
 
 
 def tunings(config: PlantedConfig) -> dict[str, Tuning]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -55,6 +56,10 @@ def test_layers_of_all_curves_move_together():
     assert (changed.dims["tuned"].tolist(), changed.dims["base"].tolist()) == (order, [-place for place in order])
 
 
+def test_a_random_order_of_layers_is_another_order():
+    assert all(shuffled.random_layer_order(n).tolist() != list(range(n)) for n in range(2, 40))
+
+
 def test_as_many_seen_tasks_of_the_same_clusters_are_called_held_out():
     changed = shuffled.held_out_shuffled_curves(CURVES)
     assert changed.tasks == CURVES.seen.tasks
@@ -77,6 +82,19 @@ def test_a_cluster_has_the_covariates_of_another():
     by_cluster = {cluster: set(given[[c == cluster for c in CURVES.clusters]]) for cluster in of_cluster}
     assert sorted(value for (value,) in by_cluster.values()) == [1, 2, 3]
     assert by_cluster != {cluster: {value} for cluster, value in of_cluster.items()}
+
+
+def test_no_two_of_six_clusters_keep_their_covariates():
+    names = tuple("abcdef")
+    flat = np.zeros((6, 1))
+    for chosen in itertools.combinations(range(6), 2):
+        encoded = np.isin(np.arange(6), chosen).astype(float)
+        six = curves(flat, flat, clusters=names, covariates={"encoded": encoded})
+        given = shuffled.cluster_shuffled_curves(six).covariates["encoded"]
+        assert given.sum() == 2
+        assert given.tolist() != encoded.tolist()
+    alike = curves(flat, flat, clusters=names, covariates={"encoded": np.ones(6)})
+    assert shuffled.cluster_shuffled_curves(alike).covariates["encoded"].tolist() == [1.0] * 6
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

@@ -142,6 +142,12 @@ def test_checks_are_judged_by_their_worst_seed():
     assert (found["C1"].measured, found["C10"].measured) == (3e-12, pytest.approx(max(largest)))
 
 
+@pytest.mark.parametrize("model", ["base", "tuned"])
+def test_forms_of_cka_that_are_undefined_do_not_agree(model):
+    undefined = {**SEEDS_BY_HAND[0].biased, model: np.full((24, LAYERS), np.nan)}
+    assert by_id([replace(SEEDS_BY_HAND[0], biased=undefined)])["C10"].verdict == "does not hold"
+
+
 # ---- verdicts ----
 
 
@@ -158,6 +164,14 @@ def test_hold_where_everything_agrees():
 def test_fail_where_a_number_contradicts():
     found = verdicts(purer=-0.01)
     assert {id for id, verdict in found.items() if verdict != "holds"} == {"C11"}
+
+
+def test_c7_says_how_many_operations_are_encoded():
+    assert by_id(SEEDS_BY_HAND)["C7"].note.startswith("two of six operations are encoded")
+    three = replace(PAPER, suite=replace(PAPER.suite, encoded=OPERATIONS[:3]))
+    note = by_id(SEEDS_BY_HAND, three)["C7"].note
+    assert note.startswith("3 of 6 operations are encoded")
+    assert "pairs" not in note
 
 
 # ---- not tested ----
@@ -188,6 +202,19 @@ def test_few_layers_or_prompts():
     assert found["C5"].why_not.startswith("6 layers; expected at least 8")
     few = judged(replace(PAPER, suite=replace(PAPER.suite, n_eval=639)))["C10"]
     assert few.why_not == "639 prompts for 64 dimensions; expected 10 per dimension"
+
+
+def first_layers(m, n):
+    cut = {name: {model: values[..., :n] for model, values in getattr(m, name).items()}
+           for name in ("cka", "biased", "dims", "purity")}  # fmt: skip
+    return replace(m, ceiling=m.ceiling[:, :n], **cut)
+
+
+def test_the_control_of_two_layers_has_them_in_another_order_and_one_layer_has_none():
+    two = by_id([first_layers(m, 2) for m in SEEDS_BY_HAND])
+    one = by_id([first_layers(m, 1) for m in SEEDS_BY_HAND])
+    assert two["C11"].control.parts[0].values != two["C11"].parts[0].values
+    assert {one[id].why_not for id in ("C8", "C11")} == {"one layer has no other order"}
 
 
 def test_c12_is_about_seeds_with_a_transition():

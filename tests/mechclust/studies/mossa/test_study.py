@@ -80,6 +80,12 @@ class TestRun:
         assert "Layer groups by the fixed rule" in page
         assert "http://" not in page.replace("http://www.w3.org", "")
 
+    def test_says_that_embeddings_do_not_change_only_if_they_are_frozen(self, smoke):
+        results = STUDY.load(SMALL, smoke[1])
+        for freeze, is_said in ((FROZEN, True), (("unembed",), False)):
+            notes = " ".join(STUDY.report(replace(SMALL, tuning=replace(SMALL.tuning, freeze=freeze)), results).notes)
+            assert ("does not change the embeddings" in notes) == is_said
+
     def test_keeps_models_and_no_training_state(self, smoke):
         _, out = smoke
         files = sorted(p.name for p in (out / "models" / "seed0").iterdir())
@@ -133,6 +139,14 @@ class TestRun:
         assert found.accuracy["tuned"].tolist() == expected
         assert found.seen.tolist() == [name in suite.seen for name in suite.task_names]
         assert found.identity < 1e-9
+
+    @pytest.mark.parametrize("measure", ["itself", "rotated"])
+    def test_an_identity_that_is_undefined_is_no_number(self, measure, smoke, tmp_path):
+        copy = shutil.copytree(smoke[1], tmp_path / "run")
+        identity = load_result(result_path(copy, 0, "identity"))
+        identity[measure][0] = torch.nan
+        identity.save(result_path(copy, 0, "identity"))
+        assert np.isnan(load_results(SMALL, copy, 0).identity)
 
     @pytest.mark.slow
     def test_goes_on_where_it_was(self, smoke, undrawn, tmp_path):
@@ -199,6 +213,16 @@ class TestRun:
             {"control_steps": 20},
             "control_steps is 20, and tuning.warmup 20; expected more steps than that, or the learning rate is "
             "never reached",
+        ),
+        (
+            {"pretraining": TrainConfig(steps=10, warmup=50)},
+            "pretraining.steps is 10, and pretraining.warmup 50; expected more steps than that, or the learning rate "
+            "is never reached",
+        ),
+        (
+            {"tuning": TrainConfig(steps=20, warmup=20)},
+            "tuning.steps is 20, and tuning.warmup 20; expected more steps than that, or the learning rate is never "
+            "reached",
         ),
         (
             {"rank": 4, "tuning": TrainConfig(layer_decay=0.5)},

@@ -11,7 +11,14 @@ from mechclust.studies import get_study
 from mechclust.studies.planted_layers.alike import CONTROL_VIEWS
 from mechclust.studies.planted_layers.control_findings import control_findings_of
 from mechclust.studies.planted_layers.measure import SIMILARITY_MEASURES
-from mechclust.studies.planted_layers.reading import SeedReadings, TrioReading, curve_place, in_order, reading_table
+from mechclust.studies.planted_layers.reading import (
+    SeedReadings,
+    TrioReading,
+    curve_place,
+    in_order,
+    no_gain_below,
+    reading_table,
+)
 from mechclust.studies.planted_layers.results import PROMPTS
 from mechclust.studies.planted_layers.trios import (
     ABOVE,
@@ -23,6 +30,7 @@ from mechclust.studies.planted_layers.trios import (
     SAME,
     trios_of,
 )
+from tasks import InputError
 
 PAPER = get_study("planted-layers").preset("paper")
 L = 8
@@ -139,6 +147,37 @@ def test_are_not_tested_if_nothing_was_learnt():
     assert found["K3"].verdict == "holds"
     assert "on type-2, 0.05 more correct answers than the base or than without the skill" in found["P11"].not_tested
     assert {finding.verdict for finding in judged(accuracy=0.55).values()} == {"holds"}
+
+
+def test_are_not_tested_if_the_base_knows_every_skill():
+    runs = [
+        replace(measured(seed), accuracy={"base": {"a": 0.9}, "E": {"a": 1.0}}, chance={"a": 0.1}) for seed in (0, 1)
+    ]
+    found = {finding.id: finding for finding in control_findings_of(PAPER, runs)}
+    assert {found[f"P{i}"].not_tested for i in range(11, 18)} == {"the base knows every measured skill"}
+
+
+def test_layer_groups_are_not_tested_with_few_tasks():
+    found = control_findings_of(replace(PAPER, n_measured=3), [measured(seed) for seed in range(10)])
+    not_tested = {finding.id: finding.not_tested for finding in found if finding.verdict == "not tested"}
+    assert not_tested == dict.fromkeys(("P11", "P12", "P14", "P15", "P16"), "3 tasks; layer groups need 4")
+    with pytest.raises(InputError, match="n_measured is 1; expected at least 2"):
+        replace(PAPER, n_measured=1)
+
+
+def test_k3_does_not_hold_if_no_gain_below_is_defined():
+    run = measured(1)
+    undefined = [replace(reading, tuned=np.full(SHAPE, np.nan)) for reading in run.readings]
+    assert no_gain_below([run, replace(run, readings=tuple(undefined))]) == pytest.approx([0.0, np.nan], nan_ok=True)
+    whole = [reading for reading in run.of(SAME) if reading.trio.shared == 1]
+    assert no_gain_below([replace(run, readings=tuple(whole))]) == [0.0]
+
+
+def test_p14_says_which_rate_the_lowest_block_has(ideal):
+    assert "the lowest block has 0.0078 of the rate" in ideal["P14"].note
+    found = control_findings_of(replace(PAPER, layer_decay=0.9), [measured(seed) for seed in range(2)])
+    (p14,) = [finding for finding in found if finding.id == "P14"]
+    assert "the lowest block has 0.48 of the rate" in p14.note
 
 
 def test_without_trios_there_are_none():

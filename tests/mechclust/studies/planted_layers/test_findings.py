@@ -10,6 +10,7 @@ import pytest
 from mechclust.studies import get_study
 from mechclust.studies.planted_layers.config import (
     ALL,
+    NONE,
     NULLS,
     ORDER,
     RATES,
@@ -185,6 +186,25 @@ def test_what_needs_hooks_that_write_is_not_tested_on_a_read_only_model():
     for id in ("P6", "P19", "K2"):
         assert found[id].verdict_text == "– not tested: the hooks of this model cannot write"
     assert found["P2"].verdict == "holds"
+
+
+def test_rounding_is_judged_by_the_largest_value_relative_to_the_threshold():
+    assert "threshold, which is 3 times the largest" in judged(replace(PAPER, margin=3.0))["P9"].statement
+    for values, worst in ((0.25, 0.5), (np.where(LAYERS == 7, 0.6, 0.1), 1.2), (-0.1, 0.0)):
+        found = judged(others={ROUNDED: values + 0.0 * LAYERS})["P9"]
+        assert found.measured == pytest.approx(worst)
+        assert found.verdict == ("holds" if worst <= 1 else "does not hold")
+
+
+def test_rounding_that_is_undefined_does_not_hold_and_without_any_is_not_tested():
+    assert judged(others={ROUNDED: np.full(L, np.nan)})["P9"].verdict == "does not hold"
+    assert judged(others={ROUNDED: np.where(LAYERS == 3, np.nan, 0.1)})["P9"].verdict == "does not hold"
+    unchanged = judged(others={ROUNDED: np.zeros(L)})["P9"]
+    assert unchanged.verdict_text == "– not tested: its weights are bfloat16 already"
+
+
+def test_a_model_and_itself_of_which_nothing_is_defined_do_not_pass():
+    assert judged(others={NONE: np.full(L, np.nan)})["K1"].verdict == "does not hold"
 
 
 def test_patching_is_wrong_by_its_largest_deviation_below_or_above():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -128,7 +129,12 @@ class TestRun:
             assert (out / "figures" / f"{panel.name}.png").stat().st_size > 5000
         page = (out / "report.html").read_text()
         assert "Every measure, in numbers" in page
-        assert f"{SMALL.suite.n_eval} prompts per task, or {SMALL.n_few} with few prompts" in page
+        captions = {panel.name: panel.caption for panel in analysis.panels}
+        n = f"{SMALL.suite.n_eval} prompts per task"
+        assert captions["curves"].endswith(f" {n}; patching: {SMALL.n_patched}.")
+        assert captions["gains"].endswith(f" {n}.")
+        assert captions["calls"].endswith(f" {n}, or {SMALL.n_few} with few prompts; patching: {SMALL.n_patched}.")
+        assert "over seeds" not in captions["auc"]  # of one seed
 
     def test_only_the_planted_layers_were_trained(self, smoke):
         base, tuned = weights(smoke[1], "base"), weights(smoke[1], "trained-2-2")
@@ -247,6 +253,42 @@ def test_a_given_model_is_planted_in_and_measured(kind, tmp_path):
     assert load_result(result_path(tmp_path / "run", 0, "no-change.change"))["n"].tolist() == [[12, 12], [5, 5]]
 
 
+@pytest.mark.parametrize(
+    ("fields", "n_prompts", "message"),
+    [
+        ({"prompts": "rihgt.jsonl"}, 20, "no prompts file 'rihgt.jsonl'"),
+        ({}, 13, "has 6 prompts of 'b', and n_few is 6; expected more, or lower n_few"),
+        ({"spans": ((2, 4),)}, 20, "spans has 2 to 4, and the model layers 1 to 3"),
+    ],
+)
+def test_what_a_given_model_and_its_prompts_lack_is_refused_before_anything_is_written(
+    fields, n_prompts, message, tmp_path
+):
+    folder = FAMILIES["llama"].write(tmp_path / "llama")
+    lines = [{"prompt": f"w{k}", "task": "ab"[k % 2]} for k in range(n_prompts)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    config = replace(SMALL, model=str(folder), **{"prompts": str(tmp_path / "prompts.jsonl"), **fields})
+    with pytest.raises(InputError, match=re.escape(message)):
+        run_study(STUDY, config, tmp_path / "run", workers=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_prompts_for_added_seeds_are_refused(tmp_path):
+    folder = FAMILIES["llama"].write(tmp_path / "llama")
+    lines = [{"prompt": f"w{k} w{k // 2}", "task": "ab"[k % 2]} for k in range(16)]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    config = replace(SMALL, model=str(folder), prompts=str(prompts), seeds=(0, 1))
+    first, second = jobs(config)
+    STUDY.run_job(config, first, tmp_path)
+    prompts.write_text("\n".join(map(json.dumps, [{"prompt": "w9", "task": "a"}, *lines])))
+    with pytest.raises(InputError, match="was changed since seed 0 was measured; restore it, or choose another folder"):
+        STUDY.run_job(config, second, tmp_path)
+    assert not list(tmp_path.glob("results/seed1/*"))
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    STUDY.run_job(config, first, tmp_path)
+
+
 def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
     from tokenizers.processors import TemplateProcessing
     from transformers import AutoTokenizer
@@ -266,6 +308,16 @@ def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
     assert batch.tokens[0].tolist() == [whole[0], *whole[-(n_ctx - 1) :]]
 
 
+def test_a_prompt_longer_than_a_batch_is_measured_in_a_batch_of_its_own(tmp_path, monkeypatch):
+    folder = FAMILIES["llama"].write(tmp_path / "llama")
+    monkeypatch.setattr("mechclust.studies.planted_layers.run._TOKENS_PER_BATCH", 8)
+    lines = [{"prompt": " ".join(["w1"] * n), "task": "a"} for n in (12, 4, 4)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    config = replace(SMALL, model=str(folder), prompts=str(tmp_path / "prompts.jsonl"))
+    ((_, batches),) = [model.load() for model in STUDY.trained_models(config, tmp_path / "run")]
+    assert [tuple(batch.tokens.shape) for batch in batches] == [(1, 12), (2, 4)]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -275,8 +327,34 @@ def test_a_long_prompt_keeps_its_first_token_and_its_end(tmp_path):
         ({"n_few": 3}, "n_few is 3; expected at least 4"),
         ({"n_few": 640}, "n_few is 640, and suite.n_eval 640; expected fewer than these"),
         ({"n_measured": 13}, "n_measured is 13, of 12 seen skills; expected no more than these"),
-        ({"margin": 0.0}, "margin is 0.0; expected above 0"),
+        ({"margin": 0.5}, "margin is 0.5; expected at least 1"),
+        (
+            {"tuning": replace(PAPER.tuning, freeze=("blocks.3",))},
+            "tuning.freeze is blocks.3; expected embed, pos_embed, unembed, ln_final, since the study sets which "
+            "blocks are trained",
+        ),
+        (
+            {"tuning": replace(PAPER.tuning, freeze=())},
+            "tuning.freeze is empty; expected embed, pos_embed, unembed, ln_final, since the study sets which blocks "
+            "are trained",
+        ),
+        (
+            {"tuning": replace(PAPER.tuning, layer_decay=0.5)},
+            "tuning.layer_decay is 0.5; expected 1, since only models with rates by layer have others, by layer_decay",
+        ),
+        (
+            {"pretraining": TrainConfig(steps=10, warmup=50)},
+            "pretraining.steps is 10, and pretraining.warmup 50; expected more steps than that, or the learning rate "
+            "is never reached",
+        ),
+        ({"layer_decay": 1.0}, "layer_decay is 1.0; expected below 1"),
         ({"noise": (0.3, 0.1)}, "noise is 0.3, 0.1; expected relative norms above 0, the smallest first"),
+        (
+            {"noise": (0.3, 0.3000001)},
+            "two of noise have the same first six digits; expected norms that differ in these",
+        ),
+        ({"spans": ((6, 7), (2, 3))}, "spans has 6 to 7, 2 to 3; expected different spans, the lowest first"),
+        ({"spans": ((2, 3), (2, 3))}, "spans has 2 to 3, 2 to 3; expected different spans, the lowest first"),
         ({"noise": ()}, "noise is empty; expected relative norms above 0, the smallest first"),
         (
             {"spans": ((2, 9),)},
