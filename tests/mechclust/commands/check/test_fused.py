@@ -32,6 +32,17 @@ def test_families(family):
     assert detail.endswith("of Hugging Face's eager attention (allowed 2.4e-05 in float32)")
 
 
+def test_blocks_of_which_hugging_face_gives_no_patterns_are_left_out():
+    model = FAMILIES["llama"].build()
+    reference = take_reference(model, None, 0)
+    for case in reference.cases:
+        del case.values.patterns[0]
+    model.set_attn_implementation("sdpa")
+    passed, detail = fused_attention_equals(CheckedModel(ReadOnlyModel(model), None, 0), reference)
+    assert passed, detail
+    assert detail.startswith("attention of 2 blocks ")
+
+
 def test_half_precision():
     passed, detail = compared("llama", torch.bfloat16)
     assert passed, detail
