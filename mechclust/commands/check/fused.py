@@ -42,7 +42,10 @@ def fused_attention_equals(checked: CheckedModel, reference: Reference | str) ->
     patterns = reference.cases[0].values.patterns
     sites = {site: block for site, block in _blocks_by_site(checked).items() if block in patterns}
     if not sites:
-        raise NotTried("Hugging Face gives no attention patterns to compare with")
+        raise NotTried(
+            "Hugging Face gives no attention patterns to compare with; a model in memory gives them only if loaded "
+            "with attn_implementation='eager'"
+        )
     bound = bound_of(reference)
     distances: dict[tuple[str, bool], float] = {}
     for case in reference.cases:

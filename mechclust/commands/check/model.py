@@ -89,11 +89,11 @@ def check_model(
 ) -> CheckReport:
     """Check everything that probes need of a model, without changing the model or the process.
 
-    Logits, states and attention are plain Hugging Face's, with and without padding; hook points exist, fire once and
-    have the documented shapes; weights and activations are finite; attention rows sum to 1 and attend only where they
-    may; each block reads the previous one's output; values repeat to the bit, and are equal alone, in a batch and with
-    padding; measuring leaves no trace in output, hooks, flags and random states; and the tokenizer fits. Without
-    values that are finite and repeat, the checks end.
+    Logits, states and attention (of a model in memory, if it is eager) are plain Hugging Face's, with and without
+    padding; hook points exist, fire once and have the documented shapes; weights and activations are finite; attention
+    rows sum to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit,
+    and are equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random
+    states; and the tokenizer fits. Without values that are finite and repeat, the checks end.
 
     Cost: about 30 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
     most of them on 2; seconds for a small model. Memory: one model at a time if it is given by name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mechclust import load_pretrained
+from mechclust import check_model, load_pretrained
 from mechclust.commands.check.fused import fused_attention_equals
 from mechclust.commands.check.inputs import CheckedModel
 from mechclust.commands.check.reference import take_reference
@@ -67,6 +67,12 @@ def test_what_cannot_be_caught_says_why(tmp_path):
         compared("llama", attention="eager")
     with pytest.raises(NotTried, match="that is not known"):
         fused_attention_equals(CheckedModel(load_pretrained(FAMILIES["gpt2"].build()), None, 0), "that is not known")
+    model = FAMILIES["llama"].build()
+    model.set_attn_implementation("sdpa")
+    assert check_model(model)["equals, fused attention"].detail == (
+        "Hugging Face gives no attention patterns to compare with; a model in memory gives them only if loaded with "
+        "attn_implementation='eager'"
+    )
     falcon = FAMILIES["falcon"].build()
     reference = take_reference(falcon, None, 0)
     model = load_pretrained(str(FAMILIES["falcon"].write(tmp_path)), attention="sdpa")
