@@ -370,6 +370,13 @@ class TestValues:
         assert name == "finite values"
         assert text.startswith("the weights 'blocks.1.W' hold NaN or infinity; load the checkpoint again")
 
+    def test_float8_weights_that_are_not_finite(self, fails):
+        model = Tiny()
+        model.codes = nn.Parameter(torch.full((3,), math.nan).to(torch.float8_e4m3fn), requires_grad=False)
+        name, text = fails(model, last=True)
+        assert name == "finite values"
+        assert text.startswith("the weights 'codes' hold NaN or infinity")
+
     def test_activations_that_are_not_finite(self, fails):
         class Broken(Tiny):
             def leave(self, i, block, x):
@@ -784,10 +791,11 @@ class TestPlaced:
         assert dtypes_of(model) == "bfloat16 and uint8 (quantised, bitsandbytes)"
         assert devices_of(model) == "cpu and disk or CPU until needed"
 
-    def test_the_bound_does_not_ask_whole_numbers(self):
-        """Weights of 8 bits have no rounding of their own; what is computed has."""
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
+    def test_the_bound_does_not_ask_weights_of_8_bits(self, dtype):
+        """These have no rounding of their own; what is computed has."""
         model = Tiny()
-        model.codes = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
+        model.codes = nn.Parameter(torch.zeros(3, dtype=dtype), requires_grad=False)
         sound(check_model(model), OUR_OWN)
 
 
