@@ -101,7 +101,7 @@ def _documented_shapes(checked: CheckedModel, kind: str) -> list[tuple[int, ...]
 
 
 def finite_values(checked: CheckedModel) -> tuple[bool, str]:
-    """Check that there is no NaN and no infinity among weights and activations."""
+    """Check that there is no NaN and no infinity among weights and activations, and no NaN in the output."""
     troubles = {}
     parameters = dict(checked.model.named_parameters())
     elsewhere = sum(parameter.is_meta for parameter in parameters.values())
@@ -117,6 +117,8 @@ def finite_values(checked: CheckedModel) -> tuple[bool, str]:
             )
     if troubles:
         return False, first_trouble(troubles)
+    if bool(checked.standard_output.isnan().any()):
+        return False, "the model's output holds NaN; look for the cause in what follows its last hook point"
     weights = "all weights"
     if elsewhere:
         weights = (

@@ -422,6 +422,35 @@ class TestValues:
 
         assert fails(Broken(), last=True)[0] == "same values twice"
 
+    def test_an_output_that_is_random(self, fails):
+        model = build_model(ModelConfig(**SHAPE))
+        model.unembed.register_forward_hook(lambda module, args, out: out + torch.rand(out.shape))
+        name, text = fails(model, last=True)
+        assert name == "same values twice"
+        assert text.startswith("'output' gives different values the second time, by up to 0.")
+
+    def test_an_output_that_is_random_for_small_batches_alone(self):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                out = super().forward(tokens, attention_mask)
+                return out + torch.from_numpy(generator.random(out.shape)) if len(tokens) == 2 else out
+
+        generator = np.random.default_rng(0)
+        found = check_model(Broken())["no trace"]
+        assert found.passed is False
+        assert re.match(
+            r"the model's output differs the second time, by up to [\d.]+: the forward pass is", found.detail
+        )
+
+    def test_an_output_that_is_not_a_number(self, fails):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                return super().forward(tokens, attention_mask) * math.nan
+
+        name, text = fails(Broken(), last=True)
+        assert name == "finite values"
+        assert text.startswith("the model's output holds NaN")
+
     @pytest.mark.parametrize("side", ["too small", "negative"])
     def test_attention_rows(self, fails, side):
         class Broken(Tiny):
