@@ -789,6 +789,20 @@ class TestBeginning:
             "[B] (id 22) is put before every text, as Hugging Face's tokenizer does; --bos no leaves it out",
         )
 
+    @pytest.mark.parametrize("added", [False, True])
+    def test_one_that_is_also_the_unknown_token(self, added):
+        from tokenizers import Tokenizer, models
+        from tokenizers.processors import TemplateProcessing
+        from transformers import PreTrainedTokenizerFast
+
+        words = Tokenizer(models.WordLevel({"<s>": 0, "M": 1, "K": 2}, unk_token="<s>"))
+        if added:
+            words.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<s>")
+        checked = CheckedModel(build_model(ModelConfig(**SHAPE)), tokenizer, 0)
+        assert self.beginning(tokenizer).verdict == ("ok" if added else "note")
+        assert text(checked)[1].startswith("<s> before is added;" if added else "no special tokens are added;")
+
 
 # ---- models over several devices, and quantised ones ----
 
