@@ -105,7 +105,8 @@ def check_model(
         adapter: folder that peft saved; not for a hooked model.
         device: where to load it, ``"cpu"`` by default; not for a model that is in memory already.
         dtype: dtype of the loaded weights, ``"float32"`` by default; not for a model in memory.
-        device_map: how to spread it over devices, such as ``"auto"``; not for a model in memory.
+        device_map: how to spread it over devices, such as ``"auto"``, in place of ``device``; not for a model in
+            memory.
         trust_remote_code: run code that comes with the checkpoint.
         seed: for the random tokens.
         progress: show a progress bar.
@@ -148,11 +149,13 @@ def _placement(placed: Mapping[str, Any], *, in_memory: bool) -> dict[str, Any]:
     """Return options for loading that say where the weights go.
 
     Raises:
-        InputError: if the model is in memory already, or for a device that is not there.
+        InputError: if the model is in memory already, for a device that is not there, or for a device and a map.
     """
     if in_memory:
         _refuse(placed)
         return {}
+    if placed["device"] is not None and placed["device_map"] is not None:
+        raise InputError(f"device is {placed['device']!r} and device_map {placed['device_map']!r}; give one of them")
     device = "cpu" if placed["device"] is None else placed["device"]
     check_device(device)
     where = {"device": device} if placed["device_map"] is None else {"device_map": placed["device_map"]}

@@ -887,6 +887,11 @@ class TestRefusals:
     def test_a_device_that_is_not_there(self, gpt2):
         assert self.refused(gpt2, device="cuda:77").endswith("is not available on this machine; choose --device cpu")
 
+    def test_a_device_and_a_map_of_devices(self, gpt2):
+        assert self.refused(gpt2, device="cpu", device_map="auto") == (
+            "device is 'cpu' and device_map 'auto'; give one of them"
+        )
+
     def test_a_seed_or_dtype_out_of_range(self):
         assert self.refused(Tiny(), seed=-1) == "seed is -1; expected at least 0"
         assert self.refused(Tiny(), seed=10**20).startswith(f"seed is {10**20}; expected")
