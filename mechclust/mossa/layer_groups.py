@@ -119,9 +119,9 @@ class LayerGroupsInterval:
             notes.append(f"tuned alone changed at {row['tuned_alone']}")
         if row["group"] == "transition" and self.draws:
             if not is_empty and self.no_transition > 0:
-                notes.append(f"none in {self.no_transition:.0%} of draws")
+                notes.append(f"none in {_share_text(self.no_transition)} of draws")
             elif is_empty and self.no_transition < 1:
-                notes.append(f"there is one in {1 - self.no_transition:.0%} of draws")
+                notes.append(f"there is one in {_share_text(1 - self.no_transition)} of draws")
         return notes
 
     def rows(self) -> list[dict[str, Any]]:
@@ -148,6 +148,12 @@ class LayerGroupsInterval:
                 }
             )
         return rows
+
+
+def _share_text(share: float) -> str:
+    """Return a share that is neither 0 nor 1 as percent."""
+    rounded = f"{share:.0%}"
+    return {"0%": "under 1%", "100%": "over 99%"}.get(rounded, rounded)
 
 
 def group_boundaries(

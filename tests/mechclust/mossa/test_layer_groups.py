@@ -177,6 +177,14 @@ class TestInterval:
             "shared 1-3 (95% over tasks: end at 2 to 3), no transition (there is one in 5% of draws), no refinement",
         ),
         (
+            LayerGroupsInterval(LayerGroups(range(1, 4), range(4, 4), range(4, 4)), None, (3, 3), 0.998, 1000),
+            "shared 1-3, no transition (there is one in under 1% of draws), no refinement",
+        ),
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 2), range(2, 4), range(4, 4)), None, (3, 3), 0.998, 1000),
+            "shared 1, transition 2-3 (end at 3; none in over 99% of draws), no refinement",
+        ),
+        (
             LayerGroupsInterval(LayerGroups(range(1, 1), range(1, 2), range(2, 4)), None, None, 0.0, 0),
             "no shared, transition 1, refinement 2-3",
         ),
