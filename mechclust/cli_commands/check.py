@@ -35,7 +35,7 @@ def command(
     report = check_model(
         model,
         adapter=adapter,
-        device=None if device_map else device,
+        device=None if device_map and device == "cpu" else device,
         device_map=device_map,
         dtype=dtype,
         trust_remote_code=trust_remote_code,

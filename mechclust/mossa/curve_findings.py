@@ -395,8 +395,9 @@ def judge_curves_over_tasks(
         without_values = tuple(resampled_part(part.name, [], None, part.bound) for part in stated.parts)
         return _finding_from(stated, without_values, None, "tasks", why_not, note)
     parts, remarks = _parts_over_tasks(stated, curves, seed)
-    control_parts, _ = _parts_over_tasks(stated, stated.control.change(curves), seed)
+    control_parts, control_remarks = _parts_over_tasks(stated, stated.control.change(curves), seed)
     control = Control(stated.control.name, control_parts)
+    remarks += [f"control: {remark}" for remark in control_remarks if remark]
     return _finding_from(stated, parts, control, "tasks", "", "; ".join(filter(None, [note, *remarks])))
 
 

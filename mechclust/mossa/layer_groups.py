@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
 from mechclust.mossa.crossovers import Layers, crossovers
+from mechclust.mossa.nan_statistics import nan_mean
 from mechclust.mossa.published import GROUPS, N_LAYERS
-from mechclust.mossa.task_bootstrap import task_bootstrap_ends
+from mechclust.mossa.task_bootstrap import MOST_UNDEFINED, task_bootstrap_ends
 from mechclust.mossa.task_curves import LEAST_TASKS, ByLayer, Numbers, TaskCurves
 from mechclust.report.text import counted, ranges_text, span_text
 
@@ -75,7 +76,7 @@ class LayerGroupsInterval:
         shared_end: 95% interval of the last shared layer. 0 means that none is shared.
         transition_end: of the last layer of the transition, over the draws that have one. None if no draw has one.
         no_transition: share of draws without a transition.
-        draws: how often tasks were drawn. 0 if there were too few.
+        draws: how often tasks were drawn. Draws that leave a median undefined are not counted. 0 without intervals.
         notes: remarks for the reader.
         farther: layers in which tuned is less similar to the controls than base, see ``_farther_layers``.
         tuned_alone: the subset of ``farther`` in which the controls are like base, so that only tuned changed.
@@ -120,9 +121,9 @@ class LayerGroupsInterval:
             notes.append(f"tuned alone changed at {row['tuned_alone']}")
         if row["group"] == "transition" and self.draws:
             if not is_empty and self.no_transition > 0:
-                notes.append(f"none in {self.no_transition:.0%} of draws")
+                notes.append(f"none in {_share_text(self.no_transition)} of draws")
             elif is_empty and self.no_transition < 1:
-                notes.append(f"there is one in {1 - self.no_transition:.0%} of draws")
+                notes.append(f"there is one in {_share_text(1 - self.no_transition)} of draws")
         return notes
 
     def rows(self) -> list[dict[str, Any]]:
@@ -149,6 +150,12 @@ class LayerGroupsInterval:
                 }
             )
         return rows
+
+
+def _share_text(share: float) -> str:
+    """Return a share that is neither 0 nor 1 as percent."""
+    rounded = f"{share:.0%}"
+    return {"0%": "under 1%", "100%": "over 99%"}.get(rounded, rounded)
 
 
 def group_boundaries(
@@ -218,7 +225,7 @@ def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tup
 
     There the median over tasks is lower by more than ``MARGIN``. With enough tasks for a bootstrap, the 95% interval of
     the difference also lies below 0, for all layers together: its width follows the bootstrap's largest deviation over
-    layers, in standard deviations.
+    layers, in standard deviations. A layer that is undefined in more than 5% of the draws has none.
 
     Example:
         >>> base, tuned = np.array([[1.0, 1.0, 0.9]] * 6), np.array([[1.0, 0.4, 0.9]] * 6)
@@ -230,7 +237,8 @@ def _farther_layers(curves: TaskCurves, draws: int = 1000, seed: int = 0) -> tup
     farther = curves.gap < -MARGIN
     if not curves.few:
         drawn = curves.resampled(draws, seed).gap
-        deviation = drawn.std(axis=0)
+        deviation = np.sqrt(nan_mean((drawn.T - nan_mean(drawn.T)[:, None]) ** 2))
+        deviation[np.isnan(drawn).mean(axis=0) > MOST_UNDEFINED] = np.nan
         deviations = (drawn - curves.gap) / np.where(deviation > 0, deviation, np.inf)
         largest = np.max(np.nan_to_num(deviations, nan=0.0), axis=1)
         farther &= curves.gap + np.quantile(largest, 0.975) * deviation < 0
@@ -257,10 +265,12 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
     groups = layer_groups_of(curves)
     farther = _farther_layers(curves, draws, seed)
     tuned_alone = tuple(layer for layer in farther if curves.median("base")[layer - 1] >= 1 - MARGIN)
-    if curves.few:
-        why = f"{counted(len(curves.tasks), 'task')}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
+    drawn = curves.resampled(draws, seed)
+    defined = (np.isfinite(drawn.gap) | np.isnan(curves.gap)).all(axis=-1)
+    why = _why_no_interval(curves, defined)
+    if why:
         return LayerGroupsInterval(groups, None, None, float(not groups.transition), 0, (why,), farther, tuned_alone)
-    shared, end = map(np.asarray, group_boundaries_of(curves.resampled(draws, seed)))
+    shared, end = (np.asarray(layers)[defined] for layers in group_boundaries_of(drawn))
     has_transition = end > shared
     notes = [f"intervals are over {len(curves.tasks)} tasks drawn with replacement"]
     if "tuned" in curves.dims:
@@ -272,11 +282,21 @@ def layer_groups_interval(curves: TaskCurves, draws: int = 1000, seed: int = 0) 
         shared_end=_whole(shared),
         transition_end=_whole(end[has_transition]) if has_transition.any() else None,
         no_transition=float(1 - has_transition.mean()),
-        draws=draws,
+        draws=int(defined.sum()),
         notes=tuple(notes),
         farther=farther,
         tuned_alone=tuned_alone,
     )
+
+
+def _why_no_interval(curves: TaskCurves, defined: Bool[np.ndarray, "draw"]) -> str:
+    if curves.few:
+        return (
+            f"{counted(len(curves.tasks), 'task')}: boundaries have no interval over tasks, which needs {LEAST_TASKS}"
+        )
+    if 1 - defined.mean() > MOST_UNDEFINED:
+        return f"boundaries have no interval: undefined in more than {MOST_UNDEFINED:.0%} of the draws of tasks"
+    return ""
 
 
 def _whole(layers: Int[np.ndarray, "draw"]) -> tuple[int, int]:

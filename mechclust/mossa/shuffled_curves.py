@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from mechclust.mossa.task_curves import TaskCurves
+from mechclust.mossa.task_curves import ByTaskAndLayer, TaskCurves
 
 
 @dataclass(frozen=True)
@@ -33,24 +33,25 @@ class FalseCurves:
 def swapped_curves(curves: TaskCurves) -> TaskCurves:
     """Return the curves with base and tuned swapped for a random half of the seen and of the held-out tasks.
 
+    Of an odd number of tasks, one is left over. Both of its curves are their mean.
+
     Example:
         >>> base, seen = np.zeros((2, 1)), np.zeros(2, dtype=bool)
         >>> changed = swapped_curves(TaskCurves(("a", "b"), ("1",), base, base + 1, None, None, seen, (None, None)))
         >>> sorted(changed.base[:, 0].tolist()), (changed.base + changed.tuned).tolist()
         ([0.0, 1.0], [[1.0], [1.0]])
     """
-    half = _half(curves)[:, None]
-    base = np.where(half, curves.tuned, curves.base)
-    tuned = np.where(half, curves.base, curves.tuned)
+    base, tuned = _exchanged(curves, curves.base, curves.tuned)
     return replace(curves, base=base, tuned=tuned)
 
 
 def control_shuffled_curves(curves: TaskCurves) -> TaskCurves:
-    """Return the curves with a task's control and others' controls exchanged for a random half of the tasks."""
-    half = _half(curves)[:, None]
-    others = curves.values("null")
-    tuned = np.where(half, others, curves.tuned)
-    return replace(curves, tuned=tuned, null=np.where(half, curves.tuned, others))
+    """Return the curves with a task's control and others' controls exchanged for a random half of the tasks.
+
+    Of an odd number of tasks, one is left over. Both of its curves are their mean.
+    """
+    tuned, null = _exchanged(curves, curves.tuned, curves.values("null"))
+    return replace(curves, tuned=tuned, null=null)
 
 
 def random_layer_order(n_layers: int) -> Int[np.ndarray, "layer"]:
@@ -146,11 +147,22 @@ def cluster_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     return replace(curves, covariates=covariates)
 
 
-def _half(curves: TaskCurves) -> Bool[np.ndarray, " task"]:
-    """Return a random half of the seen and of the held-out tasks, rounded down."""
+def _exchanged(
+    curves: TaskCurves, first: ByTaskAndLayer, second: ByTaskAndLayer
+) -> tuple[ByTaskAndLayer, ByTaskAndLayer]:
+    """Exchange two curves for a random half of the seen and of the held-out tasks.
+
+    A task that is left over has the mean of both. As it was, it would decide both medians over tasks.
+    """
     rng = np.random.default_rng(0)
-    half = np.zeros(len(curves.tasks), dtype=bool)
+    one = first.copy()
+    other = second.copy()
     for kind in (False, True):
         places = rng.permutation(np.flatnonzero(curves.held_out == kind))
-        half[places[: len(places) // 2]] = True
-    return half
+        n, is_odd = divmod(len(places), 2)
+        half = places[:n]
+        one[half] = second[half]
+        other[half] = first[half]
+        left_over = places[n : n + is_odd]
+        one[left_over] = other[left_over] = (first[left_over] + second[left_over]) / 2
+    return one, other

@@ -33,13 +33,13 @@ def check_resources(seconds: float, memory: float = 0.0, *, yes: bool, fewer: st
     if yes:
         return
     free = free_device_memory("cpu")
-    excess = ""
+    excess = []
     if seconds > _DAY_S:
-        excess = f"{duration_text(seconds)}, more than a day"
-    elif free is not None and memory > free:
-        excess = f"{size_text(memory)} of memory, more than the {size_text(free)} that are free"
+        excess.append(f"{duration_text(seconds)}, more than a day")
+    if free is not None and memory > free:
+        excess.append(f"{size_text(memory)} of memory, more than the {size_text(free)} that are free")
     if excess:
-        raise InputError(f"this takes about {excess}; give {fewer}, or --yes to begin anyway")
+        raise InputError(f"this takes about {', and '.join(excess)}; give {fewer}, or --yes to begin anyway")
 
 
 def free_disk_bytes(out: Path) -> int:

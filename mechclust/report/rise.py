@@ -16,6 +16,8 @@ def judge_rise_with_step(
 ) -> tuple[Part, ...]:
     """Judge whether a measure rises with log step, then saturates: it changes little over the last third of training.
 
+    If the last third has no other checkpoint than the end, the change is that since the checkpoint before.
+
     Args:
         steps: of the checkpoints. The last is the end of training.
         curves: the measure.
@@ -25,7 +27,7 @@ def judge_rise_with_step(
         >>> [(part.name, round(part.measured, 3)) for part in parts]
         [('Spearman', 0.975), ('late change', 0.0)]
     """
-    late = int(np.searchsorted(steps, 2 * steps[-1] / 3))
+    late = min(int(np.searchsorted(steps, 2 * steps[-1] / 3)), len(steps) - 2)
     correlations = [spearman_correlation(np.asarray(steps), curve) for curve in curves]
     return (
         mean_part("Spearman", correlations, Bound(">", 0.8)),

@@ -32,7 +32,7 @@ def text_encoder_special_tokens(tokenizer: Any, text: str = "a", bos: Bos = "mod
     (ids,) = text_encoder(tokenizer, bos)([text])
     bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     starts = [k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare]
-    start = starts[0] if starts else 0
+    start = starts[-1] if bare and starts else 0  # an unknown text may look like the token that begins it
     return ids[:start], ids[start + len(bare) :]
 
 

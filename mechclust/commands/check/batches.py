@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mechclust.commands.check.inputs import EXAMPLES, CheckedModel
 from mechclust.commands.check.result import NotTried
+from mechclust.report.text import counted
 from tasks import Batch
 from tasks.errors import error_line
 
@@ -19,10 +20,10 @@ _ONE_LENGTH = "give batches of sequences of one length"
 
 
 def check_repeats(checked: CheckedModel) -> tuple[bool, str]:
-    """Check that a repeated batch gives equal values, to the bit, also with another batch in between."""
-    first = checked.seen
+    """Check that a repeated batch gives equal values and output, to the bit, also with another batch in between."""
+    first = {**checked.seen, "output": checked.standard_output}
     checked.output(checked.batch("between", 2))
-    second = checked.values(checked.standard)
+    second = {**checked.values(checked.standard), "output": checked.output(checked.standard)}
     for name, value in first.items():
         if not torch.equal(value, second[name]):
             difference = float((value - second[name]).abs().max())
@@ -30,7 +31,8 @@ def check_repeats(checked: CheckedModel) -> tuple[bool, str]:
                 f"{name!r} gives different values the second time, by up to {difference:.2g}: the forward pass is "
                 "random or keeps state, so no number can be reproduced; turn its dropout or state off for evaluation"
             )
-    return True, f"{len(first)} hook points give the same bits before and after another batch"
+    points = counted(len(checked.seen), "hook point")
+    return True, f"{points} and the output give the same bits before and after another batch"
 
 
 def check_same_alone(checked: CheckedModel) -> tuple[bool, str]:

@@ -183,7 +183,7 @@ def _inside_differences(
         yield _Difference("the embedding", nearest)
     for layer, name in names.items():
         pattern = _pattern_name(layer)
-        if 0 < layer <= len(expected.patterns) and pattern in activations:
+        if layer - 1 in expected.patterns and pattern in activations:
             distance = _pattern_distance(activations[pattern], expected.patterns[layer - 1], real)
             yield _Difference(f"the attention of block {layer - 1}", distance)
         if layer in expected.states and name in activations:

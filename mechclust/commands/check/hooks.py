@@ -101,12 +101,12 @@ def _documented_shapes(checked: CheckedModel, kind: str) -> list[tuple[int, ...]
 
 
 def finite_values(checked: CheckedModel) -> tuple[bool, str]:
-    """Check that there is no NaN and no infinity among weights and activations."""
+    """Check that there is no NaN and no infinity among weights and activations, and no NaN in the output."""
     troubles = {}
     parameters = dict(checked.model.named_parameters())
     elsewhere = sum(parameter.is_meta for parameter in parameters.values())
     for name, parameter in parameters.items():
-        if not parameter.is_meta and not bool(torch.isfinite(parameter).all()):
+        if not parameter.is_meta and not bool(torch.isfinite(_without_float8(parameter)).all()):
             troubles[name] = f"the weights {name!r} hold NaN or infinity; load the checkpoint again, or train again"
     values = checked.seen
     for name, value in values.items():
@@ -117,12 +117,19 @@ def finite_values(checked: CheckedModel) -> tuple[bool, str]:
             )
     if troubles:
         return False, first_trouble(troubles)
+    if bool(checked.standard_output.isnan().any()):
+        return False, "the model's output holds NaN; look for the cause in what follows its last hook point"
     weights = "all weights"
     if elsewhere:
         weights = (
             f"weights ({elsewhere} of {len(parameters)} tensors are elsewhere until needed and were not looked at)"
         )
     return True, f"{weights}, and activations at {len(values)} hook points for {EXAMPLES} sequences"
+
+
+def _without_float8(weights: Values) -> Values:
+    """Return float8 weights, which PyTorch cannot test, as float32."""
+    return weights.float() if weights.is_floating_point() and weights.dtype.itemsize == 1 else weights
 
 
 def attention_rows(checked: CheckedModel) -> tuple[bool, str]:

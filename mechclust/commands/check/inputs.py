@@ -134,6 +134,11 @@ class CheckedModel:
         """The batch that most checks look at."""
         return self.batch("standard", EXAMPLES)
 
+    @cached_property
+    def standard_output(self) -> Values:
+        """The model's output for the standard batch, when first read."""
+        return self.output(self.standard)
+
     def working(self, kind: str) -> list[str]:
         """Return the hook names of a selector that work.
 

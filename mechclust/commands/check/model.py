@@ -89,11 +89,11 @@ def check_model(
 ) -> CheckReport:
     """Check everything that probes need of a model, without changing the model or the process.
 
-    Logits, states and attention are plain Hugging Face's, with and without padding; hook points exist, fire once and
-    have the documented shapes; weights and activations are finite; attention rows sum to 1 and attend only where they
-    may; each block reads the previous one's output; values repeat to the bit, and are equal alone, in a batch and with
-    padding; measuring leaves no trace in output, hooks, flags and random states; and the tokenizer fits. Without
-    values that are finite and repeat, the checks end.
+    Logits, states and attention (of a model in memory, if it is eager) are plain Hugging Face's, with and without
+    padding; hook points exist, fire once and have the documented shapes; weights and activations are finite; attention
+    rows sum to 1 and attend only where they may; each block reads the previous one's output; values repeat to the bit,
+    and are equal alone, in a batch and with padding; measuring leaves no trace in output, hooks, flags and random
+    states; and the tokenizer fits. Without values that are finite and repeat, the checks end.
 
     Cost: about 30 forward passes on at most 8 sequences of 8 tokens (of the model's own length if that is fixed),
     most of them on 2; seconds for a small model. Memory: one model at a time if it is given by name.
@@ -105,7 +105,8 @@ def check_model(
         adapter: folder that peft saved; not for a hooked model.
         device: where to load it, ``"cpu"`` by default; not for a model that is in memory already.
         dtype: dtype of the loaded weights, ``"float32"`` by default; not for a model in memory.
-        device_map: how to spread it over devices, such as ``"auto"``; not for a model in memory.
+        device_map: how to spread it over devices, such as ``"auto"``, in place of ``device``; not for a model in
+            memory.
         trust_remote_code: run code that comes with the checkpoint.
         seed: for the random tokens.
         progress: show a progress bar.
@@ -148,11 +149,13 @@ def _placement(placed: Mapping[str, Any], *, in_memory: bool) -> dict[str, Any]:
     """Return options for loading that say where the weights go.
 
     Raises:
-        InputError: if the model is in memory already, or for a device that is not there.
+        InputError: if the model is in memory already, for a device that is not there, or for a device and a map.
     """
     if in_memory:
         _refuse(placed)
         return {}
+    if placed["device"] is not None and placed["device_map"] is not None:
+        raise InputError(f"device is {placed['device']!r} and device_map {placed['device_map']!r}; give one of them")
     device = "cpu" if placed["device"] is None else placed["device"]
     check_device(device)
     where = {"device": device} if placed["device_map"] is None else {"device_map": placed["device_map"]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from tasks import Batch
 _States = Float[Tensor, "batch pos d"]
 _Pattern = Float[Tensor, "batch head query key"]
 
+_ATTENTION_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}  # of blocks, with patterns
 _FINAL_NORMS = {"norm", "ln_f", "final_layer_norm", "final_layernorm", "final_norm"}
 
 
@@ -32,14 +33,14 @@ class ReferenceValues(NamedTuple):
             first block, and alone.
         states: the residual stream by layer: 0 before the first block, ``l + 1`` behind block ``l``. Behind the last
             block it is missing if only its normalised form is known.
-        patterns: attention by block; empty if Hugging Face does not give it.
+        patterns: attention by block, of those whose attention Hugging Face gives.
         outputs: logits, if there is a head, and the last hidden state.
         n_layers: how many blocks there are.
     """
 
     embeddings: list[_States]
     states: dict[int, _States]
-    patterns: list[_Pattern]
+    patterns: dict[int, _Pattern]
     outputs: list[_States]
     n_layers: int
 
@@ -147,14 +148,25 @@ def _values(model: Any, batch: Batch) -> ReferenceValues:
     elif _has_final_norm(model):
         del states[last]
     logits = getattr(out, "logits", None)
-    patterns = getattr(out, "attentions", None) or ()
     return ReferenceValues(
         embeddings=[states[0], *embedded],
         states=states,
-        patterns=[on_cpu(pattern) for pattern in patterns if pattern is not None],
+        patterns=_patterns_by_block(model, getattr(out, "attentions", None) or (), last),
         outputs=[hidden[-1]] if logits is None else [on_cpu(logits), hidden[-1]],
         n_layers=last,
     )
+
+
+def _patterns_by_block(model: Any, patterns: Sequence[Tensor | None], n_layers: int) -> dict[int, _Pattern]:
+    """Return attention by block. Models that mix kinds of blocks give it for their blocks of attention alone."""
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
+    blocks = [block for block, kind in enumerate(kinds) if kind in _ATTENTION_TYPES]
+    if len(patterns) == n_layers:
+        blocks = list(range(n_layers))
+    if len(patterns) != len(blocks):
+        return {}
+    by_block = zip(blocks, patterns, strict=True)  # RWKV's have three axes, and are no patterns
+    return {block: on_cpu(pattern) for block, pattern in by_block if pattern is not None and pattern.ndim == 4}
 
 
 def _are_equal(blocks: list[_States], hidden: list[_States]) -> bool:

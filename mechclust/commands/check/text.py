@@ -6,7 +6,6 @@ from typing import Any
 
 from mechclust.commands.check.inputs import CheckedModel
 from mechclust.commands.check.result import NotTried
-from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.report.text import counted
 from tasks.text.text_encoder import text_encoder_special_tokens
 
@@ -34,7 +33,7 @@ def check_beginning_token(checked: CheckedModel) -> tuple[bool, str] | tuple[boo
     if token is None:
         return True, "the tokenizer has no token for it; texts begin with their first word"
     i = tokenizer.convert_tokens_to_ids(token)
-    if templated_tokenizer(tokenizer)(["a"])[0][:1] == [i]:
+    if text_encoder_special_tokens(tokenizer)[0][:1] == [i]:
         return True, (
             f"{token} (id {i}) is put before every text, as Hugging Face's tokenizer does; --bos no leaves it out"
         )

@@ -94,6 +94,13 @@ def test_excessive_numbers_need_a_yes(command, numbers, no_work, tmp_path, capsy
         main([*line.split(), "--yes"])
 
 
+def test_time_and_memory_are_refused_together(no_work):
+    with pytest.raises(
+        InputError, match=r"about 30.0 h, more than a day, and 8 GiB of memory, more than the 4 GiB that "
+    ):
+        Cost(30 * 3600, 2**33).check(EngineSettings(), "fewer prompts")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_defaults_need_none(command, no_work, tmp_path, capsys):
     with pytest.raises(Began):

@@ -164,6 +164,35 @@ class TestInterval:
         assert str(found) == str(found.groups)
 
 
+class TestUndefinedDraws:
+    """Of 8 tasks, base is undefined at layer 3 in all but some: a draw without these has no median there."""
+
+    def curves(self, n_known):
+        base = np.repeat([[1.0, 0.9, 0.6, 0.5]], 8, axis=0)
+        base[n_known:, 2] = np.nan
+        tuned = np.repeat([[1.0, 0.5, 0.9, 0.9]], 8, axis=0)
+        none = np.zeros(8, dtype=bool)
+        return TaskCurves(tuple("abcdefgh"), tuple("1234"), base, tuned, None, None, none, (None,) * 8)
+
+    @pytest.mark.parametrize(("n_known", "n_draws"), [(4, 997), (8, 1000)])
+    def test_a_few_are_left_out(self, n_known, n_draws):
+        found = layer_groups_interval(self.curves(n_known))
+        assert found.draws == n_draws
+        assert (found.groups.shared, found.shared_end, found.no_transition) == (range(1, 3), (2, 2), 0)
+        assert found.farther == (2,)
+
+    def test_with_many_there_is_no_interval(self):
+        found = layer_groups_interval(self.curves(2))
+        assert (found.shared_end, found.transition_end, found.draws) == (None, None, 0)
+        assert found.notes == ("boundaries have no interval: undefined in more than 5% of the draws of tasks",)
+
+    def test_a_layer_with_few_undefined_draws_can_be_farther(self):
+        curves = self.curves(4)
+        base = np.where(np.isnan(curves.base), np.nan, 0.9)
+        found = layer_groups_interval(replace(curves, base=base, tuned=np.full((8, 4), 0.5)))
+        assert found.farther == (1, 2, 3, 4)
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -175,6 +204,14 @@ class TestInterval:
         (
             LayerGroupsInterval(LayerGroups(range(1, 4), range(4, 4), range(4, 4)), (2, 3), (3, 3), 0.95, 1000),
             "shared 1-3 (95% over tasks: end at 2 to 3), no transition (there is one in 5% of draws), no refinement",
+        ),
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 4), range(4, 4), range(4, 4)), None, (3, 3), 0.998, 1000),
+            "shared 1-3, no transition (there is one in under 1% of draws), no refinement",
+        ),
+        (
+            LayerGroupsInterval(LayerGroups(range(1, 2), range(2, 4), range(4, 4)), None, (3, 3), 0.998, 1000),
+            "shared 1, transition 2-3 (end at 3; none in over 99% of draws), no refinement",
         ),
         (
             LayerGroupsInterval(LayerGroups(range(1, 1), range(1, 2), range(2, 4)), None, None, 0.0, 0),

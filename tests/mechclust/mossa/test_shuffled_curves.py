@@ -41,11 +41,23 @@ CHANGES = [
 )
 def test_two_curves_change_places_in_half_of_the_tasks(change, one, other):
     changed = change(CURVES)
-    moved = (getattr(changed, one) != getattr(CURVES, one)).all(axis=1)
+    moved = (getattr(changed, one) == getattr(CURVES, other)).all(axis=1)
+    kept = (getattr(changed, one) == getattr(CURVES, one)).all(axis=1)
     assert (moved[HELD_OUT].sum(), moved[~HELD_OUT].sum()) == (1, 4)  # of 3 and of 8
-    assert np.array_equal(getattr(changed, one)[moved], getattr(CURVES, other)[moved])
+    assert (kept[HELD_OUT].sum(), kept[~HELD_OUT].sum()) == (1, 4)
     assert np.array_equal(getattr(changed, other)[moved], getattr(CURVES, one)[moved])
-    assert np.array_equal(getattr(changed, other)[~moved], getattr(CURVES, other)[~moved])
+    assert np.array_equal(getattr(changed, other)[kept], getattr(CURVES, other)[kept])
+    (left_over,) = np.flatnonzero(~moved & ~kept)
+    mean = (getattr(CURVES, one)[left_over] + getattr(CURVES, other)[left_over]) / 2
+    assert np.array_equal(getattr(changed, one)[left_over], mean)
+    assert np.array_equal(getattr(changed, other)[left_over], mean)
+
+
+@pytest.mark.parametrize("n_tasks", [6, 7, 17, 18])
+def test_curves_that_changed_places_differ_in_no_median_also_of_odd_numbers(n_tasks):
+    base = np.random.default_rng(0).uniform(0.48, 0.52, (n_tasks, 8))
+    changed = shuffled.swapped_curves(curves(base, base + 0.4))
+    assert np.abs(changed.gap).max() < 0.03
 
 
 def test_layers_of_all_curves_move_together():

@@ -17,6 +17,11 @@ def test_the_late_change_is_that_of_the_last_third():
     assert round(late.measured, 9) == 0.1
 
 
+def test_the_late_change_is_between_two_checkpoints():
+    _, late = judge_rise_with_step([0, 200, 350], np.array([[0.0, 0.4, 0.9]]))
+    assert late.measured == 0.5
+
+
 def test_a_flat_curve_neither_rises_nor_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

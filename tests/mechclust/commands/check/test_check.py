@@ -370,6 +370,13 @@ class TestValues:
         assert name == "finite values"
         assert text.startswith("the weights 'blocks.1.W' hold NaN or infinity; load the checkpoint again")
 
+    def test_float8_weights_that_are_not_finite(self, fails):
+        model = Tiny()
+        model.codes = nn.Parameter(torch.full((3,), math.nan).to(torch.float8_e4m3fn), requires_grad=False)
+        name, text = fails(model, last=True)
+        assert name == "finite values"
+        assert text.startswith("the weights 'codes' hold NaN or infinity")
+
     def test_activations_that_are_not_finite(self, fails):
         class Broken(Tiny):
             def leave(self, i, block, x):
@@ -414,6 +421,35 @@ class TestValues:
                 return super().embed(tokens) + self.drift
 
         assert fails(Broken(), last=True)[0] == "same values twice"
+
+    def test_an_output_that_is_random(self, fails):
+        model = build_model(ModelConfig(**SHAPE))
+        model.unembed.register_forward_hook(lambda module, args, out: out + torch.rand(out.shape))
+        name, text = fails(model, last=True)
+        assert name == "same values twice"
+        assert text.startswith("'output' gives different values the second time, by up to 0.")
+
+    def test_an_output_that_is_random_for_small_batches_alone(self):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                out = super().forward(tokens, attention_mask)
+                return out + torch.from_numpy(generator.random(out.shape)) if len(tokens) == 2 else out
+
+        generator = np.random.default_rng(0)
+        found = check_model(Broken())["no trace"]
+        assert found.passed is False
+        assert re.match(
+            r"the model's output differs the second time, by up to [\d.]+: the forward pass is", found.detail
+        )
+
+    def test_an_output_that_is_not_a_number(self, fails):
+        class Broken(Tiny):
+            def forward(self, tokens, attention_mask=None):
+                return super().forward(tokens, attention_mask) * math.nan
+
+        name, text = fails(Broken(), last=True)
+        assert name == "finite values"
+        assert text.startswith("the model's output holds NaN")
 
     @pytest.mark.parametrize("side", ["too small", "negative"])
     def test_attention_rows(self, fails, side):
@@ -753,6 +789,20 @@ class TestBeginning:
             "[B] (id 22) is put before every text, as Hugging Face's tokenizer does; --bos no leaves it out",
         )
 
+    @pytest.mark.parametrize("added", [False, True])
+    def test_one_that_is_also_the_unknown_token(self, added):
+        from tokenizers import Tokenizer, models
+        from tokenizers.processors import TemplateProcessing
+        from transformers import PreTrainedTokenizerFast
+
+        words = Tokenizer(models.WordLevel({"<s>": 0, "M": 1, "K": 2}, unk_token="<s>"))
+        if added:
+            words.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<s>")
+        checked = CheckedModel(build_model(ModelConfig(**SHAPE)), tokenizer, 0)
+        assert self.beginning(tokenizer).verdict == ("ok" if added else "note")
+        assert text(checked)[1].startswith("<s> before is added;" if added else "no special tokens are added;")
+
 
 # ---- models over several devices, and quantised ones ----
 
@@ -784,10 +834,11 @@ class TestPlaced:
         assert dtypes_of(model) == "bfloat16 and uint8 (quantised, bitsandbytes)"
         assert devices_of(model) == "cpu and disk or CPU until needed"
 
-    def test_the_bound_does_not_ask_whole_numbers(self):
-        """Weights of 8 bits have no rounding of their own; what is computed has."""
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
+    def test_the_bound_does_not_ask_weights_of_8_bits(self, dtype):
+        """These have no rounding of their own; what is computed has."""
         model = Tiny()
-        model.codes = nn.Parameter(torch.zeros(3, dtype=torch.int8), requires_grad=False)
+        model.codes = nn.Parameter(torch.zeros(3, dtype=dtype), requires_grad=False)
         sound(check_model(model), OUR_OWN)
 
 
@@ -835,6 +886,11 @@ class TestRefusals:
 
     def test_a_device_that_is_not_there(self, gpt2):
         assert self.refused(gpt2, device="cuda:77").endswith("is not available on this machine; choose --device cpu")
+
+    def test_a_device_and_a_map_of_devices(self, gpt2):
+        assert self.refused(gpt2, device="cpu", device_map="auto") == (
+            "device is 'cpu' and device_map 'auto'; give one of them"
+        )
 
     def test_a_seed_or_dtype_out_of_range(self):
         assert self.refused(Tiny(), seed=-1) == "seed is -1; expected at least 0"

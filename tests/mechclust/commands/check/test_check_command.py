@@ -116,6 +116,11 @@ class TestBadInput:
             self.refused(capfd, gpt2, "--device", "abacus") == "no device 'abacus'; expected cpu, cuda, cuda:1 or mps"
         )
 
+    def test_a_device_and_a_map_of_devices(self, capfd, gpt2):
+        assert self.refused(capfd, gpt2, "--device", "cuda", "--device-map", "auto") == (
+            "device is 'cuda' and device_map 'auto'; give one of them"
+        )
+
     def test_a_negative_seed(self, capfd, gpt2):
         assert self.refused(capfd, gpt2, "--seed", "-1") == "seed is -1; expected at least 0"
 

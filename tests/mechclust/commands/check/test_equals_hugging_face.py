@@ -132,6 +132,22 @@ def test_hidden_states_of_recurrent_models_begin_behind_the_first_block(kind, ro
     assert "states of 3 layers to the bit" in found.detail
 
 
+def test_hybrids_give_attention_of_their_attention_blocks_alone(row):
+    config = transformers.Lfm2Config(
+        vocab_size=20,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention", "conv", "full_attention"],
+        attn_implementation="eager",
+    )
+    found = row(transformers.Lfm2ForCausalLM(config))
+    assert found.passed is True, found.detail
+    assert "; attention of 2 blocks " in found.detail
+
+
 def test_the_bound():
     assert allowed_rounding(torch.float32, 31) == pytest.approx(100 * 2**-23 * 32**0.5)
     assert allowed_rounding(torch.float16, 3) == 4 * 2**-10 * 2

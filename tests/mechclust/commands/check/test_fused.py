@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mechclust import load_pretrained
+from mechclust import check_model, load_pretrained
 from mechclust.commands.check.fused import fused_attention_equals
 from mechclust.commands.check.inputs import CheckedModel
 from mechclust.commands.check.reference import take_reference
@@ -32,6 +32,17 @@ def test_families(family):
     assert detail.endswith("of Hugging Face's eager attention (allowed 2.4e-05 in float32)")
 
 
+def test_blocks_of_which_hugging_face_gives_no_patterns_are_left_out():
+    model = FAMILIES["llama"].build()
+    reference = take_reference(model, None, 0)
+    for case in reference.cases:
+        del case.values.patterns[0]
+    model.set_attn_implementation("sdpa")
+    passed, detail = fused_attention_equals(CheckedModel(ReadOnlyModel(model), None, 0), reference)
+    assert passed, detail
+    assert detail.startswith("attention of 2 blocks ")
+
+
 def test_half_precision():
     passed, detail = compared("llama", torch.bfloat16)
     assert passed, detail
@@ -56,6 +67,12 @@ def test_what_cannot_be_caught_says_why(tmp_path):
         compared("llama", attention="eager")
     with pytest.raises(NotTried, match="that is not known"):
         fused_attention_equals(CheckedModel(load_pretrained(FAMILIES["gpt2"].build()), None, 0), "that is not known")
+    model = FAMILIES["llama"].build()
+    model.set_attn_implementation("sdpa")
+    assert check_model(model)["equals, fused attention"].detail == (
+        "Hugging Face gives no attention patterns to compare with; a model in memory gives them only if loaded with "
+        "attn_implementation='eager'"
+    )
     falcon = FAMILIES["falcon"].build()
     reference = take_reference(falcon, None, 0)
     model = load_pretrained(str(FAMILIES["falcon"].write(tmp_path)), attention="sdpa")

@@ -313,6 +313,16 @@ def test_the_way_to_the_ceiling_has_an_interval_where_few_tasks_have_one(publish
     assert "no interval" not in finding.note
 
 
+def test_a_control_of_too_few_tasks_says_so(published):
+    """Of 8 seen tasks, 6 are called held out."""
+    places = np.arange(N)
+    some = published.select((places < 8) | (places >= N - 6))
+    finding = {c.id: c for c in findings_of(some, n=1, d=1, learnt=np.ones(14, bool))}["C9"]
+    assert finding.interval is not None
+    assert finding.control.parts[0].interval is None
+    assert finding.note.endswith("control: no interval of the value: fewer than 6 tasks have the numbers it needs")
+
+
 def test_a_number_that_is_undefined_in_many_draws_has_no_interval(published, monkeypatch):
     monkeypatch.setattr("mechclust.mossa.curve_findings.RESAMPLES", RESAMPLES)
     base = np.tile([0.2, 0.5, 0.5, 0.8], N // 4)  # no spread where more than half of the drawn tasks have 0.5
