@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -231,9 +232,10 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
     changed_tokenizer = _no_tokenizer() if tokenizer is None else copy.deepcopy(tokenizer)
     changed_tokenizer.init_kwargs |= {"name_or_path": name, "add_bos_token": True}  # so that it is not loaded again
     first = next(plain.parameters())
-    bridge = TransformerBridge.boot_transformers(
-        name, hf_model=plain, tokenizer=changed_tokenizer, dtype=first.dtype, device=first.device
-    )
+    with _without_processors():
+        bridge = TransformerBridge.boot_transformers(
+            name, hf_model=plain, tokenizer=changed_tokenizer, dtype=first.dtype, device=first.device
+        )
     for module in bridge.modules():
         if hasattr(module, "_pattern"):
             module.register_forward_hook(_forget_pattern)
@@ -243,6 +245,33 @@ def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:
     # to_tokens, generate and the like then give the tokenizer's own ids, too.
     bridge.cfg.default_prepend_bos = bridge.cfg.tokenizer_prepends_bos
     return bridge
+
+
+@contextmanager
+def _without_processors() -> Iterator[None]:
+    """Give TransformerLens ``None`` for the processors of pictures and sound that it loads inside the block.
+
+    It would ask the hub for those of a model in memory too, and install torchvision with pip if it gets none.
+    """
+    import transformers
+
+    names = ("AutoProcessor", "AutoFeatureExtractor", "AutoImageProcessor")
+    loaders = {name: getattr(transformers, name) for name in names}
+    for name in names:
+        setattr(transformers, name, _NoProcessor)
+    try:
+        yield
+    finally:
+        for name, loader in loaders.items():
+            setattr(transformers, name, loader)
+
+
+class _NoProcessor:
+    """The processor of models that read tokens alone."""
+
+    @staticmethod
+    def from_pretrained(*_: Any, **__: Any) -> None:
+        """Load nothing."""
 
 
 def _forget_pattern(module: Any, inputs: Any, output: Any) -> None:

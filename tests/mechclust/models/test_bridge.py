@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
 
 import pytest
 import torch
@@ -199,6 +200,36 @@ class TestWhatABridgeDoesNotReproduce:
         monkeypatch.setattr("mechclust.models.pretrained.short_logits", without_memory)
         with pytest.raises(torch.OutOfMemoryError):
             load_pretrained(build("GPT2LMHeadModel", **GPT2))
+
+
+def gemma3_with_pictures():
+    """A small Gemma 3 with random weights that reads texts and pictures."""
+    text = {**BERT, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
+    pictures = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.Gemma3Config(
+        text_config=text,
+        vision_config={**pictures, "image_size": 16, "patch_size": 4},
+        mm_tokens_per_image=4,
+        **{"image_token_index": 19, "boi_token_index": 20, "eoi_token_index": 21},
+    )
+    return transformers.Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+
+
+class TestAModelOfTextsAndPictures:
+    def test_asks_for_nothing_and_installs_nothing(self, monkeypatch):
+        """TransformerLens asks the hub for a processor of pictures, and runs pip if there is none."""
+        done = []
+        for name in ("run", "call", "check_call", "check_output", "Popen"):
+            monkeypatch.setattr(subprocess, name, lambda *command, **_: done.append(command))
+        loader = transformers.AutoProcessor
+        monkeypatch.setattr(loader, "from_pretrained", lambda *names, **_: done.append(names))
+        plain = gemma3_with_pictures()
+        model = load_pretrained(plain)
+        assert type(model).__name__ == "TransformerBridge"
+        assert done == []
+        assert transformers.AutoProcessor is loader
+        with torch.no_grad():
+            torch.testing.assert_close(model(TOKENS[:, :8].clamp(max=18)), plain(TOKENS[:, :8].clamp(max=18)).logits)
 
 
 class TestTheModelInMemory:
