@@ -93,7 +93,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
 
     Args:
         model: a Hugging Face language model, with or without head. Its body is run on a few tokens, to find
-            its blocks and whether it reads padding. Its pooler is removed.
+            its blocks and whether it reads padding. Its pooler is never computed.
         tokenizer: kept as ``model.tokenizer``.
 
     Attributes:
@@ -126,7 +126,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         body = _body(model)
         check_embeds_tokens(body)
         if getattr(body, "pooler", None) is not None:
-            body.pooler = None  # never read, and random in many checkpoints
+            body.pooler = nn.Identity()  # never read, and random in many checkpoints; some bodies call it anyway
         self._stream, self._attending = _find_blocks(body)
         self._arguments = frozenset(inspect.signature(body.forward).parameters)
         self._positions = _positions(body)

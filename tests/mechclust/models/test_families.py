@@ -196,6 +196,18 @@ class TestWithoutPatterns:
         assert (model.cfg.n_heads, model.cfg.d_model) == (0, 16)
 
 
+class TestPooler:
+    @pytest.mark.parametrize("name", ["LayoutLMModel", "AlbertModel", "BigBirdModel"])
+    def test_is_not_computed(self, name):
+        """LayoutLM calls it without looking whether there is one, and ALBERT and BigBird its activation."""
+        fields = {"attention_type": "original_full"} if name == "BigBirdModel" else {}
+        plain = build(name, **SMALL, **fields)
+        wanted = expected(plain, TOKENS)["last_hidden_state"]
+        model = ReadOnlyModel(plain)
+        torch.testing.assert_close(model(TOKENS), wanted, atol=1e-6, rtol=0)
+        assert not [weight for weight, _ in model.named_parameters() if "pooler" in weight]
+
+
 class TestBlocks:
     def test_one_block_one_head(self):
         """Nothing tells the block from other modules of that shape but its weights."""
