@@ -111,6 +111,19 @@ def check_embeds_tokens(body: Any) -> None:
         raise _refusal(type(body).__name__, "does not name its token embedding, as decoders of encoder-decoders do not")
 
 
+def check_attends_alike_at_every_length(body: Any) -> None:
+    """Refuse sparse attention that turns into full attention for good when a text is short, as BigBird's.
+
+    Raises:
+        InputError: for such attention.
+    """
+    if getattr(body, "attention_type", None) == "block_sparse":
+        raise InputError(
+            f"the block-sparse attention of a {type(body).__name__} changes with the length of a text; load the model "
+            "with attention_type='original_full', and save it, or give it in memory"
+        )
+
+
 def _is_passed_on(state: Float[Tensor, "batch pos d_model"], layer_calls: Sequence[Sequence[_Call]]) -> bool:
     """Return whether the last block but one returns the hidden state that the last block takes."""
     return len(layer_calls) == 1 or any(hugging_face_block_output(call.output) is state for call in layer_calls[-2])

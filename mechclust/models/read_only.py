@@ -21,6 +21,7 @@ from transformer_lens.hook_points import HookPoint
 from mechclust.models.attention_calls import KIND, caught_attention_calls, caught_eager_attention_calls, eager_function
 from mechclust.models.hugging_face_blocks import (
     Blocks,
+    check_attends_alike_at_every_length,
     check_embeds_tokens,
     find_blocks,
     hugging_face_block_input,
@@ -125,6 +126,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         _check_reads_tokens(model.config)
         body = _body(model)
         check_embeds_tokens(body)
+        check_attends_alike_at_every_length(body)
         if getattr(body, "pooler", None) is not None:
             body.pooler = nn.Identity()  # never read, and random in many checkpoints; some bodies call it anyway
         self._stream, self._attending = _find_blocks(body)

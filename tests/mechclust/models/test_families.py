@@ -300,6 +300,21 @@ class TestBlocks:
             "output_hidden_states"
         )
 
+    def test_attention_that_changes_with_the_length_of_a_text(self):
+        """Once BigBird has read a few tokens, it attends to all of a long text too."""
+        fields = {**SMALL, "max_position_embeddings": 64, "block_size": 4, "num_random_blocks": 1}
+        plain = build("BigBirdForMaskedLM", **fields)
+        with pytest.raises(InputError) as error:
+            load_pretrained(plain)
+        assert str(error.value) == (
+            "the block-sparse attention of a BigBirdModel changes with the length of a text; load the model with "
+            "attention_type='original_full', and save it, or give it in memory"
+        )
+        tokens = torch.arange(64)[None] % 22
+        plain = build("BigBirdForMaskedLM", **fields, attention_type="original_full")
+        full = expected(plain, tokens)["last_hidden_state"]
+        torch.testing.assert_close(load_pretrained(plain)(tokens), full, atol=1e-6, rtol=0)
+
     def test_the_decoder_of_an_encoder_decoder(self):
         parts = {"layers": 1, "attention_heads": 2, "ffn_dim": 8}
         fields = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in parts.items()}
