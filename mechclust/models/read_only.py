@@ -28,6 +28,7 @@ from mechclust.models.hugging_face_blocks import (
     hugging_face_block_output,
 )
 from mechclust.models.hugging_face_checkpoint import config_value
+from mechclust.models.position_tables import counts_by_token, n_positions, position_table, words_before_positions
 from mechclust.models.short_logits import are_equal
 from mechclust.models.sizes import ModelShape
 from probes.engine.attention import Attention
@@ -131,8 +132,8 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
             body.pooler = nn.Identity()  # never read, and random in many checkpoints; some bodies call it anyway
         self._stream, self._attending = _find_blocks(body)
         self._arguments = frozenset(inspect.signature(body.forward).parameters)
-        self._positions = _positions(body)
-        self._words = _words_alone(body)
+        self._positions = position_table(body)
+        self._words = words_before_positions(body)
         self.cfg = _sizes(body, self._stream, self._positions)
         self.lacks = {}
         self.unembed = nn.Module()
@@ -212,7 +213,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         mask = mask.to(_device(self.body))
         name = type(self.body).__name__
         takes_positions = "position_ids" in self._arguments
-        counts_columns = self._positions is not None and not _counts_by_token(self._positions) and not takes_positions
+        counts_columns = self._positions is not None and not counts_by_token(self._positions) and not takes_positions
         if counts_columns and not bool(mask[:, 0].all()):
             raise InputError(
                 f"the batch is padded on the left, but a {name} counts positions from the first column, padding "
@@ -228,7 +229,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
 
     def _masked(self, mask: Mask) -> dict[str, Mask]:
         """Return a mask, and positions that start at each example's first token if the model takes positions."""
-        if "position_ids" not in self._arguments or _counts_by_token(self._positions):
+        if "position_ids" not in self._arguments or counts_by_token(self._positions):
             return {"attention_mask": mask}
         positions = torch.arange(mask.shape[1], device=mask.device)[None] - mask.long().argmax(1, keepdim=True)
         return {"attention_mask": mask, "position_ids": positions.clamp(min=0)}
@@ -447,39 +448,13 @@ def _no_patterns(body: Any) -> str:
     return f"a {type(body).__name__} gives no attention patterns [batch head query key] for each of its blocks"
 
 
-def _positions(body: nn.Module) -> Any:
-    """Return the table of absolute positions, or ``None``. I-BERT's is no ``nn.Embedding``."""
-    tables = (module for name, module in body.named_modules() if "position" in name.rpartition(".")[2])
-    return next((table for table in tables if hasattr(table, "padding_idx") and hasattr(table, "weight")), None)
-
-
-def _words_alone(body: Any) -> Any:
-    """Return the token embedding of a decoder that has another table, of positions, or ``None`` for other models."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING as CAUSAL
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING as MASKED
-
-    words = body.get_input_embeddings()
-    others = [
-        module
-        for name, module in body.named_modules()
-        if module is not words and (isinstance(module, nn.Embedding) or "embed_positions" in name)
-    ]
-    decoder = type(body.config) in CAUSAL and type(body.config) not in MASKED
-    return words if decoder and others else None
-
-
-def _counts_by_token(positions: Any) -> bool:
-    """Return whether positions count the tokens that are not padding, as in RoBERTa and its relatives."""
-    return positions is not None and positions.padding_idx is not None
-
-
 def _sizes(body: Any, stream: Blocks, positions: Any) -> ModelShape:
     config = body.config.get_text_config()
     n_heads: int = stream.n_heads or config_value(config, "num_attention_heads") or 0
     d_head = config_value(config, "head_dim") or config_value(config, "d_kv")
     limits = [config_value(config, "max_position_embeddings")]
     if positions is not None:
-        limits.append(_n_positions(positions))
+        limits.append(n_positions(positions))
     return ModelShape(
         n_layers=len(stream.calls),
         n_heads=n_heads,
@@ -488,9 +463,3 @@ def _sizes(body: Any, stream: Blocks, positions: Any) -> ModelShape:
         d_vocab=config.vocab_size,
         n_ctx=min((limit for limit in limits if limit is not None and limit > 0), default=None),
     )
-
-
-def _n_positions(table: Any) -> int:
-    """Count the rows that stand for a position: not BART's first two, nor RoBERTa's up to its padding index."""
-    unused = 0 if table.padding_idx is None else table.padding_idx + 1
-    return int(table.weight.shape[0] - getattr(table, "offset", 0) - unused)

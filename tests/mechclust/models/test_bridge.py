@@ -231,6 +231,15 @@ class TestAModelOfTextsAndPictures:
         with torch.no_grad():
             torch.testing.assert_close(model(TOKENS[:, :8].clamp(max=18)), plain(TOKENS[:, :8].clamp(max=18)).logits)
 
+    def test_takes_texts_that_are_longer_than_a_picture(self):
+        plain = gemma3_with_pictures()
+        tokens = TOKENS.clamp(max=18).reshape(2, 24)
+        model = load_pretrained(plain, attention="sdpa")
+        assert model.cfg.n_ctx == 128
+        with torch.no_grad():
+            expected = plain(tokens, output_hidden_states=True).hidden_states[-1]
+            torch.testing.assert_close(model(tokens), expected, atol=1e-5, rtol=0)
+
 
 class TestTheModelInMemory:
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
