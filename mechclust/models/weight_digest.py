@@ -38,7 +38,8 @@ def weights_digest(model: Any) -> str:
 def has_random_weights(model: Any) -> bool:
     """Return whether every bias and normalisation weight holds a single number, as before the first step.
 
-    ``False`` also if it cannot be known: without such weights, or if they are drawn at random.
+    ``False`` also if it cannot be known: without such weights, if they are drawn at random, or if training may have
+    left them as they were. In half precision, a small step does not move a normalisation weight of 1, only a bias of 0.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -47,8 +48,18 @@ def has_random_weights(model: Any) -> bool:
         >>> drawn, has_random_weights(layer)
         (False, True)
     """
-    vectors = [weight for _, weight in named_weights(model) if weight.ndim == 1 and len(weight) > 1]
-    return bool(vectors) and all(bool((vector == vector[0]).all()) for vector in vectors)
+    weights = [weight for _, weight in named_weights(model)]
+    vectors = [weight for weight in weights if weight.ndim == 1 and len(weight) > 1]
+    if not all(bool((vector == vector[0]).all()) for vector in vectors):
+        return False
+    if any(not bool(vector.any()) for vector in vectors):
+        return True
+    return bool(vectors) and not all(_in_half_precision(weight) for weight in weights if weight.ndim > 1)
+
+
+def _in_half_precision(matrix: Shaped[Tensor, "..."]) -> bool:
+    """Return whether a matrix was rounded to half precision, also if it was read as float32 since."""
+    return any(bool((matrix == matrix.to(dtype)).all()) for dtype in (torch.bfloat16, torch.float16))
 
 
 def named_weights(model: Any) -> list[tuple[str, Shaped[Tensor, "..."]]]:

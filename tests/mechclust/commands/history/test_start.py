@@ -30,6 +30,19 @@ def test_trained_models(trained_series, step):
     assert not has_random_weights(load_pretrained(trained_series / f"checkpoint-{step}"))
 
 
+def test_norms_that_half_precision_cannot_move(gpt2, write_checkpoint, tmp_path):
+    """Trained in bfloat16 alone, Llama's norms still hold 1."""
+    trained = load_pretrained(write_checkpoint(tmp_path / "llama", "llama"), untrained=True)
+    with torch.no_grad():
+        for _, weight in named_weights(trained):
+            if weight.ndim > 1:
+                weight.add_(0.01 * torch.randn_like(weight))
+            weight.copy_(weight.bfloat16())
+    assert not has_random_weights(trained)
+    assert not has_random_weights(trained.bfloat16())
+    assert has_random_weights(load_pretrained(gpt2, untrained=True).bfloat16())  # its biases would have moved
+
+
 def test_one_number_that_changed(gpt2):
     model = load_pretrained(gpt2, untrained=True)
     with torch.no_grad():
