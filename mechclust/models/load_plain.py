@@ -246,7 +246,8 @@ def _check_complete(model: Any, info: dict[str, Any]) -> None:
     """Refuse a body that lacks weights, or differs in size from its config. Heads may be missing or left over."""
     body = "" if model.base_model is model else f"{model.base_model_prefix}."
     missing = [key for key in info["missing_keys"] if key.startswith(body) and "pooler." not in key]
-    surplus = [key for key in info["unexpected_keys"] if re.search(r"\.\d+\.", key)]
+    lists = {_module_list(name) for name in model.state_dict()} - {None}
+    surplus = [key for key in info["unexpected_keys"] if _module_list(key) in lists]
     if info["mismatched_keys"]:
         name, saved, configured = sorted(info["mismatched_keys"])[0]
         fault = f"has the weights {name!r} of shape {list(saved)}, not {list(configured)},"
@@ -257,3 +258,9 @@ def _check_complete(model: Any, info: dict[str, Any]) -> None:
     else:
         return
     raise InputError(f"the checkpoint {fault} for its config.json; give the two that were saved together")
+
+
+def _module_list(weight: str) -> str | None:
+    """Return the name of the numbered modules, such as ``layers``, of which one has a weight, or ``None``."""
+    match = re.search(r"(\w+)\.\d+\.", weight)
+    return None if match is None else match[1]

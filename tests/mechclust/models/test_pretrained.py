@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from mechclust.cli import main
 from mechclust.models import load_pretrained, load_tokenizer
@@ -167,6 +168,12 @@ class TestRandomWeights:
 def set_field(path, name, value):
     """Changes a field of a JSON file."""
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+
+def add_weights(path, *names):
+    """Add weights to a checkpoint's file."""
+    file = path / "model.safetensors"
+    save_file({**load_file(file), **{name: torch.ones(2) for name in names}}, file, {"format": "pt"})
 
 
 class TestRefusals:
@@ -347,6 +354,18 @@ class TestRefusals:
         config = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps({**config, "n_layer": layers}))
         assert self.refused(copy).startswith(f"cannot load a model from the directory {str(copy)!r}: ")
+
+    def test_a_head_of_several_layers_is_left_over(self, copy):
+        """As of a reward model, which was trained of this one."""
+        add_weights(copy, "score.0.weight", "score.0.bias", "score.2.weight")
+        assert load_pretrained(copy).cfg.n_layers == load_pretrained(copy, untrained=True).cfg.n_layers
+
+    def test_a_weight_that_blocks_do_not_have(self, copy):
+        add_weights(copy, "transformer.h.0.attn.q_norm.weight")
+        assert self.refused(copy).endswith(
+            "has weights 'transformer.h.0.attn.q_norm.weight' too many for its config.json; give the two that were "
+            "saved together"
+        )
 
     def test_file_that_is_no_model(self, tmp_path):
         pytest.importorskip("gguf")
