@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -146,7 +147,9 @@ def load_plain(
             return _build_random(build, options, seed), tokenizer
         on_gpu = options.device_map is not None or str(options.device).startswith("cuda")
         with seeded_generators(seed, gpu=on_gpu):  # of a head that the checkpoint lacks
-            return _read_weights(auto, source, options), tokenizer
+            plain, info = _read_weights(auto, source, options)
+    _warn_of_random_head(plain, info, source)
+    return plain, tokenizer
 
 
 def _from_memory(model: Any, options: PlainLoadOptions, untrained: bool, seed: int) -> Any:
@@ -191,8 +194,8 @@ def _refuse_adapter_beside(model: Any) -> None:
         )
 
 
-def _read_weights(auto: Any, source: HuggingFaceCheckpoint, options: PlainLoadOptions) -> Any:
-    """Read a whole checkpoint with its weights."""
+def _read_weights(auto: Any, source: HuggingFaceCheckpoint, options: PlainLoadOptions) -> tuple[Any, dict[str, Any]]:
+    """Read a whole checkpoint with its weights. Return the model, and transformers' report on its weights."""
     arguments = {**source.options, **options.for_loading, "ignore_mismatched_sizes": True}  # refused below
     build = partial(auto.from_pretrained, source.name, output_loading_info=True, **arguments)
     plain, info = with_attention(build, options.attention)
@@ -203,7 +206,7 @@ def _read_weights(auto: Any, source: HuggingFaceCheckpoint, options: PlainLoadOp
     if source.gguf_file is not None:  # its weights are ordinary numbers once they are loaded
         plain.hf_quantizer = None
         plain.config.__dict__.pop("quantization_config", None)
-    return plain.eval()
+    return plain.eval(), info
 
 
 def with_attention(build: Callable[..., Any], attention: AttentionKind) -> Any:
@@ -258,6 +261,18 @@ def _check_complete(model: Any, info: dict[str, Any]) -> None:
     else:
         return
     raise InputError(f"the checkpoint {fault} for its config.json; give the two that were saved together")
+
+
+def _warn_of_random_head(model: Any, info: dict[str, Any], source: HuggingFaceCheckpoint) -> None:
+    """Warn if a checkpoint lacks the head of a causal language model, as one of the body alone does."""
+    causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+    missing = [key for key in info["missing_keys"] if not key.startswith(f"{model.base_model_prefix}.")]
+    if causal and missing:
+        warnings.warn(
+            f"{source} has no head ({sorted(missing)[0]}), so its logits are those of random weights; activations are "
+            "its own",
+            stacklevel=4,
+        )
 
 
 def _module_list(weight: str) -> str | None:

@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -144,6 +145,21 @@ class TestWhatComesBack:
     def test_speaks_on_neither_stream(self, checkpoint, capfd):
         load_pretrained(checkpoint("bert"))
         assert capfd.readouterr() == ("", "")
+
+
+class TestHeads:
+    def test_that_a_checkpoint_lacks_is_named(self, checkpoint, tmp_path):
+        """Its weights are drawn at random, and logits with them. A tied one has those of the embedding."""
+        folder = shutil.copytree(checkpoint("llama"), tmp_path / "body")
+        weights = load_file(folder / "model.safetensors")
+        del weights["lm_head.weight"]
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        with pytest.warns(UserWarning, match=r"has no head \(lm_head\.weight\), so its logits are those of random"):
+            load_pretrained(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            for family, base in [("llama", False), ("gpt2", True), ("bert", True)]:
+                load_pretrained(checkpoint(family, base))
 
 
 class TestRandomWeights:
