@@ -275,7 +275,10 @@ def _check(adapter: str, plain: Any) -> None:
     if _is_quantised(plain):
         raise InputError(f"{_QUANTISED}; load the base in bfloat16 or float32")
     if any(weight.is_meta for weight in plain.parameters()):
-        raise InputError("part of the base is on disk, where no adapter can be added; place all of it in memory")
+        raise InputError(
+            "part of the base is offloaded, where no adapter can be added; load all of it on one device (device=), "
+            "without device_map"
+        )
 
 
 def _merged(plain: Any, adapter: str) -> _WeightsByName:

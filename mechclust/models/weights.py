@@ -159,12 +159,15 @@ def _norm(name: str, d_model: int) -> dict[str, Weight]:
 
 
 def copy_with_shared_weights(model: Any) -> Any:
-    """Copy the modules of a model, but share their weights: no tensor is copied.
+    """Copy the modules of a model, but share their weights, also those that accelerate offloads: no tensor is copied.
 
     The modules of one can then be wrapped or changed without changing the other.
     """
-    tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    shared = [*model.parameters(), *model.buffers()]
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)  # of accelerate, one or several
+        shared += [part.weights_map for part in getattr(hook, "hooks", [hook]) if hasattr(part, "weights_map")]
+    return copy.deepcopy(model, {id(each): each for each in shared if each is not None})
 
 
 @contextmanager

@@ -291,10 +291,10 @@ class TestFolders:
         message = self.refused(written("llama") / "base", adapter=adapter)
         assert message.startswith(f"the adapter {str(adapter)!r} cannot be merged: ")
 
-    def test_beside_a_base_of_which_a_part_is_on_disk(self, written):
+    def test_beside_a_base_of_which_a_part_is_offloaded(self, written):
         plain = transformers.LlamaForCausalLM.from_pretrained(written("llama") / "base")
         plain.model.layers[1].to("meta")
-        with pytest.raises(InputError, match=r"^part of the base is on disk"):
+        with pytest.raises(InputError, match=r"^part of the base is offloaded, .* \(device=\), without device_map$"):
             with_adapter(plain, written("llama") / "one")
 
     @pytest.mark.parametrize("share", [0.0, 0.5])

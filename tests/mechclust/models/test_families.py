@@ -254,6 +254,18 @@ class TestBlocks:
         for name, value in seen(model, TOKENS).items():
             torch.testing.assert_close(value, wanted[name if name != "output" else "last_hidden_state"])
 
+    def test_of_offloaded_weights_there_is_no_copy(self):
+        accelerate = pytest.importorskip("accelerate")
+        offloaded = FAMILIES["llama"].build()
+        accelerate.cpu_offload(offloaded, execution_device=torch.device("cpu"))
+        model = load_pretrained(offloaded)
+        weights = [module._hf_hook.weights_map for module in offloaded.modules() if hasattr(module, "_hf_hook")]
+        shared = {id(weight) for weight in weights if weight is not None}
+        hooks = [module._hf_hook for module in model.body.modules() if hasattr(module, "_hf_hook")]
+        copies = [hook.weights_map for hook in hooks if getattr(hook, "weights_map", None) is not None]
+        assert copies
+        assert {id(weight) for weight in copies} <= shared
+
     def test_of_a_copy_are_its_own(self):
         model = ReadOnlyModel(FAMILIES["albert"].build())
         again, before = copy.deepcopy(model), seen(model, TOKENS)["output"]
