@@ -20,7 +20,7 @@ from mechclust.models.plain_model import plain_model
 from mechclust.models.quiet_transformers import quiet_transformers
 from mechclust.models.resolved import ResolvedModel, resolve_model
 from mechclust.models.saved_model import load_model
-from mechclust.models.short_logits import are_equal, short_logits
+from mechclust.models.short_logits import are_equal, left_padded_logits, short_logits
 from mechclust.models.weights import copy_with_shared_weights
 from probes.engine.hooked_model import HookedModel
 from probes.engine.text_tokenizer import KEPT_TOKENIZER, tokenizer_of
@@ -209,17 +209,35 @@ def _has_bridge(plain: Any) -> bool:
 
 
 def _equal_bridge(plain: Any, tokenizer: Any, name: str) -> Any:
-    """Return TransformerLens's bridge of a model, or ``None`` if there is none that computes the model's logits."""
+    """Return TransformerLens's bridge of a model, or ``None`` if there is none that computes the model's logits.
+
+    If masked padding on the left changes them, as in RecurrentGemma, the bridge refuses it.
+    """
     plain.eval()
     try:
         expected = short_logits(plain, plain.config)
         bridge = _bridge(plain, tokenizer, name).eval()
         logits = short_logits(bridge, plain.config)
+        left = left_padded_logits(bridge, plain.config)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # of TransformerLens: anything
         return None
-    return bridge if are_equal(logits, expected) else None
+    if not are_equal(logits, expected):
+        return None
+    if not are_equal([left], [expected[1][-len(left) :]]):
+        bridge.register_forward_pre_hook(_refuse_left_padding, with_kwargs=True)
+    return bridge
+
+
+def _refuse_left_padding(bridge: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Refuse a batch with padding on the left, before the bridge is called with it."""
+    mask = options.get("attention_mask")
+    if mask is not None and not bool(mask[:, 0].all()):
+        raise InputError(
+            f"the batch has padding, which changes what a {type(bridge.original_model).__name__} computes, although it "
+            "is masked; pad on the right"
+        )
 
 
 def _bridge(plain: Any, tokenizer: Any, name: str) -> Any:

@@ -202,6 +202,38 @@ class TestWhatABridgeDoesNotReproduce:
             load_pretrained(build("GPT2LMHeadModel", **GPT2))
 
 
+LFM2 = {**BERT, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+RWKV = {"vocab_size": 22, "hidden_size": 16, "num_hidden_layers": 2, "attention_hidden_size": 16}
+
+
+class TestPaddingOnTheLeft:
+    @pytest.mark.parametrize(
+        ("name", "fields"), [("Lfm2ForCausalLM", {**LFM2, "conv_bias": True}), ("RwkvForCausalLM", RWKV)]
+    )
+    def test_that_a_bridge_reads_is_refused(self, name, fields):
+        model = load_pretrained(build(name, **fields))
+        assert type(model).__name__ == "TransformerBridge"
+        mask = torch.ones_like(TOKENS)
+        mask[0, :4] = 0
+        with pytest.raises(InputError) as error:
+            model(TOKENS, attention_mask=mask)
+        assert str(error.value) == (
+            f"the batch has padding, which changes what a {name} computes, although it is masked; pad on the right"
+        )
+        with torch.no_grad():
+            alone = model(TOKENS[:1, :8])
+            torch.testing.assert_close(model(TOKENS, attention_mask=mask.flip(1))[:1, :8], alone, atol=1e-5, rtol=0)
+
+    @pytest.mark.parametrize(("name", "fields"), [("Lfm2ForCausalLM", {**LFM2, "conv_bias": False}), FUSED[0]])
+    def test_that_changes_nothing_is_taken(self, name, fields):
+        model = load_pretrained(build(name, **fields))
+        mask = torch.ones_like(TOKENS)
+        mask[0, :4] = 0
+        with torch.no_grad():
+            alone = model(TOKENS[:1, 4:])
+            torch.testing.assert_close(model(TOKENS, attention_mask=mask)[:1, 4:], alone, atol=1e-5, rtol=0)
+
+
 def gemma3_with_pictures():
     """A small Gemma 3 with random weights that reads texts and pictures."""
     text = {**BERT, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128}
