@@ -314,6 +314,8 @@ def _why(error: Exception, part: CheckpointPart, source: HuggingFaceCheckpoint) 
     if part == "weights" and _DAMAGED_WEIGHTS.search(line):
         return f"its weights are damaged or cut off ({error_sentence(error)}); download them, or save the model, again"
     if part == "weights" and "file named" in line:
+        if _is_offline_copy(source):
+            return _rest_missing(source)
         return f"it has no weights that can be read here ({error_sentence(error)}); save it with save_pretrained"
     if part == "weights" and isinstance(error, OSError):
         return (
@@ -322,6 +324,30 @@ def _why(error: Exception, part: CheckpointPart, source: HuggingFaceCheckpoint) 
         )
     files = _FILES[part] if source.gguf_file is None else source.gguf_file
     return f"its {files} cannot be used ({line}); download it, or save it, again"
+
+
+def _is_offline_copy(source: HuggingFaceCheckpoint) -> bool:
+    """Return whether a checkpoint of the hub is read from what was downloaded before."""
+    return source.local and not Path(source.name).is_dir()
+
+
+def _rest_missing(source: HuggingFaceCheckpoint) -> str:
+    revision = "" if source.revision is None else f" --revision {source.revision}"
+    return (
+        "only a part of it was downloaded, and the hub cannot be reached; run "
+        f"'hf download {source.name}{revision}' with a network"
+    )
+
+
+def check_tokenizer_downloaded(source: HuggingFaceCheckpoint) -> None:
+    """Refuse a checkpoint of the hub of which no tokenizer was downloaded, if the hub is not asked.
+
+    Raises:
+        InputError: for such a checkpoint.
+    """
+    config = _cached_file(source.name, source.revision, "config.json") if _is_offline_copy(source) else None
+    if config is not None and not any(_there(config.parent, file) for file in TOKENIZERS):
+        raise InputError(_rest_missing(source))
 
 
 def hugging_face_auto_class(config: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.hugging_face_checkpoint import (
     HuggingFaceCheckpoint,
+    check_tokenizer_downloaded,
     find_checkpoint,
     read_checkpoint_config,
     reading_checkpoint_part,
@@ -83,6 +84,7 @@ def read_checkpoint_tokenizer(source: HuggingFaceCheckpoint) -> Any:
     from transformers import AutoTokenizer
 
     with reading_checkpoint_part(source, "tokenizer"):
+        check_tokenizer_downloaded(source)
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
         tokenizer("a")  # with no token for unknown words, or a length that is no number, this fails
         if len(tokenizer) - len(tokenizer.all_special_ids) < _LEAST_WORDS:  # its files are not those of its family

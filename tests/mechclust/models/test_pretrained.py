@@ -398,6 +398,24 @@ class TestRefusals:
         )
         assert message.endswith("); check the path, or the network")
 
+    @pytest.mark.parametrize(
+        "files",
+        [("config.json", "tokenizer.json", "tokenizer_config.json"), ("config.json", "model.safetensors")],
+        ids=["weights", "tokenizer"],
+    )
+    def test_hub_name_of_which_a_part_was_downloaded(self, copy, tmp_path, monkeypatch, files):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        repository = tmp_path / "models--me--model"
+        for folder in ("snapshots/abc", "refs"):
+            (repository / folder).mkdir(parents=True)
+        (repository / "refs" / "main").write_text("abc")
+        for file in files:
+            shutil.copy(copy / file, repository / "snapshots" / "abc" / file)
+        assert self.refused("me/model") == (
+            "cannot load a model from 'me/model' from the Hugging Face hub: only a part of it was downloaded, and the "
+            "hub cannot be reached; run 'hf download me/model' with a network"
+        )
+
     def test_mistyped_directory(self):
         """No name of a model, so that nothing is asked of the hub; it cost 50 seconds."""
         message = self.refused("runs/tuned model/checkpoint")
