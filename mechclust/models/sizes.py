@@ -23,9 +23,24 @@ _OFFSET_FAMILIES = (
     "luke",
     "markuplm",
     "xmod",
+    "layoutlmv3",
+    "lilt",
+    "prophetnet",
 )
 _EMBEDDING_WIDTHS = ("embedding_size", "input_embedding_size", "word_embed_proj_dim")  # ELECTRA, RemBERT, OPT
-_OTHER_BLOCKS = ("mobilebert", "zamba", "zamba2")  # families with bottlenecks, or one attention for several blocks
+# Width of the MLP in BERT and most others, GPT-2, OPT, BART, T5, DistilBERT, CTRL and Falcon.
+_MLP_WIDTHS = (
+    "intermediate_size",
+    "n_inner",
+    "ffn_dim",
+    "encoder_ffn_dim",
+    "d_ff",
+    "hidden_dim",
+    "dff",
+    "ffn_hidden_size",
+)
+# Families with bottlenecks, one attention for several blocks, or blocks without attention.
+_OTHER_BLOCKS = ("mobilebert", "zamba", "zamba2", "nemotron_h", "recurrent_gemma")
 
 
 @dataclass(frozen=True)
@@ -129,13 +144,12 @@ def _is_esm_with_positions(config: Any) -> bool:
 
 def _block_weights(config: Any) -> int | None:
     """Count the weights of the attention, and of the MLP without gates, or return ``None`` if sizes are missing."""
-    names = ("hidden_size", "num_attention_heads", "intermediate_size", "n_inner")
-    width, heads, *inner = (config_value(config, name) for name in names)
+    width, heads, *inner = (config_value(config, n) for n in ("hidden_size", "num_attention_heads", *_MLP_WIDTHS))
     if not isinstance(width, int) or not isinstance(heads, int) or not heads:
         return None
     if getattr(config, "model_type", None) in _OTHER_BLOCKS:
         return None
-    d_head = config_value(config, "head_dim") or width // heads
+    d_head = config_value(config, "head_dim") or config_value(config, "d_kv") or width // heads
     groups = config_value(config, "num_key_value_heads") or (1 if config_value(config, "multi_query") else heads)
     hidden = next((size for size in inner if isinstance(size, int)), 4 * width)
     return 2 * width * d_head * (heads + groups) + 2 * width * hidden

@@ -20,6 +20,8 @@ def test_least_weights_are_nearly_all_weights_of_a_model():
 
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 99}
+OWN_WIDTH = {"intermediate_size": None}  # the MLP's width has another name
+NEMOTRON = {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 4}
 NARROW = {"embedding_size": 8}
 MAMBA = {"layers_block_type": ["mamba", "hybrid"] * 3, "mamba_d_state": 4}
 
@@ -30,18 +32,25 @@ MAMBA = {"layers_block_type": ["mamba", "hybrid"] * 3, "mamba_d_state": 4}
         ("Albert", NARROW, True),
         ("Electra", NARROW, True),
         ("RemBert", {"input_embedding_size": 8}, True),
-        ("OPT", {"ffn_dim": 64, "word_embed_proj_dim": 8, "max_position_embeddings": 16}, True),
-        ("Falcon", {"multi_query": True, "ffn_hidden_size": 64}, True),
-        ("GPTBigCode", {"n_inner": 64, "n_positions": 16}, True),
+        ("OPT", {**OWN_WIDTH, "ffn_dim": 64, "word_embed_proj_dim": 8, "max_position_embeddings": 16}, True),
+        ("XGLM", {**OWN_WIDTH, "ffn_dim": 64}, True),
+        ("Falcon", {**OWN_WIDTH, "multi_query": True, "ffn_hidden_size": 64}, True),
+        ("GPTBigCode", {**OWN_WIDTH, "n_inner": 64, "n_positions": 16}, True),
+        ("DistilBert", {**OWN_WIDTH, "hidden_dim": 64}, True),
+        ("CTRL", {**OWN_WIDTH, "dff": 64, "n_positions": 16}, True),
+        ("T5", {**OWN_WIDTH, "d_ff": 64, "d_kv": 4, "num_decoder_layers": 1}, True),
+        ("RecurrentGemma", {}, False),
+        ("NemotronH", {"layers_block_type": ["mamba", "mlp"] * 3, **NEMOTRON}, False),
         ("MobileBert", {**NARROW, "intra_bottleneck_size": 8, "true_hidden_size": 8}, False),
         ("Zamba", {**MAMBA, "attention_head_dim": 16, "n_mamba_heads": 2, "mamba_dt_rank": 4}, False),
         ("Zamba2", {**MAMBA, "attention_head_dim": 32, "mamba_headdim": 16, "n_mamba_heads": 8}, False),
     ],
 )
 def test_no_model_has_fewer_weights_than_the_least(family, fields, known):
-    config = getattr(transformers, f"{family}Config")(**{**SHAPE, **fields})
+    given = {name: value for name, value in {**SHAPE, **fields}.items() if value is not None}
+    config = getattr(transformers, f"{family}Config")(**given)
     with torch.device("meta"):
-        model = getattr(transformers, f"{family}Model")(config)
+        model = getattr(transformers, f"{family}{'Encoder' if family == 'T5' else ''}Model")(config)
     n_weights = sum(weight.numel() for weight in model.parameters())
     sizes = Sizes.from_config(config)
     assert (0.5 * n_weights if known else 0) < sizes.least_weights <= n_weights
@@ -62,12 +71,14 @@ def test_sizes_that_are_not_known_count_as_nothing():
         ("MarkupLM", {"tag_pad_id": 3, "subs_pad_id": 3, "xpath_unit_hidden_size": 4, "max_depth": 2}),
         ("Xmod", {"languages": ["en_XX"], "default_language": "en_XX"}),
         ("Luke", {"entity_vocab_size": 4, "entity_emb_size": 4}),
+        ("Lilt", {"hidden_size": 24}),
+        ("LayoutLMv3", {"hidden_size": 24, "coordinate_size": 4, "shape_size": 4, "visual_embed": False}),
     ],
 )
 def test_positions_that_begin_behind_the_padding_token(family, fields):
     shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = getattr(transformers, f"{family}Config")(
-        vocab_size=9, max_position_embeddings=8, pad_token_id=1, **shape, **fields
+        vocab_size=9, max_position_embeddings=8, pad_token_id=1, **{**shape, **fields}
     )
     model = getattr(transformers, f"{family}Model")(config).eval()
     longest = Sizes.from_config(config).n_ctx
@@ -111,3 +122,12 @@ def test_free_memory_is_not_known_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "_MEMINFO", tmp_path / "missing")
     assert free_device_memory("cpu") is None
     assert free_device_memory("meta") is None
+
+
+def test_positions_of_prophetnet_begin_behind_the_padding_token_too():
+    """It reads longer texts, but gives the same position to all tokens beyond."""
+    parts = {"encoder_ffn_dim": 8, "num_encoder_layers": 2, "num_encoder_attention_heads": 2}
+    parts |= {name.replace("encoder", "decoder"): value for name, value in parts.items()}
+    config = transformers.ProphetNetConfig(vocab_size=9, hidden_size=8, max_position_embeddings=8, **parts)
+    model = load_pretrained(transformers.ProphetNetModel(config).eval())
+    assert Sizes.from_config(config).n_ctx == model.cfg.n_ctx == 8 - config.pad_token_id - 1
