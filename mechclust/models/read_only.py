@@ -144,7 +144,7 @@ class ReadOnlyModel(HookedRootModule):  # type: ignore[misc]  # untyped
         if not self._stream.patterns:
             self.lacks["attn.hook_pattern"] = _no_patterns(body)
         if not self._attending:
-            self.lacks["attn.hook_attention"] = _not_caught(body)
+            self.lacks["attn.hook_attention"] = _not_caught(body, self._stream.patterns)
         self.tokenizer = tokenizer
         self.hook_embed = _ReadOnlyPoint()
         self.blocks = nn.ModuleList(
@@ -430,14 +430,16 @@ def _is_one_for_each(attending: Sequence[nn.Module], stream: Blocks) -> bool:
     return all(module in set(block.modules()) for module, (block, _) in pairs)
 
 
-def _not_caught(body: Any) -> str:
+def _not_caught(body: Any, patterns: bool) -> str:
     kind = _kind(body)
-    if kind != KIND and _has_kernel(body):
+    if kind != KIND and _has_kernel(body) and (patterns or kind != "eager"):
         return f"attention of kind {kind!r} gives no queries and keys; load the model with attention='sdpa'"
-    way = "" if kind == "eager" else " with attention='eager'"
+    works = ", and so does attention_pattern()" if patterns else ""
+    if kind != "eager":
+        works = ", and attention_pattern() may with attention='eager'"
     return (
         f"the queries and keys of a {type(body).__name__} cannot be caught, because not each of its blocks calls "
-        f"transformers' attention once; residual() works, and so does attention_pattern(){way}"
+        f"transformers' attention once; residual() works{works}"
     )
 
 

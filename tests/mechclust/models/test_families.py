@@ -192,6 +192,10 @@ class TestWithoutPatterns:
         assert model.lacks["attn.hook_pattern"] == (
             "a FNetModel gives no attention patterns [batch head query key] for each of its blocks"
         )
+        assert model.lacks["attn.hook_attention"] == (
+            "the queries and keys of a FNetModel cannot be caught, because not each of its blocks calls transformers' "
+            "attention once; residual() works"
+        )
         assert len(model.hook_dict) == 1 + 2 * 3
         assert (model.cfg.n_heads, model.cfg.d_model) == (0, 16)
 
