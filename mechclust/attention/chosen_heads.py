@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
@@ -75,8 +75,13 @@ def choose_heads(
     """
     choice: list[Any] | None = None
     if heads is not None:
-        choice = [heads] if isinstance(heads, (int, Integral)) else list(heads)
+        try:
+            choice = list(heads)  # type: ignore[arg-type]
+        except TypeError:  # of one number
+            choice = [heads]
         _check_choice(choice, layers)
+    if isinstance(layers, Sized) and not len(layers):
+        raise InputError("layers is empty; expected at least one layer, or None for all of them")
     chosen: dict[str, list[ChosenHead]] = {}
     for name, model in models.items():
         try:

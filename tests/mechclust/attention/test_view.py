@@ -210,6 +210,8 @@ class TestFromModel:
             ({"heads": [(0, 0), (1, -3)]}, r"no head -3 in layer 1, blocks.1 \(it has heads 0-1\)"),
             ({"heads": [(3, 0)]}, r"no layer 3 for attention\(\)"),
             ({"heads": []}, "heads is empty"),
+            ({"layers": []}, "layers is empty; expected at least one layer, or None for all of them"),
+            ({"heads": torch.tensor(1)}, r"heads is \[tensor\(1\)\]; expected head numbers"),
             (
                 {"heads": [(0, 0)], "layers": 0},
                 r"layers is 0, but heads has \(layer, head\) pairs; leave out layers, or give heads as numbers",
