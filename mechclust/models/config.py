@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from mechclust.models.model_kinds import TRANSFORMER, model_class_of_kind
@@ -98,7 +97,6 @@ class ModelConfig(AnyConfig):
         return 4 * self.d_model if self.d_mlp is None else self.d_mlp
 
 
-@cache
 def model_config_to_json(config: AnyConfig) -> dict[str, Any]:
     """Return the fields of any model's configuration, and its kind, as JSON types."""
     return {"kind": config.kind, **settings_to_json(config)}
