@@ -75,8 +75,10 @@ class ResolvedModel:
     @property
     def portable(self) -> ResolvedModel:
         """Return the model with absolute paths, for processes in other folders."""
-        base = named_base_of_adapter(self.source) if self.is_adapter else None
-        found_base = os.path.abspath(base) if base is not None and Path(base).exists() else self.found_base
+        found_base = self.found_base
+        if self.is_adapter and found_base is None:
+            base = named_base_of_adapter(self.source)
+            found_base = os.path.abspath(base) if base is not None and Path(base).exists() else None
         return replace(
             self,
             source=resolved_model_path(self.source),

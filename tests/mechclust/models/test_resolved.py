@@ -35,7 +35,7 @@ def test_the_base_of_an_adapter_is_found_in_other_folders(tmp_path, monkeypatch)
     assert resolve_model(named).portable.base == "meta/other"  # of the hub
     (tmp_path / "meta" / "other").mkdir(parents=True)
     model = resolve_model("a0").portable
-    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "meta" / "other").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
     for portable in (model, model.portable, pickle.loads(pickle.dumps(model))):
         assert portable.base == str(tmp_path / "meta" / "other")
