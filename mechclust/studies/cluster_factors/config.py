@@ -77,7 +77,7 @@ class ClusterFactorsConfig:
             seed's tasks do not depend on the overlap of their outputs, so arms can be compared within seeds.
         arms: names of the arms to run, from ``ARMS``.
         task: the data. Its ``seed``, ``overlap``, ``split_by`` and ``loss_on`` are set by the run.
-        training: the training loop.
+        training: the training loop, with the schedule ``"cosine"``.
         first_measured: checkpoints before this step are not measured, except step 0.
         early_step: the migration is measured from this checkpoint to the end.
         n_layers: transformer blocks.
@@ -118,6 +118,11 @@ class ClusterFactorsConfig:
         for arm in (PRIVATE, SHARED):
             if arm not in self.arms:
                 raise InputError(f"arms lacks {arm!r}, the arm that all others are compared with; add it")
+        schedule = self.training.schedule
+        if schedule != "cosine":
+            raise InputError(
+                f"training.schedule is {schedule!r}; expected 'cosine', with which {CONSTANT!r} is compared"
+            )
         between = measured_steps(self)[1:-1]
         if self.early_step not in between:
             raise InputError(

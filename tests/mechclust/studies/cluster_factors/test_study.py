@@ -190,6 +190,10 @@ class TestRun:
         ({"arms": (PRIVATE, TWO)}, "arms lacks 'overlap-1', the arm that all others are compared with; add it"),
         ({"clear": 1.0}, "clear is 1.0; expected below 1"),
         (
+            {"training": replace(PAPER.training, schedule="late-drop")},
+            "training.schedule is 'late-drop'; expected 'cosine', with which 'outputs-2-constant-rate' is compared",
+        ),
+        (
             {"early_step": 99},
             "early_step is 99; expected one of the measured checkpoints 46, 100, 215, 464, 667",
         ),
