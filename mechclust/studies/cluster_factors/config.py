@@ -124,6 +124,11 @@ class ClusterFactorsConfig:
                 f"training.schedule is {schedule!r}; expected 'cosine', with which {CONSTANT!r} is compared"
             )
         between = measured_steps(self)[1:-1]
+        if not between:
+            raise InputError(
+                f"first_measured is {self.first_measured}; expected less, or more training.n_checkpoints, so that a "
+                "checkpoint before the end is measured"
+            )
         if self.early_step not in between:
             raise InputError(
                 f"early_step is {self.early_step}; expected one of the measured checkpoints "

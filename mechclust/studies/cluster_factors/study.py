@@ -77,15 +77,17 @@ def _panels(config: ClusterFactorsConfig, results: Results) -> list[Panel]:
 
 def _notes(config: ClusterFactorsConfig) -> list[str]:
     """Return the notes for readers of the report."""
-    return [
+    notes = [
         "Overlap: the share of its output tokens that a task has in common with every other task. The functions of a "
         "seed's tasks are the same at every overlap except for the names of the outputs.",
         "All measurements use held-out examples, with the answer's token masked.",
         "The bag of symbols is layer 0 of the mean over the prompt: the mean of its tokens' embeddings, which at step "
         "0 are those of an untrained network.",
         "Within: clusters of the states after the means of the other label's classes are subtracted.",
-        f"Step {config.early_step} of the migration was chosen on seed 0.",
     ]
+    if config.early_step == ClusterFactorsConfig.early_step:
+        notes.append(f"Step {config.early_step} of the migration was chosen on seed 0.")
+    return notes
 
 
 STUDY = Study(

@@ -31,7 +31,7 @@ from mechclust.studies.cluster_factors.config import (
 from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.results import load
 from mechclust.studies.cluster_factors.run import _without_answer, build_network
-from mechclust.studies.cluster_factors.study import STUDY
+from mechclust.studies.cluster_factors.study import STUDY, _notes
 from mechclust.studies.study import Job, run_study
 from mechclust.training import TrainConfig
 from probes import load_result
@@ -126,6 +126,11 @@ class TestRun:
         assert by_formula.max() < 1e-6
         assert drawn.min() >= 1 / (SMALL.n_permutations + 1)
 
+    def test_only_the_step_that_was_chosen_on_a_seed_is_said_to_be(self, smoke):
+        assert SMALL.early_step != PAPER.early_step
+        assert not any("chosen on seed 0" in note for note in smoke[0].notes)
+        assert any("Step 100 of the migration was chosen on seed 0" in note for note in _notes(PAPER))
+
     def test_curves_are_what_was_measured(self, smoke):
         job = Job(SHARED, 0)
         found = load(SMALL, smoke[1])[job.arm]
@@ -196,6 +201,11 @@ class TestRun:
         (
             {"early_step": 99},
             "early_step is 99; expected one of the measured checkpoints 46, 100, 215, 464, 667",
+        ),
+        (
+            {"first_measured": 700},
+            "first_measured is 700; expected less, or more training.n_checkpoints, so that a checkpoint before the end "
+            "is measured",
         ),
         (
             {"task": InstructionFollowing(n_outputs=2)},
