@@ -84,7 +84,7 @@ class ClusterFactorsConfig:
         d_model: width, doubled in the wide arms.
         n_heads: attention heads, doubled in the wide arms.
         n_init: k-means starts.
-        n_permutations: random relabellings behind each null interval.
+        n_permutations: random relabellings behind each null interval that no formula gives.
         n_shuffles: label shuffles behind the null interval of linear decodability.
         clear: states cluster by a label if the index is at least this.
         device: where to train, such as ``cpu`` or ``cuda``.

@@ -29,7 +29,7 @@ from probes import HookedModel, ProbeResult
 from tasks import Batch, InstructionFollowing
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
-_N_SWAPPED = 200  # validation examples whose states are changed
+_N_SWAPPED = 200  # validation examples whose states are changed, at least, if there are so many
 
 
 def trainings(config: ClusterFactorsConfig) -> list[Training]:

@@ -26,7 +26,7 @@ _CAPTIONS = {
     "earlier occurrences (induction, in the last layer) or to the previous token (in the first), less chance. Mean "
     "over seeds, band: minimum to maximum. Dashed: the step at which induction heads are half way, if they form.",
     "ablations": "By how much the loss rises if a head's output is replaced by its mean over sequences, by the head's "
-    "place in its layer, and for all heads of the layer at once (red). A dot for each network with two layers.",
+    "rank by score in its layer, and for all heads of the layer at once (red). A dot for each network with two layers.",
 }
 _NOTES = [
     "Positions are learned embeddings in the residual stream. Olsson et al. add them to queries and keys only.",

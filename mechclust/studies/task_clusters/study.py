@@ -19,11 +19,11 @@ from tasks import InstructionFollowing
 
 _CAPTIONS = {
     "ari_over_training": "Task-ARI over training, one line per layer (mean over seeds, band: minimum to maximum); "
-    "training subset left, validation right. Hatched: 95% of the index when examples are relabelled within the classes "
-    "of x, the widest of all seeds and layers.",
-    "ari_by_layer": "ARI by layer at the end, against task and against output, for each arm; one thin line per seed. "
-    "FN: after the final norm. Hatched: chance, as above, the widest of all seeds. t-SNE, if measured, is drawn "
-    "separately and never mixed into a curve.",
+    "training subset left, validation right. Hatched: 95% of the index on validation when examples are relabelled "
+    "within the classes of x, the widest of all seeds and layers.",
+    "ari_by_layer": "ARI by layer at the end, against task and against output, for each arm; one thin line per seed, "
+    "thick: mean. FN: after the final norm. Hatched: chance, as above, the widest of all seeds. t-SNE, if measured, is "
+    "drawn separately and never mixed into a curve.",
     "projection": "Hidden states at x in two dimensions (PCA, or t-SNE unless the states are only a few points), run "
     "{run}, coloured by task.",
     "accuracy_and_loss": "Validation accuracy and loss of every run.",
