@@ -31,7 +31,7 @@ class TaskClustersConfig:
             validation instructions to that. In ``shared``, all tasks share outputs. By default not trained:
             ``five``, five private outputs for each task, and ``expressions``, three regular expressions for each task,
             as in the full version of the paper.
-        task: the data. Its ``seed``, ``outputs`` and ``split_by`` are set by the run.
+        task: the data. Its ``seed``, ``outputs``, ``overlap`` and ``split_by`` are set by the run.
         shared_outputs: output tokens in the ``shared`` arm.
         training: the training loop.
         n_layers: transformer blocks.
@@ -63,7 +63,7 @@ class TaskClustersConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         check_seeds(self.seeds)
-        check_left_out("task", self.task, ("seed", "outputs", "split_by"), "each run, from seeds and arms")
+        check_left_out("task", self.task, ("seed", "outputs", "overlap", "split_by"), "each run, from seeds and arms")
         check_different_settings(arms=self.arms)
         for arm in self.arms:
             check_choice(arms=(arm, tuple(_ARMS)))

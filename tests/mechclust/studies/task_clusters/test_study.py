@@ -16,6 +16,7 @@ from mechclust.studies.task_clusters.results import load_results
 from mechclust.studies.task_clusters.run import trainings
 from mechclust.training import load_results_by_step
 from probes import load_result
+from tasks import InputError, InstructionFollowing
 from tests.mechclust.studies.damaged import check_made_whole
 from tests.mechclust.studies.recorded import check_judged_again
 
@@ -101,6 +102,10 @@ class TestPresets:
         assert paper.arms == ("private", "instruction", "shared")
         assert (large.d_model, large.n_heads) == (768, 12)
         assert [STUDY.preset(name).test_findings for name in STUDY.presets] == [False, True, True, True]
+
+    def test_private_outputs_do_not_overlap(self):
+        with pytest.raises(InputError, match=r"^task.overlap is set by each run, from seeds and arms; leave it out$"):
+            TaskClustersConfig(task=InstructionFollowing(overlap=1.0), arms=("private",))
 
     def test_tied_is_an_option(self):
         (training,) = trainings(TaskClustersConfig(arms=("private",), tied=True))
