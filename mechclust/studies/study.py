@@ -322,11 +322,10 @@ def report_run(study: Study, config: Any, out: Path, *, print_figures: bool = Fa
     check_measured_files(out)
     with styled():
         analysis = analyse_run(study, config, out)
-    is_default = analysis.headline == Findings(analysis.findings).headline
+    judge = partial(judge_seeds, study, config, out)
+    analysis = _with_findings(analysis, Findings(with_seen_verdicts(analysis.findings, record, judge)))
     analysis = replace(
         analysis,
-        findings=Findings(with_seen_verdicts(analysis.findings, record, partial(judge_seeds, study, config, out))),
-        headline="" if is_default else analysis.headline,  # the default also says if seeds were added
         views={**analysis.views, **further_views(out)},
         notes=[*analysis.notes, *family_notes(analysis.findings), *further_notes(out)],
     )
@@ -356,7 +355,13 @@ def analyse_run(study: Study, config: Any, out: Path) -> Analysis:
     if not isinstance(analysis, Analysis):
         raise InputError(f"report of study {study.name!r} returned a {type(analysis).__name__}; return an Analysis")
     check_different_settings(figures=[panel.name for panel in analysis.panels])
-    return replace(analysis, findings=findings)
+    return _with_findings(analysis, findings)
+
+
+def _with_findings(analysis: Analysis, findings: Sequence[Finding]) -> Analysis:
+    """Return an analysis with other findings, and with their headline if it had the default one."""
+    is_default = analysis.headline == Findings(analysis.findings).headline
+    return replace(analysis, findings=findings, headline="" if is_default else analysis.headline)
 
 
 def check_findings(findings: Sequence[Finding]) -> None:

@@ -349,6 +349,19 @@ def test_a_study_of_load_findings_and_report(tmp_path):
     assert judge_run(study, SMOKE, tmp_path)[0].parts == analysis.findings[0].parts
 
 
+def test_the_headline_counts_the_findings_that_are_judged(tmp_path):
+    """Those of the report are replaced, since this size of the study cannot test them."""
+    finding = TestDefects.FINDING
+    study = replace(
+        STUDY,
+        load=lambda config, out: None,
+        findings=lambda config, results: [finding],
+        report=lambda config, results: Analysis([finding]),
+    )
+    analysis = analyse_run(study, replace(SMOKE, test_findings=False), tmp_path)
+    assert analysis.headline == "No finding was tested: this size of the study cannot test it."
+
+
 def test_findings_of_a_size_that_cannot_test_them_are_not_tested(tmp_path):
     def findings(config, results):
         part = mean_part("", [1.4, 1.5, 1.6], Bound("<", 9))
