@@ -83,7 +83,7 @@ class HeadsInModelsConfig:
     )
     n_layers: Several = 2
     d_model: Count = 32
-    n_heads: Count = 4
+    n_heads: Several = 4
     training: TrainConfig = TrainConfig(steps=600, batch_size=128, lr=3e-3, warmup=20, weight_decay=0.1)
     following: TrainConfig = TrainConfig(steps=800, batch_size=64, lr=3e-3, warmup=20, weight_decay=0.1)
     n_measured: Annotated[int, AtLeast(8), AtMost(MAX_COUNT)] = 384

@@ -8,8 +8,8 @@ from itertools import product
 
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
-from tasks import RepeatedTokens
-from tasks.settings import Count, Positive, Seed, Size, check_settings
+from tasks import InputError, RepeatedTokens
+from tasks.settings import Positive, Seed, Several, Size, check_settings
 
 TWO = "two layers"
 ONE = "one layer"
@@ -36,7 +36,7 @@ class InductionHeadsConfig:
     task: RepeatedTokens = RepeatedTokens(n_test=128)
     training: TrainConfig = TrainConfig(steps=500, batch_size=64, schedule="constant", warmup=50, checkpoint_every=10)
     d_model: Size = 64
-    n_heads: Count = 4
+    n_heads: Several = 4
     init_std: Positive = 0.1
     device: str = "cpu"
     test_findings: bool = True
@@ -45,6 +45,8 @@ class InductionHeadsConfig:
         check_settings(self)
         check_seeds(self.seeds)
         check_left_out("task", self.task, ("seed",), "each run, from seeds")
+        if self.task.n_test < 2:
+            raise InputError("task.n_test is 1; expected at least 2, since an ablated output is a mean over sequences")
 
 
 def jobs(config: InductionHeadsConfig) -> list[Job]:

@@ -10,7 +10,7 @@ from typing import Any
 from mechclust.studies.study import Job, check_left_out, check_seeds
 from mechclust.training import TrainConfig
 from tasks import InputError, InstructionFollowing
-from tasks.settings import Count, Draws, Repeats, Seed, check_choice, check_different_settings, check_settings
+from tasks.settings import Count, Draws, Repeats, Seed, Several, check_choice, check_different_settings, check_settings
 
 _ARMS: Mapping[str, Mapping[str, Any]] = {
     "private": {"outputs": "private", "split_by": "instance"},
@@ -48,9 +48,9 @@ class TaskClustersConfig:
     seeds: tuple[Seed, ...] = tuple(range(40, 45))
     arms: tuple[str, ...] = ("private", "instruction", "shared")
     task: InstructionFollowing = InstructionFollowing()
-    shared_outputs: Count = 10
+    shared_outputs: Several = 10
     training: TrainConfig = TrainConfig()
-    n_layers: Count = 6
+    n_layers: Several = 6
     d_model: Count = 128
     n_heads: Count = 4
     tied: bool = False

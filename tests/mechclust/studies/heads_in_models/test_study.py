@@ -144,6 +144,11 @@ def test_a_model_that_cannot_be_measured_is_refused_before_anything_is_trained(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_single_head_cannot_be_several():
+    with pytest.raises(InputError, match=r"^n_heads is 1; expected at least 2$"):
+        replace(SMALL, n_heads=1)
+
+
 def test_the_confirmatory_seeds_are_fresh():
     assert len(PAPER.seeds) >= 5
     assert min(PAPER.seeds) >= 100

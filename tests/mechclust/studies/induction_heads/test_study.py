@@ -78,3 +78,11 @@ def test_presets() -> None:
     with pytest.raises(InputError, match=r"^task.seed is set by each run, from seeds; leave it out$"):
         replace(SMOKE, task=RepeatedTokens(seed=3))
     assert InductionHeadsConfig() == STUDY.preset("paper")
+
+
+def test_sizes_at_which_an_ablation_has_one_possible_outcome_are_refused() -> None:
+    """A single head is all heads of its layer, and the mean over a single sequence is that sequence."""
+    with pytest.raises(InputError, match=r"^n_heads is 1; expected at least 2$"):
+        replace(SMOKE, n_heads=1)
+    with pytest.raises(InputError, match=r"^task.n_test is 1; expected at least 2, since an ablated output is a mean"):
+        replace(SMOKE, task=replace(SMOKE.task, n_test=1))

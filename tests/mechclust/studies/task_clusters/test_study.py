@@ -107,6 +107,11 @@ class TestPresets:
         with pytest.raises(InputError, match=r"^task.overlap is set by each run, from seeds and arms; leave it out$"):
             TaskClustersConfig(task=InstructionFollowing(overlap=1.0), arms=("private",))
 
+    @pytest.mark.parametrize("name", ["n_layers", "shared_outputs"])
+    def test_one_layer_has_no_rise_and_one_output_no_clusters(self, name):
+        with pytest.raises(InputError, match=rf"^{name} is 1; expected at least 2$"):
+            TaskClustersConfig(**{name: 1})
+
     def test_tied_is_an_option(self):
         (training,) = trainings(TaskClustersConfig(arms=("private",), tied=True))
         assert training.model.tied
