@@ -70,18 +70,26 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
 
 
 def try_further(trained_models: Iterable[TrainedModel], probes: Sequence[RegisteredProbe]) -> None:
-    """Refuse probes whose inputs the examples lack, before anything is trained.
+    """Refuse probes that fit the examples of no model, before anything is trained.
 
     Args:
-        trained_models: the study's. The first that has examples is taken.
+        trained_models: the study's. Those whose examples need the model are not tried.
         probes: the probes to run.
 
     Raises:
-        InputError: naming the probe, with the reason.
+        InputError: naming the probe, with the reason of the first model.
     """
-    examples = next((trained.examples for trained in trained_models if trained.examples is not None), None)
-    if examples is not None:
-        try_probes({probe.name: probe.new() for probe in probes}, examples(), "examples")
+    tried = [trained.examples for trained in trained_models if trained.examples is not None]
+    for probe in probes:
+        errors = []
+        for examples in tried:
+            try:
+                try_probes({probe.name: probe.new()}, examples(), "examples")
+                break
+            except InputError as error:
+                errors.append(error)
+        if errors and len(errors) == len(tried):
+            raise errors[0]
 
 
 def measure_further(

@@ -148,6 +148,29 @@ def test_one_that_gives_no_result_or_leaves_a_damaged_file_stops_nothing(study, 
     assert run_study(study, SETTINGS, tmp_path, workers=1, probes=["nothing"]).notes == ["its own"]
 
 
+class NeedsALabel(Counted):
+    def update(self, activations, batch):
+        batch.label("answer")
+        super().update(activations, batch)
+
+
+def test_one_that_fits_a_single_model_is_measured_there(study, registered, tmp_path):
+    registered("labelled", NeedsALabel)
+    labelled = replace(BATCH, labels={"answer": torch.zeros(6, dtype=torch.long)})
+
+    def trained_models(config, out):
+        return [TrainedModel.from_parts(name, model, lambda b=b: [b]) for name, b in (("a", BATCH), ("b", labelled))]
+
+    study = replace(study, trained_models=trained_models)
+    analysis = run_study(study, SETTINGS, tmp_path / "some", workers=1, probes=["labelled"])
+    assert list(analysis.views) == ["Probe: labelled"]
+    assert [note.partition(":")[0] for note in analysis.notes] == ["its own", "labelled could not measure a"]
+    without = replace(study, trained_models=lambda config, out: trained_models(config, out)[:1])
+    with pytest.raises(InputError, match=r"^--probes labelled does not fit these examples: no label 'answer'"):
+        run_study(without, SETTINGS, tmp_path / "none", workers=1, probes=["labelled"])
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_trial_reads_some_of_many_examples_of_any_length():
     sizes = ((MAX_EXAMPLES, 2, 0), (1000, 5, MAX_EXAMPLES))
     batches = [Batch(torch.zeros(n, length).long(), index=torch.arange(n) + first) for n, length, first in sizes]
