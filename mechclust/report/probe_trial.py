@@ -16,13 +16,16 @@ MAX_EXAMPLES = 2048
 _D_VOCAB = 16
 
 
-def try_probes(probes: Mapping[str, Probe], batches: Iterable[Batch], examples: str) -> dict[str, ProbeResult]:
+def try_probes(
+    probes: Mapping[str, Probe], batches: Iterable[Batch], examples: str, *, kind: str
+) -> dict[str, ProbeResult]:
     """Run probes on a tiny network with random weights, and refuse those that the examples lack something for.
 
     Args:
         probes: the probes by name.
         batches: the examples, whose tokens are replaced by those of the network. Of many, every few are taken.
         examples: what they are called in errors, such as ``"prompts"``.
+        kind: what the probes are called in errors, such as ``"--probes"``.
 
     Returns:
         The result of each probe.
@@ -44,5 +47,5 @@ def try_probes(probes: Mapping[str, Probe], batches: Iterable[Batch], examples: 
             results[name] = run(model, some, probe)
         except Exception as error:  # of somebody else's code
             why = error if isinstance(error, InputError) else f"{type(error).__name__}: {error_line(error)}"
-            raise InputError(f"--probes {name} does not fit these {examples}: {why}") from error
+            raise InputError(f"{kind} {name} does not fit these {examples}: {why}") from error
     return results

@@ -84,7 +84,7 @@ def try_further(trained_models: Iterable[TrainedModel], probes: Sequence[Registe
         errors = []
         for examples in tried:
             try:
-                try_probes({probe.name: probe.new()}, examples(), "examples")
+                try_probes({probe.name: probe.new()}, examples(), "examples", kind="--probes")
                 break
             except InputError as error:
                 errors.append(error)

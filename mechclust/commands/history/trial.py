@@ -21,7 +21,8 @@ def check_probes(inputs: Inputs, config: HistoryConfig) -> None:
     """
     if not config.others:
         return
-    results = try_probes({name: config.registered(name) for name in config.others}, inputs.batches, "prompts")
+    others = {name: config.registered(name) for name in config.others}
+    results = try_probes(others, inputs.batches, "prompts", kind="--probes")
     n_curves = len(config.measured) - len(config.others)
     for name, result in results.items():
         n_curves += len(other_curves(name, {0: result}, 1))

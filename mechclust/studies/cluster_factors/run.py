@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from mechclust.models import ModelConfig, build_model, load_model, model_for
+from mechclust.report.probe_trial import try_probes
 from mechclust.studies.cluster_factors.config import (
     ClusterFactorsConfig,
     jobs,
@@ -22,7 +23,7 @@ from mechclust.studies.cluster_factors.measurements import probes_of
 from mechclust.studies.cluster_factors.swap import swap_centroids
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device
-from mechclust.studies.study import Job
+from mechclust.studies.study import Job, check_machine
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from probes import HookedModel, ProbeResult
@@ -40,6 +41,19 @@ def trainings(config: ClusterFactorsConfig) -> list[Training]:
         network = _model_config(config, job)
         trained.append(Training(network, task_of(config, job), training_of(config, arm), len(config.seeds)))
     return trained
+
+
+def check(config: ClusterFactorsConfig) -> None:
+    """Refuse a device that is not here, and data that cannot be measured.
+
+    Raises:
+        InputError: naming the arm and the measure, before anything is trained.
+    """
+    check_machine(config)
+    short = replace(config, n_init=1, n_permutations=1, n_shuffles=1)
+    for arm in config.arms:
+        prompts = _prompts(task_of(config, Job(arm, config.seeds[0])))
+        try_probes(probes_of(short, arm), prompts, f"examples of the arm {arm!r}", kind="measure")
 
 
 def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:

@@ -22,7 +22,7 @@ from mechclust.studies.cluster_factors.config import (
 )
 from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.results import Results, load, table_of
-from mechclust.studies.cluster_factors.run import run_job, trained_models, trainings
+from mechclust.studies.cluster_factors.run import check, run_job, trained_models, trainings
 from mechclust.studies.study import Study
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
@@ -116,6 +116,7 @@ STUDY = Study(
         "paper": ClusterFactorsConfig(),
     },
     jobs=jobs,
+    check=check,
     run_job=run_job,
     trained_models=trained_models,
     trainings=trainings,

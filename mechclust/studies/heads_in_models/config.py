@@ -129,7 +129,7 @@ def _check_data(config: HeadsInModelsConfig) -> None:
 
 
 def _check_numbers(config: HeadsInModelsConfig) -> None:
-    """Refuse numbers of heads that do not grow, and more recipients than there are prompts or examples."""
+    """Refuse numbers of heads that do not grow, and more recipients than there are prompts."""
     if sorted(set(config.together)) != list(config.together) or not config.together:
         raise InputError(f"together is {config.together}; expected numbers of heads that grow, such as 4 16 64")
     n_prompts = config.n_words**2
@@ -137,9 +137,6 @@ def _check_numbers(config: HeadsInModelsConfig) -> None:
         n = getattr(config, name)
         if n > n_prompts:
             raise InputError(f"{name} is {n}, more than the {n_prompts} prompts; give fewer, or more n_words")
-    n_examples = min(config.n_measured, config.addition.n_test, config.instructions.n_eval)
-    if config.recipients > n_examples:
-        raise InputError(f"recipients is {config.recipients}, more than the {n_examples} examples; give fewer")
 
 
 def addition_arm(p: int) -> str:

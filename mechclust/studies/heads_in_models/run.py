@@ -15,6 +15,7 @@ from torch import Tensor
 from mechclust.models import ModelConfig, build_model, load_pretrained, model_for
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.tokenizers import load_tokenizer
+from mechclust.report.probe_trial import try_probes
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.heads_in_models.config import (
     INSTRUCTIONS,
@@ -69,12 +70,13 @@ def run_job(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
 
 
 def check(config: HeadsInModelsConfig) -> None:
-    """Refuse a model that is missing, lacks heads or cannot read the prompts.
+    """Refuse too few examples, and a model that is missing, lacks heads or cannot read the prompts.
 
     Raises:
         InputError: saying which, before anything is trained.
     """
     check_checkpoint(config)
+    _check_examples(config)
     if config.model is None:
         return
     tokenizer, model_config = load_tokenizer(config.model)
@@ -92,6 +94,24 @@ def check(config: HeadsInModelsConfig) -> None:
         width = max(_prompt_batch(config, seed, tokenizer, order).tokens.shape[1] for order in ORDERS)
         if longest is not None and width > longest:
             raise InputError(f"the prompts have up to {width} tokens, but {config.model!r} reads {longest} at most")
+
+
+def _check_examples(config: HeadsInModelsConfig) -> None:
+    """Refuse fewer examples than recipients, and examples that cannot be measured."""
+    for job in jobs(config):
+        if job.arm == PROMPTS:
+            continue
+        task = addition_of(config, PLANTED_P, job.seed) if job.arm == PLANTED else task_of(config, job)
+        batches = examples_of(config, task)
+        n_examples = sum(map(len, batches))
+        if config.recipients > n_examples:
+            raise InputError(
+                f"recipients is {config.recipients}, more than the {n_examples} examples of {job.name}; give fewer"
+            )
+        for label in labels_of(job.arm):
+            batches[0].label(label)
+        if job.arm == INSTRUCTIONS:
+            try_probes({"clusters": _clusters(n_init=1)}, batches, f"examples of {job.name}", kind="measure")
 
 
 def trainings(config: HeadsInModelsConfig) -> list[Training]:
@@ -162,9 +182,13 @@ def _measure_trained(config: HeadsInModelsConfig, job: Job, out: Path) -> None:
         correct: Any = task.accuracy
         _measure(config, job, subject, model, batches, correct, out)
         if job.arm == INSTRUCTIONS:
-            ari = TaskClusterARI(also=("output",), readout=token_at("input"), at=residual(), n_permutations=0)
             path = result_path(out, job, f"{subject}.clusters")
-            measure_once(path, partial(run, model, batches, ari))
+            measure_once(path, partial(run, model, batches, _clusters(n_init=10)))
+
+
+def _clusters(n_init: int) -> TaskClusterARI:
+    """Return the probe of clusters at x, with this number of k-means starts."""
+    return TaskClusterARI(also=("output",), readout=token_at("input"), at=residual(), n_init=n_init, n_permutations=0)
 
 
 def build_network(config: HeadsInModelsConfig, job: Job) -> HookedModel:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from mechclust.models import ModelConfig, build_model, load_model, model_for
+from mechclust.report.probe_trial import try_probes
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device
-from mechclust.studies.study import Job
+from mechclust.studies.study import Job, check_machine
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs, pictured_steps, task_of
 from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
@@ -17,6 +19,8 @@ from mechclust.training.results_by_step import loss_result_by_step
 from probes import Projection, TaskClusterARI, residual, token_at
 from tasks import Batch
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
+
+_SPLITS = (TRAIN_SUBSET, VALIDATION_SUBSET)
 
 
 def trainings(config: TaskClustersConfig) -> list[Training]:
@@ -38,6 +42,27 @@ def _model_config(config: TaskClustersConfig, job: Job) -> ModelConfig:
     )
 
 
+def check(config: TaskClustersConfig) -> None:
+    """Refuse a device that is not here, and data that cannot be measured.
+
+    Raises:
+        InputError: naming the arm, before anything is trained.
+    """
+    check_machine(config)
+    short = replace(config, n_init=1, n_permutations=1)
+    for arm in config.arms:
+        task = task_of(config, Job(arm, config.seeds[0]))
+        for split in _SPLITS:
+            try_probes({"ari": _ari(short)}, task.batches(split), f"examples of the arm {arm!r}", kind="measure")
+
+
+def _ari(config: TaskClustersConfig) -> TaskClusterARI:
+    """Return the probe of clusters."""
+    at = residual(final_norm=True)
+    draws = config.n_permutations
+    return TaskClusterARI(also=("output",), within="input", at=at, n_init=config.n_init, n_permutations=draws)
+
+
 def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     """Train one model and measure it at its checkpoints, keeping existing results."""
     task = task_of(config, job)
@@ -45,11 +70,9 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
     results = out / "results" / job.name
     models = out / "models" / job.name
     end = config.training.steps
-    batches = {split: list(task.batches(split)) for split in (TRAIN_SUBSET, VALIDATION_SUBSET)}
+    batches = {split: list(task.batches(split)) for split in _SPLITS}
     validation = {VALIDATION_SUBSET: batches[VALIDATION_SUBSET]}
-    at = residual(final_norm=True)
-    draws = config.n_permutations
-    ari = TaskClusterARI(also=("output",), within="input", at=at, n_init=config.n_init, n_permutations=draws)
+    ari = _ari(config)
     callbacks: list[Callback] = [
         CheckpointCallback(models, at=[end]),
         AccuracyCallback(results, task, VALIDATION_SUBSET),

@@ -13,7 +13,7 @@ from mechclust.studies.study import Job, Study
 from mechclust.studies.task_clusters.config import TaskClustersConfig, jobs
 from mechclust.studies.task_clusters.findings import findings_of
 from mechclust.studies.task_clusters.results import RunResults, by_arm, headline, load
-from mechclust.studies.task_clusters.run import run_job, trained_models, trainings
+from mechclust.studies.task_clusters.run import check, run_job, trained_models, trainings
 from mechclust.training import TrainConfig
 from tasks import InstructionFollowing
 
@@ -82,6 +82,7 @@ STUDY = Study(
         "gpt2": TaskClustersConfig(d_model=768, n_heads=12, device="cuda"),
     },
     jobs=jobs,
+    check=check,
     run_job=run_job,
     load=load,
     findings=findings_of,

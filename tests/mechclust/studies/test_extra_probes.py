@@ -174,7 +174,7 @@ def test_one_that_fits_a_single_model_is_measured_there(study, registered, tmp_p
 def test_a_trial_reads_some_of_many_examples_of_any_length():
     sizes = ((MAX_EXAMPLES, 2, 0), (1000, 5, MAX_EXAMPLES))
     batches = [Batch(torch.zeros(n, length).long(), index=torch.arange(n) + first) for n, length, first in sizes]
-    found = try_probes({"counted": Counted()}, batches, "examples")
+    found = try_probes({"counted": Counted()}, batches, "examples", kind="--probes")
     assert int(found["counted"]["n"]) == MAX_EXAMPLES // 2 + 500
 
 

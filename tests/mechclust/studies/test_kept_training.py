@@ -1,4 +1,4 @@
-"""Networks that cannot be built or trained are refused before anything of a run is written."""
+"""Networks that cannot be built, trained or measured are refused before anything of a run is written."""
 
 import pytest
 
@@ -37,6 +37,37 @@ def test_freezing_everything(tmp_path):
 
 def test_more_recipients_than_examples(tmp_path):
     _refused("heads-in-models", tmp_path / "run", "recipients", recipients=10**6)
+
+
+def test_more_recipients_than_held_out_instructions_give(tmp_path):
+    said = "recipients is 40, more than the 30 examples of instructions-seed0; give fewer"
+    _refused("heads-in-models", tmp_path / "run", said, recipients=40)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "changes"),
+    [
+        ("task-clusters", "arm 'private': label 'task' has one class only", {"task.n_eval_tasks": 1}),
+        ("task-clusters", "arm 'instruction': label 'task' has one class within each", {"task.n_eval": 8}),
+        ("cluster-factors", "label 'output' is determined by 'task'", {"task.n_mappings": 1}),
+        (
+            "cluster-factors",
+            "label 'output' is determined by 'task'",
+            {"arms": ("overlap-0", "overlap-1"), "task.n_outputs": 1},
+        ),
+        ("cluster-factors", "label 'task' has one class only", {"task.n_eval_tasks": 1}),
+        ("cluster-factors", "label 'task' has one example per class", {"task.n_eval": 3}),
+        ("cluster-factors", "every class has fewer examples than the 5 folds", {"task.n_eval": 8}),
+        ("heads-in-models", "label 'task' has one class only", {"instructions.n_tasks": 1}),
+        (
+            "heads-in-models",
+            "too many multisets of 32 digits below 4 to number",
+            {"moduli": (4,), "addition.length": 64, "addition.n_support": 32},
+        ),
+    ],
+)
+def test_data_that_cannot_be_measured(name, expected, changes, tmp_path):
+    _refused(name, tmp_path / "run", expected, **changes)
 
 
 @pytest.mark.parametrize("name", TRAINED)
