@@ -36,7 +36,7 @@ class HeadsInModelsConfig:
         model: a Hugging Face checkpoint, by name or folder, for the prompts. ``None`` leaves that part out.
         moduli: one addition task per modulus.
         addition: data of the additions. Its ``p``, ``n_embeddings`` and ``seed`` are set by the run.
-        instructions: the data of the task-cluster network. Its ``seed`` is set by the run.
+        instructions: the data of the task-cluster network, split by instruction. Its ``seed`` is set by the run.
         n_layers: blocks of the trained networks.
         d_model: width of the trained networks.
         n_heads: attention heads per block of the trained networks.
@@ -120,6 +120,11 @@ def _check_data(config: HeadsInModelsConfig) -> None:
     """Refuse settings of the data that are set by each run, or that leave too few digits for a control."""
     check_left_out("addition", config.addition, ("p", "n_embeddings", "seed"), "each run, from moduli and seeds")
     check_left_out("instructions", config.instructions, ("seed",), "each run, from seeds")
+    if config.instructions.split_by != "instruction":
+        raise InputError(
+            f"instructions.split_by is {config.instructions.split_by!r}; expected 'instruction', since findings are "
+            "about instructions that were not seen"
+        )
     n_digits = len(config.addition.positions)
     if 2 * n_digits > config.addition.length:
         raise InputError(

@@ -115,7 +115,7 @@ def _addition(config: HeadsInModelsConfig, data: Data) -> list[Finding]:
     return [
         _beyond_untrained(
             "A1",
-            "transformers of two layers learn to add (accuracy on the examples measured)",
+            f"transformers of {config.n_layers} layers learn to add (accuracy on the examples measured)",
             Bound(">=", config.solved),
             values,
             "accuracy",
@@ -238,7 +238,7 @@ def _heads_together(data: Data) -> list[Finding]:
             statement="interchanged together, these heads carry the thing asked for (share of answers that become the "
             "donor's, minus that with as many other heads of the same or the nearest blocks)",
             parts=tuple(mean_part(name, shares, _POSITIVE) for name, shares in beyond_others.items()),
-            note="with random weights no head is alike for the thing asked for, so there is nothing to interchange",
+            note=_why_no_control(data[measure_key(PROMPTS, RANDOM, "switching")]),
         ),
         _finding(
             "W6",
@@ -251,6 +251,13 @@ def _heads_together(data: Data) -> list[Finding]:
             shares=True,
         ),
     ]
+
+
+def _why_no_control(n_alike: Float[np.ndarray, "draw"]) -> str:
+    """Return the note on W4, from the number of heads that are alike with random weights."""
+    if n_alike.any():
+        return f"no control: the {n_alike.mean():.2g} heads (mean) that are alike with random weights are not judged"
+    return "with random weights no head is alike for the thing asked for, so there is nothing to interchange"
 
 
 def _discovered(config: HeadsInModelsConfig, data: Data) -> list[Finding]:

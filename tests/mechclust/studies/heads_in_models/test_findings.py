@@ -182,6 +182,20 @@ def test_every_finding_holds_on_ideal_numbers_and_no_control_does() -> None:
     }  # fmt: skip
 
 
+def test_heads_that_are_alike_with_random_weights_are_named() -> None:
+    notes = {}
+    for switching in (np.zeros(SEEDS), np.full(SEEDS, 5.0)):
+        data = {**ideal(), measure_key(PROMPTS, "random", "switching"): switching}
+        notes[switching[0]] = next(finding.note for finding in findings_of(PAPER, data) if finding.id == "W4")
+    assert notes[0].startswith("with random weights no head is alike")
+    assert notes[5] == "no control: the 5 heads (mean) that are alike with random weights are not judged"
+
+
+def test_the_statement_counts_the_layers() -> None:
+    statements = [findings_of(replace(PAPER, n_layers=n), ideal())[0].statement for n in (2, 3)]
+    assert [statement[:24] for statement in statements] == ["transformers of 2 layers", "transformers of 3 layers"]
+
+
 def test_findings_fail_on_numbers_that_contradict_them() -> None:
     found = verdicts(ideal(**{"addition-3|trained|accuracy": 0.7}))
     assert {id for id, verdict in found.items() if verdict != "holds"} == {"A1"}

@@ -144,6 +144,11 @@ def test_a_model_that_cannot_be_measured_is_refused_before_anything_is_trained(
     assert not (tmp_path / "run").exists()
 
 
+def test_instructions_that_were_seen_are_refused():
+    with pytest.raises(InputError, match=r"^instructions.split_by is 'instance'; expected 'instruction', since"):
+        replace(SMALL, instructions=replace(SMALL.instructions, split_by="instance"))
+
+
 def test_a_single_head_cannot_be_several():
     with pytest.raises(InputError, match=r"^n_heads is 1; expected at least 2$"):
         replace(SMALL, n_heads=1)
