@@ -27,7 +27,7 @@ def command(
         model: a hub name, a local directory with model and tokenizer, a .gguf file, an adapter, or a save_model file.
         adapter: folder of an adapter (LoRA or a relative, saved by peft) to add to the model.
         device: device to run on, such as cpu or cuda.
-        device_map: auto spreads a model that is too large for one device over several. Replaces device.
+        device_map: auto spreads a model that is too large for one device over several. Give it without device.
         dtype: dtype of the model's weights.
         trust_remote_code: run code that comes with a checkpoint. It can do anything that you can do, so read it first.
         seed: seed for the random tokens, labels and weights.

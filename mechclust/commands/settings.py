@@ -130,7 +130,7 @@ class ModelSettings(EngineSettings):
         tokens_per_batch: maximum number of tokens per forward pass, including padding. Prompts of similar length are
             batched together.
         device: device to run on, such as ``cpu`` or ``cuda``.
-        device_map: ``auto`` spreads a model that is too large for one device over several. It replaces ``device``.
+        device_map: ``auto`` spreads a model that is too large for one device over several. Give it without ``device``.
         quantize: load the weights in ``8bit`` or ``4bit`` (needs bitsandbytes).
         dtype: dtype of the model's weights.
         trust_remote_code: run code that comes with a checkpoint. It can do whatever you can do, so read it first.

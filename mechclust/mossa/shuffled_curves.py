@@ -137,10 +137,10 @@ def cluster_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     clusters, first, of_task = np.unique(
         [str(cluster) for cluster in curves.clusters], return_index=True, return_inverse=True
     )
-    by_cluster = [values[first] for values in curves.covariates.values()]
-    differ = any(len(np.unique(values)) > 1 for values in by_cluster)
+    codes = [np.unique(values[first], return_inverse=True)[1] for values in curves.covariates.values()]
+    differ = any(of_clusters.any() for of_clusters in codes)
     order = rng.permutation(len(clusters))
-    while differ and all(np.array_equal(values[order], values, equal_nan=True) for values in by_cluster):
+    while differ and all(np.array_equal(of_clusters[order], of_clusters) for of_clusters in codes):
         order = rng.permutation(len(clusters))
     places = first[order][of_task]
     covariates = {name: values[places] for name, values in curves.covariates.items()}
@@ -155,8 +155,9 @@ def _exchanged(
     A task that is left over has the mean of both. As it was, it would decide both medians over tasks.
     """
     rng = np.random.default_rng(0)
-    one = first.copy()
-    other = second.copy()
+    dtype = np.result_type(first, second, 0.5)
+    one = first.astype(dtype)
+    other = second.astype(dtype)
     for kind in (False, True):
         places = rng.permutation(np.flatnonzero(curves.held_out == kind))
         n, is_odd = divmod(len(places), 2)

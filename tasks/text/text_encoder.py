@@ -32,8 +32,15 @@ def text_encoder_special_tokens(tokenizer: Any, text: str = "a", bos: Bos = "mod
     (ids,) = text_encoder(tokenizer, bos)([text])
     bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     starts = [k for k in range(len(ids) - len(bare) + 1) if ids[k : k + len(bare)] == bare]
-    start = starts[-1] if bare and starts else 0  # an unknown text may look like the token that begins it
+    start = starts[0] if len(starts) == 1 else _start_by_mask(tokenizer, text, len(ids))
     return ids[:start], ids[start + len(bare) :]
+
+
+def _start_by_mask(tokenizer: Any, text: str, n_ids: int) -> int:
+    """Return how many special tokens precede a text, even if its own ids are special (unknown words) or it has none."""
+    mask = list(tokenizer(text, return_special_tokens_mask=True)["special_tokens_mask"])
+    start = mask.index(0) if 0 in mask else len(mask)
+    return start + n_ids - len(mask)  # ``bos`` adds or removes a token before the text
 
 
 def tokenization(tokenizer: Any, bos: Bos = "model") -> dict[str, Any]:

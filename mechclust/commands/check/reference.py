@@ -165,8 +165,12 @@ def _patterns_by_block(model: Any, patterns: Sequence[Tensor | None], n_layers: 
         blocks = list(range(n_layers))
     if len(patterns) != len(blocks):
         return {}
-    by_block = zip(blocks, patterns, strict=True)  # RWKV's have three axes, and are no patterns
-    return {block: on_cpu(pattern) for block, pattern in by_block if pattern is not None and pattern.ndim == 4}
+    states = {block for block, kind in enumerate(kinds) if kind == "linear_attention"}  # which MiniMax gives
+    return {
+        block: on_cpu(pattern)
+        for block, pattern in zip(blocks, patterns, strict=True)
+        if pattern is not None and pattern.ndim == 4 and block not in states  # RWKV's have three axes
+    }
 
 
 def _are_equal(blocks: list[_States], hidden: list[_States]) -> bool:

@@ -112,9 +112,10 @@ class PlantedConfig:
             raise InputError(f"noise is {norms}; expected relative norms above 0, the smallest first")
         if len(set(map(noisy_column, self.noise))) < len(self.noise):
             raise InputError("two of noise have the same first six digits; expected norms that differ in these")
-        if list(self.spans) != sorted(set(self.spans)):
-            spans = ", ".join(f"{first} to {last}" for first, last in self.spans)
-            raise InputError(f"spans has {spans}; expected different spans, the lowest first")
+        spans = [tuple(span) for span in self.spans]
+        if spans != sorted(set(spans)):
+            shown = ", ".join(f"{first} to {last}" for first, last in spans)
+            raise InputError(f"spans has {shown}; expected different spans, the lowest first")
         _check_tuning(self)
         if self.model is None:
             spans_of(self, self.n_layers)

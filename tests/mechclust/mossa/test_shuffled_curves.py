@@ -118,3 +118,16 @@ def test_every_seed_is_shuffled_alike(change):
         assert getattr(other, name) == pytest.approx(getattr(one, name) + 10)
     assert np.array_equal(one.held_out, other.held_out)
     assert np.array_equal(one.covariates["size"], other.covariates["size"])
+
+
+def test_exchanged_whole_numbers_become_fractions():
+    """A control in whole numbers would lose the curves that it exchanges."""
+    changed = shuffled.swapped_curves(curves(np.zeros((4, 1), dtype=int), np.full((4, 1), 0.9)))
+    assert sorted(changed.base.ravel().tolist()) == [0.0, 0.0, 0.9, 0.9]
+
+
+def test_covariates_of_clusters_that_are_words():
+    words = replace(CURVES, covariates={"kind": np.array([str(cluster) for cluster in CURVES.clusters])})
+    given = shuffled.cluster_shuffled_curves(words).covariates["kind"].tolist()
+    assert given != words.covariates["kind"].tolist()
+    assert set(given) == set(words.covariates["kind"].tolist())
