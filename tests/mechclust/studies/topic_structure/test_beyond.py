@@ -209,8 +209,18 @@ class TestRun:
 
     def test_a_diverged_training_names_the_step(self, tmp_path):
         fast = replace(SMOKE, beyond=replace(SMOKE.beyond, sgd_rate=1e30))
-        with pytest.raises(DivergedError, match=r"training diverged: .* step [1-4]; .*smaller lr"):
+        expected = r"E5 SGD: .*diverged: .* step [1-4]; give a smaller beyond.sgd_rate, in another folder with --out$"
+        with pytest.raises(DivergedError, match=expected):
             STUDY.run_job(fast, Job("E5 SGD", 0), tmp_path)
+
+    def test_a_diverged_training_of_documents_alone_names_the_documents(self, tmp_path, monkeypatch):
+        def diverge(*_arguments, **_settings):
+            raise DivergedError("training diverged: the loss is nan at step 3; give a smaller lr")
+
+        monkeypatch.setattr("mechclust.studies.topic_structure.run.train", diverge)
+        expected = "E4a theory T4 tau2: .* step 3; choose documents nearer to the published ones, in another folder"
+        with pytest.raises(DivergedError, match=expected):
+            STUDY.run_job(STUDY.preset("smoke"), Job("E4a theory T4 tau2", 0), tmp_path)
 
     def test_a_missing_run_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
