@@ -379,6 +379,11 @@ def test_overlaps_that_leave_too_few_words_are_refused(words, overlap):
         replace(BEYOND, documents=TopicDocuments(words_per_topic=words), beyond=beyond)
 
 
+def test_documents_that_show_none_of_their_words_are_refused():
+    with pytest.raises(InputError, match=r"documents\.selected_share is 1 and correct_share 0: no document shows its"):
+        replace(BEYOND, documents=TopicDocuments(selected_share=1.0, correct_share=0.0))
+
+
 def test_documents_that_cannot_be_are_refused_before_anything_is_trained(tmp_path):
     few = replace(SMOKE, documents=TopicDocuments(n_topics=2, words_per_topic=4, n_documents=60))
     with pytest.raises(InputError, match="overlap is 1 with 2 topics; expected at least 3 topics"):
