@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Int
 
+from mechclust.evidence.random_order import random_order
 from mechclust.mossa.task_curves import ByTaskAndLayer, TaskCurves
 
 
@@ -54,23 +54,9 @@ def control_shuffled_curves(curves: TaskCurves) -> TaskCurves:
     return replace(curves, tuned=tuned, null=null)
 
 
-def random_layer_order(n_layers: int) -> Int[np.ndarray, "layer"]:
-    """Return the layers in a random order other than their own, of which one layer has none.
-
-    Example:
-        >>> [random_layer_order(n).tolist() for n in (1, 2, 3)]
-        [[0], [1, 0], [2, 0, 1]]
-    """
-    rng = np.random.default_rng(0)
-    order = rng.permutation(n_layers)
-    while n_layers > 1 and np.array_equal(order, np.arange(n_layers)):
-        order = rng.permutation(n_layers)
-    return order
-
-
 def permuted_layers(curves: TaskCurves) -> TaskCurves:
     """Return the curves with the layers in one random order for all tasks and measures."""
-    order = random_layer_order(curves.n_layers)
+    order = random_order(curves.n_layers)
     return replace(
         curves,
         base=curves.base[:, order],

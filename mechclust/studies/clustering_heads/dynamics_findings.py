@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 
 from mechclust.evidence import Bound, Finding
 from mechclust.evidence.compared import compared
+from mechclust.evidence.random_order import random_order
 from mechclust.studies.clustering_heads.claims import FIRST_PAPER
 from mechclust.studies.clustering_heads.config import SOLVED, ClusteringHeadsConfig
 from mechclust.studies.clustering_heads.curves import first_above
@@ -51,7 +52,7 @@ def _ready(networks: _Networks, *, shuffled: bool = False) -> Float[np.ndarray, 
     for network in networks:
         curves = np.stack([network.stitching["head_accuracy"], network.stitching["classifier_accuracy"]])
         if shuffled:
-            curves = curves[:, np.random.default_rng(0).permutation(curves.shape[1])]
+            curves = curves[:, random_order(curves.shape[1])]
         dates.append([first_above(curve, SOLVED) for curve in curves])
     return np.array(dates, dtype=float).reshape(-1, 2).T
 

@@ -20,6 +20,7 @@ from mechclust.studies.clustering_heads.config import (
     SECOND_STAGE,
     SOLVED,
     ClusteringHeadsConfig,
+    arms,
 )
 from mechclust.studies.clustering_heads.curves import (
     Drop,
@@ -264,7 +265,7 @@ def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
     return HeadsResults(
         networks={seed: load_network(config, out, seed) for seed in config.seeds},
         mitigated={arm: _trainings(config.seeds[: config.mitigations], results / arm) for arm in MITIGATIONS},
-        final=_final_accuracies(results / "final"),
+        final=_final_accuracies(config, results / "final"),
         curriculum=_by_seed(config.curriculum.seeds, results / CURRICULUM),
         full_batch=_trainings(config.full_batch.seeds, results / FULL_BATCH),
         curved=_trainings(config.full_batch.curvature_seeds, results / PLATEAUS),
@@ -292,13 +293,16 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
     return TrainedNetwork(seed=seed, p=config.task.p, **{part: load_result(path) for part, path in paths.items()})
 
 
-def _final_accuracies(folder: Path) -> dict[str, dict[int, tuple[float, float]]]:
+def _final_accuracies(config: ClusteringHeadsConfig, folder: Path) -> dict[str, dict[int, tuple[float, float]]]:
+    """Return the final accuracies of an arm's seeds. Those of transfer are the base setting's."""
+    seeds_by_arm = {name: arm.seeds for name, arm in arms(config).items()}
     final: dict[str, dict[int, tuple[float, float]]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         result = load_result(path)
         for network, (train, test) in zip(result.coords["network"], result["accuracy"].tolist(), strict=True):
             arm, _, seed = network.rpartition("|")
-            final.setdefault(arm, {})[int(seed)] = (train, test)
+            if int(seed) in seeds_by_arm.get(arm, config.seeds):
+                final.setdefault(arm, {})[int(seed)] = (train, test)
     return final
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
+from mechclust.evidence.random_order import random_order
 from mechclust.mossa.layer_groups import LEAST_FOR_GROUPS
-from mechclust.mossa.shuffled_curves import random_layer_order
 from mechclust.studies.planted_layers.config import PlantedConfig
 from mechclust.studies.planted_layers.findings import NEAR
 from mechclust.studies.planted_layers.measure import ALL, DEBIASED, FEW
@@ -186,7 +186,7 @@ def _missed_if_biased(scores: _Scores, prompts: str) -> _Seeds:
 
 
 def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
-    shuffled = in_order(runs, random_layer_order(config.n_layers))
+    shuffled = in_order(runs, random_order(config.n_layers))
     hidden, n_shared = _too_similar_to_gain(config, runs)
     falling = _more_shared(config, runs, ALL_DECAYED)
     longer = _more_shared(config, runs, LONGER)

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from mechclust.evidence import Bound, Finding, check_part
 from mechclust.evidence.compared import compared
 from mechclust.evidence.parts import paired_share_part
-from mechclust.mossa.shuffled_curves import random_layer_order
+from mechclust.evidence.random_order import random_order
 from mechclust.studies.planted_layers.config import (
     ALL,
     NONE,
@@ -268,7 +268,7 @@ def _called_to_the_end(pairs: _Pairs, row: Row) -> list[BySeed]:
 
 def _of_all_layers(config: PlantedConfig, runs: Runs) -> list[Finding]:
     """Return P7, P8 and P10, on pairs without a truth: their share of false calls counts all layers."""
-    shuffled = random_layer_order(runs[0].n_layers)
+    shuffled = random_order(runs[0].n_layers)
     tuned = _scores_of_one(runs, ALL, "false")
     return [
         _finding(

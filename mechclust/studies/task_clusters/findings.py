@@ -11,6 +11,7 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Control, Finding, check_part
 from mechclust.evidence.compared import compared
 from mechclust.evidence.finding import Shown, finding_order
+from mechclust.evidence.random_order import random_order
 from mechclust.report.rise import judge_rise_with_layer, judge_rise_with_step
 from mechclust.studies.study import Job
 from mechclust.studies.task_clusters.config import TaskClustersConfig, task_of
@@ -118,7 +119,7 @@ def _growth(config: TaskClustersConfig, private: _Runs) -> list[Finding]:
     """Return T3 and T4."""
     steps = private[0].steps
     top = np.array([_top(config, run) for run in private])
-    shuffled = np.random.default_rng(0).permutation(len(steps))
+    shuffled = random_order(len(steps))
     layers = np.array([run.ari[VALIDATION_SUBSET][:, : config.n_layers + 1] for run in private])
     return [
         Finding(

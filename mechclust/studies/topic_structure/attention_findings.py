@@ -29,6 +29,7 @@ from mechclust.studies.topic_structure.results import SHARES, ArmRuns, has_publi
 NEAR = Bound("<=", 0.1)  # 10%, twice what an exploration of other seeds gave for the topic columns
 _HIGHEST_RATIO = float(topic_ratio(TABLE).max())
 _LEAST_STEPS = 5000
+_DOCUMENTS = ("n_topics", "words_per_topic", "lengths", "concentration", "n_documents", "exact_shares", "masking")
 _FIRST_TOKENS = 100  # of the published table
 _DISTANCE = "root mean square of log(ours / published)"
 
@@ -53,7 +54,7 @@ def attention_findings(config: TopicStructureConfig, runs: ArmRuns) -> list[Find
         replace(p5g, shown="table"),
         _near("P5h", f"{described}: {topics}", TOPIC_COLUMNS, right, "random labels", random[:, :, SPANS.index(FIRST)]),
     ]
-    published = has_published(config, "n_topics", "words_per_topic", "lengths", "concentration", *SHARES)
+    published = has_published(config, *_DOCUMENTS, *SHARES)
     if published and config.text[1] == _FIRST_TOKENS and config.attention_steps >= _LEAST_STEPS:
         return findings
     return untested_findings(findings)

@@ -248,3 +248,7 @@ class TopicStructureConfig:
                 theory_gap(replace(self.documents, sampler="subset"))
             except InputError as error:
                 raise InputError(f"documents.{error}") from error
+        elif self.documents.selected_share == 1 and self.documents.correct_share == 0:
+            raise InputError(
+                "documents.selected_share is 1 and correct_share 0: no document shows its words, so nothing is learnt"
+            )

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from mechclust.evidence import Bound, Finding, TwoSidedBound
 from mechclust.evidence.compared import compared
 from mechclust.evidence.findings import TOO_SMALL
+from mechclust.evidence.random_order import random_order
 from mechclust.studies.study import Job
 from mechclust.studies.topic_structure.arms import OBJECTIVES, documents_of, everything_arm
 from mechclust.studies.topic_structure.attention_findings import attention_findings
@@ -130,12 +131,7 @@ def _mixing(config: TopicStructureConfig, runs: ArmRuns) -> list[Finding]:
 def _shuffled(g: _Mixing) -> _Mixing:
     """Return the values with the numbers of topics exchanged among the arms, in the same way for all seeds."""
     by_arm = g.reshape(len(g), -1)
-    draw = np.random.default_rng(0)
-    arms = np.arange(by_arm.shape[1])
-    order = draw.permutation(arms)
-    while len(arms) > 1 and np.array_equal(order, arms):  # with two arms, the first order drawn is their own
-        order = draw.permutation(arms)
-    return by_arm[:, order].reshape(g.shape)
+    return by_arm[:, random_order(by_arm.shape[1])].reshape(g.shape)
 
 
 def _rising(g: _Mixing, totals: Sequence[int]) -> Finding:

@@ -46,6 +46,7 @@ from mechclust.studies.topic_structure.tables import TopicTables
 from mechclust.studies.topic_structure.theory import stage_one_value
 from mechclust.studies.trainings import Training
 from mechclust.training import Callback, ProbeCallback, train
+from mechclust.training.diverged import DivergedError
 from mechclust.training.results_by_step import loss_result_by_step
 from probes import ProbeResult, TopicAttention
 from probes.store.safetensors_files import is_whole_file
@@ -98,7 +99,11 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
         probes = {"attention": TopicAttention(task.token_membership, n_permutations=0)}
         callbacks.append(ProbeCallback(out=folder, batches=batches, probes=probes, at=arm.attention_at))
     measured = bool(arm.attention_at)  # a diverged network has no attention to measure
-    losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=measured)
+    try:
+        losses = train(model, task, training_of(config, arm), callbacks=callbacks, stop_if_diverged=measured)
+    except DivergedError as error:
+        why = str(error).rpartition("; ")[0]  # without a way out by settings that the study does not have
+        raise DivergedError(f"{arm.name}: {why}; {_way_out(arm)}, in another folder with --out") from None
     if arm.experiment != "E5":
         block_result(model, task).save(folder / "blocks.safetensors")
     for name, follower in followers.items():
@@ -106,6 +111,12 @@ def _train(config: TopicStructureConfig, job: Job, out: Path) -> None:
     if keeps_model(config, job):
         save_model(model, model_path(out, job), arm=arm.name)
     loss_result_by_step(losses).save(folder / LOSS)
+
+
+def _way_out(arm: Arm) -> str:
+    if arm.experiment == "E5":
+        return f"give a smaller beyond.{arm.training['optimizer']}_rate"
+    return "choose documents nearer to the published ones"
 
 
 def _initial_model(config: TopicTransformerConfig, task: TopicDocuments) -> Any:

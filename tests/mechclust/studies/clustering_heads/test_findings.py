@@ -150,6 +150,13 @@ class TestOrder:
         found = findings(*20 * [network(ready=(often, seldom))])["H2"]
         assert (found.control.parts[0].measured, found.verdict) == (1, "not specific")
 
+    def test_the_control_of_two_epochs_has_them_the_other_way_round(self):
+        whole = network(ready=(1, (0,)))
+        curves = {name: curve[:2] for name, curve in whole.stitching.values.items()}
+        short = replace(whole, stitching=replace(whole.stitching, values=curves, coords={"epoch": ["0", "1"]}))
+        found = findings(*3 * [short])["H2"]
+        assert (values(found), control_values(found)) == ([0, 0, 0], [1, 1, 1])
+
 
 class TestFullBatch:
     def test_h3_is_the_log_ratio_of_medians(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Cur
 from mechclust.studies.clustering_heads.dynamics import measured_rows
 from mechclust.studies.clustering_heads.results import load_results
 from mechclust.training import Snapshots, accuracy
-from probes import ClusteringHead, run
+from probes import ClusteringHead, load_result, run
 from tasks import InputError, SparseModularAddition
 from tests.mechclust.studies.clustering_heads.made_runs import SMALL
 from tests.mechclust.studies.damaged import check_made_whole
@@ -50,6 +51,21 @@ class TestRun:
         pages = list((out / "sandbox").glob("seed*.html"))
         assert len(pages) == 1
         assert f'href="sandbox/{pages[0].name}"' in (out / "report.html").read_text()
+
+    def test_fewer_seeds_have_only_the_accuracies_of_their_networks(self, smoke, tmp_path):
+        """Otherwise no finding on shares is exploratory after seeds are added."""
+        _, out = smoke
+        shutil.copytree(out / "results", tmp_path / "results")
+        path = next((tmp_path / "results" / "final").glob("scratch-*"))
+        scratch = load_result(path)
+        moved = [network.replace("scratch", "transfer") for network in scratch.coords["network"]]
+        replace(scratch, coords={**scratch.coords, "network": moved}).save(path.with_stem("transfer-from-base"))
+        arms = ("base", "scratch", "transfer", "larger eps", "slower feed-forward")
+        whole = load_results(SMALL, tmp_path).final
+        fewer = load_results(replace(SMALL, seeds=SMALL.seeds[:1]), tmp_path).final
+        assert [list(whole[arm]) for arm in arms] == 5 * [[200, 201]]
+        assert [list(fewer[arm]) for arm in arms] == 5 * [[200]]
+        assert fewer["lr 0.01"] == whole["lr 0.01"]  # whose seeds are the ablations'
 
     def test_what_it_kept_is_what_was_trained(self, smoke):
         _, out = smoke

@@ -252,6 +252,21 @@ def test_the_final_norm_is_no_layer() -> None:
     assert {finding.verdict for finding in findings.values()} == {"holds"}
 
 
+def test_the_control_of_two_checkpoints_has_them_the_other_way_round() -> None:
+    ends = [0, -1]
+
+    def shorter(run: RunResults) -> RunResults:
+        ari = {split: values[ends] for split, values in run.ari.items()}
+        whole = {"output_ari": run.output_ari[ends], "null": run.null[ends], "accuracy": run.accuracy[ends]}
+        return replace(run, steps=STEPS[ends], ari=ari, **whole)
+
+    config = replace(CONFIG, arms=("private",))
+    found = findings_of(config, {Job("private", i): shorter(ideal_run("private", i)) for i in CONFIG.seeds})
+    (rise,) = [finding for finding in found if finding.id == "T3"]
+    assert rise.control is not None
+    assert (rise.parts[0].measured, rise.control.parts[0].measured) == (pytest.approx(1), pytest.approx(-1))
+
+
 def test_a_change_before_the_last_third_is_not_late() -> None:
     finding = judged(private=edited(s4l6=0.5))["T3"]
     assert finding.verdict == "holds"

@@ -209,8 +209,18 @@ class TestRun:
 
     def test_a_diverged_training_names_the_step(self, tmp_path):
         fast = replace(SMOKE, beyond=replace(SMOKE.beyond, sgd_rate=1e30))
-        with pytest.raises(DivergedError, match=r"training diverged: .* step [1-4]; .*smaller lr"):
+        expected = r"E5 SGD: .*diverged: .* step [1-4]; give a smaller beyond.sgd_rate, in another folder with --out$"
+        with pytest.raises(DivergedError, match=expected):
             STUDY.run_job(fast, Job("E5 SGD", 0), tmp_path)
+
+    def test_a_diverged_training_of_documents_alone_names_the_documents(self, tmp_path, monkeypatch):
+        def diverge(*_arguments, **_settings):
+            raise DivergedError("training diverged: the loss is nan at step 3; give a smaller lr")
+
+        monkeypatch.setattr("mechclust.studies.topic_structure.run.train", diverge)
+        expected = "E4a theory T4 tau2: .* step 3; choose documents nearer to the published ones, in another folder"
+        with pytest.raises(DivergedError, match=expected):
+            STUDY.run_job(STUDY.preset("smoke"), Job("E4a theory T4 tau2", 0), tmp_path)
 
     def test_a_missing_run_is_named(self, smoke, tmp_path):
         copy = shutil.copytree(smoke[1], tmp_path / "run")
@@ -367,6 +377,11 @@ def test_overlaps_that_leave_too_few_words_are_refused(words, overlap):
     beyond = replace(BEYOND.beyond, overlaps=(1, overlap)[-overlap:])
     with pytest.raises(InputError, match=rf"beyond\.overlaps has {overlap} of {words} words per topic; expected"):
         replace(BEYOND, documents=TopicDocuments(words_per_topic=words), beyond=beyond)
+
+
+def test_documents_that_show_none_of_their_words_are_refused():
+    with pytest.raises(InputError, match=r"documents\.selected_share is 1 and correct_share 0: no document shows its"):
+        replace(BEYOND, documents=TopicDocuments(selected_share=1.0, correct_share=0.0))
 
 
 def test_documents_that_cannot_be_are_refused_before_anything_is_trained(tmp_path):

@@ -103,6 +103,9 @@ class TestFindings:
         [
             {"documents": TopicDocuments(lengths=(50, 75))},
             {"documents": TopicDocuments(concentration=0.2)},
+            {"documents": TopicDocuments(n_documents=40)},
+            {"documents": TopicDocuments(exact_shares=True)},
+            {"documents": TopicDocuments(masking="fresh")},
             {"text": (500, 50)},
         ],
     )
