@@ -144,8 +144,8 @@ def _answers_caption(result: Measurements) -> str:
     parts = [_ANSWERS]
     if "not learnt" in states:
         parts.append(
-            "Red, not learnt: the task's control is better than pre in none of the three, by the interval of the "
-            "difference on the same prompts; CKA with a control that learnt nothing means little."
+            "Red, not learnt: the task's control has neither a lower loss nor more exact answers than pre, by the "
+            "interval of the difference on the same prompts; CKA with a control that learnt nothing means little."
         )
     if "form only" in states:
         parts.append(

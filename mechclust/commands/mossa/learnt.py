@@ -64,17 +64,18 @@ class Score:
     def state(self) -> LearningState:
         """Verdict on whether the task was learnt.
 
-        ``learnt``: right answers are distinguished from other prompts' better than at random and than by the base
-        model, by the intervals. ``form only``: they are only more probable or more often exact, because the model
-        learnt which answers there are. ``not measured``: there are fewer than two pairs, for example because all
-        answers are equal. Otherwise ``not learnt``.
+        ``learnt``: right answers are more probable or more often exact than the base model's, and distinguished from
+        other prompts' better than at random and than by the base model, by the intervals. ``form only``: they are only
+        more probable or more often exact, because the model learnt which answers there are. ``not measured``: there
+        are fewer than two pairs, for example because all answers are equal. Otherwise ``not learnt``. A margin alone
+        says little, because it also rises with a model's confidence in wrong answers.
         """
         if self.pairs < 2:
             return "not measured"
-        if self.margin.ends[0] > 0 and self.margin.gain_ends[0] > 0:  # a margin below 0 may rise to chance
-            return "learnt"
-        gains = (self.loss.gain_ends[0], self.exact.gain_ends[0])
-        return "form only" if any(gain > 0 for gain in gains) else "not learnt"
+        if not (self.loss.gain_ends[0] > 0 or self.exact.gain_ends[0] > 0):
+            return "not learnt"
+        is_apart = self.margin.ends[0] > 0 and self.margin.gain_ends[0] > 0  # a margin below 0 may rise to chance
+        return "learnt" if is_apart else "form only"
 
 
 def scores_of(results: Mapping[str, ProbeResult]) -> dict[str, Score]:

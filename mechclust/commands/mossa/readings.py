@@ -92,8 +92,8 @@ def _learnt(result: Measurements) -> Iterator[Reading]:
         yield Reading(what, "unknown", verdict=why)
         return
     rule = (
-        "Right answers are told apart from other prompts' better than at random and than by pre (95% intervals over "
-        "pairs of prompts)."
+        "Right answers are more probable or more often exact than with pre, and told apart from other prompts' better "
+        "than at random and than by pre (95% intervals over prompts and pairs)."
     )
     yield Reading(what, f"{len(tasks_by_state.get('learnt', []))} of {measured}", verdict=rule)
     if "form only" in tasks_by_state:

@@ -79,8 +79,8 @@ class TestLearnt:
         first, form_only, not_learnt, seen, held_out = result.readings[:5]
         assert (first.what, first.value) == ("Tasks learnt by their own controls", "2 of 11")
         assert first.verdict == (
-            "Right answers are told apart from other prompts' better than at random and than by pre (95% intervals "
-            "over pairs of prompts)."
+            "Right answers are more probable or more often exact than with pre, and told apart from other prompts' "
+            "better than at random and than by pre (95% intervals over prompts and pairs)."
         )
         named = "gsm8k, creak_explain, ecqa_explain, sensemaking_explain, ecqa, sensemaking"
         assert form_only.value == f"{named} and 2 others"

@@ -202,7 +202,9 @@ def test_learnt_is_what_depends_on_the_prompt():
     assert learnt_from_answers(exact, loss, margin, base=base).state == "form only"
     undefined = np.where(exact == 1, loss, np.nan)
     assert learnt_from_answers(exact, undefined, margin, base=base).state == "form only"
-    assert learnt_from_answers(np.zeros(20), loss + 1, margin + 1, base=base).state == "learnt"
+    assert learnt_from_answers(np.zeros(20), loss - 1, margin + 1, base=base).state == "learnt"
+    assert learnt_from_answers(exact, loss + 1, margin + 1, base=base).state == "learnt"
+    assert learnt_from_answers(np.zeros(20), loss + 1, margin + 1, base=base).state == "not learnt"  # only confident
     worse = (np.zeros(20), loss, margin - 1)  # than at random, so that what is random is a gain
     assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).margin.gain_ends[0] > 0
     assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).state == "form only"
