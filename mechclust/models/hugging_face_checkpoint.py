@@ -314,9 +314,10 @@ def _why(error: Exception, part: CheckpointPart, source: HuggingFaceCheckpoint) 
     if part == "weights" and _DAMAGED_WEIGHTS.search(line):
         return f"its weights are damaged or cut off ({error_sentence(error)}); download them, or save the model, again"
     if part == "weights" and "file named" in line:
+        why = f"it has no weights that can be read here ({error_sentence(error)})"
         if _is_offline_copy(source):
-            return _rest_missing(source)
-        return f"it has no weights that can be read here ({error_sentence(error)}); save it with save_pretrained"
+            return f"{why}; if only a part of it was downloaded, {_download(source)}"
+        return f"{why}; save it with save_pretrained"
     if part == "weights" and isinstance(error, OSError):
         return (
             f"a file of it could not be read or downloaded ({error_sentence(error)}); check the network and the free "
@@ -331,12 +332,9 @@ def _is_offline_copy(source: HuggingFaceCheckpoint) -> bool:
     return source.local and not Path(source.name).is_dir()
 
 
-def _rest_missing(source: HuggingFaceCheckpoint) -> str:
+def _download(source: HuggingFaceCheckpoint) -> str:
     revision = "" if source.revision is None else f" --revision {source.revision}"
-    return (
-        "only a part of it was downloaded, and the hub cannot be reached; run "
-        f"'hf download {source.name}{revision}' with a network"
-    )
+    return f"run 'hf download {source.name}{revision}' with a network"
 
 
 def check_tokenizer_downloaded(source: HuggingFaceCheckpoint) -> None:
@@ -347,7 +345,9 @@ def check_tokenizer_downloaded(source: HuggingFaceCheckpoint) -> None:
     """
     config = _cached_file(source.name, source.revision, "config.json") if _is_offline_copy(source) else None
     if config is not None and not any(_there(config.parent, file) for file in TOKENIZERS):
-        raise InputError(_rest_missing(source))
+        raise InputError(
+            f"no tokenizer was downloaded with it; {_download(source)}, or give a checkpoint that has a tokenizer"
+        )
 
 
 def hugging_face_auto_class(config: Any) -> Any:

@@ -70,10 +70,10 @@ def chosen_probes(names: Sequence[str]) -> list[RegisteredProbe]:
 
 
 def try_further(trained_models: Iterable[TrainedModel], probes: Sequence[RegisteredProbe]) -> None:
-    """Refuse probes that fit the examples of no model, before anything is trained.
+    """Refuse probes that fit none of the examples that are known before anything is trained.
 
     Args:
-        trained_models: the study's. Those whose examples need the model are not tried.
+        trained_models: the study's. Those whose examples need the model are not tried, so that a probe must fit others.
         probes: the probes to run.
 
     Raises:
