@@ -96,13 +96,19 @@ def _shapes(base: ResolvedModel, trust_remote_code: bool) -> tuple[dict[str, tup
     A shape is outputs and inputs of a linear layer, and ``None`` for other modules. There are no shapes if the model
     cannot be made without its weights.
     """
+    model = model_without_weights(base, trust_remote_code=trust_remote_code)
+    if model is None:
+        return {}, False
+    shapes = {name: _linear_shape(module) for name, module in model.named_modules()}
+    return shapes, _is_renamed(model.config.model_type)
+
+
+def model_without_weights(base: ResolvedModel, *, trust_remote_code: bool = False) -> Any | None:
+    """Return Hugging Face's model of a checkpoint on the meta device, or ``None`` if it cannot be made so."""
     config = read_checkpoint_config(find_checkpoint(base.base, trust_remote_code=trust_remote_code))
-    shapes: dict[str, tuple[int, int] | None] = {}
     with suppress(Exception), quiet_transformers(), torch.device("meta"):
-        model = hugging_face_auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
-        for name, module in model.named_modules():
-            shapes[name] = _linear_shape(module)
-    return shapes, _is_renamed(config.model_type)
+        return hugging_face_auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
+    return None
 
 
 def _linear_shape(module: Any) -> tuple[int, int] | None:

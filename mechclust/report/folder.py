@@ -153,14 +153,18 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
 
 
 def _check_same_run(out: Path, study: str, config: Mapping[str, Any]) -> None:
-    """Refuse a folder with a run of another study or other settings, naming the first that differs."""
+    """Refuse a folder with a run of another study or other settings, naming the first that differs, seeds last."""
     held = read_run_record(out, "choose another folder with --out")
     different = "" if held["study"] == study else f"study {held['study']}"
     if not different and held["config"] != config:
-        name, (old, new) = next(record_differences(held["config"], config), ("", ("", "")))
-        different = f"{name} = {old!r}, not {new!r}" if name else "other fields"
-        if name == "seeds":
-            different += "; seeds can only be added after these"
+        differences = dict(record_differences(held["config"], config))
+        different = "other fields"
+        if differences:
+            name = next((name for name in differences if name != "seeds"), "seeds")
+            old, new = differences[name]
+            different = f"{name} = {old!r}, not {new!r}"
+            if name == "seeds":
+                different += "; seeds can only be added after these"
     if different:
         raise InputError(
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "

@@ -15,7 +15,7 @@ from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, Model, format_of, models_of
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
-from mechclust.models.adapter_fit import adapter_fit_notes, check_fits_base
+from mechclust.models.adapter_fit import adapter_fit_notes, check_fits_base, model_without_weights
 from mechclust.models.adapters import check_adapter
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
@@ -24,6 +24,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.models.tokenizers import check_tokenizers_alike, tokenizer_and_sizes
 from mechclust.models.whole_weights import check_whole_weights
 from mechclust.report.text import first_few
+from mechclust.training.tuning.lora import check_modules
 from probes.functional.hsic import LEAST_DEBIASED
 from probes.store.digest import digest_of
 from tasks import Batch, InputError
@@ -100,6 +101,10 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         raise InputError(
             f"--cutoff is {config.cutoff}, but the model takes {sizes.n_ctx} tokens; give --cutoff {sizes.n_ctx}"
         )
+    if config.experimental is None:
+        unloaded = model_without_weights(resolved, trust_remote_code=config.trust_remote_code)
+        if unloaded is not None:
+            check_modules(unloaded, config.tuning.modules)
     text_format = format_of(tokenizer, config)
     notes = [*collection.notes, *left_out]
     given = [model.given for model in models if model.given is not None]

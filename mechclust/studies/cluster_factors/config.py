@@ -66,6 +66,8 @@ ARMS: Mapping[str, Arm] = {
     PRIVATE_WIDE: Arm({"overlap": 0.0}, width=2),
     SHARED_WIDE: Arm({"overlap": 1.0}, width=2),
 }
+# Arms whose data can be measured if those of all can: others differ in what the settings do not decide.
+TRIED = (PRIVATE, SHARED, _UNSEEN)
 
 
 @dataclass(frozen=True)

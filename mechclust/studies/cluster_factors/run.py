@@ -12,6 +12,7 @@ import torch
 from mechclust.models import ModelConfig, build_model, load_model, model_for
 from mechclust.report.probe_trial import try_probes
 from mechclust.studies.cluster_factors.config import (
+    TRIED,
     ClusterFactorsConfig,
     jobs,
     measured_steps,
@@ -51,7 +52,7 @@ def check(config: ClusterFactorsConfig) -> None:
     """
     check_machine(config)
     short = replace(config, n_init=1, n_permutations=1, n_shuffles=1)
-    for arm in config.arms:
+    for arm in (arm for arm in config.arms if arm in TRIED):
         prompts = _prompts(task_of(config, Job(arm, config.seeds[0])))
         try_probes(probes_of(short, arm), prompts, f"examples of the arm {arm!r}", kind="measure")
 

@@ -97,10 +97,9 @@ def check(config: HeadsInModelsConfig) -> None:
 
 
 def _check_examples(config: HeadsInModelsConfig) -> None:
-    """Refuse fewer examples than recipients, and examples that cannot be measured."""
-    for job in jobs(config):
-        if job.arm == PROMPTS:
-            continue
+    """Refuse fewer examples than recipients, and examples that cannot be measured, of each arm's first seed."""
+    first_jobs = {job.arm: job for job in reversed(jobs(config)) if job.arm != PROMPTS}
+    for job in first_jobs.values():
         task = addition_of(config, PLANTED_P, job.seed) if job.arm == PLANTED else task_of(config, job)
         batches = examples_of(config, task)
         n_examples = sum(map(len, batches))

@@ -115,12 +115,12 @@ def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> No
         name: the adapter's name in errors.
 
     Raises:
-        InputError: for missing libraries, layers that the model does not have, a GPU that is not the first one, and
-            ``bf16`` on a GPU without it.
+        InputError: for missing libraries, a model that writes no text, layers that it does not have, a GPU that is not
+            the first one, and ``bf16`` on a GPU without it.
     """
     peft = import_peft("training an adapter", "llm")
     check_installed("accelerate", "training an adapter", "llm")
-    _check_modules(model, config.modules)
+    check_modules(model, config.modules)
     with quiet_transformers(), gradient_flags_restored(model), _seeded(config.seed):
         _with_adapter(peft, model, config)
     device = device_of(model)
@@ -133,8 +133,16 @@ def check_trainable(model: PreTrainedModel, config: TuneConfig, name: str) -> No
         raise InputError(f"{torch.cuda.get_device_name(device)} cannot multiply in bfloat16; leave out --tuning.bf16")
 
 
-def _check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
-    """Refuse names that no module of a model has: peft needs only one of several to be there."""
+def check_modules(model: PreTrainedModel, modules: Sequence[str]) -> None:
+    """Refuse models that do not write text from left to right, and names that no module of a model has.
+
+    peft needs only one of several names to be there.
+
+    Raises:
+        InputError: for such a model, or naming the first such module.
+    """
+    if not model.can_generate():
+        raise InputError(f"{type(model).__name__} does not write text from left to right; give a causal language model")
     names = [name for name, _ in model.named_modules()]
     for wanted in modules:
         if not any(name == wanted or name.endswith(f".{wanted}") for name in names):

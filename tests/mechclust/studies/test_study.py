@@ -188,6 +188,7 @@ class TestRefusals:
         [
             ({"seeds": (1, 0)}, "seeds = [0], not [1, 0]; seeds can only be added after these"),
             ({"training.lr": 0.5}, "training.lr = 0.001, not 0.5"),
+            ({"seeds": (0, 1), "training.lr": 0.5}, "training.lr = 0.001, not 0.5"),  # seeds could be added
             ({"task.n_symbols": 9}, "task.n_symbols = 20, not 9"),
             ({"tsne": False}, "tsne = True, not False"),
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import BertConfig, BertForMaskedLM
 
 from mechclust.commands.mossa.estimate import Plan, mean_longest
 from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, task_and_model
@@ -257,6 +259,20 @@ def test_what_is_refused_at_once(base, tasks, changed, message):
     with pytest.raises(InputError) as caught:
         read_inputs(str(base), tiny.settings(tasks, **changed))
     assert str(caught.value) == message
+
+
+def test_a_base_that_no_adapter_can_be_trained_on_is_refused_at_once(base, tasks, tmp_path):
+    """Every job found out for itself."""
+    other_modules = replace(tiny.settings(tasks).tuning, modules=("c_attn",))
+    with pytest.raises(InputError, match=r"^LlamaForCausalLM has no linear layer 'c_attn' \(it has down_proj, "):
+        read_inputs(str(base), tiny.settings(tasks, tuning=other_modules))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    encoder = BertConfig(vocab_size=40, max_position_embeddings=64, **sizes)
+    BertForMaskedLM(encoder).save_pretrained(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(base / file, tmp_path)
+    with pytest.raises(InputError, match=r"^BertForMaskedLM does not write text from left to right; give a causal"):
+        read_inputs(str(tmp_path), tiny.settings(tasks))
 
 
 @pytest.mark.parametrize(
