@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -58,7 +59,7 @@ def two_falls_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
     _loss(loss, run, p)
     bottom, top = published.get_ylim()
     losses = run.curve("train_loss")
-    loss.set(xlabel="step", ylim=(bottom, top if losses.min() < top else 1.05 * losses.max()))
+    loss.set(xlabel="step", ylim=(bottom, top if losses.min() < top else _above(losses)))
     steps = steps_of(run)
     for letter, mark in zip("ABCD", marks, strict=False):
         point = (steps[mark], losses[mark])
@@ -84,6 +85,12 @@ def _loss(axis: Axes, run: NetworkTraining, p: int) -> None:
     _shade_falls(axis, run, p)
     axis.axhline(np.log(p), **GUIDE)
     axis.set(xlim=(0, end))
+
+
+def _above(values: Float[np.ndarray, "*_"]) -> float:
+    """Return a limit a little above the largest value, of a run that diverged the largest finite one."""
+    finite = values[np.isfinite(values)]
+    return 1.05 * float(finite.max()) if finite.size else 1.0
 
 
 def _shade_falls(axis: Axes, run: NetworkTraining, p: int) -> None:
@@ -122,7 +129,7 @@ def gradients_figure(config: ClusteringHeadsConfig, results: HeadsResults) -> Fi
     for group, values, color in zip(run.dynamics.coords["group"][:-1], norms.T, COLORS, strict=False):
         gradient.plot(steps, values, color=color, lw=1, label=group)
     _shade_falls(gradient, run, p)
-    gradient.set(xlabel="step", ylabel="gradient norm", ylim=(0, 1.05 * float(norms[shown, :-1].max())))
+    gradient.set(xlabel="step", ylabel="gradient norm", ylim=(0, _above(norms[shown, :-1])))
     figure.legend(*gradient.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 

@@ -52,7 +52,7 @@ class TrainingLoss:
 
 
 def eigenvalues(loss: TrainingLoss, at: Float[Tensor, "weight"]) -> Float[np.ndarray, "weight"]:
-    """Return all eigenvalues of the Hessian of a loss, ascending, in float64.
+    """Return all eigenvalues of the Hessian of a loss, ascending, in float64; NaN where training diverged.
 
     A network of the base setting has 198 weights. The whole Hessian costs less than its few extreme eigenvalues by
     Lanczos iteration, which converges worst at the end of training, when all eigenvalues are near 0.
@@ -62,6 +62,8 @@ def eigenvalues(loss: TrainingLoss, at: Float[Tensor, "weight"]) -> Float[np.nda
         at: the weights.
     """
     hessian: Tensor = torch.func.jacrev(torch.func.grad(loss), chunk_size=32)(at)
+    if not bool(torch.isfinite(hessian).all()):
+        return np.full(len(at), np.nan)
     return np.linalg.eigvalsh(hessian.numpy())
 
 

@@ -70,6 +70,10 @@ def test_a_planted_saddle_and_a_planted_minimum():
         assert values == pytest.approx(spectrum, abs=1e-9)
 
 
+def test_a_network_that_diverged_has_no_eigenvalues():
+    assert np.isnan(eigenvalues(Quadratic(np.full((3, 3), np.inf)), torch.zeros(3, dtype=torch.float64))).all()
+
+
 def test_sequences_outside_the_training_split_do_not_count():
     model, rows = build_model(SHAPE), measured_rows(TASK)
     weights = dict(model.named_parameters())
