@@ -63,7 +63,7 @@ class LayerGroups:
         """
         parts = []
         for name, layers in (("shared", self.shared), ("transition", self.transition), ("refinement", self.refinement)):
-            parts.append(f"{name} {layers[0]}-{layers[-1]}" if layers else f"no {name}")
+            parts.append(f"{name} {ranges_text(layers)}" if layers else f"no {name}")
         return ", ".join(parts)
 
 
@@ -207,7 +207,7 @@ def layer_groups_of(curves: TaskCurves) -> LayerGroups:
         >>> base, tuned = np.array([[1.0, 0.5, 0.4]] * 3), np.array([[1.0, 0.9, 0.9]] * 3)
         >>> seen = np.zeros(3, dtype=bool)
         >>> print(layer_groups_of(TaskCurves(tuple("abc"), tuple("123"), base, tuned, None, None, seen, (None,) * 3)))
-        shared 1-1, transition 2-3, no refinement
+        shared 1, transition 2-3, no refinement
     """
     shared, end = map(int, group_boundaries_of(curves))
     return LayerGroups(range(1, shared + 1), range(shared + 1, end + 1), range(end + 1, curves.n_layers + 1))
