@@ -45,7 +45,7 @@ class Shows(NamedTuple):
 SHOWS = {
     "clustering_heads": Shows(3, 3, ("support",), r"^accuracy [\d.]+$"),
     "head_roles": Shows(1, 1, ("induction",), r"^L1H\d: induction [\d.]+ before training, [\d.]+ after$"),
-    "mossa": Shows(3, 2, ("base", "tuned", "answer"), r"^(no shared|shared 1-\d).*refinement"),
+    "mossa": Shows(3, 2, ("base", "tuned", "answer"), r"^(no shared|shared 1(-\d)?,).*refinement"),
     "quick_start": Shows(1, 2, ("opposite", "hot"), r"^median rank .*, 1.0\]$(.|\n)*^\[\[0, 3\], .*\[3, 4\]\]$"),
     "task_clusters": Shows(3, 2, ("instruction", "input", "output"), r"^task 0: .* x\d y0\.\d$"),
     "topic_structure": Shows(3, 2, ("before", "after", "topic 2"), r"^after +[\d.]+ +\(by chance [\d.]+ to [\d.]+\)$"),
