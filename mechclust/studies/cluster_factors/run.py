@@ -52,9 +52,10 @@ def check(config: ClusterFactorsConfig) -> None:
     """
     check_machine(config)
     short = replace(config, n_init=1, n_permutations=1, n_shuffles=1)
-    for arm in (arm for arm in config.arms if arm in TRIED):
-        prompts = _prompts(task_of(config, Job(arm, config.seeds[0])))
-        try_probes(probes_of(short, arm), prompts, f"examples of the arm {arm!r}", kind="measure")
+    for arm in config.arms:
+        if arm in TRIED:
+            prompts = _prompts(task_of(config, Job(arm, config.seeds[0])))
+            try_probes(probes_of(short, arm), prompts, f"examples of the arm {arm!r}", kind="measure")
 
 
 def run_job(config: ClusterFactorsConfig, job: Job, out: Path) -> None:

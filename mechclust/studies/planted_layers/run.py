@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,6 +42,7 @@ from mechclust.studies.planted_layers.tunings import ModelJob, tunings
 from mechclust.studies.study import check_machine
 from mechclust.training import train
 from probes import HookedModel, ProbeResult, Readout, last_token, load_result, token_at
+from probes.store.digest import digest_of
 from probes.store.safetensors_files import is_whole_file
 from tasks import Batch, InputError, SkillSuite
 from tasks.text.prompts import LabelledPrompts
@@ -186,7 +185,7 @@ class _GivenModel:
     def digest(self) -> str:
         """Return a digest of the prompts that are measured and of their tasks."""
         chosen = _first_of_each(self.prompts, max(self.config.suite.n_eval, self.config.n_patched))
-        return hashlib.sha256(json.dumps([chosen.prompts, chosen.labels["task"]]).encode()).hexdigest()[:16]
+        return digest_of([*chosen.prompts, *chosen.labels["task"]])
 
     def batches(self, n_per_task: int, split: str) -> Iterator[Batch]:
         """Return the first prompts of each task, whatever the split."""
