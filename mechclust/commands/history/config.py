@@ -111,12 +111,12 @@ class HistoryConfig(ModelSettings, PromptSettings):
         return tuple(name for name in self.measured if name not in PROBES)
 
     @property
-    def measures_attention(self) -> bool:
-        """Whether probes measure attention, and otherwise only hidden states of clusters and CKA."""
+    def needs_no_patterns(self) -> bool:
+        """Whether probes measure hidden states of clusters and CKA, or attention, and nothing else."""
         kinds = [getattr(self.registered(name).at, "kind", "") for name in self.others]
         if "topics" in self.measured:
             kinds.append("attention")
-        return set(kinds) == {"attention"} and "heads" not in self.measured
+        return set(kinds) <= {"attention"} and "heads" not in self.measured
 
     def registered(self, name: str) -> Probe:
         """Return a probe by its registered name, with its default settings and the run's readout.

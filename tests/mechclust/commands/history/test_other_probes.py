@@ -132,10 +132,10 @@ def test_names_are_refused_before_work(history_prompts, trained_series, tmp_path
     [
         (("HeadRoles", "clusters"), True),
         (("AttentionEntropy",), True),
-        (("clusters",), False),
+        (("clusters", "cka"), True),
         (("HeadRoles", "heads"), False),  # which reads head outputs
         (("HeadRoles", "LogitLens"), False),  # which reads the unembedding
     ],
 )
-def test_models_are_loaded_without_patterns_if_only_attention_is_measured(history_prompts, probes, expected):
-    assert HistoryConfig(history_prompts, probes=probes).measures_attention is expected
+def test_models_are_loaded_without_patterns_if_nothing_measured_needs_them(history_prompts, probes, expected):
+    assert HistoryConfig(history_prompts, probes=probes).needs_no_patterns is expected
