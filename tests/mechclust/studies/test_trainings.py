@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.report.folder import open_folder
-from mechclust.studies import configure, get_study, list_studies, run_study
+from mechclust.studies import Study, configure, get_study, list_studies, run_study
 from mechclust.studies.extra_probes import chosen_probes, try_further
 from mechclust.studies.trainings import Training, check_cost, trainings_without
 from mechclust.training import TrainConfig
@@ -20,6 +21,11 @@ from tasks.settings import settings_to_json
 STUDIES = [registered.name for registered in list_studies()]
 WITHOUT_TASKS = ("clustering-heads", "induction-heads", "topic-structure")
 LONG = {"training.steps": 10**8}
+
+
+def unchecked(name: str) -> Study:
+    """A study that does not measure its examples before it starts, which takes a second."""
+    return replace(get_study(name), check=lambda config: None)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -51,7 +57,7 @@ def test_more_than_a_day(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
 
 def test_more_than_a_day_of_seeds_that_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for the added seeds, and for all of a run whose folder has its settings and nothing measured."""
-    study = get_study("task-clusters")
+    study = unchecked("task-clusters")
     long, longer = (configure(study.preset("smoke"), seeds=seeds, **LONG) for seeds in ((0,), (0, 1, 2)))
     with pytest.raises(InputError, match="more than a day"):
         run_study(study, long, tmp_path, workers=1, yes=False)
@@ -98,7 +104,7 @@ def test_memory_is_that_of_weights_and_batch() -> None:
 @pytest.mark.parametrize("name", sorted({*STUDIES} - {"heads-in-models"}))
 def test_a_probe_that_lacks_a_label(name: str, tmp_path: Path) -> None:
     """Refused before anything is trained, as by ``mechclust history``."""
-    study = get_study(name)
+    study = unchecked(name)
     probe = "NeighbourPurity" if name in WITHOUT_TASKS else "ClusteringHead"
     with pytest.raises(InputError, match=f"^--probes {probe} does not fit these examples: "):
         run_study(study, study.preset("smoke"), tmp_path / "out", workers=1, probes=["NDims", probe])
