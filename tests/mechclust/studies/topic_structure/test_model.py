@@ -247,10 +247,8 @@ class TestGradients:
 
 
 class TestLogitsAtLoss:
-    @pytest.mark.parametrize("objective", ["cross-entropy", "squared"])
-    @pytest.mark.parametrize("fields", ALL, ids=lambda f: "-".join(map(str, f.values())))
-    def test_are_those_of_the_forward_pass(self, fields, objective, documents):
-        task = replace(TASK, objective=objective)
+    @pytest.mark.parametrize("fields", ALL[::5], ids=lambda f: "-".join(map(str, f.values())))  # every pair of modes
+    def test_are_those_of_the_forward_pass(self, fields, documents):
         model = shaken(built(**fields)).double()
         masks = documents.loss_mask, documents.attention_mask
         assert bool((~masks[1]).any())  # there is padding
@@ -261,7 +259,7 @@ class TestLogitsAtLoss:
             for logits in (full[batch.loss_mask], model.logits_at_loss(batch)):
                 model.zero_grad()
                 if any(p.requires_grad for p in model.parameters()):
-                    task.loss_at(logits, batch.targets[batch.loss_mask]).backward()
+                    TASK.loss_at(logits, batch.targets[batch.loss_mask]).backward()
                 found.append(logits.detach())
                 grads.append({k: p.grad for k, p in model.named_parameters() if p.requires_grad})
             torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-12)
