@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from mechclust.studies.clustering_heads import fall_figures
 from mechclust.studies.clustering_heads.arm_figures import ablations_figure
@@ -14,38 +13,15 @@ from mechclust.studies.clustering_heads.captions import CAPTIONS
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.fall_figures import clean_run, marks_of, two_falls_figure
 from mechclust.studies.clustering_heads.figures import draw_figures, training_figure
-from mechclust.studies.clustering_heads.results import HeadsResults, NetworkTraining, load_results
+from mechclust.studies.clustering_heads.results import HeadsResults, load_results
 from mechclust.training import Member, TrainConfig, train_ensemble
-from probes import ProbeResult
 from tasks import SparseModularAddition
 from tests.mechclust.studies.clustering_heads import made_runs as made
-
-N = 400
 
 
 @pytest.fixture(scope="module")
 def results(smoke):
     return load_results(made.SMALL, smoke[1])
-
-
-def run(falls=((100, 120), (200, 220)), accuracy=1.0, peak=1.0):
-    """A full-batch run whose loss falls in phases; the gradient is ``peak`` at one step between them."""
-    loss, gradient = np.full(N, 0.69), np.full((N, 4), 0.01)
-    levels = np.linspace(0.69, 0.01, len(falls) + 1)
-    for k, (start, end) in enumerate(falls):
-        loss[start:end] = np.linspace(levels[k], levels[k + 1], end - start)
-        loss[end:] = levels[k + 1]
-        gradient[start:end] = 0.1
-    gradient[150] = peak
-    values = {"train_loss": loss, "gradient_norm": gradient, "test_accuracy": np.full(N, accuracy)}
-    return NetworkTraining(
-        ProbeResult(
-            "HeadDynamics",
-            {name: torch.from_numpy(x) for name, x in values.items()},
-            {name: ("epoch", "group")[: x.ndim] for name, x in values.items()},
-            {"epoch": [str(10 * i) for i in range(N)], "group": ["embeddings", "attention", "feed-forward", "all"]},
-        )
-    )
 
 
 def of(**arms):
@@ -54,18 +30,19 @@ def of(**arms):
 
 class TestCleanRun:
     def test_is_solved_with_two_falls_and_its_gradient_peaks_there(self):
-        once, unsolved, noisy = run(falls=((100, 120),)), run(accuracy=0.8), run(peak=80.0)
-        assert clean_run(of(curved={1: once, 2: unsolved, 5: noisy, 7: run()}), 2)[0] == 7
+        once, unsolved = made.full_batch(falls=((100, 120),)), made.full_batch(accuracy=0.8)
+        noisy = made.full_batch(gradient_from=50)
+        assert clean_run(of(curved={1: once, 2: unsolved, 5: noisy, 7: made.full_batch()}), 2)[0] == 7
         assert clean_run(of(curved={1: once, 2: unsolved}), 2)[0] == 1
-        assert clean_run(of(curved={1: unsolved, 2: run(falls=())}), 2)[0] == 2
+        assert clean_run(of(curved={1: unsolved, 2: made.full_batch(falls=())}), 2)[0] == 2
         assert "if there is one" in CAPTIONS["two_falls"]  # none solves the task in the last case
 
     def test_marks_stand_before_and_after_the_first_and_the_last_fall(self):
-        three = run(falls=((50, 60), (100, 120), (200, 220)))
+        three = made.full_batch(falls=((50, 60), (100, 120), (200, 220)))
         first, _, last = three.drops(2)
         assert marks_of(three, 2) == [first.start, first.end, last.start, last.end]
-        assert len(marks_of(run(falls=((100, 120),)), 2)) == 2
-        assert marks_of(run(falls=()), 2) == [0, N - 1]
+        assert len(marks_of(made.full_batch(falls=((100, 120),)), 2)) == 2
+        assert marks_of(made.full_batch(falls=()), 2) == [0, made.N - 1]
 
 
 def test_figures_of_the_full_batch_run_come_one_after_the_other_and_stand_alone(results):

@@ -10,25 +10,9 @@ from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.donors import _donors, _shuffled, donors_by, follow_the_donor
 from mechclust.studies.clustering_heads.stitching import stitching
-from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
-from tasks import InputError, SparseModularAddition
+from mechclust.training import accuracy
+from tasks import InputError
 from tests.probes.planted_heads import everything, ideal_head, solved_network
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two networks trained for a few epochs. Read only."""
-    members = [
-        Member(
-            PoolingTransformerConfig(n_ctx=6, d_mlp=8, seed=s),
-            SparseModularAddition(length=6, n_support=3, n_train=64, n_test=48, seed=s),
-        )
-        for s in (0, 1)
-    ]
-    settings = {"schedule": "constant", "optimizer": "adam", "weight_decay": 0.0, "clip": None, "lr": 0.02}
-    return train_ensemble(
-        members, TrainConfig(steps=80, batch_size=16, **settings), tmp_path_factory.mktemp("t"), backend="vmap"
-    )
 
 
 def stitched(head, classifier, batch):

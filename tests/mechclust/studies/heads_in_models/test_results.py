@@ -164,19 +164,6 @@ def test_the_table_counts_heads_by_block_in_the_mean_network(models: Results) ->
     assert table.loc[(PROMPTS, "random-second", "asked")]["all blocks"] == total / 2
 
 
-def test_the_table_has_no_count_for_a_label_that_attention_clusters(models: Results) -> None:
-    refused = {
-        job: {
-            subject: replace(heads, uncalled=frozenset({"sum"})) if job.arm == ADDITION else heads
-            for subject, heads in of_job.items()
-        }
-        for job, of_job in models.items()
-    }
-    table = called_table(CONFIG, refused).set_index(["part", "model", "label"])
-    assert np.isnan(table.loc[(ADDITION, "trained", "sum")]["all blocks"])
-    assert np.isfinite(table.loc[(ADDITION, "trained", OFF)]["all blocks"])
-
-
 # ---- figures ----
 
 
