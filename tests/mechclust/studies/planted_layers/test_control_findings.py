@@ -178,10 +178,6 @@ def test_p14_says_which_rate_the_lowest_block_has(ideal):
     assert "the lowest block has 0.48 of the rate" in p14.note
 
 
-def test_without_trios_there_are_none():
-    assert control_findings_of(replace(PAPER, n_control_spans=0), []) == []
-
-
 def test_layers_in_another_order_take_all_that_was_measured_with_them():
     order = np.array([7, 0, 1, 2, 3, 4, 5, 6])
     (before,) = measured(1).of(EVERYWHERE)
