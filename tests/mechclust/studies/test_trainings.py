@@ -64,10 +64,13 @@ def test_more_than_a_day_of_seeds_that_are_added(tmp_path: Path, monkeypatch: py
     open_folder(tmp_path, study.name, settings_to_json(long))
     with pytest.raises(InputError, match="more than a day"):
         run_study(study, long, tmp_path, workers=1, yes=False)
-    (tmp_path / "results").mkdir()
     monkeypatch.setattr("mechclust.studies.study.map_jobs", _stopped)
-    with pytest.raises(KeyboardInterrupt):  # it goes on
-        run_study(study, long, tmp_path, workers=1, yes=False)
+    for begun in ("models", "results"):
+        (tmp_path / begun).mkdir()
+        with pytest.raises(KeyboardInterrupt):  # it goes on
+            run_study(study, long, tmp_path, workers=1, yes=False)
+        (tmp_path / begun).rmdir()
+    (tmp_path / "results").mkdir()
     with pytest.raises(InputError, match="more than a day"):
         run_study(study, longer, tmp_path, workers=1, yes=False)
     assert read_json(tmp_path / "config.json")["config"]["seeds"] == [0]
