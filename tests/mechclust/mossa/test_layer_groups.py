@@ -164,6 +164,7 @@ class TestUndefinedDraws:
         assert found.draws == n_draws
         assert (found.groups.shared, found.shared_end, found.no_transition) == (range(1, 3), (2, 2), 0)
         assert found.farther == (2,)
+        assert found.notes == ("intervals are over 8 tasks drawn with replacement",)
 
     def test_with_many_there_is_no_interval(self):
         found = layer_groups_interval(self.curves(2))
@@ -198,8 +199,8 @@ class TestUndefinedDraws:
             "shared 1, transition 2-3 (end at 3; none in over 99% of draws), no refinement",
         ),
         (
-            LayerGroupsInterval(LayerGroups(range(1, 1), range(1, 2), range(2, 4)), None, None, 0.0, 0),
-            "no shared, transition 1, refinement 2-3",
+            LayerGroupsInterval(LayerGroups(range(1, 1), range(1, 2), range(2, 4)), (0, 1), None, 0.0, 100),
+            "no shared (95% over tasks: end at 0 to 1), transition 1, refinement 2-3",
         ),
     ],
 )
@@ -297,9 +298,10 @@ def plain_rule(base, tuned, spread, dims):
 def test_many_curves_at_once_are_judged_by_the_rule():
     draw = np.random.default_rng(0)
     base, tuned, spread = (draw.random((400, 6)) for _ in range(3))
-    base, spread, dims = base * 0.5, spread * 0.3, draw.random(6)
+    base, spread, dims = base * 0.5, spread * 0.3, draw.random((400, 6))
     spread[draw.random(spread.shape) < 0.2] = np.nan
     for n_dims in (None, dims):
-        expected = [plain_rule(*curves, n_dims) for curves in zip(base, tuned, spread, strict=True)]
+        of_curves = [None] * 400 if n_dims is None else n_dims
+        expected = [plain_rule(*curves) for curves in zip(base, tuned, spread, of_curves, strict=True)]
         assert np.transpose(group_boundaries(base, tuned, spread, n_dims)).tolist() == [list(pair) for pair in expected]
         assert len(set(expected)) > 10
