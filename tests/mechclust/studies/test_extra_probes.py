@@ -195,6 +195,22 @@ def test_a_lost_process_is_noted_with_every_probe_and_keeps_what_was_measured(st
     ]
 
 
+def test_workers_and_timeout_hold_for_jobs_and_for_probes(study, tmp_path, monkeypatch):
+    told = []
+
+    def jobs(run, jobs, workers, **on):
+        told.append({"workers": workers, **on})
+
+    def measurements(measure, positions, name, **on):
+        told.append(on)
+        return (outcome for outcome in ())
+
+    monkeypatch.setattr("mechclust.studies.study.map_jobs", jobs)
+    monkeypatch.setattr("mechclust.studies.extra_probes.imap_jobs", measurements)
+    run_study(study, SETTINGS, tmp_path, workers=2, timeout=9, probes=["NDims"])
+    assert told == [{"workers": 2, "engine": "local", "timeout": 9, "folder": tmp_path}] * 2
+
+
 def test_a_trial_reads_some_of_many_examples_of_any_length():
     sizes = ((MAX_EXAMPLES, 2, 0), (1000, 5, MAX_EXAMPLES))
     batches = [Batch(torch.zeros(n, length).long(), index=torch.arange(n) + first) for n, length, first in sizes]

@@ -76,6 +76,24 @@ def test_more_than_a_day_of_seeds_that_are_added(tmp_path: Path, monkeypatch: py
     assert read_json(tmp_path / "config.json")["config"]["seeds"] == [0]
 
 
+def test_the_cost_is_that_of_what_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks, and how many are trained at once: no more than there are jobs."""
+    costs = []
+
+    def kept(trainings: Any, device: str, at_once: int, **_: Any) -> None:
+        costs.append((_times(trainings), at_once))
+
+    monkeypatch.setattr("mechclust.studies.study.check_cost", kept)
+    monkeypatch.setattr("mechclust.studies.study.map_jobs", _stopped)
+    study = unchecked("task-clusters")
+    for seeds, workers in (((0,), 1), ((0, 1, 2), 99), ((0, 1, 2, 3), 2)):  # of three arms
+        config = configure(study.preset("smoke"), seeds=seeds)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(study, config, tmp_path, workers=workers)
+        (tmp_path / "results").mkdir(exist_ok=True)
+    assert costs == [(3, 1), (6, 6), (3, 2)]
+
+
 def _stopped(*args: Any, **settings: Any) -> None:
     raise KeyboardInterrupt
 
