@@ -31,25 +31,11 @@ RANDOM = replace(
 BASE, TUNED = np.median(RANDOM.base, axis=0), np.median(RANDOM.tuned, axis=0)
 
 
-def spread(values):
-    low, high = np.quantile(values, (0.25, 0.75), axis=0)
-    return high - low
-
-
 @pytest.mark.parametrize(
     ("statistic", "expected"),
     [
-        (correlations.base_median_depth_correlation, stats.spearmanr(np.arange(16), BASE).statistic),
-        (of.base_median_fall, BASE[:4].mean() - BASE[-4:].mean()),
-        (of.base_spread_doubling, spread(RANDOM.base)[8:].mean() - 2 * spread(RANDOM.base)[0]),
-        (correlations.base_spread_depth_correlation, stats.spearmanr(np.arange(16), spread(RANDOM.base)).statistic),
-        (of.last_layer_gap, TUNED[-1] - BASE[-1]),
         (of.upper_half_gap, (TUNED - BASE)[8:].mean()),
         (of.gap_after_first_third, (TUNED - BASE)[5:].mean()),
-        (of.least_upper_half_gap, (TUNED - BASE)[8:].min()),
-        (of.second_eighth_gap, (TUNED - BASE)[2:4].mean()),
-        (of.middle_spread_ratio, spread(RANDOM.tuned)[4:8].mean() / spread(RANDOM.tuned)[2:4].mean()),
-        (of.upper_half_spread_ratio, spread(RANDOM.tuned)[8:].mean() / spread(RANDOM.base)[8:].mean()),
         (
             partial(correlations.gain_correlation, covariate="x"),
             np.corrcoef((RANDOM.tuned - RANDOM.base)[:, 8:].mean(axis=1), RANDOM.covariates["x"])[0, 1],
@@ -62,28 +48,12 @@ def spread(values):
             partial(correlations.band_correlation, which="base", covariate="x", start=0, end=0),
             np.corrcoef(RANDOM.base[:, 0], RANDOM.covariates["x"])[0, 1],
         ),
-        (
-            of.unseen_upper_half_gap,
-            (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[8:].mean(),
-        ),
-        (
-            of.ceiling_gap_share,
-            (TUNED - BASE)[8:].mean() / (np.median(RANDOM.ceiling, axis=0) - BASE)[8:].mean(),
-        ),
         (of.own_control_advantage, np.median((RANDOM.tuned - RANDOM.null)[:, 8:].mean(axis=1))),
-        (
-            of.unseen_spread_excess,
-            spread(RANDOM.tuned[6:])[8:].mean() - spread(RANDOM.tuned[:6])[8:].mean(),
-        ),
-        (
-            of.unseen_gap_deficit,
-            (np.median(RANDOM.tuned[:6], axis=0) - np.median(RANDOM.base[:6], axis=0))[4:8].mean()
-            - (np.median(RANDOM.tuned[6:], axis=0) - np.median(RANDOM.base[6:], axis=0))[4:8].mean(),
-        ),
     ],
     ids=lambda x: getattr(x, "__name__", None) or getattr(getattr(x, "func", None), "__name__", ""),
 )
 def test_is_what_it_says(statistic, expected):
+    """Those that the study has no finding of: ``studies/mossa/test_findings`` counts the others by hand."""
     assert statistic(RANDOM) == pytest.approx(expected)
 
 
@@ -128,11 +98,9 @@ class TestLayers:
         base, tuned = np.tile([1.0, 1.0, 0.5, 0.4], (4, 1)), np.tile([1.0, 1.0, 0.9, 0.9], (4, 1))
         to_the_top, apart = curves(base, tuned), tuned.copy()
         apart[:2, 3] -= 0.1  # tasks differ by .1 at the last layer, where refinement begins
-        assert [float(has_all_layer_groups(c)) for c in (to_the_top, curves(base), curves(base, apart))] == [
-            0.0,
-            0.0,
-            1.0,
-        ]
+        none_shared = curves(0.5 * base, apart)
+        found = [has_all_layer_groups(c) for c in (to_the_top, curves(base), none_shared, curves(base, apart))]
+        assert list(map(float, found)) == [0, 0, 0, 1]
 
 
 class TestUndefined:

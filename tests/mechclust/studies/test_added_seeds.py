@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from mechclust.evidence import Bound, Finding, load_findings, mean_part
+from mechclust.evidence import Bound, Control, Finding, load_findings, mean_part, resampled_part
 from mechclust.report import Analysis
 from mechclust.studies import Study, open_run, record_run, run_study
 from mechclust.studies.record import judge_again
@@ -111,6 +111,27 @@ def test_a_finding_on_other_seeds_is_not_exploratory(tmp_path):
     assert (len(seen.history), other.history) == (2, ())
 
 
+def test_a_finding_of_which_only_the_control_or_the_interval_changes_is_exploratory(tmp_path):
+    def alike(config, results):
+        parts = (mean_part("", [5.0, 6.0], Bound(">", 1)),)
+        narrower = resampled_part("", [5.0], (4.0, 5.0 + len(results)), Bound(">", 1))
+        controlled = Finding(id="Q1", statement="x", source="ours", parts=parts, control=Control("c", parts))
+        control = Control("seeds", (mean_part("", results, Bound(">", 1)),))
+        of_interval = replace(controlled, id="Q2", parts=(narrower,), control=Control("c", (narrower,)))
+        return [controlled, replace(controlled, id="Q3", control=control), of_interval]
+
+    study = replace(STUDY, findings=alike)
+    run_study(study, Config(), tmp_path / "run", workers=1)
+    found = run_study(study, Config(seeds=(7, 8, 9)), tmp_path / "run", workers=1).findings
+    assert {finding.id: finding.exploratory for finding in found} == {"Q1": False, "Q2": True, "Q3": True}
+
+
+def test_a_finding_that_is_made_of_many_seeds_only_keeps_the_verdict_that_was_seen(out):
+    """As in a later version of the study."""
+    study = replace(STUDY, findings=lambda config, results: findings(config, results)[: 2 * (len(results) > 2)])
+    assert run_study(study, Config(seeds=(7, 8, 9)), out, workers=1).findings[0].exploratory
+
+
 def test_a_run_with_the_same_seeds_is_not_exploratory(out):
     assert not any(finding.exploratory for finding in run_study(STUDY, Config(), out, workers=1).findings)
 
@@ -149,10 +170,12 @@ def test_seeds_that_would_train_others_again_are_refused(tmp_path):
     assert (folder / "config.json").read_bytes() == before
 
 
-def test_a_changed_measurement_is_refused(out):
+def test_a_changed_measurement_is_refused_before_the_seeds_are_recorded(out):
+    before = (out / "config.json").read_bytes()
     (out / "results" / "7.txt").write_text("99")
     with pytest.raises(InputError, match="is not what this run measured"):
         run_study(STUDY, Config(seeds=(7, 8, 9)), out, workers=1)
+    assert (out / "config.json").read_bytes() == before
 
 
 def test_a_changed_report_is_refused_before_the_seeds_are_recorded(out):

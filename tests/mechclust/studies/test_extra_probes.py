@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -108,7 +109,7 @@ def test_they_are_measured_and_in_the_report(study, tmp_path):
     assert list(analysis.views) == ["Probe: NDims"]
     page = (tmp_path / "report.html").read_text()
     assert "<h2>Probe: NDims</h2>" in page
-    assert "<h3>model 0/a</h3>" in page
+    assert [f"<h3>model {i}/a</h3>" in page for i in range(6)] == [True] * 4 + [False] * 2
     assert "and 2 more models in results/probes/NDims" in page
     (tmp_path / "report.html").unlink()
     report_run(study, SETTINGS, tmp_path)  # `mechclust report` keeps them
@@ -154,21 +155,60 @@ class NeedsALabel(Counted):
         super().update(activations, batch)
 
 
+def on_batches(study, **batches):
+    """The study with a model for each of these batches."""
+    models = [TrainedModel.from_parts(name, model, lambda b=b: [b]) for name, b in batches.items()]
+    return replace(study, trained_models=lambda config, out: models)
+
+
 def test_one_that_fits_a_single_model_is_measured_there(study, registered, tmp_path):
     registered("labelled", NeedsALabel)
-    labelled = replace(BATCH, labels={"answer": torch.zeros(6, dtype=torch.long)})
-
-    def trained_models(config, out):
-        return [TrainedModel.from_parts(name, model, lambda b=b: [b]) for name, b in (("a", BATCH), ("b", labelled))]
-
-    study = replace(study, trained_models=trained_models)
-    analysis = run_study(study, SETTINGS, tmp_path / "some", workers=1, probes=["labelled"])
+    labels = torch.zeros(6, dtype=torch.long)
+    labelled, other = (replace(BATCH, labels={name: labels}) for name in ("answer", "other"))
+    some = on_batches(study, a=BATCH, b=labelled)
+    analysis = run_study(some, SETTINGS, tmp_path / "some", workers=1, probes=["labelled"])
     assert list(analysis.views) == ["Probe: labelled"]
     assert [note.partition(":")[0] for note in analysis.notes] == ["its own", "labelled could not measure a"]
-    without = replace(study, trained_models=lambda config, out: trained_models(config, out)[:1])
-    with pytest.raises(InputError, match=r"^--probes labelled does not fit these examples: no label 'answer'"):
-        run_study(without, SETTINGS, tmp_path / "none", workers=1, probes=["labelled"])
+    none = on_batches(study, a=BATCH, b=other)
+    with pytest.raises(InputError, match=r"^--probes labelled does not fit these examples: .* \(it has no labels\)"):
+        run_study(none, SETTINGS, tmp_path / "none", workers=1, probes=["labelled"])
     assert not (tmp_path / "none").exists()
+
+
+def test_one_that_needs_arguments_is_refused_before_anything_is_written(study, registered, tmp_path):
+    registered("needs", lambda n: Counted())
+    with pytest.raises(InputError, match="needs"):
+        run_study(study, SETTINGS, tmp_path / "out", workers=1, probes=["needs"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_process_is_noted_with_every_probe_and_keeps_what_was_measured(study, registered, tmp_path, monkeypatch):
+    registered("counted", Counted)
+    run_study(study, SETTINGS, tmp_path, workers=1, probes=["counted"])
+    lost = [SimpleNamespace(position=1, error=TimeoutError()), SimpleNamespace(position=2, error=None)]
+    monkeypatch.setattr("mechclust.studies.extra_probes.imap_jobs", lambda *_, **__: (outcome for outcome in lost))
+    notes = run_study(study, SETTINGS, tmp_path, workers=1, probes=["counted", "NDims"]).notes
+    assert notes == [
+        "its own",
+        "NDims could not measure model 1/a: TimeoutError",
+        "counted may hold an earlier measurement of model 1/a: TimeoutError",
+    ]
+
+
+def test_workers_and_timeout_hold_for_jobs_and_for_probes(study, tmp_path, monkeypatch):
+    told = []
+
+    def jobs(run, jobs, workers, **on):
+        told.append({"workers": workers, **on})
+
+    def measurements(measure, positions, name, **on):
+        told.append(on)
+        return (outcome for outcome in ())
+
+    monkeypatch.setattr("mechclust.studies.study.map_jobs", jobs)
+    monkeypatch.setattr("mechclust.studies.extra_probes.imap_jobs", measurements)
+    run_study(study, SETTINGS, tmp_path, workers=2, timeout=9, probes=["NDims"])
+    assert told == [{"workers": 2, "engine": "local", "timeout": 9, "folder": tmp_path}] * 2
 
 
 def test_a_trial_reads_some_of_many_examples_of_any_length():

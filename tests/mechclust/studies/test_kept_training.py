@@ -73,6 +73,6 @@ def test_data_that_cannot_be_measured(name, expected, changes, tmp_path):
 @pytest.mark.parametrize("name", TRAINED)
 def test_presets_can_be_trained(name):
     study = get_study(name)
-    for preset in study.presets.values():
-        if getattr(preset, "model", None) is None:
+    for name_of_preset, preset in study.presets.items():
+        if getattr(preset, "model", None) is None and name_of_preset != "gpt2":  # of the paper's data
             study.check(configure(preset, device="cpu"))

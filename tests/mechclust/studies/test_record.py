@@ -48,6 +48,8 @@ class TestRecord:
         ]
         assert kept["findings.json"] == (run_folder / "findings.json").read_bytes()
         assert kept["figures/values.png"] == (run_folder / "figures" / "values.png").read_bytes()
+        unpack_folder(tmp_path / "kept" / "results.tar.xz", tmp_path / "unpacked")
+        assert sorted(files_of(tmp_path / "unpacked")) == ["results/0.txt", "results/1.txt"]
 
     def test_has_no_path_of_this_machine(self, run_folder: Path, tmp_path: Path) -> None:
         record_run(run_folder, tmp_path / "kept")

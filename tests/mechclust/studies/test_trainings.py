@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from mechclust.cli import main
 from mechclust.report.folder import open_folder
-from mechclust.studies import configure, get_study, list_studies, run_study
+from mechclust.studies import Study, configure, get_study, list_studies, run_study
 from mechclust.studies.extra_probes import chosen_probes, try_further
 from mechclust.studies.trainings import Training, check_cost, trainings_without
 from mechclust.training import TrainConfig
@@ -20,6 +21,11 @@ from tasks.settings import settings_to_json
 STUDIES = [registered.name for registered in list_studies()]
 WITHOUT_TASKS = ("clustering-heads", "induction-heads", "topic-structure")
 LONG = {"training.steps": 10**8}
+
+
+def unchecked(name: str) -> Study:
+    """A study that does not measure its examples before it starts, which takes a second."""
+    return replace(get_study(name), check=lambda config: None)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -51,20 +57,41 @@ def test_more_than_a_day(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
 
 def test_more_than_a_day_of_seeds_that_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for the added seeds, and for all of a run whose folder has its settings and nothing measured."""
-    study = get_study("task-clusters")
+    study = unchecked("task-clusters")
     long, longer = (configure(study.preset("smoke"), seeds=seeds, **LONG) for seeds in ((0,), (0, 1, 2)))
     with pytest.raises(InputError, match="more than a day"):
         run_study(study, long, tmp_path, workers=1, yes=False)
     open_folder(tmp_path, study.name, settings_to_json(long))
     with pytest.raises(InputError, match="more than a day"):
         run_study(study, long, tmp_path, workers=1, yes=False)
-    (tmp_path / "results").mkdir()
     monkeypatch.setattr("mechclust.studies.study.map_jobs", _stopped)
-    with pytest.raises(KeyboardInterrupt):  # it goes on
-        run_study(study, long, tmp_path, workers=1, yes=False)
+    for begun in ("models", "results"):
+        (tmp_path / begun).mkdir()
+        with pytest.raises(KeyboardInterrupt):  # it goes on
+            run_study(study, long, tmp_path, workers=1, yes=False)
+        (tmp_path / begun).rmdir()
+    (tmp_path / "results").mkdir()
     with pytest.raises(InputError, match="more than a day"):
         run_study(study, longer, tmp_path, workers=1, yes=False)
     assert read_json(tmp_path / "config.json")["config"]["seeds"] == [0]
+
+
+def test_the_cost_is_that_of_what_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks, and how many are trained at once: no more than there are jobs."""
+    costs = []
+
+    def kept(trainings: Any, device: str, at_once: int, **_: Any) -> None:
+        costs.append((_times(trainings), at_once))
+
+    monkeypatch.setattr("mechclust.studies.study.check_cost", kept)
+    monkeypatch.setattr("mechclust.studies.study.map_jobs", _stopped)
+    study = unchecked("task-clusters")
+    for seeds, workers in (((0,), 1), ((0, 1, 2), 99), ((0, 1, 2, 3), 2)):  # of three arms
+        config = configure(study.preset("smoke"), seeds=seeds)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(study, config, tmp_path, workers=workers)
+        (tmp_path / "results").mkdir(exist_ok=True)
+    assert costs == [(3, 1), (6, 6), (3, 2)]
 
 
 def _stopped(*args: Any, **settings: Any) -> None:
@@ -98,7 +125,7 @@ def test_memory_is_that_of_weights_and_batch() -> None:
 @pytest.mark.parametrize("name", sorted({*STUDIES} - {"heads-in-models"}))
 def test_a_probe_that_lacks_a_label(name: str, tmp_path: Path) -> None:
     """Refused before anything is trained, as by ``mechclust history``."""
-    study = get_study(name)
+    study = unchecked(name)
     probe = "NeighbourPurity" if name in WITHOUT_TASKS else "ClusteringHead"
     with pytest.raises(InputError, match=f"^--probes {probe} does not fit these examples: "):
         run_study(study, study.preset("smoke"), tmp_path / "out", workers=1, probes=["NDims", probe])

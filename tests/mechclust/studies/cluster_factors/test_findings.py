@@ -11,7 +11,6 @@ from scipy.stats import spearmanr
 
 from mechclust.evidence import Bound, check_part
 from mechclust.evidence.finding_tables import findings_markdown_table
-from mechclust.evidence.intervals import mean_interval
 from mechclust.studies.cluster_factors import ClusterFactorsConfig
 from mechclust.studies.cluster_factors.config import (
     ARMS,
@@ -28,10 +27,10 @@ from mechclust.studies.cluster_factors.config import (
     overlap_arm,
     task_of,
 )
-from mechclust.studies.cluster_factors.figures import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, layer_verdicts, phases
+from mechclust.studies.cluster_factors.figures import BOTH, NEITHER, OUTPUT, TASK, UNDECIDED, phases
 from mechclust.studies.cluster_factors.findings import findings_of
 from mechclust.studies.cluster_factors.measurements import CURVES, probes_of
-from mechclust.studies.cluster_factors.results import ArmResults, table_of
+from mechclust.studies.cluster_factors.results import ArmResults
 from mechclust.studies.cluster_factors.swap import KINDS, POSITIONS
 from mechclust.studies.study import Job
 from tasks import InstructionFollowing
@@ -336,32 +335,3 @@ class TestPhases:
         assert phase_of(low, low) == NEITHER
         assert phase_of(wide, low) == phase_of(high, wide) == UNDECIDED
         assert phase_of([0.9], [0.1]) == UNDECIDED  # one seed
-
-    def test_of_an_arm_at_every_step_and_layer(self) -> None:
-        found = runs(random_run)[SHARED]
-        arm = stacked(found)
-        for step in range(len(STEPS)):
-            at_step = phases(arm, step, 0.2)
-            by_input = layer_verdicts(arm.ari["x input"][:, step], 0.2)
-            for layer in range(len(LAYERS)):
-                sides = []
-                for curve in ("x task", "x output"):
-                    low, high = mean_interval([run.ari[curve][step, layer] for run in found])
-                    sides.append(low >= 0.2 if low >= 0.2 or high < 0.2 else UNDECIDED)
-                named = {(True, True): BOTH, (True, False): TASK, (False, True): OUTPUT, (False, False): NEITHER}
-                assert at_step[layer] == (UNDECIDED if UNDECIDED in sides else named[sides[0], sides[1]])
-                low, _ = mean_interval([run.ari["x input"][step, layer] for run in found])
-                assert (by_input[layer] == "holds") == (low >= 0.2)
-
-
-def test_the_table_has_means_with_their_intervals() -> None:
-    found = runs(random_run)
-    table = table_of(results_of(found)).set_index("arm")
-    assert list(table.columns) == [*CURVES, "x task, linear (accuracy)"]
-    assert table.loc[PRIVATE, "x task|output"] == "–"
-    for arm in (PRIVATE, SHARED):
-        values = [run.ari["x output"][-1, -1] for run in found[arm]]
-        low, high = mean_interval(values)
-        assert table.loc[arm, "x output"] == f"{np.mean(values):.2f} ({low:z.2f} to {high:z.2f})"
-        linear = np.mean([run.linear[-1, -1] for run in found[arm]])
-        assert table.loc[arm, "x task, linear (accuracy)"].startswith(f"{linear:.2f} (")

@@ -17,6 +17,7 @@ TASK = InstructionFollowing(n_tasks=4, n_outputs=3, n_mappings=8, variants=30, n
 
 class Circuit(torch.nn.Module):
     """Layer 0 is empty; layer 1 holds the task at x, as a direction, beside x; the answer is read from these.
+    Where the instruction ends, before x, layer 1 holds the task alone, and nothing reads it.
 
     ``follows``: whether the answer is read from the state at x, or from the tokens whatever the state is.
     """
@@ -52,7 +53,7 @@ class Circuit(torch.nn.Module):
         is_input = (tokens >= first) & (tokens < first + self.task.n_inputs)
         at = is_input.long().argmax(1)
         rows = torch.arange(len(tokens))
-        state[rows, at, torch.tensor(own)] = 1
+        state[rows, at, torch.tensor(own)] = state[rows, at - 1, torch.tensor(own)] = 1
         inputs = tokens[rows, at] - first
         state[rows, at, n_tasks + inputs] = 1
         state = self._at("blocks.0.hook_resid_post", state)
@@ -69,9 +70,18 @@ def swapped(follows=True, seed=0):
     return swap_centroids(model, TASK, known, asked, seed)
 
 
+def paired_by_hand():
+    """How many of the edited examples another task maps to another answer."""
+    (asked,) = TASK.batches("validation_subset", 200)
+    of_input = TASK.mappings[:, asked.label("input").numpy() - 1 - TASK.n_symbols]
+    own = of_input[asked.label("task").numpy(), np.arange(len(asked))]
+    return int(((of_input >= 0) & (of_input != own)).any(axis=0).sum())
+
+
 def test_the_answer_follows_where_the_state_holds_the_task():
     found = swapped()
     assert found.coords["position"] == list(POSITIONS)
+    assert found.metadata["n"] == paired_by_hand()
     became = found["became"][POSITIONS.index("input")].numpy()
     assert became[KINDS.index("task")].tolist() == [0, 1]
     assert became[1:, 1].max() < 0.5  # a random direction may reach another task now and then
@@ -120,15 +130,22 @@ def test_controls_move_the_state_as_far_as_the_difference_between_tasks():
         def _at(self, name, x):
             new = super()._at(name, x)
             if new is not x and name.startswith("blocks"):
-                added.append((new - x).norm(dim=(1, 2)).numpy())
+                added.append((new - x).sum(dim=1).numpy())
             return new
 
     (known,), (asked,) = (list(TASK.batches(split, 200)) for split in ("train_subset", "validation_subset"))
     swap_centroids(Recorded(TASK, (known, asked)), TASK, known, asked)
-    moved = np.reshape(added, (len(POSITIONS), len(KINDS), -1))
+    vectors = np.reshape(added, (len(POSITIONS), len(KINDS), -1, TASK.n_tasks + TASK.n_inputs))
+    moved = np.linalg.norm(vectors, axis=-1)
     task, random, halves = moved[POSITIONS.index("input")]
+    assert np.abs(vectors[POSITIONS.index("input"), KINDS.index("task"), :, TASK.n_tasks :]).max() < 1e-6  # not of x
     assert task.min() > 0.5
     assert random == pytest.approx(task, rel=1e-5)
     some = halves > 0
     assert some.any()
     assert halves[some] == pytest.approx(task[some], rel=1e-5)
+    halves = vectors[POSITIONS.index("input"), KINDS.index("halves")]
+    assert (-halves.min(axis=-1) > halves.max(axis=-1)).any()  # a difference, which may point away from its task
+    task, _, halves = vectors[POSITIONS.index("instruction_end")]  # where the state is the task alone
+    assert ((np.abs(task) > 0.5).sum(axis=-1) == 2).all()
+    assert (np.abs(halves) > 1e-6).sum(axis=-1).max() == 1

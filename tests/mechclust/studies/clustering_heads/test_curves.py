@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from mechclust.studies.clustering_heads.curves import (
     Spike,
     away_from,
+    drops_after_guessing,
     first_above,
     first_below,
     loss_drops,
     loss_spikes,
+    spikes_after_solving,
 )
 from tasks import InputError
 
@@ -67,7 +69,7 @@ def test_the_published_run_has_its_two_phases() -> None:
     assert all(type(x) is kind for x, kind in zip(first, (int, int, float, float), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_noise_of_a_few_percent_moves_the_dates_little(seed: int) -> None:
     first, second = loss_drops(published() * noise(1000, seed))
     assert (abs(first.start - 244), abs(first.end - 260)) <= (6, 6)
@@ -222,6 +224,7 @@ def test_factor_is_compared_with_the_median_not_the_mean() -> None:
     loss = [0.1] * 6 + [0.01] * 4 + [0.45, 0.51] + [0.1] * 10
     assert loss_spikes(loss) == [Spike(11, 0.51, 0.1, 12)]
     assert [spike.epoch for spike in loss_spikes(loss, factor=4.4)] == [10]
+    assert [spike.epoch for spike in loss_spikes([0.1] * 20 + [0.19, 0.1], factor=1.8)] == [20]
 
 
 def test_the_median_is_that_of_the_window_alone() -> None:
@@ -237,6 +240,15 @@ def test_without_earlier_spikes_the_definition_is_met_literally(values: list[flo
     found = loss_spikes(loss)
     assert [spike.epoch for spike in found[:1]] == literal[:1]
     assert all(a.end <= b.epoch for a, b in pairwise(found))
+
+
+def test_drops_count_from_guessing_on_and_spikes_after_solving() -> None:
+    """Without either there are none."""
+    assert drops_after_guessing([9.0] * 50 + [4.0] * 50, 2) == []
+    loss = [0.01] * 20 + [1.0] + [0.01] * 9
+    solved = [0.5] * 20 + [1.0] * 10  # at the spike itself
+    assert spikes_after_solving(loss, solved, 0.98) == []
+    assert spikes_after_solving(loss, [*solved[1:], 1.0], 0.98) == loss_spikes(loss)
 
 
 @pytest.mark.parametrize("seed", range(5))

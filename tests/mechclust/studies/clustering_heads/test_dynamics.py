@@ -15,22 +15,6 @@ from probes import ClusteringHead, record, run
 from tasks import SparseModularAddition
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two networks trained for a few epochs. Read only."""
-    members = [
-        Member(
-            PoolingTransformerConfig(n_ctx=6, d_mlp=8, seed=s),
-            SparseModularAddition(length=6, n_support=3, n_train=64, n_test=48, seed=s),
-        )
-        for s in (0, 1)
-    ]
-    settings = {"schedule": "constant", "optimizer": "adam", "weight_decay": 0.0, "clip": None, "lr": 0.02}
-    return train_ensemble(
-        members, TrainConfig(steps=80, batch_size=16, **settings), tmp_path_factory.mktemp("t"), backend="vmap"
-    )
-
-
 def classifier(model):
     """The network's logits as a function of xi, by its formula."""
     w = {k: v.detach() for k, v in model.named_parameters()}

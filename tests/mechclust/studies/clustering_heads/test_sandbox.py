@@ -248,10 +248,6 @@ def test_all_panels_are_drawn_and_their_ticks_are_even(run):
     assert np.diff(corner[:, 0]) == pytest.approx(np.diff(corner[:, 1]), rel=1e-3)  # a circle is round
 
 
-def test_a_panel_shows_what_it_is_called_unless_told_otherwise():
-    assert [PANELS[name].points for name in ("xi", "class_map", "level_lines", "loss")] == ["xi", "xi", "output", ""]
-
-
 def test_a_grid_is_drawn_as_given(run):
     figure = sandbox_figure(run, 0, [["xi", "loss"], ["attention"]])
     xi, loss, attention = (axis.get_subplotspec() for axis in figure.axes)

@@ -10,25 +10,9 @@ from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.clustering_heads.donors import _donors, _shuffled, donors_by, follow_the_donor
 from mechclust.studies.clustering_heads.stitching import stitching
-from mechclust.training import Member, TrainConfig, accuracy, train_ensemble
-from tasks import InputError, SparseModularAddition
+from mechclust.training import accuracy
+from tasks import InputError
 from tests.probes.planted_heads import everything, ideal_head, solved_network
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two networks trained for a few epochs. Read only."""
-    members = [
-        Member(
-            PoolingTransformerConfig(n_ctx=6, d_mlp=8, seed=s),
-            SparseModularAddition(length=6, n_support=3, n_train=64, n_test=48, seed=s),
-        )
-        for s in (0, 1)
-    ]
-    settings = {"schedule": "constant", "optimizer": "adam", "weight_decay": 0.0, "clip": None, "lr": 0.02}
-    return train_ensemble(
-        members, TrainConfig(steps=80, batch_size=16, **settings), tmp_path_factory.mktemp("t"), backend="vmap"
-    )
 
 
 def stitched(head, classifier, batch):
@@ -102,14 +86,21 @@ class TestFollowTheDonor:
         assert torch.equal(first.nan_to_num(-1), second.nan_to_num(-1))
 
     def test_several_partitions_at_once(self):
-        batch = everything()
-        found = donors_by(
-            solved_network(), batch, {"sum": batch.labels["sum"], "answer": batch.labels["answer"]}, draws=2
-        )
-        alone = follow_the_donor(solved_network(), batch, batch.labels["answer"], draws=2)
+        model, batch, drawn = solved_network(), everything(), {"draws": 2, "seed": 3}
+        found = donors_by(model, batch, {name: batch.labels[name] for name in ("sum", "answer")}, **drawn)
+        alone = follow_the_donor(model, batch, batch.labels["answer"], **drawn)
         assert torch.equal(found.sel("follows", partition="answer"), alone["follows"])
+        untrained = build_model(PoolingTransformerConfig(seed=4))
+        sums = {"sum": batch.labels["sum"]}
+        (of_seed,) = donors_by(untrained, batch, sums, **drawn)["random_draws"]
+        assert torch.equal(of_seed, follow_the_donor(untrained, batch, **drawn)["random_draws"])
+        assert of_seed[0] != of_seed[1]
         assert float(found.sel("follows", partition="sum", kind="centroid")) == 1
         assert found.metadata["classes"] == [6, 2]
+
+    def test_no_draws_are_refused(self):
+        with pytest.raises(InputError, match="draws is 0; expected at least 1"):
+            follow_the_donor(solved_network(), everything(), draws=0)
 
     def test_one_answer_is_refused(self):
         batch = everything()

@@ -126,6 +126,7 @@ def test_heads_interchanged_together_carry_what_they_hold() -> None:
     batch = asked_batch(model, task_of(3))
     both = exchange_together(model, batch, [model.place, model.decoy], (2, 4))
     assert float(both.sel("carried", donors=RELEVANT)) == 1
+    assert (both.metadata["n"], both.metadata["draws"], len(both.metadata["heads"])) == (120, 3, 2)
     alone = exchange_together(model, batch, [model.place], (2, 4))
     assert float(alone.sel("carried", donors=RELEVANT)) == 0  # the digit is not the donor's
     assert float(alone.sel("changed", donors=RELEVANT)) == 1
@@ -159,6 +160,7 @@ def test_sets_of_heads_discover_what_they_carry_together() -> None:
 def test_sets_are_the_strongest_heads_and_as_many_others() -> None:
     effect = np.arange(8.0).reshape(2, 4)
     heads = Heads(("asked",), {"effect": effect}, np.ones(1), 1.0)
+    assert heads.strongest(8) == {*range(1, 8)}  # an effect of 0 is none
     sets = head_sets(heads, (1, 3, 6), seed=0)
     assert list(sets) == [*(name(n) for n in (1, 3, 6) for name in (largest_heads, control_heads))]
     assert sets[largest_heads(1)] == [(1, 3)]
@@ -192,6 +194,21 @@ def test_without_enough_other_heads_there_is_no_control() -> None:
     assert bool(found.sel("changed", donors=RANDOM_HEADS).isnan())
     assert not bool(found.sel("changed", donors=RELEVANT).isnan())
     assert found.notes[1] == "there are not as many other heads, so their carried and changed are NaN"
+    half = exchange_together(model, asked_batch(model, task_of(3)), most[:4], (2, 4))
+    assert not bool(half.sel("changed", donors=RANDOM_HEADS).isnan())
+
+
+def test_donors_are_drawn_from_the_seed() -> None:
+    """Of labels at random, so that what a donor carries differs from draw to draw."""
+    model = PlantedHeads(task_of(3), seed=0)
+    batch = asked_batch(model, task_of(3))
+    labels = {**batch.labels, **{name: torch.randint(3, (120,)) for name in ("asked", "other")}}
+    given = Batch(batch.tokens, labels=labels), [model.place, model.decoy], (2, 4)
+    one, again, other = (exchange_together(model, *given, draws=1, seed=seed) for seed in (0, 0, 1))
+    for measure in ("carried", "changed"):
+        torch.testing.assert_close(one[measure], again[measure], equal_nan=True)
+        assert 0 < float(one.sel(measure, donors=RELEVANT)) < 1
+    assert not torch.equal(one["changed"], other["changed"])
 
 
 # ---- the rule ----
@@ -207,7 +224,7 @@ def constructed(**changes: float) -> Heads:
     ("changes", "called"),
     [
         ({}, True),
-        ({"within_ratio": 0.44}, True),
+        ({"within_ratio": 0.45, "changed_within": 0.2, "causal_p_holm": 0.05}, True),  # at the bounds
         ({"within_ratio": 0.46}, False),
         ({"changed_within": 0.21}, False),
         ({"changed_between": 0.0, "changed_within": 0.0, "causal_p_holm": np.nan}, False),

@@ -154,12 +154,6 @@ def test_a_single_head_cannot_be_several():
         replace(SMALL, n_heads=1)
 
 
-def test_the_confirmatory_seeds_are_fresh():
-    assert len(PAPER.seeds) >= 5
-    assert min(PAPER.seeds) >= 100
-    assert set(STUDY.preset("quick").seeds) <= {0, 1}
-
-
 @pytest.mark.parametrize(("name", "more"), [("heads-in-models", {}), ("planted-layers", {"prompts": "own.jsonl"})])
 def test_a_model_that_is_not_there_is_refused_before_anything_is_written(name, more, tmp_path):
     study = get_study(name)

@@ -15,7 +15,6 @@ from mechclust.studies.induction_heads.findings import findings_of
 from mechclust.studies.induction_heads.results import RunResults, half_step
 from mechclust.studies.induction_heads.study import report
 from mechclust.studies.study import Job, check_findings
-from tests.drawn import drawn
 
 CONFIG = InductionHeadsConfig(seeds=(0, 1, 2))
 STEPS = np.arange(0, 110, 10)
@@ -92,14 +91,6 @@ def test_a_first_layer_as_robust_as_the_last_makes_its_finding_not_specific() ->
 def test_half_way_of_a_curve_that_falls_and_of_a_flat_one() -> None:
     assert half_step(STEPS, 4 - 2 * step_at(60)) == pytest.approx(60)
     assert np.isnan(half_step(STEPS, np.ones(len(STEPS))))
-
-
-def test_figures_draw_every_network() -> None:
-    analysis = report(CONFIG, {job: ideal_run(job) for job in jobs(CONFIG)})
-    over_training, ablations = (panel.figure for panel in analysis.panels)
-    assert len(over_training.axes) == 2
-    assert [len(axis.lines) for axis in ablations.axes] == [3, 3]  # two heads, and both at once
-    assert drawn(over_training)
 
 
 def test_the_headline_gives_the_step_only_of_heads_that_form() -> None:

@@ -13,7 +13,7 @@ from mechclust.models import load_model
 from mechclust.models.weights import get_weights
 from mechclust.studies import get_study, run_study
 from mechclust.studies.mossa.config import FROZEN, ModelJob, MossaConfig, jobs, result_path, suite_of
-from mechclust.studies.mossa.results import groups_table, load_results, medians_table
+from mechclust.studies.mossa.results import groups_table, load_results
 from mechclust.studies.mossa.run import block_sites, prompt_end_readout
 from mechclust.training import TrainConfig
 from mechclust.training.task_accuracy import accuracy
@@ -21,7 +21,7 @@ from probes import CKA, load_result, run
 from probes.functional import linear_cka
 from tasks import InputError, SkillSuite
 from tests.mechclust.studies.damaged import check_made_whole
-from tests.mechclust.studies.mossa.made import LAYERS, measured
+from tests.mechclust.studies.mossa.made import measured
 from tests.mechclust.studies.recorded import check_judged_again
 
 PAPER = MossaConfig()
@@ -237,16 +237,6 @@ def test_refusals(fields, message):
     assert str(refused.value) == message
 
 
-def test_presets_fit_the_specification():
-    assert list(STUDY.presets) == ["smoke", "quick", "paper", "lora", "layer-decay", "equal-steps"]
-    assert len(PAPER.seeds) == 12
-    assert (PAPER.n_layers, PAPER.d_model, PAPER.n_heads) == (8, 64, 4)
-    assert PAPER.pretraining == TrainConfig(steps=1500, batch_size=64, lr=2e-3, warmup=50)
-    assert (PAPER.tuning.layer_decay, PAPER.rank) == (1, 0)
-    assert {j.kind for j in jobs(PAPER)} == {"base", "tuned", "control", "measure", "describe"}
-    assert ModelJob("control", 3, "copy-0", again=True).name == "control-copy-0-again-seed3"
-
-
 def test_each_arm_differs_from_the_main_one_in_one_thing():
     arms = {name: STUDY.preset(name) for name in ("lora", "layer-decay", "equal-steps")}
     assert (arms["lora"].rank, arms["layer-decay"].tuning.layer_decay) == (8, 0.5)
@@ -304,30 +294,9 @@ def test_over_four_seeds_each_skill_is_held_out_once():
     assert len(set.union(*held)) == 24
 
 
-def made_ceiling(*medians):
-    """``[seen task layer]`` with these medians over tasks: 2 tasks above them, 11 at them and 5 far below."""
-    offsets = np.array([0.01] * 2 + [0.0] * 11 + [-0.5] * 5)
-    return offsets[:, None] + np.array(medians)
-
-
-def test_tables_of_the_report():
-    found = [
-        replace(measured(), ceiling=made_ceiling(0.9, 0.8, 0.7, 0.6, 0.8, 0.9, 0.95, 0.99)),
-        replace(measured(tuned=[0.5] * 8), ceiling=made_ceiling(0.7, 0.6, 0.7, 0.8, 0.6, 0.7, 0.85, 0.97)),
-    ]
-    groups, medians = groups_table((3, 4), found), medians_table(found)
-    assert groups["seen"].tolist() == [str(m.groups) for m in found]
-    assert groups["seed"].tolist() == [3, 4]
+def test_without_held_out_tasks_there_are_no_groups_of_them():
     without = replace(measured(), seen=np.ones(24, dtype=bool), ceiling=None)
     assert groups_table((3,), [without]).iloc[0, 2] == "no controls"
-    assert medians[["tasks", "model"]].to_numpy().tolist() == [
-        *([which, model] for which in ("seen", "held out", "held out, not encoded") for model in ("pre", "tuned")),
-        ["seen", "ceiling"],
-    ]
-    layers = [f"L{i + 1}" for i in range(LAYERS)]
-    assert medians.columns.tolist() == ["tasks", "model", *layers]
-    assert medians.iloc[-1][layers].tolist() == pytest.approx([0.8, 0.7, 0.7, 0.7, 0.7, 0.8, 0.9, 0.98])
-    assert medians.loc[1, layers].tolist() == pytest.approx(np.mean([m.median("tuned") for m in found], axis=0))
 
 
 @pytest.mark.slow

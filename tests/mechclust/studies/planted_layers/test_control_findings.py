@@ -14,10 +14,8 @@ from mechclust.studies.planted_layers.measure import SIMILARITY_MEASURES
 from mechclust.studies.planted_layers.reading import (
     SeedReadings,
     TrioReading,
-    curve_place,
     in_order,
     no_gain_below,
-    reading_table,
 )
 from mechclust.studies.planted_layers.results import PROMPTS
 from mechclust.studies.planted_layers.trios import (
@@ -180,24 +178,9 @@ def test_p14_says_which_rate_the_lowest_block_has(ideal):
     assert "the lowest block has 0.48 of the rate" in p14.note
 
 
-def test_without_trios_there_are_none():
-    assert control_findings_of(replace(PAPER, n_control_spans=0), []) == []
-
-
 def test_layers_in_another_order_take_all_that_was_measured_with_them():
     order = np.array([7, 0, 1, 2, 3, 4, 5, 6])
     (before,) = measured(1).of(EVERYWHERE)
     (after,) = in_order([measured(1)], order)[0].of(EVERYWHERE)
     assert after.gain[0, 0, 0].tolist() == before.gain[0, 0, 0, order].tolist()
     assert after.dims[0].tolist() == [9.0, *[1.0] * 7]
-
-
-def test_tables_have_a_row_for_each_measure_and_groups_of_the_residual_stream_alone():
-    runs = [measured(1), measured(2)]
-    ends = reading_table(PAPER, runs, "end", (SAME, BELOW))
-    assert list(ends.columns[2:]) == [SAME, f"{SAME}, few prompts", BELOW, f"{BELOW}, few prompts"]
-    assert len(ends) == len(CONTROL_VIEWS) * len(SIMILARITY_MEASURES) + 1
-    assert ends[SAME].iloc[curve_place("residual", "SVCCA")[2]].startswith("3.00")  # 8 - 3 and 8 - 7
-    shared = reading_table(PAPER, runs, "shared layers", (SAME, EVERYWHERE))
-    assert len(shared) == len(SIMILARITY_MEASURES)
-    assert shared[EVERYWHERE].iloc[0].startswith("1.00")

@@ -74,6 +74,17 @@ class TestScore:
         }
         assert found == pytest.approx(expected)
 
+    def test_of_many_curves_are_those_of_each_and_a_value_at_the_bar_is_no_call(self):
+        curves = np.random.default_rng(3).integers(0, 4, (20, 4)) / 10
+        curves[0, 1] = math.nan
+        for truth in ((2, 3), None):
+            found = score_curves(curves, np.tile(self.BAR, (20, 1)), truth)
+            for i, curve in enumerate(curves):
+                alone = score_curves(curve, self.BAR, truth)
+                of_each = {name: float(values[i]) for name, values in found.items()}
+                assert of_each == pytest.approx({name: float(value) for name, value in alone.items()}, nan_ok=True)
+        assert score_curves(self.BAR, self.BAR, None)["found"] == 0
+
     def test_without_a_truth_every_call_is_false(self):
         found = score_curves(np.array([0, 0.5, 0.5, 0.5]), self.BAR, None)
         assert found["false"] == 0.75

@@ -94,15 +94,6 @@ class TestSmoke:
 
 
 class TestPresets:
-    def test_are_those_that_are_promised(self):
-        assert list(STUDY.presets) == ["smoke", "quick", "paper", "gpt2"]
-        quick, paper, large = (STUDY.preset(name) for name in ("quick", "paper", "gpt2"))
-        assert (quick.task.n_tasks, quick.d_model) == (20, 64)
-        assert (paper.task.n_tasks, paper.d_model, len(paper.seeds), paper.n_layers) == (50, 128, 5, 6)
-        assert paper.arms == ("private", "instruction", "shared")
-        assert (large.d_model, large.n_heads) == (768, 12)
-        assert [STUDY.preset(name).test_findings for name in STUDY.presets] == [False, True, True, True]
-
     def test_private_outputs_do_not_overlap(self):
         with pytest.raises(InputError, match=r"^task.overlap is set by each run, from seeds and arms; leave it out$"):
             TaskClustersConfig(task=InstructionFollowing(overlap=1.0), arms=("private",))

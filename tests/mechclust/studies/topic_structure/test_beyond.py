@@ -420,10 +420,3 @@ def test_a_result_of_other_steps_among_others_is_refused(smoke, tmp_path):
     replace(result, coords={"step": ["0", "2", "4", "5"]}).save(path)
     with pytest.raises(InputError, match="was not measured at steps"):
         load_beyond(SMOKE, copy)
-
-
-def test_steps_are_logarithmic_from_the_first_measured_one(smoke):
-    figure = next(panel.figure for panel in smoke[0].panels if panel.name == "after_two_stages")
-    for axis in figure.axes:
-        assert axis.get_xscale() == "symlog"
-        assert axis.xaxis.get_transform().linthresh == min(SMOKE.beyond.measured)

@@ -86,16 +86,6 @@ class TestForward:
         symmetric = torch.allclose(sigma, sigma.T, atol=1e-3)  # where it is not, the orientation shows
         assert symmetric == (model.config.attention == "uniform")
 
-    def test_the_width_scales_the_scores(self, documents):
-        _, kept = record(shaken(built(d_model=5)), documents)
-        q, k = kept["blocks.0.attn.hook_q"][0, 1, 0], kept["blocks.0.attn.hook_k"][0, 2, 0]
-        torch.testing.assert_close(kept["blocks.0.attn.hook_attn_scores"][0, 0, 1, 2], q @ k / math.sqrt(5))
-
-    def test_rows_of_the_pattern_sum_to_1(self, documents):
-        pattern = record(shaken(built()), documents)[1]["blocks.0.attn.hook_pattern"]
-        torch.testing.assert_close(pattern.sum(dim=-1), torch.ones(pattern.shape[:3]))
-        assert float(pattern.std()) > 0.02
-
     def test_padding_changes_nothing(self, documents):
         model = shaken(built()).double()
         logits = forward(model, documents).detach()
@@ -116,17 +106,12 @@ class TestForward:
         uniform = record(built(attention="uniform", embedding="one-hot", value="identity"), Batch(tokens))[0]
         assert float(uniform[0, 1, 1]) == pytest.approx(0.2)
 
-    @pytest.mark.parametrize("fields", [f for f in ALL if f["attention"] == "uniform"][::5], ids=str)
+    @pytest.mark.parametrize("fields", [f for f in ALL if f["attention"] == "uniform"][::11], ids=str)
     def test_uniform_attention_is_one_over_the_length(self, fields, documents):
         """O5."""
         pattern = record(shaken(built(**fields)), documents)[1]["blocks.0.attn.hook_pattern"]
         for i, n in enumerate(documents.lengths().tolist()):
             torch.testing.assert_close(pattern[i, 0, :, :n], torch.full((pattern.shape[2], n), 1 / n))
-
-    def test_positions_do_not_enter(self):
-        model, draw = shaken(built()).double(), torch.Generator().manual_seed(1)
-        tokens, order = torch.randint(0, D, (1, 9), generator=draw), torch.randperm(9, generator=draw)
-        torch.testing.assert_close(model(tokens)[:, order], model(tokens[:, order]))
 
     def test_a_one_hot_input_is_exactly_that(self, documents):
         """No LayerNorm, no type embedding, nothing drawn on top."""
@@ -247,10 +232,8 @@ class TestGradients:
 
 
 class TestLogitsAtLoss:
-    @pytest.mark.parametrize("objective", ["cross-entropy", "squared"])
-    @pytest.mark.parametrize("fields", ALL, ids=lambda f: "-".join(map(str, f.values())))
-    def test_are_those_of_the_forward_pass(self, fields, objective, documents):
-        task = replace(TASK, objective=objective)
+    @pytest.mark.parametrize("fields", ALL[::5], ids=lambda f: "-".join(map(str, f.values())))  # every pair of modes
+    def test_are_those_of_the_forward_pass(self, fields, documents):
         model = shaken(built(**fields)).double()
         masks = documents.loss_mask, documents.attention_mask
         assert bool((~masks[1]).any())  # there is padding
@@ -261,7 +244,7 @@ class TestLogitsAtLoss:
             for logits in (full[batch.loss_mask], model.logits_at_loss(batch)):
                 model.zero_grad()
                 if any(p.requires_grad for p in model.parameters()):
-                    task.loss_at(logits, batch.targets[batch.loss_mask]).backward()
+                    TASK.loss_at(logits, batch.targets[batch.loss_mask]).backward()
                 found.append(logits.detach())
                 grads.append({k: p.grad for k, p in model.named_parameters() if p.requires_grad})
             torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-12)
@@ -284,12 +267,3 @@ class TestLogitsAtLoss:
         model = shaken(built(**fields)).double()
         expected = forward(model, documents)[documents.loss_mask]
         torch.testing.assert_close(model.logits_at_loss(documents), expected, rtol=0, atol=1e-11)
-
-    def test_are_in_the_order_of_the_mask(self, documents):
-        """Two examples swapped, and positions shuffled, swap and shuffle the rows."""
-        model = shaken(built()).double()
-        turned = documents.select(torch.arange(len(documents)).flip(0))
-        sizes = documents.loss_mask.sum(dim=1).tolist()
-        parts = model.logits_at_loss(documents).split(sizes)
-        torch.testing.assert_close(model.logits_at_loss(turned), torch.cat(parts[::-1]), rtol=0, atol=1e-12)
-        assert model.logits_at_loss(documents).shape == (sum(sizes), D)
