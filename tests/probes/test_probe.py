@@ -83,17 +83,13 @@ def test_the_default_constructor_sets_at_and_readout() -> None:
     assert repr(Plain("hook_embed", mean())) == "Plain(at='hook_embed', readout=mean())"
 
 
-def test_a_clone_has_the_parameters_and_no_state(measured: WithRows) -> None:
+def test_a_clone_has_the_parameters_and_shares_no_state(measured: WithRows, fake: Any) -> None:
     clone = measured.clone()
     assert repr(clone) == repr(measured)
     assert not clone.state_dict()["tensors"]
     with pytest.raises(InputError, match=r"this WithRows has not seen a model yet; give it to run\(\) or attach\(\)"):
         _ = clone.sites
-
-
-def test_a_clone_shares_nothing(measured: WithRows, fake: Any) -> None:
     before = measured.compute()["norm"]
-    clone = measured.clone()
     run(fake, Batch(TOKENS[:1]), clone)
     assert torch.equal(measured.compute()["norm"], before)
 
