@@ -93,7 +93,7 @@ def test_a_bracket_that_misses_the_median_is_widened(monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(ROWS) - {"two rows"}))
-@pytest.mark.parametrize("fraction", [0.1, 1.0, 100.0])
+@pytest.mark.parametrize("fraction", [0.1, 100.0])
 def test_rbf_cka_equals_its_definition_where_rows_lie_badly(name: str, fraction: float) -> None:
     x = ROWS[name].double()
     y = gaussians(len(x), 3, seed=2)[0] + x[:, :3]
