@@ -76,7 +76,7 @@ def test_private_outputs_belong_to_one_task_and_shared_ones_to_all() -> None:
     assert set(shared.mappings[shared.mappings >= 0].tolist()) <= {shared.d_vocab - k for k in (1, 2, 3)}
 
 
-@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 1.0])
 def test_any_two_tasks_have_the_overlap_of_their_outputs_in_common(overlap: float) -> None:
     # enough inputs that every task uses all of its outputs
     task = InstructionFollowing(n_tasks=4, variants=5, n_inputs=60, n_mappings=60, n_outputs=4, overlap=overlap)
@@ -299,8 +299,6 @@ def test_unknown_config_is_refused_with_what_is_known() -> None:
     ("fields", "message"),
     [
         ({"n_tasks": 0}, "n_tasks is 0; expected at least 1"),
-        ({"variants": -2}, "variants is -2; expected at least 1"),
-        ({"n_eval": 0}, "n_eval is 0; expected at least 1"),
         ({"outputs": "own"}, "outputs is 'own'; expected 'private' or 'shared'"),
         ({"loss_on": "y"}, "loss_on is 'y'; expected 'all' or 'output'"),
         (

@@ -106,7 +106,7 @@ class Numbers:
     kind: type = Leaf
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
 @pytest.mark.parametrize(
     ("name", "value_of"),
     [
