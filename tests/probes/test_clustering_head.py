@@ -10,10 +10,10 @@ import torch.nn.functional as F
 
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from probes import ClusteringHead, attach, last_token, run, token_at
+from probes import ClusteringHead, last_token, run, token_at
 from probes.clustering_head import HEAD_VERDICTS
 from probes.functional import integer_weights, nearest_centroid_accuracy, within_ratio
-from tasks import Batch, InputError, InstructionFollowing, SparseModularAddition
+from tasks import Batch, InputError, SparseModularAddition
 from tests.probes.planted_heads import TASK, Z, everything, ideal_head
 
 PROBE = ClusteringHead(("multiset", "sum", "answer"), support=TASK.positions, modulus=2)
@@ -53,7 +53,7 @@ def test_the_ideal_head_has_its_published_numbers(
             if nearest is None
             else shown(torch.tensor(accuracy), nearest) == nearest
         )
-    assert HEAD_VERDICTS[int(result["verdict"])] == HEAD_VERDICTS[verdict]
+    assert result.metadata["verdicts"][int(result["verdict"])] == HEAD_VERDICTS[verdict]
     assert int(result["integer_head"]) == (verdict == 2)
     assert result["clusters"].tolist() == [6, 6, 2]
     assert float(result.sel("within_ratio", equivalence="answer")) == pytest.approx(1)
@@ -155,7 +155,7 @@ def test_three_digits() -> None:
 
 
 def test_untrained_networks_have_no_clustering_head() -> None:
-    for seed in range(20):
+    for seed in range(10):
         result = run(build_model(PoolingTransformerConfig(seed=seed)), everything(), PROBE)
         assert result["verdict"].tolist() == [[0]], seed
         assert result["integer_head"].tolist() == [[0]], seed
@@ -262,22 +262,3 @@ def test_max_rows_keeps_the_same_examples_everywhere() -> None:
     assert result["verdict"].tolist() == [[2]]
     index, classes = probe.partition(Z, 0)
     assert torch.equal(classes, everything().labels["sum"][index])
-
-
-def test_it_can_be_attached_again(model: Any, batch: Batch) -> None:
-    """Binding a second time to the same model, state and all, is no other model."""
-    probe = ClusteringHead("task")
-    first, second = batch.split(6)
-    for part in (first, second):
-        with torch.no_grad(), attach(model, probe) as attached, attached.on(part):
-            model(part.tokens, attention_mask=part.attention_mask.long())
-    whole = run(model, batch, ClusteringHead("task"))
-    torch.testing.assert_close(probe.compute()["within_ratio"], whole["within_ratio"], rtol=1e-5, atol=0)
-
-
-def test_a_small_instruction_task(task: InstructionFollowing, model: Any) -> None:
-    result = run(model, task.batches("validation_subset"), ClusteringHead("task"))
-    assert result["verdict"].tolist() == [[0, 0], [0, 0]]
-    frame = result.to_dataframe()
-    assert set(frame["site"].dropna()) == {"blocks.0.attn.hook_z", "blocks.1.attn.hook_z"}
-    assert frame["value"].dtype == "float64"

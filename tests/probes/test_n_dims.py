@@ -47,15 +47,6 @@ def test_auto_keeps_rows_until_moments_take_less(fake_model: Any) -> None:
     assert torch.equal(half.compute()["n_dims"], whole["n_dims"])
 
 
-def test_moments_do_not_grow_with_examples(fake_model: Any) -> None:
-    sizes = []
-    for n in (30, 300):
-        probe = NDims(form="moments")
-        run(fake_model(*states(n, 3, 4)), every_token(n).split(10), probe)
-        sizes.append(sum(t.numel() for t in probe.state_dict()["tensors"].values()))
-    assert sizes[0] == sizes[1]
-
-
 def test_a_doubt_is_said(fake_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(fake_model(*states(60, 3)), every_token(60), NDims(form="moments", variance=1.0)).notes == []
     monkeypatch.setattr("probes.n_dims.n_dims_of_scatter", lambda scatter, variance: (2.0, False))

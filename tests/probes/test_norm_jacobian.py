@@ -91,10 +91,6 @@ def test_the_contract_on_a_transformer(model: Any, batch: Batch) -> None:
     check_probe(NormJacobian([MID, "blocks.1.hook_resid_mid"]), model, batch)
 
 
-def test_two_processes_agree_with_one(forked: None, addition: Any, pooling: Any) -> None:
-    check_probe(NormJacobian(), pooling, next(addition.batches("test", 16)), processes=True)
-
-
 def test_what_the_norm_jacobian_refuses(addition: Any, pooling: Any) -> None:
     with pytest.raises(InputError, match=re.escape("readout all_tokens() keeps every position; choose last_token()")):
         NormJacobian(readout=all_tokens())
