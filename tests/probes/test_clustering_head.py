@@ -15,6 +15,7 @@ from probes.clustering_head import HEAD_VERDICTS
 from probes.functional import integer_weights, nearest_centroid_accuracy, within_ratio
 from tasks import Batch, InputError, SparseModularAddition
 from tests.probes.planted_heads import TASK, Z, everything, ideal_head
+from tests.probes.recorded import recorded, recorded_patterns
 
 PROBE = ClusteringHead(("multiset", "sum", "answer"), support=TASK.positions, modulus=2)
 
@@ -215,11 +216,8 @@ def test_too_few_examples_for_the_weights_are_nan_with_a_note() -> None:
 def test_a_transformer_with_padding_is_measured_at_the_query(
     model: Any, batch: Batch, query: Any, position: str | None
 ) -> None:
-    kept: dict[str, torch.Tensor] = {}
     names = [f"blocks.{layer}.attn.hook_{what}" for layer in range(2) for what in ("z", "pattern")]
-    hooks = [(name, lambda x, hook, name=name: kept.__setitem__(name, x.clone())) for name in names]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        model(batch.tokens, attention_mask=batch.attention_mask.long())  # type: ignore[union-attr]
+    kept = recorded(model, batch, names)
     result = run(model, batch.split(5), ClusteringHead(("task", "output"), query=query))
     where = batch.last_positions() if position is None else batch.position(position)
     assert result.coords["site"] == names[::2]
@@ -243,10 +241,9 @@ def test_digits_in_a_multi_head_transformer(tiny_model: Any) -> None:
     """Support mass and integer weights at the last token of a causal model, against the pure function."""
     model, task = tiny_model(), SparseModularAddition(length=6, n_support=2, n_test=300)
     batch, probe = Batch.concat(list(task.batches("test"))), ClusteringHead("sum", (0, 3), 2)
-    result, seen = run(model, batch.split(128), probe), {}
-    with torch.no_grad(), model.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda x, hook: seen.update(x=x))]):
-        model(batch.tokens)
-    mass = seen["x"][:, :, -1][..., [0, 3]].sum(-1).double().mean(0)
+    result = run(model, batch.split(128), probe)
+    pattern = recorded_patterns(model, batch)["blocks.1.attn.hook_pattern"]
+    mass = pattern[:, :, -1][..., [0, 3]].sum(-1).double().mean(0)
     torch.testing.assert_close(result["support_mass"][1], mass, rtol=1e-5, atol=0)
     index, points = probe.head_outputs("blocks.1.attn.hook_z")
     assert index.tolist() == list(range(300))

@@ -28,16 +28,11 @@ from probes.functional import response_classes
 from probes.functional.response_classes import response_points
 from tasks import Batch, InputError
 from tests.probes.test_attention import LargestTensor
+from tests.probes.test_causal_checks import ready
 from tests.probes.two_layer_heads import COPY, PLANTED, SUPPORT, ThreeCopies, TwoLayerHeads, sequences
 
 LABELS = ("sum", "copied")
 SITES = ["blocks.0.attn.hook_z", "blocks.1.attn.hook_z"]
-
-
-def ready(model: Any, batch: Batch, *arguments: Any, **more: Any) -> ClusteringHead:
-    probe = ClusteringHead(*arguments, **more)
-    run(model, batch, probe)
-    return probe
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from probes.functional import topic_attention
 from tasks import Batch, InstructionFollowing
 from tests.calibration.topic_attention import CASES, measure
 from tests.probes.functional.test_topic_attention import within_loop
+from tests.probes.recorded import recorded_patterns
 from tests.probes.topic_documents import TASK, TOPICS
 
 HANDED_OUT = 99
@@ -41,22 +42,13 @@ def planted(model: Any, preference: torch.Tensor) -> Any:
 # ---- what is measured ----
 
 
-def patterns_of(model: Any, batch: Batch) -> dict[str, torch.Tensor]:
-    kept: dict[str, torch.Tensor] = {}
-    names = [f"blocks.{i}.attn.hook_pattern" for i in range(model.cfg.n_layers)]
-    hooks = [(name, lambda x, hook, name=name: kept.update({name: x.clone()})) for name in names]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        model(batch.tokens, attention_mask=batch.attention_mask.long())  # type: ignore[union-attr]
-    return kept
-
-
 def test_attention_is_that_of_every_layer_and_head(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:
     assert batch.attention_mask is not None
     assert not bool(batch.attention_mask.all())
     probe = TopicAttention(token_topics, n_permutations=19, seed=4)
     result = run(model, batch.split(5), probe)
     words = torch.where(batch.attention_mask, batch.tokens, -1)
-    patterns = patterns_of(model, batch)
+    patterns = recorded_patterns(model, batch)
     found = [topic_attention(patterns[site], words, token_topics) for site in result.coords["site"]]
     assert result["pairs"].tolist() == found[0].pairs.tolist()
     assert result.coords["bucket"] == ["same_word", "same_topic", "different_topic"]
@@ -96,7 +88,7 @@ def test_the_interval_is_that_of_topics_handed_out_anew(topic_model: Any) -> Non
     """Relabelled by hand: same words, same attention, the topics shuffled among the words that have one."""
     model, batch = topic_model(d_vocab=16, init_std=1.0), every_word(16, 3)
     probe = TopicAttention(TOPICS, n_permutations=39, seed=4)
-    result, pattern = run(model, batch, probe), patterns_of(model, Batch(batch.tokens, batch.tokens >= 0))
+    result, pattern = run(model, batch, probe), recorded_patterns(model, batch)
     null = []
     for groups in probe._known.permuted(39, 4):
         topics = TOPICS.clone()
