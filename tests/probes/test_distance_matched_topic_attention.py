@@ -10,15 +10,10 @@ import torch
 
 from probes import DistanceMatchedTopicAttention, TopicAttention, run
 from probes.extend import check_probe
-from tasks import Batch, InputError, InstructionFollowing
+from tasks import Batch, InputError
 from tests.probes.functional.test_distance_matched_topic_attention import by_loop, matched_by_loop
 from tests.probes.recorded import recorded_patterns
 from tests.probes.topic_documents import TASK, TOPICS
-
-
-@pytest.fixture(scope="module")
-def token_topics(task: InstructionFollowing) -> torch.Tensor:
-    return (torch.arange(task.d_vocab) + 1) % 4 - 1
 
 
 def test_it_is_what_a_loop_over_the_models_attention_finds(model: Any, batch: Batch, token_topics: Any) -> None:

@@ -9,19 +9,13 @@ import torch
 
 from probes import TopicAttention, TopicEmbedding, run
 from probes.functional import topic_attention
-from tasks import Batch, InstructionFollowing
+from tasks import Batch
 from tests.calibration.topic_attention import CASES, measure
 from tests.probes.functional.test_topic_attention import within_loop
 from tests.probes.recorded import recorded_patterns
 from tests.probes.topic_documents import TASK, TOPICS
 
 HANDED_OUT = 99
-
-
-@pytest.fixture(scope="module")
-def token_topics(task: InstructionFollowing) -> torch.Tensor:
-    """Three topics for the tokens of the instruction task, padding's too, and none for every fourth."""
-    return (torch.arange(task.d_vocab) + 1) % 4 - 1
 
 
 def every_word(d_vocab: int, n: int, seed: int = 0) -> Batch:

@@ -19,15 +19,8 @@ from probes import (
     run,
 )
 from probes.extend import check_probe
-from tasks import Batch, InputError, InstructionFollowing
+from tasks import Batch, InputError
 from tests.probes.topic_documents import TOPICS
-
-
-@pytest.fixture(scope="module")
-def token_topics(task: InstructionFollowing) -> torch.Tensor:
-    """Three topics for the tokens of the instruction task, and none for every fourth."""
-    return torch.arange(task.d_vocab) % 4 - 1
-
 
 # ---- the contract ----
 

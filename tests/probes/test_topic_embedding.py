@@ -11,15 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from probes import TopicEmbedding, residual, run
 from probes.functional import topic_similarity
-from tasks import Batch, InputError, InstructionFollowing
+from tasks import Batch, InputError
 from tests.probes.recorded import recorded
 from tests.probes.topic_documents import TOPICS
-
-
-@pytest.fixture(scope="module")
-def token_topics(task: InstructionFollowing) -> torch.Tensor:
-    """Three topics for the tokens of the instruction task, padding's too, and none for every fourth."""
-    return (torch.arange(task.d_vocab) + 1) % 4 - 1
 
 
 def vectors(seed: int, common: float = 1.0, topic: float = 0.0, noise: float = 0.0, n: int = 16) -> torch.Tensor:
