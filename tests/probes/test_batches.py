@@ -6,6 +6,7 @@ import re
 from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
 from probes.engine.batch_items import count_batch_examples
 from probes.engine.batches import each_batch
-from probes.engine.text_tokenizer import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer, tokenizer_of
 from tasks import Batch, InputError
 
 IDS = [[5, 6, 7], [1, 2], [3, 4, 5, 6], [8], [9, 1, 9]]
@@ -153,6 +154,21 @@ def test_the_models_own_tokenizer_reads_texts(fake_model: Any) -> None:
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         run({"a": model, "b": other}, ["abc", "d"], NDims())
     assert run({"a": model, "b": other}, ["abc", "d"], NDims(), tokenizer=Letters()).coords["site"]
+
+
+def test_a_tokenizer_that_transformer_lens_changed_is_read_again_from_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = SimpleNamespace(
+        tokenizer=SimpleNamespace(name_or_path="a/b"), cfg=SimpleNamespace(default_prepend_bos=True)
+    )
+    read: dict[str, Any] = {}
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda name, **given: read.update(given) or name)
+    assert tokenizer_of(changed) == "a/b"
+    assert read == {"local_files_only": True, "trust_remote_code": False}
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda name, **given: 1 / 0)
+    with pytest.raises(InputError, match=r"tokenizer, and that of 'a/b' cannot be read \(.*\); give tokenizer=, or"):
+        tokenizer_of(changed)
 
 
 def test_integers_of_a_row_become_labels(model: Any) -> None:

@@ -387,15 +387,17 @@ def test_chance_without_relabellings(fake_model: Any, batch: Batch) -> None:
 
 
 def test_moments_of_few_classes_are_nan_with_a_note(fake_model: Any, batch: Batch) -> None:
-    labelled = Batch(batch.tokens, labels={**batch.labels, "half": torch.arange(N) % 2, "id": torch.arange(N)})
+    labels = {**batch.labels, "half": torch.arange(N) % 2, "id": torch.arange(N), "rare": torch.arange(N).clamp(max=2)}
+    labelled = Batch(batch.tokens, labels=labels)
     model = fake_model(*(blobs(batch.labels["task"], spread) for spread in (0.0, 2.0, 3.0)))
-    options: dict[str, Any] = {**QUICK, "also": ("half", "id"), "n_clusters": (2, 5)}
+    options: dict[str, Any] = {**QUICK, "also": ("half", "id", "rare"), "n_clusters": (2, 5)}
     moments = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 0}))
     drawn = run(model, labelled, TaskClusterARI(**{**options, "n_permutations": 999}))
     lopsided = [note for note in moments.notes if note not in drawn.notes]
-    assert len(lopsided) == 2
+    assert len(lopsided) == 3
     assert lopsided[0].startswith("a clustering compared with label 'task' has too few classes")
     assert lopsided[1].startswith("label 'half' has too few classes")
+    assert lopsided[2].startswith("label 'rare' has too few classes")
     task, half = (moments.sel("p_value", label=name) for name in ("task", "half"))
     assert task[:, 0].isnan().all()
     assert half[:, 1].isnan().all()
@@ -575,12 +577,14 @@ class TestInterval:
         probe = TaskClusterARI(**QUICK, at="hook_embed", n_resamples=20)
         result = run(fake_model(blobs(batch.labels["task"], 30.0)), batch, probe)
         assert float(result["ari"]) == float(result["ari_high"]) == 1
+        assert "ari_halves" not in result
         assert 0.8 < float(result["ari_low"]) < 1
 
     def test_too_few_units_have_none(self, fake_model: Any, batch: Batch) -> None:
-        unit = torch.arange(N) % 6
-        given = Batch(batch.tokens, labels={"task": batch.labels["task"], "template": unit})
-        probe = TaskClusterARI(**QUICK, at="hook_embed", n_resamples=20, units="template")
-        result = run(fake_model(blobs(batch.labels["task"], 2.0)), given, probe)
-        assert bool(result["ari_low"].isnan() & result["ari_high"].isnan())
-        assert "6 units ('template') are too few for an interval of ari (8 are enough)" in result.notes
+        for n in (7, 8):
+            given = Batch(batch.tokens, labels={"task": batch.labels["task"], "template": torch.arange(N) % n})
+            probe = TaskClusterARI(**QUICK, at="hook_embed", n_resamples=20, units="template")
+            result = run(fake_model(blobs(batch.labels["task"], 2.0)), given, probe)
+            assert bool(result["ari_low"].isnan() & result["ari_high"].isnan()) == (n == 7)
+            note = f"{n} units ('template') are too few for an interval of ari (8 are enough)"
+            assert (note in result.notes) == (n == 7)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 
 import probes.functional as functional
@@ -46,6 +47,31 @@ def leaves_of_call(name: str, convert: Callable[[Any], Any]) -> list[Any]:
 def test_every_public_function_is_listed() -> None:
     public = {name for name in functional.__all__ if inspect.isfunction(getattr(functional, name))}
     assert public == {call.function.__name__ for call in CALLS.values()} | {"half_interval"}  # of numbers
+
+
+def test_numbers_that_nobody_gives_are_these() -> None:
+    found: dict[str, dict[str, Any]] = {}
+    for name in functional.__all__:
+        if inspect.isfunction(function := getattr(functional, name)):
+            defaults = {key: p.default for key, p in inspect.signature(function).parameters.items()}
+            found[name] = {key: x for key, x in defaults.items() if isinstance(x, (int, float, tuple))}
+    assert {name: numbers for name, numbers in found.items() if numbers} == {
+        "adjusted_rand_null": {"n_permutations": 1000, "seed": 0},
+        "cka_null": {"debiased": False, "seed": 0},
+        "cka_resamples": {"debiased": False, "seed": 0},
+        "kmeans": {"n_init": 10, "seed": 0, "max_iter": 300, "tol": 1e-4},
+        "linear_cka": {"debiased": False, "remove_top": 0},
+        "n_dims": {"variance": 0.99},
+        "neighbour_purity": {"k": 10},
+        "rbf_cka": {"fraction": 0.5, "debiased": False},
+        "relabelling_p_values": {"permutations": 999, "seed": 0},
+        "response_classes": {"tolerance": 0.0},
+        "ridge_predictions": {"alphas": tuple(10.0**power for power in range(-1, 7))},
+        "stratified_folds": {"seed": 0},
+        "svcca": {"variance": 0.99},
+        "topic_similarity": {"self_pairs": False},
+        "wilson_interval": {"z": pytest.approx(stats.norm.ppf(0.975), rel=1e-15)},
+    }
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import numpy as np
@@ -69,6 +70,14 @@ class TestFit:
         fits = [fit_topics(planted, 4, passes=p, batch_size=b).weights for p, b in ((1, 40), (2, 40), (2, 120))]
         assert not torch.equal(fits[0], fits[1])
         assert not torch.equal(fits[1], fits[2])
+
+    def test_defaults_are_the_same_everywhere(self):
+        whole = inspect.signature(fit_topics).parameters
+        for part in (fit_topics_to_counts, check_topic_model):
+            given = {name: p.default for name, p in inspect.signature(part).parameters.items() if name in whole}
+            del given["n_topics"]
+            assert given == {name: whole[name].default for name in given}
+        assert [p.default for p in whole.values()][1:] == [100, 6, 0, 5, 0.5, "english", 128, False]
 
     def test_progress_bars(self, planted, capsys):
         fit_topics(planted, 4, passes=1, progress=True)
