@@ -24,7 +24,7 @@ from probes import (
     run,
 )
 from probes.extend import check_probe
-from probes.functional import half_interval
+from probes.functional import adjusted_rand_null, half_interval
 from tasks import Batch, InputError
 
 N, D = 60, 6
@@ -312,6 +312,9 @@ def test_information_and_silhouettes_are_scikit_learns(fake_model: Any, batch: B
     assert result.coords["example"] == [str(i) for i in range(N)]
     found = result["cluster"][0, 0].numpy()
     assert result["cluster"].dtype is torch.int64
+    null = adjusted_rand_null(task, found, 100)
+    drawn = [float(result[f"null_{name}"]) for name in ("low", "high", "mean")]
+    assert drawn == pytest.approx([*np.quantile(null, [0.025, 0.975]), null.mean()])
     assert float(result["ami"]) == pytest.approx(adjusted_mutual_info_score(task, found), abs=1e-12)
     assert float(result["silhouette"]) == pytest.approx(silhouette_score(states.double(), found), abs=1e-6)
     assert float(result["label_silhouette"]) == pytest.approx(silhouette_score(states.double(), task), abs=1e-6)
