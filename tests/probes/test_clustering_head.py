@@ -235,6 +235,7 @@ def test_a_transformer_with_padding_is_measured_at_the_query(
                 assert float(result["nearest_centroid"][layer, head, k]) == float(nearest)
     assert result["support_mass"].isnan().all()
     assert result["integer_weights"].shape == (2, 2, 0, 0)
+    assert int(result["integer_match"].sum()) == int(result["planar_match"].sum()) == 0
 
 
 def test_digits_in_a_multi_head_transformer(tiny_model: Any) -> None:

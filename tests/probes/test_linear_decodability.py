@@ -176,14 +176,14 @@ def test_what_is_said_about_small_classes(fake_model: Any) -> None:
     states, batch = planted(1.0, n=40)
     rare = torch.arange(40) // 8
     rare[:2] = 9
-    labels = {**batch.labels, "rare": rare, "id": torch.arange(40)}
-    result = measure(fake_model, states, Batch(batch.tokens, labels=labels), also=("rare", "id"), n_shuffles=9)
+    labels = {**batch.labels, "rare": rare, "id": torch.arange(40), "ten": torch.arange(40) // 10}
+    result = measure(fake_model, states, Batch(batch.tokens, labels=labels), also=("rare", "id", "ten"), n_shuffles=9)
     assert result.notes == [
         "1 classes of 'rare' have fewer examples than there are folds (5); some folds lack them",
         "label 'rare' has 6.7 examples per class; with fewer than 10, a classifier reads less than is there",
         "label 'id' has one example per class (40 in all), which nothing can predict; its accuracy is NaN",
     ]
-    assert result["accuracy"].isnan().tolist() == [[False, False, True]]
+    assert result["accuracy"].isnan().tolist() == [[False, False, True, False]]
 
 
 def test_what_is_determined_by_what_is_given(fake_model: Any) -> None:

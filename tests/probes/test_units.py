@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -12,7 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from probes import CKA, ClusteringHead, LinearDecodability, NeighbourPurity, TaskClusterARI, last_token, run
+from probes import (
+    CKA,
+    ClusteringHead,
+    DistanceMatchedTopicAttention,
+    LinearDecodability,
+    LogitLens,
+    NeighbourPurity,
+    Probe,
+    TaskClusterARI,
+    last_token,
+    run,
+)
 from probes.engine.repeats import n_repeats
 from probes.functional import cka_null, cka_resamples, linear_cka
 from probes.functional.halves import half_samples
@@ -257,6 +269,25 @@ def test_repeats_are_counted_in_half_precision(dtype: torch.dtype) -> None:
     states = torch.cat([once, once])[torch.randperm(2000, generator=draw)]
     assert n_repeats({"hook": states}, {"hook": 1}) == 1000
     assert n_repeats({"hook": once}, {"hook": 1}) == 0
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        CKA(n_resamples=2, units="word"),
+        ClusteringHead("task", permutations=9, units="word"),
+        DistanceMatchedTopicAttention(torch.arange(21) % 3, units="word"),
+        LinearDecodability(units="word"),
+        LogitLens("word"),
+        NeighbourPurity(within="word", n_permutations=9),
+        TaskClusterARI(given="word"),
+    ],
+    ids=lambda probe: type(probe).__name__,
+)
+def test_a_label_of_examples_is_none_of_tokens(probe: Probe, model: Any, batch: Batch) -> None:
+    batch = replace(batch, labels={**batch.labels, "word": batch.tokens})
+    with pytest.raises(InputError, match=r"^label 'word' is per token; give a label with one value per example$"):
+        run(model, batch, probe)
 
 
 def test_units_without_anything_to_shuffle_are_refused() -> None:
