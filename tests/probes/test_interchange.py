@@ -122,6 +122,7 @@ def test_interchange_finds_the_planted_head_and_no_other(found: ProbeResult) -> 
     assert float(found.sel("response_within_ratio", **at, equivalence="sum")) == 0
     assert float(found.sel("response_within_ratio", **at, equivalence="copied")) > 0.9
     assert found["effect"].isfinite().all()
+    assert not any("asked for" in note for note in found.notes)
     assert found["changed"].isnan().tolist() == [[True, False], [False, True]]
 
 

@@ -63,7 +63,8 @@ def test_vocabulary_is_padding_symbols_inputs_outputs() -> None:
     assert task.d_vocab == 10
     shared = replace(task, outputs="shared", n_outputs=3)
     assert shared.vocab[-5:] == ["x0", "x1", "y0", "y1", "y2"]
-    assert replace(task, n_symbols=30).vocab[1:31] == [f"i{s}" for s in range(30)]
+    assert replace(task, n_symbols=26).vocab[26] == "z"
+    assert replace(task, n_symbols=27).vocab[1:28] == [f"i{s}" for s in range(27)]
     assert task.to_str_tokens(torch.tensor([0, 1, 9])) == ["<pad>", "a", "y1.1"]
 
 

@@ -173,6 +173,8 @@ def test_logistic_normal_mixes_are_correlated_in_pairs_and_about_as_concentrated
     pairs = {(0, 1), (2, 3), (4, 5)}
     assert min(between[pair] for pair in pairs) > 0.3
     assert max(between[pair] for pair in combinations(range(6), 2) if pair not in pairs) < -0.1
+    odd = TopicDocuments(**of, n_topics=3, n_documents=50)  # type: ignore[arg-type]
+    assert set(whole(odd).labels["topic"].flatten().tolist()) == {-1, 0, 1, 2}
     squares = []
     for fields in ({}, {"sampler": "logistic-normal"}):
         topic = topics_of(TopicDocuments(**fields, lengths=(200, 200), n_documents=3000))  # type: ignore[arg-type]
