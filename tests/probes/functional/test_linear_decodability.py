@@ -197,6 +197,7 @@ def test_accuracy_interval_is_the_wider_one_on_either_side() -> None:
         assert interval == pytest.approx((share - half, share + half))
         low, high = wilson_interval(sum(hits), 5 * size)
         assert interval[0] < low < high < interval[1]
+    assert accuracy_interval([1, 0, 1, 1, 0], [1] * 5) == (0, 1)
     assert accuracy_interval([7, 7, 0], [10, 10, 0]) == wilson_interval(14, 20)
     assert accuracy_interval([10, 10], [10, 10]) == wilson_interval(20, 20)
     assert accuracy_interval([0, 7], [0, 9]) == wilson_interval(7, 9)
@@ -215,6 +216,7 @@ def test_two_units_that_disagree_are_one_independent_example() -> None:
     n_effective = accuracy_effective_size(right, np.repeat([0, 1], 49))
     assert n_effective == 1
     assert accuracy_interval([49, 0], [49, 49], n_effective) == (0, 1)
+    assert accuracy_effective_size(right, np.arange(98) % 49) == 98  # each unit has one right and one wrong
 
 
 def test_accuracy_interval_covers_the_true_accuracy() -> None:
