@@ -107,6 +107,7 @@ def test_what_is_left_out_is_said(topic_model: Any) -> None:
     assert "so ratio is NaN" in alone.notes[0]
     assert any("at 256 of 256 distances" in note for note in alone.notes)
     assert any("does not test that the ratio is 1" in note for note in alone.notes)
+    assert len(alone.notes) == 3
 
 
 def test_the_contract(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:
