@@ -237,5 +237,6 @@ def test_padding_on_the_right_changes_no_example() -> None:
     assert padded.loss_mask.tolist() == [[True, True, False, False]] * 2
     assert torch.equal(padded.labels["topic"][:, :2], labels["topic"])
     assert torch.equal(padded.labels["task"], labels["task"])
+    assert torch.equal(batch.padded_to(2).tokens, batch.tokens)
     with pytest.raises(InputError, match="length is 1, but the batch has 2 tokens"):
         batch.padded_to(1)

@@ -176,6 +176,9 @@ class TestScores:
         assert chance["classify-1"] == pytest.approx(0.25, abs=0.04)
         assert chance["sentiment-3"] == pytest.approx(78 / 144, abs=0.04)  # pairs that add up to less than 12: NO
         assert chance["copy-3"] < 0.05
+        one_argument = ("copy-0", "copy-1", "copy-2", "copy-3", *(f"{o}-0" for o in OPERATIONS if o != "copy"))
+        chance = SkillSuite(n_eval=2000, walk_share=0.0, seen=one_argument).chance()
+        assert chance["sentiment-0"] == pytest.approx(78 / 144, abs=0.04)  # there is no wrong argument
 
     def test_chance_counts_the_operation_on_a_wrong_argument(self):
         suite = SkillSuite(n_eval=400)
