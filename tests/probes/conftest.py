@@ -107,3 +107,9 @@ def topic_model() -> Callable[..., Any]:
 def documents() -> Batch:
     """Masked documents of different lengths, padded."""
     return next(TASK.batches("dev", 12))
+
+
+@pytest.fixture(scope="session")
+def token_topics(task: Any) -> Tensor:
+    """Three topics for the tokens of the instruction task, padding's too, and none for every fourth."""
+    return (torch.arange(task.d_vocab) + 1) % 4 - 1

@@ -14,24 +14,17 @@ from probes import AttentionEntropy, ClusteringHead, attention_pattern, last_tok
 from probes.extend import check_probe
 from probes.functional import attention_entropy
 from tasks import Batch, InputError
+from tests.probes.recorded import recorded_patterns
 
 SITES = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
-
-
-def patterns(model: Any, tokens: torch.Tensor) -> list[np.ndarray]:
-    """``[head query key]`` per block, of one sequence without padding."""
-    kept: list[np.ndarray] = []
-    hooks = [(site, lambda a, hook: kept.append(a[0].numpy().astype(float))) for site in SITES]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        model(tokens[None])
-    return kept
 
 
 def per_example(model: Any, batch: Batch, where: slice) -> tuple[np.ndarray, np.ndarray]:
     """``[example block head]`` mean entropy over the queries of each example, and that of uniform causal attention."""
     found, uniform = [], []
     for tokens, length in zip(batch.tokens, batch.lengths(), strict=True):
-        found.append([stats.entropy(p, axis=-1)[:, where].mean(-1) for p in patterns(model, tokens[:length])])
+        patterns = recorded_patterns(model, Batch(tokens[None, :length])).values()
+        found.append([stats.entropy(p[0].double(), axis=-1)[:, where].mean(-1) for p in patterns])
         uniform.append(np.log(np.arange(1, int(length) + 1))[where].mean())
     return np.array(found), np.array(uniform)
 

@@ -6,6 +6,7 @@ import re
 from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from probes import NDims, TaskClusterARI, attach, collect_rows, last_token, run, save_rows
 from probes.engine.batch_items import count_batch_examples
 from probes.engine.batches import each_batch
-from probes.engine.text_tokenizer import TextTokenizer
+from probes.engine.text_tokenizer import TextTokenizer, tokenizer_of
 from tasks import Batch, InputError
 
 IDS = [[5, 6, 7], [1, 2], [3, 4, 5, 6], [8], [9, 1, 9]]
@@ -155,6 +156,21 @@ def test_the_models_own_tokenizer_reads_texts(fake_model: Any) -> None:
     assert run({"a": model, "b": other}, ["abc", "d"], NDims(), tokenizer=Letters()).coords["site"]
 
 
+def test_a_tokenizer_that_transformer_lens_changed_is_read_again_from_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = SimpleNamespace(
+        tokenizer=SimpleNamespace(name_or_path="a/b"), cfg=SimpleNamespace(default_prepend_bos=True)
+    )
+    read: dict[str, Any] = {}
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda name, **given: read.update(given) or name)
+    assert tokenizer_of(changed) == "a/b"
+    assert read == {"local_files_only": True, "trust_remote_code": False}
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda name, **given: 1 / 0)
+    with pytest.raises(InputError, match=r"tokenizer, and that of 'a/b' cannot be read \(.*\); give tokenizer=, or"):
+        tokenizer_of(changed)
+
+
 def test_integers_of_a_row_become_labels(model: Any) -> None:
     tokens = torch.randint(10, (12, 4), generator=torch.Generator().manual_seed(0))
     task = torch.arange(12) % 3
@@ -243,16 +259,6 @@ def test_positions_of_packed_texts_are_refused(model: Any) -> None:
             run(model, given, NDims())
 
 
-def test_attach_takes_tokens_too(model: Any) -> None:
-    tokens = torch.randint(10, (7, 4), generator=torch.Generator().manual_seed(0))
-    expected, probe = run(model, tokens, NDims()), NDims()
-    with attach(model, probe) as attached, torch.no_grad():
-        for some in (tokens[:3], {"input_ids": tokens[3:]}):
-            with attached.on(some):
-                model(some if isinstance(some, torch.Tensor) else some["input_ids"])
-    assert torch.equal(probe.compute()["n_dims"], expected["n_dims"])
-
-
 # ---- what is refused ----
 
 
@@ -296,6 +302,10 @@ def test_what_run_takes_is_said_in_one_sentence(model: Any) -> None:
             "attention_mask has 1 values for 2 input_ids; expected one",
         ),
         ({"input_ids": [[1], []]}, "example 1 has no tokens; leave it out"),
+        (
+            Batch(torch.ones(2, 2).long(), torch.tensor([[1, 1], [0, 0]])),
+            "example index 1 has no real token (its attention mask is all 0); leave it out",
+        ),
         ({"input_ids": torch.ones(1, 0).long()}, "example index 0 has no tokens; leave it out"),
     ):
         with pytest.raises(InputError, match=f"^{re.escape(message)}"):
@@ -365,13 +375,6 @@ def test_a_model_with_rotary_positions_does_not_pass_its_context_silently() -> N
         run(model, torch.ones(2, 7).long(), NDims())
 
 
-def test_an_example_of_padding_only(model: Any) -> None:
-    mask = torch.tensor([[1, 1], [0, 0]])
-    message = "example index 1 has no real token (its attention mask is all 0); leave it out"
-    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        run(model, Batch(torch.ones(2, 2).long(), mask), NDims())
-
-
 # ---- how examples are put together ----
 
 
@@ -438,16 +441,6 @@ def test_a_streams_texts_are_tokenized_a_window_at_a_time(model: Any, monkeypatc
         assert [len(call) for call in tokenizer.calls] == [4, 2]
         assert sorted(i for batch in batches for i in batch.index.tolist()) == list(range(6))
     assert len(batches) == 1  # a list is sorted as a whole
-
-
-def test_the_order_of_a_stream_does_not_matter(model: Any) -> None:
-    ids = some(30)
-    batches = [Batch(torch.tensor([row]), index=torch.tensor([i])) for i, row in enumerate(ids)]
-    expected = collect_rows(model, batches[::-1])
-    for budget in (6, 13, 4096):
-        found = collect_rows(model, {"input_ids": ids}, tokens_per_batch=budget)
-        for site, rows in expected.items():
-            torch.testing.assert_close(found[site], rows, rtol=1e-4, atol=1e-5)
 
 
 def test_a_budget_below_the_longest_example_is_refused_with_both_numbers(model: Any) -> None:

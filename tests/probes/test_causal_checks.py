@@ -123,9 +123,8 @@ def test_swapping_across_classes_that_are_not_clusters_is_seen(solved: Any) -> N
 # ---- draws ----
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_partners_are_others_of_the_class_each_once(seed: int) -> None:
-    g = torch.Generator().manual_seed(seed)
+def test_partners_are_others_of_the_class_each_once() -> None:
+    g = torch.Generator().manual_seed(0)
     classes = torch.randint(7, (50,), generator=g)
     classes[7] = 9  # alone
     order = torch.randperm(50, generator=g)
@@ -319,7 +318,6 @@ def test_what_is_refused(solved: Any, probe: ClusteringHead, model: Any, batch: 
             lambda: causal_checks(solved, everything().select(slice(0, 1)), probe, right),
             "there are 1 examples; give at least 2, so that one output can replace another",
         ),
-        (lambda: causal_checks(solved, [], probe, right), "there are 0 examples; give at least 2"),
         (
             lambda: causal_checks(model, batch, probe, right),
             "this ClusteringHead holds state from 2 sites of a model of another shape; call reset() or use a new probe",

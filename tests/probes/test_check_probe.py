@@ -176,13 +176,6 @@ class ComputeDraws(Kept):
         return self.result({"norm": result["norm"] + PRIVATE.random()}, result.axes)
 
 
-class ErasesInUpdate(Kept):
-    def update(self, activations: Any, batch: Batch) -> None:
-        super().update(activations, batch)
-        for x in activations.values():
-            x.fill_(torch.nan)
-
-
 class KeepsView(Kept):
     def update(self, activations: Any, batch: Batch) -> None:
         for site, x in activations.items():
@@ -362,7 +355,6 @@ WRONG: list[tuple[Probe, str, str]] = [
     (UpdateFails(), "first result", "with InputError: no label 'mood' in this batch"),
     (UndeclaredState(), "state", "update changes self.seen, which is not declared; make it a Sum() or Rows()"),
     (ChangesActivations(), "inputs untouched", "update changes the activations or the batch, which other probes see"),
-    (ErasesInUpdate(), "inputs untouched", "update changes the activations or the batch, which other probes see too"),
     (ChangesLabels(), "inputs untouched", "update changes the activations or the batch, which other probes see too"),
     (ComputeDraws(), "compute", "compute called twice has to give the same result, but 'norm' differs by up to"),
     (KeepsView(), "memory", "the state has to be a copy, not a view that keeps a whole batch alive"),

@@ -10,23 +10,10 @@ import torch
 
 from probes import DistanceMatchedTopicAttention, TopicAttention, run
 from probes.extend import check_probe
-from tasks import Batch, InputError, InstructionFollowing
+from tasks import Batch, InputError
 from tests.probes.functional.test_distance_matched_topic_attention import by_loop, matched_by_loop
+from tests.probes.recorded import recorded_patterns
 from tests.probes.topic_documents import TASK, TOPICS
-
-
-@pytest.fixture(scope="module")
-def token_topics(task: InstructionFollowing) -> torch.Tensor:
-    return (torch.arange(task.d_vocab) + 1) % 4 - 1
-
-
-def patterns_of(model: Any, batch: Batch) -> list[torch.Tensor]:
-    kept: dict[str, torch.Tensor] = {}
-    names = [f"blocks.{i}.attn.hook_pattern" for i in range(model.cfg.n_layers)]
-    hooks = [(name, lambda x, hook, name=name: kept.update({name: x.clone()})) for name in names]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        model(batch.tokens, attention_mask=batch.attention_mask.long())  # type: ignore[union-attr]
-    return [kept[name] for name in names]
 
 
 def test_it_is_what_a_loop_over_the_models_attention_finds(model: Any, batch: Batch, token_topics: Any) -> None:
@@ -34,7 +21,8 @@ def test_it_is_what_a_loop_over_the_models_attention_finds(model: Any, batch: Ba
     result = run(model, batch.split(5), probe)
     assert batch.attention_mask is not None
     words = torch.where(batch.attention_mask, batch.tokens, -1)
-    found = [by_loop(pattern, words, token_topics.tolist(), 4) for pattern in patterns_of(model, batch)]
+    patterns = recorded_patterns(model, batch).values()
+    found = [by_loop(pattern, words, token_topics.tolist(), 4) for pattern in patterns]
     means = np.stack([matched_by_loop(each, 2) for each in found])  # [site head bucket]
     np.testing.assert_allclose(result["mean"], means, rtol=1e-5)
     np.testing.assert_allclose(result["ratio"], means[..., 0] / means[..., 1], rtol=1e-5)
@@ -119,6 +107,7 @@ def test_what_is_left_out_is_said(topic_model: Any) -> None:
     assert "so ratio is NaN" in alone.notes[0]
     assert any("at 256 of 256 distances" in note for note in alone.notes)
     assert any("does not test that the ratio is 1" in note for note in alone.notes)
+    assert len(alone.notes) == 3
 
 
 def test_the_contract(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:

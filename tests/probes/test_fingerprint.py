@@ -58,17 +58,6 @@ def test_stale_rows_are_refused_after_a_change_between_any_sampled_places(fake_m
     embedding[changed] -= 1
 
 
-def test_every_edited_row_is_seen() -> None:
-    model = nn.ModuleDict({"embed": nn.Embedding(2000, 16)})
-    seen = {fingerprint(model)}  # type: ignore[arg-type]
-    for row in torch.randperm(2000, generator=torch.Generator().manual_seed(0))[:40].tolist():
-        kept = model["embed"].weight.data[row].clone()
-        model["embed"].weight.data[row] += 1e-3
-        seen.add(fingerprint(model))  # type: ignore[arg-type]
-        model["embed"].weight.data[row] = kept
-    assert len(seen) == 41
-
-
 @pytest.mark.parametrize("name", ["embed.weight", "unembed.bias", "scale", "mask", "angles", "step"])
 def test_one_bit_is_seen(name: str) -> None:
     model = small()
@@ -137,21 +126,6 @@ def test_complements_differ(dtype: torch.dtype) -> None:
     weight = torch.randint(-100, 100, (64,), generator=torch.Generator().manual_seed(0)).to(dtype)
     assert digest(weight) != digest(~weight)
     assert digest(torch.zeros_like(weight)) != digest(torch.full_like(weight, -1))
-
-
-@pytest.mark.parametrize("how", ["fused AdamW", "data", "tied"])
-def test_a_change_that_no_version_counter_notices_is_seen(how: str) -> None:
-    model = nn.ModuleDict({"embed": nn.Embedding(30, 8), "unembed": nn.Linear(8, 30, bias=False)})
-    model["unembed"].weight = model["embed"].weight
-    before = fingerprint(model)  # type: ignore[arg-type]
-    if how == "fused AdamW":
-        model["unembed"](model["embed"](torch.arange(30))).sum().backward()
-        torch.optim.AdamW(model.parameters(), fused=True).step()
-    elif how == "data":
-        model["embed"].weight.data[3, 4] += 1e-6
-    else:
-        model["unembed"].weight.data.view(-1)[5:7].neg_()
-    assert fingerprint(model) != before  # type: ignore[arg-type]
 
 
 def test_one_number_of_each_weight_comes_to_the_host() -> None:
@@ -254,8 +228,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("kind", PLACES)
-@pytest.mark.parametrize("on_disk", [1, 2, 6], ids=["one block", "both blocks", "all"])
+@pytest.mark.parametrize(("kind", "on_disk"), [("gpt2", 1), ("llama", 2), ("llama", 6)])
 def test_offloaded_weights_are_read_from_where_they_lie(kind: str, on_disk: int, tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     from transformers import AutoModelForCausalLM

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import Any
 
 import pytest
 import torch
 
-import probes
 from probes import NDims, Probe, ProbeResult, Sum, last_token, residual, run
 from probes.engine.run import probes_as_list
 from probes.extend import check_probe
@@ -38,7 +36,6 @@ class Count(Probe):
         ([NDims(), Count], "Count is a probe class; expected a probe: write Count(), with its settings"),
         ("NDims", "'NDims' is not a probe; expected one or several, such as CKA()"),
         ([], "no probes given; give one or several, such as CKA()"),
-        (3, "3 is not a probe; expected one or several, such as CKA()"),
     ],
 )
 def test_what_is_no_probe_is_told_before_the_model_runs(tiny_model: Any, given: Any, message: str) -> None:
@@ -94,12 +91,3 @@ def test_the_contract_is_of_probes_not_of_classes(tiny_model: Any) -> None:
         InputError, match=r"^NDims is a probe class; expected a probe: write NDims\(\), with its settings$"
     ):
         check_probe(NDims, tiny_model(), BATCH)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", sorted(set(probes.__all__) & {probe.__name__ for probe in Probe.__subclasses__()}))
-def test_nothing_is_computed_before_a_batch(name: str) -> None:
-    probe_class = getattr(probes, name)
-    takes_topics = "topics" in inspect.signature(probe_class).parameters
-    probe = probe_class(torch.tensor([0, 0, 1, 1])) if takes_topics else probe_class()
-    with pytest.raises(InputError, match=r"give (it|the probe) to run"):
-        probe.compute()

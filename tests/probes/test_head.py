@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,49 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mechclust.models import load_pretrained
 from probes import attach, collect_rows, residual, run, save_rows
 from probes.engine.hooked_model import modules_of
 from tasks import Batch
+from tests.mechclust.models.families import FAMILIES
 
 TOKENS = torch.tensor([[1, 2, 3], [3, 0, 1], [2, 2, 4], [4, 1, 0]])
 BATCHES = list(Batch(TOKENS).split(2))
-SIZES: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-
-
-def built() -> Any:
-    from mechclust.models import build_model
-    from mechclust.models.config import ModelConfig
-
-    return build_model(ModelConfig(d_vocab=7, n_ctx=4, n_layers=2, d_model=8, n_heads=2))
-
-
-def bridged() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from mechclust.models import load_pretrained
-
-    return load_pretrained(LlamaForCausalLM(LlamaConfig(vocab_size=7, **SIZES)).eval())
-
-
-def capped() -> Any:
-    """Gemma 2's logits are capped behind the head."""
-    from transformers import Gemma2Config, Gemma2ForCausalLM
-
-    from mechclust.models import load_pretrained
-
-    config = Gemma2Config(vocab_size=7, head_dim=4, num_key_value_heads=1, **SIZES)
-    return load_pretrained(Gemma2ForCausalLM(config).eval())
-
-
-def encoder() -> Any:
-    from transformers import BertConfig, BertForMaskedLM
-
-    from mechclust.models import load_pretrained
-
-    return load_pretrained(BertForMaskedLM(BertConfig(vocab_size=7, **SIZES)).eval())
-
-
-MODELS: dict[str, Callable[[], Any]] = {"built": built, "bridged": bridged, "capped": capped, "encoder": encoder}
 
 
 @contextmanager
@@ -77,11 +42,14 @@ def head_of(model: Any) -> nn.Module:
     return getattr(model.unembed, "original_component", None) or model.unembed
 
 
-@pytest.fixture(params=MODELS)
-def model(request: pytest.FixtureRequest, tl_major: int) -> Any:
-    if tl_major == 3 and request.param != "built":
+@pytest.fixture(params=["built", "llama", "gemma2", "bert"])
+def model(request: pytest.FixtureRequest, tiny_model: Any, tl_major: int) -> Any:
+    """Ours, and those of Hugging Face: a decoder, one whose logits are capped behind the head, and an encoder."""
+    if request.param == "built":
+        return tiny_model()
+    if tl_major == 3:
         pytest.skip("TransformerLens 3.9 has no bridge to these models here")
-    return MODELS[request.param]()
+    return load_pretrained(FAMILIES[request.param].build())
 
 
 def test_the_head_never_runs(model: Any, keep: Any, tmp_path: Any) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -27,7 +28,7 @@ def numbers(held: IndexSet) -> list[int]:
     return [i for first, last in held.tensor().tolist() for i in range(first, last + 1)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(BATCHES)
 def test_it_is_a_set_that_refuses_what_it_holds(batches: list[list[int]]) -> None:
     held, expected = IndexSet(), set[int]()
@@ -44,13 +45,15 @@ def test_it_is_a_set_that_refuses_what_it_holds(batches: list[list[int]]) -> Non
             expected |= set(batch)
         assert len(held) == len(expected)
         assert held.end == max([-1, *expected]) + 1
+    ranges = held.tensor().tolist()
+    assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(ranges))  # as few as there can be
     assert numbers(held) == sorted(expected)
     assert all(i in held for i in expected)
     assert held.holds(torch.tensor([*expected, -21], dtype=torch.int64)).tolist() == [True] * len(expected) + [False]
     assert not any(i in held for i in range(-20, 60) if i not in expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sets(INDEX, max_size=40), st.sets(INDEX, max_size=40))
 def test_update_is_a_union_that_refuses_what_both_hold(one: set[int], other: set[int]) -> None:
     first, second, both = filled(list(one)), filled(list(other)), one & other
@@ -78,15 +81,6 @@ def test_the_errors_say_how_often_and_the_way_out() -> None:
     held = filled(list(range(100)))
     with pytest.raises(InputError, match=r"^example index 60 \(40 such\) is in both states; merge each state once"):
         held.update(filled(list(range(60, 150))))
-
-
-def test_any_order_and_any_split_give_the_same_ranges() -> None:
-    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
-    sets = [IndexSet() for _ in range(3)]
-    for held, size in zip(sets, (1, 7, 1000), strict=True):
-        for part in order.split(size):
-            held.add(part)
-    assert {tuple(map(tuple, held.tensor().tolist())) for held in sets} == {((0, 999),)}
 
 
 def test_the_tensor_comes_back() -> None:

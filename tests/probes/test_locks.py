@@ -53,14 +53,14 @@ def test_a_second_owner_is_refused_until_the_first_is_killed(tmp_path, owner):
 
 
 def test_waits_for_an_owner_that_is_about_to_end(tmp_path, owner):
-    owner(1.0)
+    owner(0.3)
     with locked_folder(tmp_path / "x", wait=600.0):
         pass
 
 
 def test_a_worker_waits_for_an_owner_that_is_dead(tmp_path, owner, monkeypatch):
     monkeypatch.setenv("MECHCLUST_LOCK_WAIT", "0")  # so that what is set below goes again
-    owner(1.0)
+    owner(0.3)
     wait_for_locks(30.0)
     with locked_folder(tmp_path / "x"):
         pass

@@ -33,6 +33,13 @@ def test_moments_give_the_number_of_the_rows(fake_model: Any, variance: float) -
                 assert float(result["n_dims"][i, k]) == expected == n_dims(x[chosen], variance=variance)
 
 
+def test_labels_come_in_the_order_of_their_numbers(fake_model: Any) -> None:
+    tokens = torch.arange(30)[:, None]
+    batch = Batch(tokens, labels={"task": torch.tensor([10, 2, 3])[tokens[:, 0] % 3]})
+    result = run(fake_model(*spectra(30, 4)), batch, NDims(label="task"))
+    assert result.coords["label"] == ["all", "2", "3", "10"]
+
+
 def test_auto_keeps_rows_until_moments_take_less(fake_model: Any) -> None:
     planted = spectra(400, 30, 30)
     few, many = NDims(), NDims()
@@ -45,15 +52,6 @@ def test_auto_keeps_rows_until_moments_take_less(fake_model: Any) -> None:
         run(fake_model(*planted), every_token(400).select(index), probe)
     half.merge(other)
     assert torch.equal(half.compute()["n_dims"], whole["n_dims"])
-
-
-def test_moments_do_not_grow_with_examples(fake_model: Any) -> None:
-    sizes = []
-    for n in (30, 300):
-        probe = NDims(form="moments")
-        run(fake_model(*states(n, 3, 4)), every_token(n).split(10), probe)
-        sizes.append(sum(t.numel() for t in probe.state_dict()["tensors"].values()))
-    assert sizes[0] == sizes[1]
 
 
 def test_a_doubt_is_said(fake_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

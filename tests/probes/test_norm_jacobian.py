@@ -13,6 +13,7 @@ import torch
 from probes import NormJacobian, all_tokens, mean, run, token_at
 from probes.extend import check_probe
 from tasks import Batch, InputError, SparseModularAddition
+from tests.probes.recorded import recorded
 
 MID = "blocks.0.hook_resid_mid"
 
@@ -30,17 +31,10 @@ def pooling() -> Any:
     return build_model(PoolingTransformerConfig(n_ctx=6, seed=2))
 
 
-def states_at(model: Any, site: str, batch: Batch) -> torch.Tensor:
-    kept: list[torch.Tensor] = []
-    with torch.no_grad(), model.hooks(fwd_hooks=[(site, lambda a, hook: kept.append(a.clone()))]):
-        model(batch.tokens)
-    return kept[0]
-
-
 def test_the_pooled_position_is_measured(addition: Any, pooling: Any) -> None:
     result = run(pooling, addition.batches("all", 10), NormJacobian())
     # Batches of the same size, because the last bits of a forward pass depend on it.
-    states = torch.cat([states_at(pooling, MID, batch)[:, 0] for batch in addition.batches("all", 10)])
+    states = torch.cat([recorded(pooling, batch, [MID])[MID][:, 0] for batch in addition.batches("all", 10)])
     norms = states.double().norm(dim=-1).numpy()
     assert result["smallest_norm"].tolist() == [norms.min()]
     assert result["median_norm"].tolist() == [np.median(norms)]
@@ -52,7 +46,7 @@ def test_the_pooled_position_is_measured(addition: Any, pooling: Any) -> None:
 
 def test_the_last_token_or_the_one_asked_for_is_measured(model: Any, batch: Batch) -> None:
     sites = [MID, "blocks.1.hook_resid_mid"]
-    at = {site: states_at(model, site, batch).double().norm(dim=-1) for site in sites}
+    at = {site: x.double().norm(dim=-1) for site, x in recorded(model, batch, sites).items()}
     rows = torch.arange(len(batch))
     for readout, positions in ((None, batch.last_positions()), (token_at("input"), batch.position("input"))):
         probe = NormJacobian(sites) if readout is None else NormJacobian(sites, readout)
@@ -89,10 +83,6 @@ def test_the_contract_on_the_pooling_transformer(readout: Any, addition: Any, po
 
 def test_the_contract_on_a_transformer(model: Any, batch: Batch) -> None:
     check_probe(NormJacobian([MID, "blocks.1.hook_resid_mid"]), model, batch)
-
-
-def test_two_processes_agree_with_one(forked: None, addition: Any, pooling: Any) -> None:
-    check_probe(NormJacobian(), pooling, next(addition.batches("test", 16)), processes=True)
 
 
 def test_what_the_norm_jacobian_refuses(addition: Any, pooling: Any) -> None:

@@ -139,20 +139,6 @@ def test_the_contract(two: dict[str, Any], probe: Probe) -> None:
     check_probe(probe, two, every_token(12))
 
 
-def test_real_models(tiny_model: Any, batch: Batch) -> None:
-    models = {"one": tiny_model(), "other": tiny_model(d_model=12, seed=1)}
-    check_probe(CKA(label="task"), models, batch)
-
-
-def test_state_from_a_file_computes(two: dict[str, Any], tmp_path: Any) -> None:
-    probe = CKA(label="task")
-    result = run(two, every_token(30), probe)
-    probe.save_state(tmp_path / "state")
-    later = CKA(label="task")
-    later.load_state(tmp_path / "state")
-    assert torch.equal(later.compute()["cka"], result["cka"])
-
-
 # ---- refusals ----
 
 

@@ -158,6 +158,7 @@ def test_a_matrix_of_sites() -> None:
     np.testing.assert_array_equal(axes.images[0].get_array(), values[..., 0])
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["0", "1", "2"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("layer (other_site)", "layer (site)")
 
 
 def test_steps() -> None:

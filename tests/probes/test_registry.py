@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import probes
 from probes import Probe, find_probe, get_probe, list_probes
@@ -70,6 +71,49 @@ def test_every_probe_of_ours_is_listed() -> None:
     assert all(probe.summary and probe.summary.endswith((".", "?")) for probe in ours.values())
     assert ours["TopicAttention"].needs == ["topics"]
     assert ours["CKA"].needs == []
+
+
+SETTINGS = {
+    "AttentionEntropy": "at=attention(), query=None",
+    "CKA": "at=residual(), readout=last_token(), label=None, pairs='diagonal', form='auto', precision='float64', "
+    "n_resamples=0, n_permutations=0, max_memory=8.0, device=None, seed=0, remove_top=0, units=None, keep_halves=False",
+    "ClusteringHead": "equivalence='multiset', support=None, modulus=None, at=head_output(), query=last_token(), "
+    "max_rows=None, permutations=0, units=None",
+    "DistanceMatchedTopicAttention": "at=attention(), words=None, max_distance=256, n_resamples=199, units=None, "
+    "seed=0",
+    "HeadRoles": "at=attention(), max_offset=8, n_permutations=None, exclude_bos=False, exclude_current_token=False, "
+    "seed=0",
+    "LinearDecodability": "label='task', at=residual(), readout=last_token(), also=(), given=None, units=None, "
+    "folds=5, n_shuffles=100, max_rows=None, device=None, seed=0",
+    "LogitLens": "answer=None, tokens=None, at=residual(), readout=last_token()",
+    "NDims": "at=residual(), readout=last_token(), label=None, variance=0.99, form='auto', max_memory=8.0, device=None",
+    "NeighbourPurity": "at=residual(), readout=last_token(), label='task', k=10, max_memory=8.0, max_rows=None, "
+    "device=None, units=None, within=None, n_permutations=0, seed=0",
+    "NormJacobian": "at='blocks.0.hook_resid_mid', readout=last_token()",
+    "Projection": "label='task', at=residual(), readout=token_at('input'), method='tsne', max_rows=500, seed=0",
+    "RBFCKA": "at=residual(), readout=last_token(), label=None, pairs='diagonal', fraction=0.5, max_memory=8.0, "
+    "device=None",
+    "SVCCA": "at=residual(), readout=last_token(), label=None, pairs='diagonal', variance=0.99, max_memory=8.0",
+    "TaskClusterARI": "label='task', at=residual(), readout=token_at('input'), also=(), n_clusters=None, given=None, "
+    "within=None, units=None, preprocess=Preprocess(drop_outliers=None, standardise=False, pca=None, cosine=False), "
+    "reduce=None, n_init=10, n_permutations=1000, n_resamples=0, max_rows=None, device=None, keep_clusters=False, "
+    "keep_halves=False, seed=0",
+    "TopicAttention": "at=attention(), words=None, n_permutations=99, seed=0, n_resamples=0, units=None",
+    "TopicEmbedding": "at=embedding(), words=None, self_pairs=False, n_permutations=99, seed=0",
+}
+
+
+def ours() -> dict[str, Probe]:
+    """Every probe of ours with its default settings."""
+    registered = [probe for probe in list_probes() if probe.package.startswith("mechclust ")]
+    topics = torch.tensor([0, 0, 1, 1])
+    return {probe.name: getattr(probes, probe.name)(**dict.fromkeys(probe.needs, topics)) for probe in registered}
+
+
+def test_settings_that_nobody_gives_are_these() -> None:
+    """Scripts and saved results rely on them."""
+    found = {name: re.sub(r"topics=.*?int64\), ", "", repr(probe)) for name, probe in ours().items()}
+    assert found == {name: f"{name}({settings})" for name, settings in SETTINGS.items()}
 
 
 def test_a_registered_probe_is_found_and_made(install: Callable[..., None]) -> None:
@@ -149,8 +193,7 @@ def test_what_cannot_be_made_is_refused(install: Callable[..., None], name: str,
 
 
 def test_compute_before_any_data() -> None:
-    """Refused with what to do first, by every probe that needs no arguments."""
-    for registered in list_probes():
-        if registered.package.startswith("mechclust ") and "Topic" not in registered.name:
-            with pytest.raises(InputError, match=r"yet; give (the probe|it) to run\(\) or attach\(\)$"):
-                registered.new().compute()
+    """Refused with what to do first, by every probe."""
+    for probe in ours().values():
+        with pytest.raises(InputError, match=r"yet; give (the probe|it) to run\(\) or attach\(\)$"):
+            probe.compute()

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 import re
 import sys
 from dataclasses import replace
@@ -15,7 +13,6 @@ import torch
 
 from probes import NDims, ProbeResult, TaskClusterARI, last_token, residual, run
 from probes.engine.result import load_result
-from probes.store.files import write_atomic
 from probes.store.safetensors_files import read_safetensors, write_safetensors
 from tasks import Batch, InputError
 
@@ -67,11 +64,6 @@ def test_sel_takes_named_coordinates(result: ProbeResult) -> None:
 def test_sel_tells_what_there_is(result: ProbeResult, at: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         result.sel("ari", **at)
-
-
-def test_sel_tells_the_axes_of_the_measure(result: ProbeResult) -> None:
-    with pytest.raises(InputError, match=r"no axis 'example' in 'ari' \(it has site, label, layer\)"):
-        result.sel("ari", example="8")
 
 
 def test_a_dataframe_has_one_row_a_number(result: ProbeResult) -> None:
@@ -133,9 +125,11 @@ def test_save_and_load_keep_everything(result: ProbeResult, tmp_path: Path) -> N
 
 def test_views_can_be_saved(tmp_path: Path) -> None:
     both = torch.arange(6.0).reshape(2, 3)
-    values, axes = {"all": both, "turned": both.T}, {"all": ("a", "b"), "turned": ("b", "a")}
+    values = {"all": both, "turned": both.T, "again": both}
+    axes = {"all": ("a", "b"), "turned": ("b", "a"), "again": ("a", "b")}
     ProbeResult("Demo", values, axes, {"a": ["0", "1"], "b": ["x", "y", "z"]}).save(tmp_path / "r")
-    assert torch.equal(load_result(tmp_path / "r")["turned"], both.T)
+    loaded = load_result(tmp_path / "r")
+    assert all(torch.equal(loaded[name], value) for name, value in values.items())
 
 
 def test_complex_values_are_not_saved(tmp_path: Path) -> None:
@@ -145,39 +139,15 @@ def test_complex_values_are_not_saved(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_files_that_are_no_result_are_refused(result: ProbeResult, tmp_path: Path) -> None:
+def test_files_that_are_no_result_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no file '.*none'; give the path of a safetensors file"):
         load_result(tmp_path / "none")
-    (tmp_path / "text").write_text("hello")
-    with pytest.raises(InputError, match=r"text' is truncated or not a safetensors file"):
-        load_result(tmp_path / "text")
-    result.save(tmp_path / "result")
-    (tmp_path / "half").write_bytes((tmp_path / "result").read_bytes()[:-8])
-    with pytest.raises(InputError, match=r"half' is truncated or not a safetensors file"):
-        load_result(tmp_path / "half")
     from safetensors.torch import save_file
 
     save_file({"x": torch.zeros(1)}, tmp_path / "other")
     assert read_safetensors(tmp_path / "other")[1] == {}
     with pytest.raises(InputError, match=r"other' is not a probe result; expected a file from ProbeResult.save"):
         load_result(tmp_path / "other")
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomic(tmp_path / "file", b"old")
-
-    def full_disk(descriptor: int) -> Any:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("os.fsync", full_disk)
-    words = (
-        f"cannot write {str(tmp_path / 'file')!r} (No space left on device); free space there and run the same command "
-        "again (what was already written is kept)"
-    )
-    with pytest.raises(InputError, match=f"^{re.escape(words)}$"):
-        write_atomic(tmp_path / "file", b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_bytes() == b"old"
 
 
 # ---- the best heads ----
@@ -493,12 +463,6 @@ def test_axes_must_be_known() -> None:
         ProbeResult("Demo", {"a": torch.zeros(1)}, {"a": ("layer",)}, {"site": []})
     with pytest.raises(InputError, match=re.escape("values has a and axes nothing; expected the axes of each measure")):
         ProbeResult("Demo", {"a": torch.zeros(1)}, {}, {})
-
-
-def test_one_tensor_may_stand_under_two_names(tmp_path: Path) -> None:
-    x = torch.arange(3.0)
-    ProbeResult("Demo", {"a": x, "b": x}, {"a": ("i",), "b": ("i",)}, {"i": ["0", "1", "2"]}).save(tmp_path / "r")
-    assert torch.equal(load_result(tmp_path / "r")["b"], x)
 
 
 def test_infinity_is_not_nan() -> None:

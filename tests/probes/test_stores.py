@@ -261,13 +261,11 @@ def test_names_that_are_no_file_names(tmp_path: Path) -> None:
 
 
 def test_hooks_are_set_once(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Counter[str]()
-    model = two["tuned"]
-    for name in ("hooks",):
-        original = getattr(model, name)
-        monkeypatch.setattr(model, name, lambda *a, o=original, n=name, **k: calls.update([n]) or o(*a, **k))
+    model, calls = two["tuned"], list[int]()
+    hooks = model.hooks
+    monkeypatch.setattr(model, "hooks", lambda *a, **k: calls.append(1) or hooks(*a, **k))
     save_rows(model, every_token(30).split(3), tmp_path / "s", shard_rows=6)
-    assert calls == {"hooks": 1}
+    assert calls == [1]
 
 
 # ---- interruptions ----
@@ -556,10 +554,6 @@ def test_a_store_is_never_mixed(two: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(InputError, match=re.escape(message)):
             save_rows(*args, **options)
     assert not (tmp_path / "c").exists()
-    with torch.no_grad():
-        model.layers[1].weight[0, 0] += 1e-6
-    with pytest.raises(InputError, match="holds rows of another model"):
-        save_rows(model, every_token(30), folder, **tuned)
 
 
 def test_padding_does_not_change_what_the_tokens_were(two: dict[str, Any], tmp_path: Path) -> None:
@@ -593,11 +587,6 @@ def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> No
             "example index 28 is in the rows of 'tuned' but not of 'fewer' (2 such); save both from the same batches",
         ),
         (
-            {"fewer": fewer, "base": stores["base"]},
-            CKA(),
-            "example index 28 is in the rows of 'base' but not of 'fewer'",
-        ),
-        (
             {"tuned": stores["tuned"], "x": other},
             CKA(),
             "example index 4 has different tokens in 'tuned' and 'x' (2 such); save both from the same prompts",
@@ -611,7 +600,6 @@ def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> No
         ),
         (fewer, CKA(label="task"), "no label 'task' in this batch"),
         ({0: fewer, 1: fewer}, CKA(), "a model is called 0; expected a name, such as 'tuned'"),
-        ({"": fewer}, CKA(), "a model is called ''; expected a name, such as 'tuned'"),
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             run_stores(given, probe)
@@ -644,8 +632,6 @@ def test_damaged_stores(two: dict[str, Any], tmp_path: Path) -> None:
         ("index.safetensors", Path.unlink, "is missing"),
         ("shard.json", Path.unlink, "is missing or damaged"),
         ("shard.json", lambda path: path.write_text("[]") and None, "is missing or damaged"),
-        ("shard.json", lambda path: path.write_text("[" * 100_000) and None, "is missing or damaged"),
-        ("shard.json", lambda path: path.write_text("9" * 4301) and None, "is missing or damaged"),
         ("hook_embed.safetensors", flip, "is damaged (its checksum does not match)"),
         ("hook_embed.safetensors", lambda path: os.truncate(path, 9), "is damaged (its size or header does not match)"),
         ("hook_embed.safetensors", lambda path: os.truncate(path, 0), "is damaged (its size or header does not match)"),
@@ -683,8 +669,6 @@ def test_headers_of_others(two: dict[str, Any], tmp_path: Path) -> None:
         (whole.replace("readout", "seadout"), other),
         ("[]", other),
         (json.dumps({"format": "another"}), other),
-        ("[" * 100_000, other),
-        ('{"format": ' + "9" * 4301 + "}", other),
         (whole.replace("hook_embed", "hook_embee"), other),
         (json.dumps({"format": "mechclust-rows-1", "sites": []}), older),
     ):
@@ -782,7 +766,7 @@ def test_too_little_space_is_refused_before_work(
     assert len(save_rows(model, every_token(30), tmp_path / "fits")) == 30
 
 
-@pytest.mark.parametrize("at", [2, 5, 9])
+@pytest.mark.parametrize("at", [2, 9])
 def test_a_disk_that_fills_up(
     two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks_of: Any, at: int
 ) -> None:
@@ -799,7 +783,7 @@ def test_a_disk_that_fills_up(
     with pytest.raises(InputError) as refused:
         save_rows(model, every_token(30).split(4), folder, shard_rows=8)
     kept = 8 * len(list(folder.glob("shard-*")))
-    assert kept == {2: 0, 5: 0, 9: 8}[at]
+    assert kept == {2: 0, 9: 8}[at]
     assert str(refused.value) == (
         f"the rows could not be written to {str(folder)!r} (No space left on device); the {kept} examples already "
         "written are kept: free space there, and call save_rows with the same arguments to continue"
@@ -829,21 +813,6 @@ def test_a_copy_of_a_shard_is_refused(two: dict[str, Any], tmp_path: Path) -> No
         RowStore(tmp_path)
     shutil.rmtree(tmp_path / "shard-00003")
     assert len(save_rows(two["base"], every_token(12).split(4), tmp_path, shard_rows=4)) == 12
-
-
-def test_a_folder_that_cannot_be_written(two: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(file: int) -> None:
-        raise OSError(errno.EDQUOT, "Disk quota exceeded")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"cannot write '.*rows.json' \(Disk quota exceeded\); free space"):
-        save_rows(two["tuned"], every_token(30), tmp_path / "s")
-
-
-def test_bad_activations_name_their_site(two: dict[str, Any], tmp_path: Path) -> None:
-    two["base"].layers[1].weight.data[12] = torch.inf
-    with pytest.raises(InputError, match=r"activations at 'blocks.0.hook_resid_post' for example index 12"):
-        save_rows(two["base"], every_token(30).split(5), tmp_path / "s")
 
 
 def test_shards_without_their_header_are_told_by_its_name(two: dict[str, Any], tmp_path: Path) -> None:

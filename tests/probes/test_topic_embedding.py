@@ -11,14 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from probes import TopicEmbedding, residual, run
 from probes.functional import topic_similarity
-from tasks import Batch, InputError, InstructionFollowing
+from tasks import Batch, InputError
+from tests.probes.recorded import recorded
 from tests.probes.topic_documents import TOPICS
-
-
-@pytest.fixture(scope="module")
-def token_topics(task: InstructionFollowing) -> torch.Tensor:
-    """Three topics for the tokens of the instruction task, padding's too, and none for every fourth."""
-    return (torch.arange(task.d_vocab) + 1) % 4 - 1
 
 
 def vectors(seed: int, common: float = 1.0, topic: float = 0.0, noise: float = 0.0, n: int = 16) -> torch.Tensor:
@@ -82,10 +77,8 @@ def test_where_other_topics_point_away_the_difference_has_a_p_value_and_the_rati
 def test_a_words_vector_is_its_mean_activation(model: Any, batch: Batch, token_topics: torch.Tensor) -> None:
     """At a layer where context matters; at the embedding it is the row of the matrix."""
     probe = TopicEmbedding(token_topics, at=residual(), n_permutations=9)
-    result, kept = run(model, batch.split(5), probe), {}
-    hooks = [(name, lambda x, hook, name=name: kept.update({name: x.clone()})) for name in result.coords["site"]]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        model(batch.tokens, attention_mask=batch.attention_mask.long())  # type: ignore[union-attr]
+    result = run(model, batch.split(5), probe)
+    kept = recorded(model, batch, result.coords["site"])
     real = batch.attention_mask
     words = sorted({int(w) for w in batch.tokens[real] if token_topics[w] >= 0})  # type: ignore[index]
     assert result.metadata["n_words"] == len(words) < int((token_topics >= 0).sum())

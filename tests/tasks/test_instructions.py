@@ -63,7 +63,8 @@ def test_vocabulary_is_padding_symbols_inputs_outputs() -> None:
     assert task.d_vocab == 10
     shared = replace(task, outputs="shared", n_outputs=3)
     assert shared.vocab[-5:] == ["x0", "x1", "y0", "y1", "y2"]
-    assert replace(task, n_symbols=30).vocab[1:31] == [f"i{s}" for s in range(30)]
+    assert replace(task, n_symbols=26).vocab[26] == "z"
+    assert replace(task, n_symbols=27).vocab[1:28] == [f"i{s}" for s in range(27)]
     assert task.to_str_tokens(torch.tensor([0, 1, 9])) == ["<pad>", "a", "y1.1"]
 
 
@@ -76,7 +77,7 @@ def test_private_outputs_belong_to_one_task_and_shared_ones_to_all() -> None:
     assert set(shared.mappings[shared.mappings >= 0].tolist()) <= {shared.d_vocab - k for k in (1, 2, 3)}
 
 
-@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 1.0])
 def test_any_two_tasks_have_the_overlap_of_their_outputs_in_common(overlap: float) -> None:
     # enough inputs that every task uses all of its outputs
     task = InstructionFollowing(n_tasks=4, variants=5, n_inputs=60, n_mappings=60, n_outputs=4, overlap=overlap)
@@ -299,8 +300,6 @@ def test_unknown_config_is_refused_with_what_is_known() -> None:
     ("fields", "message"),
     [
         ({"n_tasks": 0}, "n_tasks is 0; expected at least 1"),
-        ({"variants": -2}, "variants is -2; expected at least 1"),
-        ({"n_eval": 0}, "n_eval is 0; expected at least 1"),
         ({"outputs": "own"}, "outputs is 'own'; expected 'private' or 'shared'"),
         ({"loss_on": "y"}, "loss_on is 'y'; expected 'all' or 'output'"),
         (

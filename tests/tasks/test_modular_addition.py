@@ -122,11 +122,6 @@ def test_rows_that_are_changed_change_no_later_ones():
     assert torch.equal(SMALL.train_rows(range(1), 60), before)
 
 
-def test_every_seed_has_an_order_of_its_own():
-    other = SparseModularAddition(p=3, length=5, n_support=3, n_train=60, n_test=40, seed=5)
-    assert not torch.equal(SMALL.train_rows(range(3), 20), other.train_rows(range(3), 20))
-
-
 @pytest.mark.parametrize(("batch_size", "steps"), [(1, 60), (17, 3), (20, 3), (31, 1), (60, 1)])
 def test_steps_of_an_epoch(batch_size, steps):
     assert SMALL.epoch_steps(batch_size) == steps
@@ -140,8 +135,6 @@ def test_loss_at_is_the_loss():
     logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
     answer = batch.targets[batch.loss_mask]
     assert torch.equal(SMALL.loss_at(logits, answer), SMALL.loss(logits, batch))
-    by_hand = [-torch.log_softmax(row, 0)[a] for row, a in zip(logits, answer.tolist(), strict=True)]
-    torch.testing.assert_close(SMALL.loss_at(logits, answer), torch.stack(by_hand).mean())
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 61])
@@ -181,7 +174,6 @@ def test_loss_and_accuracy_of_pooled_and_of_positional_logits():
         ({"support": (1, 1)}, "support has an empty or repeated position; expected different positions"),
         ({"support": ()}, "support has an empty or repeated position"),
         ({"p": 5}, r"n_embeddings is 3; expected at least p \(5\), one per digit"),
-        ({"n_train": 0}, "n_train is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
     ],
 )

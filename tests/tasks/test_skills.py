@@ -36,15 +36,15 @@ def answer(suite: SkillSuite, operation: str, a: int, b: int) -> list[str]:
 
 
 class TestPrompts:
-    @pytest.mark.parametrize("skill", SUITE.task_names)
-    def test_answers(self, skill: str):
-        operation, argument = skill.split("-")
-        for row in words(SUITE, next(SUITE.batches("test", 60, tasks=[skill]))):
-            data = list(map(int, row[3:11]))
-            a, b = data[2 * int(argument)], data[2 * int(argument) + 1]
-            expected = [*answer(SUITE, operation, a, b), "EOS"]
-            assert row[11] == "ANS"
-            assert row[12:] == expected + ["PAD"] * (3 - len(expected))
+    def test_answers(self):
+        for skill in SUITE.task_names:
+            operation, argument = skill.split("-")
+            for row in words(SUITE, next(SUITE.batches("test", 60, tasks=[skill]))):
+                data = list(map(int, row[3:11]))
+                a, b = data[2 * int(argument)], data[2 * int(argument) + 1]
+                expected = [*answer(SUITE, operation, a, b), "EOS"]
+                assert row[11] == "ANS"
+                assert row[12:] == expected + ["PAD"] * (3 - len(expected)), skill
 
     def test_padding_is_masked(self):
         """Answers are of one symbol or two; nothing follows their end."""
@@ -176,6 +176,9 @@ class TestScores:
         assert chance["classify-1"] == pytest.approx(0.25, abs=0.04)
         assert chance["sentiment-3"] == pytest.approx(78 / 144, abs=0.04)  # pairs that add up to less than 12: NO
         assert chance["copy-3"] < 0.05
+        one_argument = ("copy-0", "copy-1", "copy-2", "copy-3", *(f"{o}-0" for o in OPERATIONS if o != "copy"))
+        chance = SkillSuite(n_eval=2000, walk_share=0.0, seen=one_argument).chance()
+        assert chance["sentiment-0"] == pytest.approx(78 / 144, abs=0.04)  # there is no wrong argument
 
     def test_chance_counts_the_operation_on_a_wrong_argument(self):
         suite = SkillSuite(n_eval=400)

@@ -154,14 +154,6 @@ def test_the_loss_is_the_mean_over_selected_positions(objective: Any) -> None:
     assert torch.equal(task.loss(moved, batch), task.loss(logits, batch))
 
 
-def test_the_squared_loss_of_the_right_answer_is_0() -> None:
-    task = TopicDocuments(**SMALL, objective="squared")
-    batch = task.train_batch(0, 9)
-    right = torch.nn.functional.one_hot(batch.targets, task.d_vocab).float()  # type: ignore[arg-type]
-    assert float(task.loss(right, batch)) == pytest.approx(0, abs=1e-6)
-    assert float(task.loss(torch.zeros_like(right), batch)) == pytest.approx(1 / task.d_vocab)
-
-
 def test_accuracy_is_the_share_of_a_documents_selected_words() -> None:
     task = TopicDocuments(**SMALL, selected_share=0.6)
     batch = task.train_batch(0, 12)

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 
 import probes.functional as functional
 from probes.functional import kmeans, within_ratio
 from probes.functional.arrays import as_tensor, computed_in_torch
 from tasks import InputError
+from tests.bad_inputs.good_calls import good_calls
 
 N = 40
 DRAW = np.random.default_rng(0)
@@ -24,48 +26,9 @@ X = DRAW.normal(size=(N, 5))
 Y = DRAW.normal(size=(N, 3))
 LABEL = np.arange(N) % 2
 CLUSTER = np.arange(N) % 3 // 2
-UNIT = np.arange(N) // 2
-DIGITS = DRAW.integers(0, 2, size=(N, 3))
 PATTERN = DRAW.dirichlet(np.ones(4), size=(2, 3, 4))
 
-CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "accuracy_interval": ((np.array([9, 7, 8]), np.array([10, 10, 10])), {}),
-    "adjusted_rand_moments": ((LABEL, CLUSTER), {}),
-    "adjusted_rand_null": ((LABEL, CLUSTER, 20), {"within": UNIT % 2, "units": UNIT}),
-    "adjusted_rand_score": ((LABEL, CLUSTER), {}),
-    "answer_scores": ((X, LABEL), {}),
-    "attention_entropy": ((PATTERN,), {}),
-    "cka_null": ((X, Y, 5), {"units": UNIT}),
-    "cka_resamples": ((X, Y, 5), {"debiased": True, "units": UNIT}),
-    "integer_weights": ((DIGITS @ [[0.3], [-0.3], [0.6]], DIGITS), {"support": (0, 1), "modulus": 2}),
-    "kmeans": ((X, 2), {"initial": X[:2]}),
-    "linear_cka": ((X, Y), {}),
-    "n_dims": ((X,), {}),
-    "nearest_centroid_accuracy": ((X, LABEL), {}),
-    "neighbour_purity": ((X, LABEL), {"k": 3}),
-    "neighbour_purity_chance": ((LABEL,), {"units": UNIT}),
-    "norm_jacobian": ((X,), {}),
-    "planar_lattice": ((DIGITS @ [[1.0, 0.1], [0.3, 1.0], [2.0, 0.2]], DIGITS), {"support": (0, 1), "modulus": 2}),
-    "rbf_cka": ((X, Y), {}),
-    "relabelling_p_values": ((X[:, None], LABEL, 20), {"strata": np.arange(N) // 20, "units": UNIT}),
-    "response_classes": ((DIGITS.T,), {"tolerance": 0.4}),
-    "ridge_predictions": ((X, np.stack([LABEL, CLUSTER]), np.arange(N) % 4), {"given": UNIT % 5}),
-    "stratified_folds": ((LABEL, 4), {"units": UNIT}),
-    "svcca": ((X, Y), {}),
-    "topic_attention": ((PATTERN, np.array([[0, 1, 2, 3]] * 2), np.array([0, 0, 1, 1])), {}),
-    "topic_similarity": ((X, LABEL), {}),
-    "within_ratio": ((X, LABEL), {}),
-}
-WITHOUT_ARRAYS = {"half_interval", "wilson_interval"}
-
-
-def converted(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """Convert all arrays, also those in lists."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(converted(item, convert) for item in value)
-    if isinstance(value, dict):
-        return {key: converted(item, convert) for key, item in value.items()}
-    return convert(value) if isinstance(value, np.ndarray) else value
+CALLS = {call.name: call for call in good_calls(np.random.default_rng(0))}
 
 
 def leaves(value: Any) -> list[Any]:
@@ -75,20 +38,46 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for item in value for leaf in leaves(item)] if isinstance(value, (list, tuple)) else [value]
 
 
-def calls(name: str, convert: Callable[[Any], Any]) -> list[Any]:
-    args, kwargs = converted(CASES[name], convert)
-    return leaves(getattr(functional, name)(*args, **kwargs))
+def leaves_of_call(name: str, convert: Callable[[Any], Any]) -> list[Any]:
+    call = CALLS[name]
+    given = call.values().items()
+    return leaves(call.function(**{name: convert(x) if isinstance(x, np.ndarray) else x for name, x in given}))
 
 
 def test_every_public_function_is_listed() -> None:
     public = {name for name in functional.__all__ if inspect.isfunction(getattr(functional, name))}
-    assert public == set(CASES) | WITHOUT_ARRAYS
+    assert public == {call.function.__name__ for call in CALLS.values()} | {"half_interval"}  # of numbers
 
 
-@pytest.mark.parametrize("name", CASES)
+def test_numbers_that_nobody_gives_are_these() -> None:
+    found: dict[str, dict[str, Any]] = {}
+    for name in functional.__all__:
+        if inspect.isfunction(function := getattr(functional, name)):
+            defaults = {key: p.default for key, p in inspect.signature(function).parameters.items()}
+            found[name] = {key: x for key, x in defaults.items() if isinstance(x, (int, float, tuple))}
+    assert {name: numbers for name, numbers in found.items() if numbers} == {
+        "adjusted_rand_null": {"n_permutations": 1000, "seed": 0},
+        "cka_null": {"debiased": False, "seed": 0},
+        "cka_resamples": {"debiased": False, "seed": 0},
+        "kmeans": {"n_init": 10, "seed": 0, "max_iter": 300, "tol": 1e-4},
+        "linear_cka": {"debiased": False, "remove_top": 0},
+        "n_dims": {"variance": 0.99},
+        "neighbour_purity": {"k": 10},
+        "rbf_cka": {"fraction": 0.5, "debiased": False},
+        "relabelling_p_values": {"permutations": 999, "seed": 0},
+        "response_classes": {"tolerance": 0.0},
+        "ridge_predictions": {"alphas": tuple(10.0**power for power in range(-1, 7))},
+        "stratified_folds": {"seed": 0},
+        "svcca": {"variance": 0.99},
+        "topic_similarity": {"self_pairs": False},
+        "wilson_interval": {"z": pytest.approx(stats.norm.ppf(0.975), rel=1e-15)},
+    }
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_the_numbers_are_the_same_and_the_kind_is_that_of_the_arguments(name: str) -> None:
-    of_arrays = calls(name, np.copy)
-    of_tensors = calls(name, torch.tensor)
+    of_arrays = leaves_of_call(name, np.copy)
+    of_tensors = leaves_of_call(name, torch.tensor)
     assert len(of_arrays) == len(of_tensors)
     for array, tensor in zip(of_arrays, of_tensors, strict=True):
         assert not isinstance(array, Tensor)

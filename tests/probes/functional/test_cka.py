@@ -149,14 +149,6 @@ def test_both_ways_give_the_same_around_the_switch() -> None:
             assert float(linear_cka(x, y, debiased=debiased)) == pytest.approx(streamed, abs=1e-12)
 
 
-def test_merging_leaves_the_moments_before_as_they_were() -> None:
-    x, y = related(9, 2, 3)
-    first = CrossMoments.of_rows(x[:4], y[:4])
-    before = first.product.clone()
-    assert first.merge(CrossMoments.of_rows(x[4:], y[4:])).n == 9
-    assert (first.n, first.product.tolist()) == (4, before.tolist())
-
-
 def test_the_published_bias_on_independent_gaussians() -> None:
     """Spec 2: biased .977 and .061, debiased about 0."""
     for n, d, biased, near in ((100, 4096, 0.977, 0.02), (1000, 64, 0.061, 0.005)):
@@ -176,11 +168,6 @@ def test_invariances(n: int, dx: int, dy: int, seed: int, debiased: bool) -> Non
         assert float(linear_cka(*other, debiased=debiased)) == pytest.approx(value, abs=1e-9)
     assert float(linear_cka(y, x, debiased=debiased)) == pytest.approx(value, abs=1e-12)
     assert float(linear_cka(x, x @ rotation, debiased=debiased)) == pytest.approx(1, abs=1e-9)
-
-
-def test_the_debiased_form_is_not_clamped() -> None:
-    values = [float(linear_cka(*gaussians(6, 20, 20, seed=s), debiased=True)) for s in range(20)]
-    assert min(values) < -0.05
 
 
 def test_input_types() -> None:

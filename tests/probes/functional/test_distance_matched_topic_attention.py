@@ -104,7 +104,7 @@ def test_all_pairs_together_are_what_topic_attention_finds() -> None:
     torch.testing.assert_close(unmatched_means(total, pairs), known.within_mean)
 
 
-def clustered(n: int, pos: int, run: int) -> Int[torch.Tensor, "batch pos"]:
+def clustered(n: int, pos: int, run: int = 8) -> Int[torch.Tensor, "batch pos"]:
     """Words of 4 topics with 6 words each, in runs of one topic."""
     draw = np.random.default_rng(0)
     topic = np.repeat(draw.integers(0, 4, (n, -(-pos // run))), run, axis=1)[:, :pos]
@@ -114,7 +114,7 @@ def clustered(n: int, pos: int, run: int) -> Int[torch.Tensor, "batch pos"]:
 @pytest.mark.parametrize("times", [1.0, 1.5, 0.8])
 def test_attention_that_falls_with_distance_is_told_from_topics(times: float) -> None:
     """Attention is 1 / (1 + distance), times a factor within topics: the factor is found, to the last digits."""
-    words = clustered(30, 40, run=8)
+    words = clustered(30, 40)
     topics = torch.arange(24) // 6
     place = torch.arange(40, dtype=torch.float64)
     falls = 1 / (1 + (place[:, None] - place).abs())
@@ -125,20 +125,6 @@ def test_attention_that_falls_with_distance_is_told_from_topics(times: float) ->
     assert float(one / other) == pytest.approx(times, rel=1e-12)
     near, far = unmatched_means(total, pairs)[0]
     assert float(near / far) > 1.5 * times  # by distance alone
-
-
-def test_where_words_have_no_order_both_agree() -> None:
-    words = clustered(400, 40, run=1)
-    topics = torch.arange(24) // 6
-    place = torch.arange(40, dtype=torch.float64)
-    same = topics[words][:, :, None] == topics[words][:, None, :]
-    pattern = (torch.where(same, torch.tensor(1.4, dtype=torch.float64), 1.0) / (1 + (place[:, None] - place).abs()))[
-        :, None
-    ]
-    total, pairs = measured(pattern, words, topics, 40)
-    matched, unmatched = (means(total, pairs)[0] for means in (matched_means, unmatched_means))
-    assert float(matched[0] / matched[1]) == pytest.approx(1.4, rel=1e-12)
-    assert float(unmatched[0] / unmatched[1]) == pytest.approx(1.4, rel=0.02)
 
 
 def test_documents_are_matched_too() -> None:
@@ -178,9 +164,3 @@ def test_refusals() -> None:
     probe = DistanceMatchedTopicAttention(torch.tensor([0, 1]))
     with pytest.raises(InputError, match=r"has shape \(1, 2, 3, 3\); expected attention patterns \[batch head query k"):
         probe.readout(torch.zeros(1, 2, 3, 3), Batch(torch.tensor([[0, 1]])))
-
-
-def test_sums_are_taken_in_float64() -> None:
-    pattern = torch.full((1, 1, 300, 300), 0.1)
-    total, _ = measured(pattern, torch.arange(300)[None], torch.arange(300) % 2, 299)
-    assert float(total.sum()) == pytest.approx(300 * 299 * float(torch.tensor(0.1)), rel=1e-13)

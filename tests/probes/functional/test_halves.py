@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from probes.functional import half_interval
 from probes.functional.halves import interval_from_halves
@@ -34,6 +35,25 @@ def test_stays_within_the_range_of_the_index() -> None:
         low, high = half_interval(index, [index - 0.3, index + 0.3], 12)
         assert -1 <= low < high <= 1
         assert low <= index <= high
+
+
+def test_the_ends_are_a_quantile_of_student_away() -> None:
+    """In deviations of a share at that end, as Wilson has them; and about the value, for any number."""
+    quantile = stats.t.ppf(0.975, 19)
+    for halves, spread in (([0.1, 0.25, 0.3], np.var([0.1, 0.25, 0.3], ddof=1) / 4), ([0.2, 0.2], 0.6 * 0.4 / 20)):
+        for end in half_interval(0.2, halves, 20):
+            share = (1 + end) / 2
+            assert (share - 0.6) ** 2 == pytest.approx(quantile**2 * spread * share * (1 - share) / (0.6 * 0.4))
+    margin = quantile * np.std([0.2, 0.4], ddof=1)
+    assert interval_from_halves(0.3, np.array([0.2, 0.4]), 20) == pytest.approx((0.3 - margin, 0.3 + margin))
+
+
+def test_one_half_in_twenty_may_be_undefined() -> None:
+    halves = np.linspace(0.2, 0.4, 20)
+    halves[0] = np.nan
+    found = interval_from_halves(0.3, halves, 8)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, interval_from_halves(0.3, halves[1:], 8))
 
 
 def test_of_more_units_it_is_narrower_for_perfect_agreement() -> None:

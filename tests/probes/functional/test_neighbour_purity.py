@@ -128,7 +128,9 @@ def test_rows_of_other_units_far_from_the_mean(far: float) -> None:
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
 def test_scale_does_not_count(scale: float) -> None:
     x = gaussians(60, 4)[0].float()
+    units = torch.arange(60) // 2
     assert torch.equal(nearest_rows(x * scale, 5), nearest_rows(x, 5))
+    assert torch.equal(nearest_rows_of_other_units(x * scale, 5, units), nearest_rows_of_other_units(x, 5, units))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -188,6 +190,7 @@ def test_the_interval_of_pure_neighbours_is_wilson_s() -> None:
         expected = binomtest(share, 52).proportion_ci(method="wilson")
         assert purity_interval(near, labels) == pytest.approx((expected.low, expected.high))
         assert purity_interval(near, labels)[share > 0] == share / 52  # not beside it by rounding
+    assert purity_interval(near[:2], torch.arange(52) % 2, torch.arange(2)) == pytest.approx(wilson_interval(2, 2))
     assert all(math.isnan(end) for end in purity_interval(near[:1], torch.arange(52), torch.tensor([0])))
 
 

@@ -87,47 +87,16 @@ def test_attention_equals_the_triple_loop(topics: list, heads: int, pos: int, se
     assert sums.documents.tolist() == [sum(any(n) for n in both), sum(all(n) for n in both)]
 
 
-def test_query_and_key_are_not_swapped() -> None:
-    """Only the query of word 0 attends to word 1, so order matters once word 1 has no topic in common with it."""
-    pattern = torch.zeros(1, 1, 3, 3)
-    pattern[0, 0, 0, 1] = 0.75
-    pattern[0, 0, 2, 2] = 1.0
-    sums = topic_attention(pattern, torch.tensor([[0, 1, 2]]), torch.tensor([0, 0, 1]))
-    assert sums.sum.tolist() == [[1.0, 0.75, 0.0]]
-    assert sums.pairs.tolist() == [3, 2, 4]
-
-
-def test_a_repeated_word_is_the_same_word_at_every_place() -> None:
-    sums = topic_attention(torch.ones(1, 1, 3, 3), torch.tensor([[5, 5, 4]]), torch.tensor([-1, -1, -1, -1, 0, 1]))
-    assert sums.pairs.tolist() == [5, 0, 4]
-    assert sums.sum.tolist() == [[5.0, 0.0, 4.0]]
-
-
-def test_words_may_share_one_of_several_topics() -> None:
-    """0 and 1 meet, 1 and 2 meet, 0 and 2 do not: sharing is no equivalence."""
-    members = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
-    sums = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), members)
-    assert sums.pairs.tolist() == [3, 4, 2]
+def test_topics_may_be_any_integers() -> None:
     single = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), torch.tensor([7, 7, 2, -4]))
     table = torch.tensor([[1, 0], [1, 0], [0, 1], [0, 0]])
     both = topic_attention(torch.ones(1, 1, 4, 4), torch.tensor([[0, 1, 2, 3]]), table)
     assert single.pairs.tolist() == both.pairs.tolist() == [3, 2, 4]
 
 
-def test_an_empty_bucket_has_no_pairs() -> None:
-    topics = torch.tensor([-1, 0, 0, 1])
-    for words, pairs in (([[0, 0]], [0, 0, 0]), ([[-1, -1]], [0, 0, 0]), ([[1, 0]], [1, 0, 0]), ([[1, 2]], [2, 2, 0])):
-        sums = topic_attention(torch.ones(1, 2, 2, 2), torch.tensor(words), topics)
-        assert sums.pairs.tolist() == pairs
-        assert sums.sum.tolist() == [[float(n) for n in pairs]] * 2
-    none = topic_attention(torch.ones(0, 2, 3, 3), torch.zeros(0, 3, dtype=torch.int64), topics)
+def test_no_text_has_no_pairs() -> None:
+    none = topic_attention(torch.ones(0, 2, 3, 3), torch.zeros(0, 3, dtype=torch.int64), torch.tensor([-1, 0, 0, 1]))
     assert none.pairs.tolist() == [0, 0, 0]
-
-
-def test_sums_are_taken_in_float64() -> None:
-    pattern = torch.full((1, 1, 300, 300), 0.1)
-    sums = topic_attention(pattern, torch.arange(300)[None], torch.arange(300) % 2)
-    assert float(sums.sum[0, 2]) == pytest.approx(45000 * float(torch.tensor(0.1)), rel=1e-13)
 
 
 def test_what_stands_at_padding_does_not_count() -> None:
@@ -234,26 +203,6 @@ def test_similarity_equals_the_double_loop(topics: list, self_pairs: bool, seed:
     np.testing.assert_allclose(similarity.ratio, mean[:, 0] / mean[:, 1], rtol=1e-6)
     np.testing.assert_allclose(similarity.difference, mean[:, 0] - mean[:, 1], atol=1e-9)
     assert similarity.mean.dtype == torch.float64
-
-
-def test_self_pairs_raise_the_same_topic_mean_only() -> None:
-    vectors = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
-    topics = torch.arange(30) % 3
-    without = topic_similarity(vectors, topics)
-    with_them = topic_similarity(vectors, topics, self_pairs=True)
-    assert (with_them.pairs - without.pairs).tolist() == [30, 0]
-    assert bool((with_them.mean[:, 0] > without.mean[:, 0] + 0.05).all())
-    assert torch.equal(with_them.mean[:, 1], without.mean[:, 1])
-
-
-def test_no_pairs_is_nan_with_a_count_of_0() -> None:
-    alone = topic_similarity(torch.eye(3), torch.tensor([0, 1, 2]))
-    assert alone.pairs.tolist() == [0, 6]
-    assert bool(alone.mean[:, 0].isnan().all())
-    assert alone.mean[:, 1].tolist() == [0.0, 0.0]
-    meet = topic_similarity(torch.eye(2), torch.tensor([[True, True], [False, True]]))
-    assert meet.pairs.tolist() == [2, 0]
-    assert bool(meet.mean[:, 1].isnan().all())
 
 
 def test_vectors_and_topics_must_be_as_many() -> None:

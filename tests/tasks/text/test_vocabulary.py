@@ -39,10 +39,6 @@ def test_the_words_that_stand_in_most_documents_are_kept():
     assert max(met.values()) > 60  # the words in most documents are left out
 
 
-def test_stop_words_are_left_out_first():
-    assert Vocabulary.count(["the cat", "The dog"], **{**LOOSE, "stop_words": "english"}).words == ["cat", "dog"]
-
-
 def test_tfidf_is_that_of_a_loop():
     known = Vocabulary.count(TEXTS, 40, 5, 0.3)
     found = known.tfidf(known.counts(TEXTS)).toarray()
@@ -96,11 +92,6 @@ def test_bags_without_any_word(tmp_path):
         ({"min_documents": 0}, "min_documents is 0; expected at least 1"),
         ({"max_share": 2.0}, "max_share is 2.0; expected a share of the documents above 0, at most 1"),
         ({"most_words": 0}, "most_words is 0; expected at least 1"),
-        (
-            {"min_documents": 3},
-            "no word except stop words is in at least 3 and at most 2 of the 2 documents; give more text, or lower "
-            "min_documents or raise max_share",
-        ),
     ],
 )
 def test_refusals(changes, message):
