@@ -401,16 +401,6 @@ class TestValues:
         )
         assert text.endswith("so no number can be reproduced; turn its dropout or state off for evaluation")
 
-    def test_a_state_that_counts_calls(self, fails):
-        class Broken(Tiny):
-            calls = 0
-
-            def embed(self, tokens):
-                self.calls += 1
-                return super().embed(tokens) + self.calls
-
-        assert fails(Broken(), last=True)[0] == "same values twice"
-
     def test_a_state_that_the_same_batch_does_not_show(self, fails):
         class Broken(Tiny):
             last, drift = None, 0.0
@@ -451,23 +441,17 @@ class TestValues:
         assert name == "finite values"
         assert text.startswith("the model's output holds NaN")
 
-    @pytest.mark.parametrize("side", ["too small", "negative"])
-    def test_attention_rows(self, fails, side):
+    def test_attention_rows(self, fails):
         class Broken(Tiny):
             def attend(self, block, scores, mask):
-                pattern = self.masked(scores, mask).softmax(-1)
-                even = self.masked(scores * 0, mask).softmax(-1)
-                return block.attn.hook_pattern(pattern * 0.9 if side == "too small" else 50 * pattern - 49 * even)
+                return block.attn.hook_pattern(self.masked(scores, mask).softmax(-1) * 0.9)
 
         name, text = fails(Broken())
         assert name == "attention rows"
+        assert text.startswith("rows differ from 1 by up to 0.1 ('blocks.")
         assert text.endswith(
             "load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
         )
-        if side == "too small":
-            assert text.startswith("rows differ from 1 by up to 0.1 ('blocks.")
-        else:
-            assert text.startswith("the smallest weight is -")
 
     def test_patterns_that_hide_what_is_used(self, fails):
         class Broken(Tiny):
@@ -851,9 +835,6 @@ class TestRefusals:
             check_model(*args, **options)
         return str(error.value)
 
-    def test_no_model_there(self, tmp_path):
-        assert self.refused(tmp_path / "none").startswith("no model directory ")
-
     def test_a_model_without_hooks(self):
         assert self.refused(nn.Linear(2, 2)).startswith("a Linear has no hook_dict, so nothing can be measured in it; ")
 
@@ -884,16 +865,7 @@ class TestRefusals:
             f"{name} is {value!r}, but the model is loaded already; {instead}, or give the model's name"
         )
 
-    def test_a_device_that_is_not_there(self, gpt2):
-        assert self.refused(gpt2, device="cuda:77").endswith("is not available on this machine; choose --device cpu")
-
-    def test_a_device_and_a_map_of_devices(self, gpt2):
-        assert self.refused(gpt2, device="cpu", device_map="auto") == (
-            "device is 'cpu' and device_map 'auto'; give one of them"
-        )
-
     def test_a_seed_or_dtype_out_of_range(self):
-        assert self.refused(Tiny(), seed=-1) == "seed is -1; expected at least 0"
         assert self.refused(Tiny(), seed=10**20).startswith(f"seed is {10**20}; expected")
         assert self.refused(Tiny(), dtype="float8").startswith("dtype is 'float8'; expected")
 
