@@ -176,26 +176,6 @@ class TestInterrupted:
 
 
 class TestInTheCommandsWords:
-    def test_other_prompts(self, gpt2, config, begun, monkeypatch):
-        out, records = begun, last_word_tells_the_task()
-        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
-        for changed in ([{**records[0], "prompt": "w1 w2"}, *records[1:]], records[:-1]):
-            write_prompts(config.prompts, changed)
-            with pytest.raises(InputError) as refused:
-                measure_clusters(str(gpt2), replace(config, untrained=0), out)
-            assert str(refused.value) == (
-                f"{str(out)!r} holds hidden states of other prompts or tokens; give the same, or another folder with "
-                "--out"
-            )
-
-    def test_another_position(self, gpt2, trained, begun, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
-        with pytest.raises(InputError) as refused:
-            measure_clusters(str(gpt2), replace(trained, position="mean"), begun)
-        assert str(refused.value) == (
-            f"{str(begun)!r} holds hidden states at another --position; give the same, or another folder with --out"
-        )
-
     def test_damaged_rows(self, gpt2, trained, begun):
         out = begun
         for part in (out / "rows/trained/measured").iterdir():

@@ -12,7 +12,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from mechclust.commands.compare import CompareResult
 from probes import load_result
-from tasks import InputError
 from tests.mechclust.commands.compare.cases import found
 from tests.mechclust.commands.hook_columns import check_report
 
@@ -99,11 +98,6 @@ class TestReport:
         page = result.write(tmp_path).read_text()
         assert hostile not in page
         assert "&lt;img src=x" in page
-
-    def test_a_folder_that_cannot_be_written(self, written, tmp_path):
-        (tmp_path / "file").write_text("")
-        with pytest.raises(InputError, match="cannot write to"):
-            written[0].write(tmp_path / "file" / "out")
 
 
 def test_chance_is_named_if_it_was_measured():
