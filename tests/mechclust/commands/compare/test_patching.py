@@ -194,14 +194,6 @@ class TestWhere:
         assert "Layers that matter to the output: none, as the outputs differ by 1e-06 nats." in rounded.headline
         assert not any("share restored" in reading.what for reading in rounded.readings)
 
-    def test_the_base_itself(self, base, settings, tmp_path, undrawn):
-        result = compare_models(str(base), str(base), replace(settings, blocks=False), tmp_path)
-        assert result.patching["restored"].isnan().all()
-        assert matters(result) == []
-        assert result.headline.endswith("Layers that matter to the output: none, as the outputs do not differ.")
-        assert result.to_dataframe()["matters"].eq(False).all()
-        result.write(tmp_path / "report")
-
 
 class TestPrompts:
     def test_at_most_so_many_of_a_task(self, base, planted, settings, tmp_path):
@@ -263,19 +255,6 @@ class TestNotPossible:
         result = compare_models(str(base), str(larger), settings, tmp_path)
         assert self.said(result) == "the models have outputs of 22 and 30 tokens."
         assert result.blocks is not None
-
-    @pytest.mark.parametrize("n_patched", [-1, 1.5])
-    def test_refused(self, settings, base, planted, tmp_path, n_patched):
-        with pytest.raises(InputError, match="n_patched is "):
-            compare_models(str(base), str(planted), replace(settings, n_patched=n_patched), tmp_path)
-
-
-class TestResume:
-    @pytest.mark.slow
-    def test_two_processes(self, base, planted, settings, compared, tmp_path, forked):
-        result = compare_models(str(base), str(planted), replace(settings, workers=2), tmp_path)
-        for name, values in compared[0].patching.values.items():
-            assert torch.equal(values.nan_to_num(9), result.patching[name].nan_to_num(9))
 
 
 class TestPatchedOutputs:

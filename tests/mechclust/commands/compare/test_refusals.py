@@ -61,12 +61,10 @@ class TestRefusals:
             ({"max_per_task": 5}, "max_per_task is 5, below min_per_task = 8"),
             ({"n_resamples": 5}, "n_resamples is 5; expected at least 20"),
             ({"n_permutations": -1}, "n_permutations is -1; expected at least 0"),
-            ({"tokens_per_batch": 0}, "tokens_per_batch is 0; expected at least 1"),
             ({"blocks_prompts": 3}, "blocks_prompts is 3; expected at least 4"),
-            ({"seed": -1}, "seed is -1; expected at least 0"),
+            ({"n_patched": -1}, "n_patched is -1; expected at least 0"),
             ({"tolerance": 0.0}, "tolerance is 0.0; expected above 0"),
             ({"factor": 1.0}, "factor is 1.0; expected above 1"),
-            ({"device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
             ({"tuned_device": "warp"}, "no device 'warp'; expected cpu, cuda, cuda:1 or mps"),
             (
                 {"device_map": "auto", "tuned_device": "cpu"},
@@ -116,12 +114,6 @@ class TestRefusals:
         """Llama would read on, where it was never trained."""
         llamas = [write_checkpoint(tmp_path / name, "llama", max_position_embeddings=2) for name in ("one", "two")]
         assert refused(*llamas).startswith(f"{prompts}: prompt 1 has 3 tokens, more than the model's context of 2; ")
-
-    def test_one_prompt_of_a_task(self, refused, prompts):
-        write_prompts(prompts, [*records("ab"), *records("c", 1)])
-        assert refused() == (
-            f"{prompts} has fewer than 8 prompts of 'c' (n = 1); give more, leave the task out, or lower --min-per-task"
-        )
 
     def test_fewer_embeddings_than_tokens(self, refused, write_checkpoint, tmp_path):
         small = write_checkpoint(tmp_path / "small", vocab_size=12)
