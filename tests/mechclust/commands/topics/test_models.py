@@ -116,6 +116,8 @@ def test_models_that_are_refused(given, adapter, message):
 
 def test_one_model_or_several(tmp_path):
     assert topics_models("a") == topics_models(["a"]) == [TopicsModel("a", "a")]
+    asked = topics_models(["a", TopicsModel("b", twins=0)], None, 2)
+    assert [model.twins for model in asked] == [2, 0]  # a model's own number goes first
     assert topics_models([tmp_path, TopicsModel("a", "b", 3)]) == [
         TopicsModel(str(tmp_path), str(tmp_path)),
         TopicsModel("a", "b", 3),

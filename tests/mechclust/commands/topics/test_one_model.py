@@ -135,14 +135,6 @@ class TestResult:
         others = replace(found, models=[*found.models, TopicsModel("elsewhere/more/planted", "elsewhere/more/planted")])
         assert list(others.labels.values()) == [str(bert), "elsewhere/more/planted"]
 
-    def test_as_many_copies_as_asked_for(self, bert, few):
-        """A model's own number goes first."""
-        several = replace(few, untrained=2)
-        given = [TopicsModel(str(bert), "two"), TopicsModel(str(shutil.copytree(bert, bert.parent / "b")), "none", 0)]
-        result = measure_topics(given, several)
-        assert {name: len(twins) for name, twins in result.twins.items()} == {"two": 2, "none": 0}
-        assert [model.twins for model in result.models] == [2, 0]
-
     def test_documents_longer_than_a_window_are_told(self, found):
         note = (
             "60 documents were longer than a window and cut into several; words in different windows are not compared."
@@ -324,10 +316,8 @@ class TestCommand:
                 "b --suite s.toml --corpus c.txt",
                 "'b' is named beside --suite s.toml; add it to the suite file, or leave out --suite",
             ),
-            ("s.toml --corpus c.txt", "'s.toml' is a suite file and no model; give it alone: --suite s.toml"),
             ("--suite s.toml --corpus c.txt", "no suite file 's.toml'; give the path of a TOML file"),
             ("a b --adapter x --corpus c.txt", "no adapter in 'x'"),
-            ("a a --corpus c.txt", "the model 'a' is given twice; name each model once"),
         ],
     )
     def test_what_is_refused(self, words, said, tmp_path, monkeypatch, capsys):
