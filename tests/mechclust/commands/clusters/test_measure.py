@@ -370,18 +370,7 @@ class TestShown:
         assert result.to_dataframe()["ari"].tolist() == pytest.approx(index, abs=1e-12)
 
 
-def slow(*_):
-    """Return the speeds of a device that makes ten multiplications per second."""
-    return 10.0, 10.0
-
-
 class TestEstimate:
-    def test_more_than_a_day_is_asked_for(self, gpt2, trained, begun, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.clusters.measure.device_speeds", slow)
-        with pytest.raises(InputError, match=r"takes about .* h, more than a day; give fewer prompts .* or --yes"):
-            measure_clusters(str(gpt2), trained, begun, progress=True)
-        assert measure_clusters(str(gpt2), replace(trained, yes=True), begun, progress=True).headline
-
     def test_says_what_it_will_take(self, gpt2, config, monkeypatch, capsys):
         monkeypatch.setattr("mechclust.commands.clusters.measure._save_states", lambda *_, **__: {})
         monkeypatch.setattr("mechclust.commands.clusters.measure._measure", lambda *_, **__: None)

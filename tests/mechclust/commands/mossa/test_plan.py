@@ -13,7 +13,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from mechclust.commands.mossa.estimate import Plan, mean_longest
-from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, task_and_model
+from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, rows_bytes, task_and_model
 from mechclust.commands.mossa.jobs import other_tasks, task_jobs
 from mechclust.commands.mossa.models import models_of, trained_on
 from mechclust.commands.mossa.states import comparison_device
@@ -96,20 +96,12 @@ def test_tasks_of_no_cluster_are_not_of_one_cluster():
     assert [other.name for other in other_tasks(tasks[0], tasks, 1)] == ["c"]
 
 
-def test_rows_of_all_layers_of_every_model_and_the_prompts_shown_are_on_disk(base, tasks, tmp_path):
-    inputs = read_inputs(str(base), tiny.settings(tasks))
-    config = tiny.settings(tasks, n_prompts=4, n_shown=3)
-    layers = inputs.sizes.n_layers + 2
-    models = 4 + config.nulls
-    expected = (4 * models * config.at_once + 2 * 3 * len(inputs.measured)) * layers * inputs.sizes.d_model * 4
-    assert Plan.from_inputs(inputs, config, tmp_path).rows == expected
-
-
 @pytest.mark.usefixtures("result")
 def test_adapters_of_a_finished_run_are_finished(base, tasks, out, tmp_path):
     config = tiny.settings(tasks)
     inputs = read_inputs(str(base), config)
     assert Plan.from_inputs(inputs, config, out).unfinished == []
+    assert Plan.from_inputs(inputs, config, out).rows == rows_bytes(inputs, config)
     plan = Plan.from_inputs(inputs, config, tmp_path)
     assert plan.unfinished == [*plan.training]
 

@@ -354,6 +354,6 @@ def test_prompts_that_are_all_alike_are_reported(result, base, out, tmp_path, un
     for path in tasks.glob("*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps({**line, "inputs": "copy a b"}) + "\n" for line in lines))
-    alike = tiny.run(base, tasks, tmp_path / "out", nulls=0, n_answers=0, **given)
+    alike = tiny.run(base, tasks, tmp_path / "out", nulls=0, n_answers=0, n_resamples=0, **given)
     assert "layers" not in alike.tables
     assert alike.write(tmp_path / "out").exists()

@@ -576,15 +576,6 @@ def test_on_the_documentation_of_this_repository(write_checkpoint, tmp_path, cap
     assert "Attention of " in (out / "report.html").read_text()
 
 
-def test_help(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["topics", "--help"])
-    assert end.value.code == 0
-    printed = capsys.readouterr().out
-    for option in ("--topic-model", "--no-below", "--weights", "--topic-seeds", "--engine"):
-        assert option in printed
-
-
 def test_random_weights_show_at_a_single_threshold(found):
     """A line through one place is not seen."""
     ratios = found.tables["ratios"]

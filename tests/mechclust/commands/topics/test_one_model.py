@@ -14,7 +14,7 @@ import torch
 from mechclust.cli import main
 from mechclust.commands.topics import TopicsConfig, TopicsModel, measure_topics
 from mechclust.commands.topics import texts as topic_texts
-from mechclust.models import load_pretrained, save_model
+from mechclust.models import load_pretrained
 from tasks import InputError
 from tests.mechclust.commands.topics.cases import plant, wordpiece, write_planted_corpus
 
@@ -243,11 +243,6 @@ class TestBeforeTopicsAreFitted:
         sizes = load_sizes(bert)
         monkeypatch.setattr("mechclust.commands.topics.readers.tokenizer_and_sizes", lambda *_, **__: (Slow(), sizes))
         assert "this model's tokenizer (Slow) is a slow one" in self.refused(str(bert), config)
-
-    def test_a_model_of_ours_has_no_tokenizer(self, model, tmp_path, config):
-        save_model(model, tmp_path / "ours.safetensors")
-        said = self.refused(str(tmp_path / "ours.safetensors"), config)
-        assert "has no tokenizer to read prompts; give a Hugging Face checkpoint" in said
 
     def test_damaged_weights(self, bert, config, tmp_path):
         path = shutil.copytree(bert, tmp_path / "m")
