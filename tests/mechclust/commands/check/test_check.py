@@ -28,7 +28,7 @@ from mechclust.models import ModelConfig, build_model, load_pretrained, save_mod
 from mechclust.models.sizes import ModelShape
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
-from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 
 NAMES = [
     "model",
@@ -831,9 +831,7 @@ class TestPlaced:
 
 class TestRefusals:
     def refused(self, *args, **options):
-        with pytest.raises(InputError) as error:
-            check_model(*args, **options)
-        return str(error.value)
+        return refusal(check_model, *args, **options)
 
     def test_a_model_without_hooks(self):
         assert self.refused(nn.Linear(2, 2)).startswith("a Linear has no hook_dict, so nothing can be measured in it; ")

@@ -16,6 +16,7 @@ from mechclust.models.resolved import resolve_model
 from probes import save_rows
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import TASKS, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 
 class TestRefusals:
@@ -29,9 +30,7 @@ class TestRefusals:
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", never)
 
     def refused(self, config, **changes):
-        with pytest.raises(InputError) as error:
-            measure_clusters("somewhere", replace(config, **changes))
-        return str(error.value)
+        return refusal(measure_clusters, "somewhere", replace(config, **changes))
 
     def test_unknown_label(self, config):
         assert self.refused(config, also=("language",)) == (
@@ -138,9 +137,7 @@ class TestMoreRefusals:
             for given in range(10, 14)
         ]
         write_prompts(config.prompts, records)
-        with pytest.raises(InputError) as refused:
-            read_inputs(resolve_model(shallow), replace(config, also=("style",), units=units))
-        assert str(refused.value) == (
+        assert refusal(read_inputs, resolve_model(shallow), replace(config, also=("style",), units=units)) == (
             "also has 'style', which is the units themselves; the clusters are compared with it anyway: leave it out "
             "of --also, or give --units none"
         )
@@ -149,9 +146,7 @@ class TestMoreRefusals:
     def test_within_of_which_each_drawn_prompt_has_a_value_of_its_own(self, shallow, config):
         records = [{"prompt": f"w{i % 20} w{20 + k}", "task": TASKS[k], "id": i} for i in range(300) for k in range(2)]
         write_prompts(config.prompts, records)
-        with pytest.raises(InputError) as refused:
-            read_inputs(resolve_model(shallow), replace(config, within="id", max_rows=6))
-        assert str(refused.value) == (
+        assert refusal(read_inputs, resolve_model(shallow), replace(config, within="id", max_rows=6)) == (
             f"within each 'id', no two of the 6 prompts of {config.prompts} can exchange their tasks; choose another "
             "label, raise --max-rows, or leave out --within"
         )
@@ -165,9 +160,7 @@ class TestMoreRefusals:
             for given in range(style + 5 * k, style + 5 * k + 4)
         ]
         write_prompts(config.prompts, records)
-        with pytest.raises(InputError) as refused:
-            read_inputs(resolve_model(shallow), replace(config, within="input", units="style"))
-        assert str(refused.value) == (
+        assert refusal(read_inputs, resolve_model(shallow), replace(config, within="input", units="style")) == (
             f"within each 'input', no two units ('style') of the 40 prompts of {config.prompts} can exchange their "
             "tasks; give other --units, or leave out --within"
         )
@@ -182,9 +175,7 @@ class TestTooLong:
         return config
 
     def test_is_refused(self, gpt2, long):
-        with pytest.raises(InputError) as refused:
-            measure_clusters(str(gpt2), long)
-        assert str(refused.value) == (
+        assert refusal(measure_clusters, str(gpt2), long) == (
             f"{long.prompts}: prompt 1 has 20 tokens, more than the model's context of 16; shorten it, "
             "or choose too_long='truncate' (--too-long truncate) to keep its end"
         )
@@ -281,9 +272,7 @@ class TestTokens:
 
     def test_a_tokenizer_of_another_model(self, write_checkpoint, tmp_path, config):
         path = write_checkpoint(tmp_path / "m", "gpt2", vocab_size=13)
-        with pytest.raises(InputError) as refused:
-            measure_clusters(str(path), config)
-        assert str(refused.value) == (
+        assert refusal(measure_clusters, str(path), config) == (
             f"{config.prompts}: prompt 10 has token id 13, but the model has 13 token embeddings; save the model's "
             "own tokenizer"
         )

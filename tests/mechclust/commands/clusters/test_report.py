@@ -13,8 +13,8 @@ from matplotlib.collections import LineCollection
 
 from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from probes import load_result
-from tasks import InputError
 from tests.mechclust.commands.hook_columns import check_report
+from tests.mechclust.commands.refusals import refusal
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +178,6 @@ class TestReport:
     def test_a_folder_that_cannot_be_written(self, written, tmp_path):
         (tmp_path / "file").write_text("")
         out = tmp_path / "file" / "out"
-        with pytest.raises(InputError) as refused:
-            written[0].write(out)
-        assert str(refused.value) == (
+        assert refusal(written[0].write, out) == (
             f"cannot write to {str(out)!r} (Not a directory); choose another folder with --out"
         )

@@ -13,8 +13,8 @@ import torch
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
 from probes import CKA, RowStore, mean
-from tasks import InputError
 from tests.mechclust.commands.compare.cases import TASKS, records, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 
 class TestMeasure:
@@ -177,9 +177,7 @@ def test_activations_that_are_not_finite(gpt2, write_checkpoint, tmp_path, confi
         model.transformer.wte.weight[13] = float("nan")  # w11, the last word of task b
 
     bad = write_checkpoint(tmp_path / "bad", change=spoil)
-    with pytest.raises(InputError) as refused:
-        compare_models(str(gpt2), str(bad), config, out)
-    assert str(refused.value) == (
+    assert refusal(compare_models, str(gpt2), str(bad), config, out) == (
         f"tuned {str(bad)!r}: NaN or infinity in the activations at 'hook_embed' for example index 12; "
         "find its cause in the model or leave the example out"
     )

@@ -20,6 +20,7 @@ from probes import RowStore
 from probes.engine.run import RunStep
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 
 def states(found, out, model, layer=2):
@@ -151,9 +152,7 @@ class TestInMemory:
 
     def test_with_an_adapter_in_it(self, gpt2, adapters, least, out):
         model = load_pretrained(gpt2, adapter=adapters / "one")
-        with pytest.raises(InputError) as refused:
-            compare_models(str(gpt2), model, replace(least, adapter=adapters / "two"), out)
-        assert str(refused.value).endswith(
+        assert refusal(compare_models, str(gpt2), model, replace(least, adapter=adapters / "two"), out).endswith(
             f"the adapter {str(adapters / 'one')!r} is in the model already; take it out with set_adapter(model, None)"
         )
         assert compare_models(str(gpt2), model, least, out).changed.any()  # it is measured as it is
@@ -165,10 +164,9 @@ class TestInMemory:
             compare_models(model, str(adapters / "one"), config, out)
 
     def test_without_a_tokenizer(self, models, gpt2, config, out):
-        with pytest.raises(InputError) as refused:
-            compare_models(gpt2, models[1], config, out)
-        assert str(refused.value).startswith("tuned ")
-        assert str(refused.value).endswith(
+        said = refusal(compare_models, gpt2, models[1], config, out)
+        assert said.startswith("tuned ")
+        assert said.endswith(
             " (in memory) has no tokenizer to read prompts; give a Hugging Face checkpoint, or tokenizer="
         )
 
@@ -279,17 +277,15 @@ class TestAdapters:
 
     def test_two_on_one_model(self, gpt2, adapters, config, out):
         one, two = adapters / "one", adapters / "two"
-        with pytest.raises(InputError) as refused:
-            compare_models(str(gpt2), str(one), replace(config, adapter=two), out)
-        assert str(refused.value) == (
+        assert refusal(compare_models, str(gpt2), str(one), replace(config, adapter=two), out) == (
             f"the tuned model {str(one)!r} is an adapter, and --adapter gives {str(two)!r} too; give one of them"
         )
 
     def test_of_another_base(self, adapters, write_checkpoint, tmp_path, config, out):
         wide = write_checkpoint(tmp_path / "wide", n_embd=24)
-        with pytest.raises(InputError) as refused:
-            compare_models(str(wide), str(adapters / "one"), config, out)
-        assert str(refused.value).startswith(f"tuned {str(wide)!r} with the adapter {str(adapters / 'one')!r}: ")
+        assert refusal(compare_models, str(wide), str(adapters / "one"), config, out).startswith(
+            f"tuned {str(wide)!r} with the adapter {str(adapters / 'one')!r}: "
+        )
         assert not list((out / "rows").glob("*/*.safetensors"))  # no prompt was read
 
     def test_one_that_names_another_base_is_told(self, gpt2, adapters, tmp_path, config, out):

@@ -19,8 +19,9 @@ from mechclust.models import load_pretrained
 from mechclust.models.next_token import predicts_next_token
 from mechclust.models.patching import can_be_patched, patched_forward, patched_outputs, patching_points
 from probes import ProbeResult, load_result
-from tasks import Batch, InputError
+from tasks import Batch
 from tests.mechclust.commands.compare.cases import TASKS, found, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 DEPTH, ALTERED = 4, 2  # the altered layer, counted from the embedding
 
@@ -275,9 +276,7 @@ class TestPatchedOutputs:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         monkeypatch.setattr("mechclust.models.patching.forward", exhausted)
-        with pytest.raises(InputError) as refused:
-            patched_forward(load_pretrained(base), Batch(torch.ones(4, 6, dtype=torch.long)), [])
-        assert str(refused.value) == (
+        assert refusal(patched_forward, load_pretrained(base), Batch(torch.ones(4, 6, dtype=torch.long)), []) == (
             "device 'cpu' has too little memory for a patched forward pass of 4 examples of 6 tokens; give batches of "
             "at most 2 (tokens_per_batch=12 for texts and rows), or a device with more"
         )

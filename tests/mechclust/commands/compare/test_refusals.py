@@ -16,6 +16,7 @@ from mechclust.models import save_model
 from mechclust.models.tokenizers import check_tokenizers_alike
 from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 
 class TestRefusals:
@@ -31,9 +32,7 @@ class TestRefusals:
     @pytest.fixture
     def refused(self, gpt2, shaken, config, out):
         def run(base=None, tuned=None, **changes):
-            with pytest.raises(InputError) as error:
-                compare_models(str(base or gpt2), str(tuned or shaken), replace(config, **changes), out)
-            return str(error.value)
+            return refusal(compare_models, str(base or gpt2), str(tuned or shaken), replace(config, **changes), out)
 
         return run
 
@@ -184,9 +183,7 @@ class TestTokenizers:
     def refused(self, gpt2, other, config, out, monkeypatch):
         def run():
             monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)  # no weights are loaded
-            with pytest.raises(InputError) as error:
-                compare_models(str(gpt2), str(other), config, out)
-            return str(error.value)
+            return refusal(compare_models, str(gpt2), str(other), config, out)
 
         return run
 
@@ -231,9 +228,7 @@ class TestTokenizers:
             return [[len(word) - 1 for word in text.split()] for text in texts]
 
         readers = {"base 'x'": (Fake("abc"), encode), "tuned 'y'": (Fake("abd"), encode)}
-        with pytest.raises(InputError) as error:
-            check_tokenizers_alike({"prompt 1": "v vv", "prompt 2": "v vvv"}, readers)
-        assert str(error.value) == (
+        assert refusal(check_tokenizers_alike, {"prompt 1": "v vv", "prompt 2": "v vvv"}, readers) == (
             "prompt 2 is read as different tokens by base 'x' and tuned 'y' (token 2 is 'c', id 2, and 'd', id 2); "
             "compare models with one tokenizer"
         )

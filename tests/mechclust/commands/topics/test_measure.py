@@ -29,18 +29,13 @@ from probes.functional import topic_similarity
 from tasks import Corpus, InputError, TopicModel
 from tasks.text.words import words_of
 from tests.mechclust.commands.hook_columns import check_report
+from tests.mechclust.commands.refusals import refusal
 from tests.mechclust.commands.topics.cases import ROWS, plant, wordpiece, write_planted_corpus
 
 PLANTED = {
     "split": "file", "topic_seeds": (0, 1), "n_topics": 3, "passes": 3, "no_below": 1, "no_above": 1.0,
     "weights": "counts", "thresholds": (0.1, 0.2), "max_length": 16, "resamples": 20,
 }  # fmt: skip
-
-
-def refused(call, *args, **kwargs) -> str:
-    with pytest.raises(InputError) as error:
-        call(*args, **kwargs)
-    return str(error.value)
 
 
 @pytest.fixture(scope="module")
@@ -440,7 +435,7 @@ class TestFolder:
     def test_where_none_can_be_measured_the_first_ones_reason_is_said(self, config, tmp_path, monkeypatch, n, others):
         names = [str(tmp_path / name) for name in ("none", "no other", "nor this")[:n]]
         monkeypatch.setattr(topic_texts, "CorpusStream", None)  # no text is read before that
-        said = refused(measure_topics, names, config, tmp_path / "out")
+        said = refusal(measure_topics, names, config, tmp_path / "out")
         why = f"no model directory {names[0]!r}; give a local directory or a hub name such as 'gpt2'"
         assert said == (
             f"no model can be measured: {names[0]}: {why}{others}"
@@ -474,7 +469,7 @@ class TestTopicModel:
     )
     def test_other_settings(self, models, found, config, folder, tmp_path, changed, message):
         path = folder / "out" / "topics.safetensors"
-        said = refused(measure_topics, models, replace(config, topic_model=path, **changed), tmp_path / "out")
+        said = refusal(measure_topics, models, replace(config, topic_model=path, **changed), tmp_path / "out")
         assert said.startswith(message.format(path=path))
 
     def test_another_vocabulary(self, models, found, config, folder, tmp_path):
@@ -482,7 +477,7 @@ class TestTopicModel:
         words = [f"x{word}" for word in fitted.words]
         topics = [TopicModel(words, model.weights, model.shares) for model in fitted.models]
         save_topics(path := tmp_path / "t.safetensors", replace(fitted, models=topics))
-        assert refused(measure_topics, models, replace(config, topic_model=path), tmp_path / "out") == (
+        assert refusal(measure_topics, models, replace(config, topic_model=path), tmp_path / "out") == (
             f"the topics of '{path}' are over another vocabulary than the corpus: none of their 20 words is in the 60 "
             "documents measured; give topics of such texts, or leave out --topic-model"
         )
@@ -493,12 +488,12 @@ class TestCorpus:
         texts = [path.read_text() for path in sorted((folder / "corpus").iterdir())]
         whole = gzip.compress("\n".join(json.dumps({"text": text}) for text in texts).encode())
         (path := tmp_path / "a.jsonl.gz").write_bytes(whole[: int(0.8 * len(whole))])
-        said = refused(measure_topics, models, replace(config, corpus=(path,)), tmp_path / "out")
+        said = refusal(measure_topics, models, replace(config, corpus=(path,)), tmp_path / "out")
         assert said.startswith(f"'{path}' is not gzip, as its name says, or is damaged or incomplete (")
 
     def test_a_dump_that_is_not_mediawiki(self, models, config, tmp_path):
         (path := tmp_path / "a.xml").write_text("<html><body/></html>")
-        assert refused(measure_topics, models, replace(config, corpus=(path,)), tmp_path / "out") == (
+        assert refusal(measure_topics, models, replace(config, corpus=(path,)), tmp_path / "out") == (
             f"'{path}' is XML of another kind (its root is <html>); expected a MediaWiki export, such as "
             "enwiki-latest-pages-articles.xml.bz2"
         )
@@ -506,7 +501,7 @@ class TestCorpus:
     def test_no_topic_word_is_one_token(self, config, folder, write_checkpoint, tmp_path):
         pieces = ["w", *(f"##{i}" for i in range(10))]
         model = wordpiece(write_checkpoint(tmp_path / "m", "bert"), pieces)
-        said = refused(measure_topics, str(model), replace(config, topic_seeds=(0,)), tmp_path / "out")
+        said = refusal(measure_topics, str(model), replace(config, topic_seeds=(0,)), tmp_path / "out")
         assert said == (
             f"{model} cannot be measured: its tokenizer leaves none of the corpus's 20 different words whole: all 1440 "
             "occurrences were lost, split or unknown; give a corpus in the model's language, or another model"
@@ -551,7 +546,7 @@ class TestCorpus:
 )
 def test_what_is_refused(models, config, tmp_path, monkeypatch, changed, message):
     monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)  # before weights are loaded
-    assert refused(measure_topics, models, replace(config, **changed), tmp_path / "out").startswith(message)
+    assert refusal(measure_topics, models, replace(config, **changed), tmp_path / "out").startswith(message)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from mechclust.commands.topics import TopicsConfig, TopicsModel, measure_topics
 from mechclust.commands.topics import texts as topic_texts
 from mechclust.models import load_pretrained
 from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 from tests.mechclust.commands.topics.cases import plant, wordpiece, write_planted_corpus
 
 
@@ -232,9 +233,7 @@ class TestBeforeTopicsAreFitted:
         monkeypatch.setattr(topic_texts, "fit_topics_to_counts", None)
 
     def refused(self, model, config) -> str:
-        with pytest.raises(InputError) as error:
-            measure_topics(model, config)
-        return str(error.value)
+        return refusal(measure_topics, model, config)
 
     def test_a_slow_tokenizer(self, bert, config, monkeypatch):
         class Slow:
@@ -283,9 +282,7 @@ def load_sizes(folder):
 def test_every_topic_word_is_lost(bert, config, tmp_path):
     """w18, which no topic keeps, is whole: that shows only once the topics are known."""
     path = wordpiece(shutil.copytree(bert, tmp_path / "m"), ["w18", "w", *(f"##{i}" for i in range(10))])
-    with pytest.raises(InputError) as error:
-        measure_topics(str(path), replace(config, thresholds=(0.1,), topic_seeds=(0,)))
-    said = str(error.value)
+    said = refusal(measure_topics, str(path), replace(config, thresholds=(0.1,), topic_seeds=(0,)))
     assert said.startswith(f"{path} cannot be measured: the tokenizer leaves none of the ")
     assert said.endswith("; give a corpus in the model's language, or larger thresholds")
 
