@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.output_verdict import OutputVerdict
-from mechclust.commands.compare.patching import batches_to_patch, patch_batch, patching_result
+from mechclust.commands.compare.patching import batches_to_patch, patch_batch, patching_result, why_not_patched
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
 from mechclust.models.next_token import predicts_next_token
@@ -250,6 +250,7 @@ class TestNotPossible:
     def test_models_that_see_later_tokens(self, encoder_checkpoint):
         model = load_pretrained(encoder_checkpoint("bert", "ForMaskedLM"))
         assert not predicts_next_token(model)
+        assert why_not_patched(model, model) == "models of this kind do not predict the next token"
 
     def test_another_vocabulary(self, base, planted, tuned, settings, tmp_path):
         larger = tuned(vocab_size=30)
