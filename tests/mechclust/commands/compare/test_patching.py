@@ -286,13 +286,19 @@ class TestPatchedOutputs:
 class TestOutputVerdict:
     def test_what_is_not_sure(self):
         """Layer 1 may matter, layer 2 does, layer 3 has no interval."""
-        rise = np.array([0.0, 0.02, 0.5, 0.4])
+        rise = np.array([0.0, 0.02, 0.5, 0.0])
         low = np.array([0.0, -0.1, 0.4, np.nan])
         high = np.array([0.0, 0.1, 0.6, np.nan])
         verdict = OutputVerdict(rise, low, high, 0.01)
         assert verdict.matters.tolist() == [False, False, True, False]
         assert verdict.first == (1, 1, 2)
-        assert verdict.last == (3, 2, 3)
+        assert verdict.last == (2, 2, 3)
+
+    def test_the_least_share_is_none(self):
+        rise = np.array([0.01, -0.01, 0.5])
+        verdict = OutputVerdict(rise, rise, rise, 0.01)
+        assert verdict.matters.tolist() == verdict.may_matter.tolist() == [False, False, True]
+        assert verdict.first == (2, 2, 2)
 
     def test_what_undoes_matters_too(self):
         rise = np.array([0.0, 1.5, -0.5])
@@ -300,7 +306,8 @@ class TestOutputVerdict:
 
     def test_nothing(self):
         nan = np.full(3, np.nan)
-        assert OutputVerdict(nan, nan, nan, 0.01).first is None
+        verdict = OutputVerdict(nan, nan, nan, 0.01)
+        assert verdict.first is verdict.last is None
 
 
 def test_layers_that_changed_for_all_prompts_together_alone_are_told_apart():
