@@ -17,9 +17,6 @@ from mechclust.commands.settings import EngineSettings, ModelSettings
 from mechclust.commands.topics import TopicsConfig
 from mechclust.report.matmul_speed import matmul_speed
 from tasks import InputError
-from tests.mechclust.commands.compare.cases import records, write_prompts
-from tests.mechclust.commands.mossa import tiny
-from tests.mechclust.commands.topics.cases import write_planted_corpus
 
 PROMPTS = "--prompts prompts.jsonl"
 CORPUS = "--corpus corpus --n-topics 3"
@@ -40,27 +37,12 @@ EXCESSIVE = (
     ("history", "--n-resamples 10000000"),
     ("history, topics", "--n-permutations 10000000"),
     ("topics", "--resamples 10000000"),
-    ("heads", "--n-permutations 10000000 --n-sequences 20000"),
+    ("heads", "--n-permutations 10000000"),
     ("mossa", "--n-resamples 10000000"),
     ("mossa", "--steps-per-task 100000000"),
 )
 OWNERS = ("clusters.measure", "compare.measure", "history.measure", "topics.measure", "heads.measure",
           "mossa.run")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def inputs(write_checkpoint, tmp_path_factory):
-    """A folder with models, prompts, a corpus and tasks; read only."""
-    folder = tmp_path_factory.mktemp("inputs")
-    write_checkpoint(folder / "gpt2")
-    write_checkpoint(folder / "series" / "checkpoint-1")
-    write_checkpoint(folder / "series" / "checkpoint-2")
-    write_checkpoint(folder / "bert", "bert")
-    write_planted_corpus(folder / "corpus")
-    write_prompts(folder / "prompts.jsonl", records())
-    tiny.write_base(folder / "llama")
-    tiny.write_tasks(folder / "tasks")
-    return folder
 
 
 class Began(Exception):
@@ -77,6 +59,7 @@ def no_work(inputs, monkeypatch):
     monkeypatch.chdir(inputs)
     monkeypatch.setattr("mechclust.report.resources.free_device_memory", lambda _: 2**32)
     monkeypatch.setattr(ModelSettings, "load", begin)
+    monkeypatch.setattr("mechclust.commands.heads.estimate._ADDITIONS_PER_S", 2e5)  # so that few sequences take long
     for owner in OWNERS:
         monkeypatch.setattr(f"mechclust.commands.{owner}.own_folder", begin)
 

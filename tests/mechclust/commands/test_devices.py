@@ -14,9 +14,6 @@ import peft  # noqa: F401 - it looks for GPUs when it is imported
 import pytest
 
 from mechclust.cli import main
-from tests.mechclust.commands.compare.cases import records, shake, write_prompts
-from tests.mechclust.commands.mossa import tiny
-from tests.mechclust.commands.topics.cases import plant, write_planted_corpus
 
 MEASURED = "--prompts prompts.jsonl --tokens-per-batch 30"
 TUNED = "--tuning.lr 1e-2 --tuning.batch-size 4 --tuning.accumulation 1 --tuning.rank 2"
@@ -36,21 +33,6 @@ COMMANDS = {
 
 NUMBER = re.compile(r"-?[0-9.]+(e-?[0-9]+)?")
 WITH_ATTENTION = ("topics", "heads")
-
-
-@pytest.fixture(scope="module")
-def inputs(write_checkpoint, tmp_path_factory):
-    """A folder with models, prompts, a corpus and tasks; read only."""
-    folder = tmp_path_factory.mktemp("inputs")
-    write_checkpoint(folder / "gpt2")
-    write_checkpoint(folder / "series" / "checkpoint-1")
-    write_checkpoint(folder / "series" / "checkpoint-2", change=shake)
-    write_checkpoint(folder / "bert", "bert", change=plant)
-    write_planted_corpus(folder / "corpus")
-    write_prompts(folder / "prompts.jsonl", records())
-    tiny.write_base(folder / "llama")
-    tiny.write_tasks(folder / "tasks")
-    return folder
 
 
 def tables(command, device, inputs, folder):

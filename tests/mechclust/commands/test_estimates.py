@@ -26,6 +26,7 @@ from mechclust.models.resolved import ResolvedModel
 from mechclust.models.sizes import Sizes
 from probes.functional.linear_decodability import ALPHAS
 from tasks import Batch, InputError
+from tests.mechclust.commands.refusals import refusal
 
 SIZES = Sizes(n_layers=3, d_model=10, d_vocab=100, n_ctx=16, block_weights=700, n_heads=5)
 DRAWING = Cost(7.0, 2**20)
@@ -101,9 +102,7 @@ class TestClusters:
             found = clusters.Estimate.from_inputs(inputs, config, model)
             size = 8 if model is not None else 4 if dtype == "float32" else 2
             assert found.disk == 4 * 5 * 10 * size
-            with pytest.raises(InputError) as refused:
-                found.check(1.0, tmp_path, tmp_path)
-            assert ("--dtype bfloat16" in str(refused.value)) == (size == 4)
+            assert ("--dtype bfloat16" in refusal(found.check, 1.0, tmp_path, tmp_path)) == (size == 4)
 
     def test_what_is_not_known_is_not_said(self):
         inputs: Any = Prompts(batches=batches(), sizes=UNKNOWN, labels={"task": list("aabbc")}, held_out=None)

@@ -22,8 +22,8 @@ from mechclust.report.table_text import table_as_csv
 from probes import load_result, run_stores
 from probes.store.locks import locked_folder
 from probes.store.temporary_files import temporary_file_of
-from tasks import InputError
 from tests.mechclust.commands.compare.cases import records, shake, write_prompts
+from tests.mechclust.commands.refusals import refusal
 from tests.mechclust.commands.topics.cases import write_planted_corpus
 
 
@@ -163,55 +163,49 @@ class TestNames:
 class TestAnother:
     """A folder that was begun with something else is refused, with the way out."""
 
-    def test_clusters(self, gpt2, shaken, prompts, tmp_path):
+    def test_clusters(self, gpt2, shaken, prompts, tmp_path, monkeypatch):
         config = ClustersConfig(prompts, n_init=1, n_permutations=19, n_shuffles=19, untrained=0, given="none")
         measure_clusters(str(gpt2), config, tmp_path)
         changed = write_prompts(tmp_path / "other.jsonl", [{**records()[0], "prompt": "w1 w2"}, *records()[1:]])
         rows = tmp_path / "rows"
         for model, changes, said in (
             (shaken, {}, f"{str(rows / 'trained')!r} holds rows of another model"),
-            (gpt2, {"position": "mean"}, f"{str(tmp_path)!r} holds hidden states at another --position; give the same"),
             (gpt2, {"dtype": "float16"}, f"{str(rows / 'trained')!r} holds rows of another model or dtype"),
-            (gpt2, {"prompts": changed}, f"{str(tmp_path)!r} holds hidden states of other prompts or tokens"),
-            (gpt2, {"max_rows": 20}, f"{str(tmp_path)!r} holds hidden states of other prompts or tokens"),
         ):
-            self.check(
-                lambda m=model, c=changes: measure_clusters(str(m), replace(config, **c), tmp_path), said, tmp_path
-            )
+            self.check(said, tmp_path, measure_clusters, str(model), replace(config, **changes))
+        with monkeypatch.context() as unloaded:
+            unloaded.setattr("mechclust.commands.settings.load_pretrained", None)
+            for changes, kind in (
+                ({"position": "mean"}, "at another --position"),
+                ({"prompts": changed}, "of other prompts or tokens"),
+                ({"max_rows": 20}, "of other prompts or tokens"),
+            ):
+                said = f"{str(tmp_path)!r} holds hidden states {kind}; give the same, or another folder with --out"
+                self.check(said, tmp_path, measure_clusters, str(gpt2), replace(config, **changes))
         rows.rename(tmp_path / "rows away")  # then the record of the report tells
-        self.check(
-            lambda: measure_clusters(str(shaken), config, tmp_path),
-            f"{str(tmp_path)!r} holds what was measured of the model {str(gpt2)!r}, and this is {str(shaken)!r}",
-            tmp_path,
-        )
+        said = f"{str(tmp_path)!r} holds what was measured of the model {str(gpt2)!r}, and this is {str(shaken)!r}"
+        self.check(said, tmp_path, measure_clusters, str(shaken), config)
 
-    def test_compare(self, gpt2, shaken, compared, tmp_path):
+    def test_compare(self, gpt2, shaken, compared, tmp_path, monkeypatch):
         config, out, _ = compared
         shutil.copytree(out, tmp_path, dirs_exist_ok=True)
         rows = tmp_path / "rows"
-        renamed = write_prompts(tmp_path / "other.jsonl", [{**r, "task": f"new {r['task']}"} for r in records()])
+        renamed = write_prompts(tmp_path / "renamed.jsonl", [{**r, "task": f"new {r['task']}"} for r in records()])
+        changed = write_prompts(tmp_path / "changed.jsonl", [{**records()[0], "prompt": "w1 w2 w3"}, *records()[1:]])
         for pair, changes, said in (
             ((shaken, shaken), {}, f"base {str(shaken)!r}: {str(rows / 'base')!r} holds rows of another model"),
             ((gpt2, shaken), {"position": "first"}, f"{str(rows / 'base')!r} holds rows of another readout"),
             ((gpt2, shaken), {"tuned_dtype": "float16"}, f"{str(rows / 'tuned')!r} holds rows of another model"),
-            ((gpt2, shaken), {"max_per_task": 8}, "holds hidden states of other prompts, tasks or tokens"),
-            ((gpt2, shaken), {"prompts": renamed}, "holds hidden states of other prompts, tasks or tokens"),
         ):
-            self.check(
-                lambda p=pair, c=changes: compare_models(*map(str, p), replace(config, **c), tmp_path), said, tmp_path
-            )
+            self.check(said, tmp_path, compare_models, *map(str, pair), replace(config, **changes))
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        said = f"{str(tmp_path)!r} holds hidden states of other prompts, tasks or tokens; give the same, or another fol"
+        for changes in ({"max_per_task": 8}, {"prompts": renamed}, {"prompts": changed}):
+            self.check(said, tmp_path, compare_models, str(gpt2), str(shaken), replace(config, **changes))
 
     def test_topics(self, gpt2, shaken, corpus, tmp_path):
-        config = TopicsConfig(
-            (corpus,),
-            n_topics=3,
-            no_below=1,
-            no_above=1.0,
-            thresholds=(0.1,),
-            resamples=20,
-            untrained=0,
-            topic_seeds=(0,),
-        )
+        few = {"n_topics": 3, "no_below": 1, "no_above": 1.0, "thresholds": (0.1,), "topic_seeds": (0,)}
+        config = TopicsConfig((corpus,), **few, resamples=20, untrained=0)
         measure_topics(str(gpt2), config, tmp_path)
         other = write_planted_corpus(tmp_path / "other", 29)
         held = f"{str(tmp_path)!r} holds what was measured of "
@@ -219,18 +213,15 @@ class TestAnother:
             (shaken, {}, f"{held}{gpt2}, which is not asked for; name it too, or give"),
             (gpt2, {"corpus": (other,)}, f"{held}another corpus"),
         ):
-            self.check(
-                lambda m=model, c=changes: measure_topics(str(m), replace(config, **c), tmp_path), said, tmp_path
-            )
+            self.check(said, tmp_path, measure_topics, str(model), replace(config, **changes))
         assert len(measure_topics([str(shaken), str(gpt2)], config, tmp_path).trained) == 2  # models may be added
 
-    def check(self, measure, said, out):
+    def check(self, expected, out, measure, *arguments):
         """Refused, and the folder still says whose it is."""
         whose = (out / "mechclust.json").read_bytes()
-        with pytest.raises(InputError) as refused:
-            measure()
-        assert said in str(refused.value)
-        assert "with --out" in str(refused.value)
+        said = refusal(measure, *arguments, out)
+        assert expected in said
+        assert "with --out" in said
         assert (out / "mechclust.json").read_bytes() == whose
 
 

@@ -18,8 +18,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("name", ["report.html", "figures/mine.png"])
+@pytest.mark.parametrize(
+    ("command", "name"), [*((command, "report.html") for command in COMMANDS), ("heads", "figures/mine.png")]
+)
 def test_files_of_others_stay(command, name, tmp_path, capsys):
     path = tmp_path / "out" / name
     path.parent.mkdir(parents=True)
@@ -44,8 +45,7 @@ def test_no_results_in_a_folder_that_is_read(command, out, tmp_path, capsys, mon
     assert list((tmp_path / "read").iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", [".html", ".png", ".gif"])
-@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(("suffix", "linked"), [(".html", False), (".png", False), (".gif", True)])
 def test_the_sandbox_writes_a_new_file_only(suffix, linked, tmp_path, capsys):
     mine, out = tmp_path / f"mine{suffix}", tmp_path / f"out{suffix}"
     mine.write_text("mine")

@@ -62,7 +62,8 @@ class TestGroups:
 
     @pytest.mark.parametrize("notes", [True, False])
     def test_parts_of_a_group_are_merged(self, groups, tmp_path, notes):
-        found = merged_results(groups, EngineSettings(), tmp_path, "parts", metadata={"unit": "task"}, notes=notes)
+        options = {"notes": True} if notes else {}  # the default
+        found = merged_results(groups, EngineSettings(), tmp_path, "parts", metadata={"unit": "task"}, **options)
         assert found["three"]["ari"].tolist() == pytest.approx([0.0, 0.1, 0.2])
         assert list(found["three"].layers.values()) == [0, 1, 2]
         assert found["one"]["ari"].tolist() == pytest.approx([0.9])

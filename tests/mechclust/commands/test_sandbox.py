@@ -19,17 +19,25 @@ from mechclust.training import CheckpointCallback, Member, TrainConfig, train_en
 from probes.store.files import write_json
 from tasks import InputError, InstructionFollowing, SparseModularAddition
 
+DIGITS = SparseModularAddition(length=4, n_support=2, n_train=128, n_test=64)
+INSTRUCTIONS = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
+
+
+def member(seed=0, **shape):
+    return Member(PoolingTransformerConfig(n_ctx=4, **{"d_mlp": 4, "seed": seed, **shape}), DIGITS)
+
+
+def write_prompts(path, *rows):
+    path.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
+    return path
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Snapshots of seeds 4 and 7."""
-    members = [
-        Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4, seed=seed), SparseModularAddition(length=4, n_support=2))
-        for seed in (4, 7)
-    ]
-    settings = TrainConfig(steps=256, batch_size=32, schedule="constant", clip=None, save_every=100)
+    settings = TrainConfig(steps=16, batch_size=32, schedule="constant", clip=None, save_every=100)
     path = tmp_path_factory.mktemp("ensemble")
-    train_ensemble(members, settings, path, backend="vmap")
+    train_ensemble([member(4), member(7)], settings, path, backend="vmap")
     return path
 
 
@@ -82,10 +90,8 @@ def test_refusals(folder, tmp_path, capsys):
 
 
 def test_several_snapshots_an_epoch(tmp_path):
-    member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), SparseModularAddition(length=4, n_support=2))
-    found = train_ensemble(
-        [member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path, snapshot_every=2, backend="loop"
-    )
+    settings = TrainConfig(steps=4, batch_size=32, clip=None)
+    found = train_ensemble([member()], settings, tmp_path, snapshot_every=2, backend="loop")
     with pytest.raises(
         InputError, match="has several snapshots per epoch; a sandbox shows one: train with snapshot_every"
     ):
@@ -94,9 +100,8 @@ def test_several_snapshots_an_epoch(tmp_path):
 
 
 def test_a_transformer_of_two_dimensions(tmp_path):
-    task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
-    config = ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, n_layers=1, d_model=2, n_heads=1)
-    train_ensemble([Member(config, task)], TrainConfig(steps=2, batch_size=8), tmp_path, backend="loop")
+    config = ModelConfig(d_vocab=INSTRUCTIONS.d_vocab, n_ctx=INSTRUCTIONS.n_ctx, n_layers=1, d_model=2, n_heads=1)
+    train_ensemble([Member(config, INSTRUCTIONS)], TrainConfig(steps=2, batch_size=8), tmp_path, backend="loop")
     assert open_sandbox(tmp_path).kept == "2 of 2 steps kept"
 
 
@@ -112,18 +117,16 @@ def test_another_study(tmp_path):
 
 
 def test_an_ensemble_of_wider_networks_is_shown_in_planes(tmp_path, capsys):
-    config = PoolingTransformerConfig(n_ctx=4, d_model=4, n_heads=2, d_mlp=4)
-    member = Member(config, SparseModularAddition(length=4, n_support=2, n_train=64, n_test=64))
-    train_ensemble([member], TrainConfig(steps=4, batch_size=32, clip=None), tmp_path / "run", backend="loop")
+    settings = TrainConfig(steps=8, batch_size=32, clip=None)
+    train_ensemble([member(d_model=4, n_heads=2)], settings, tmp_path / "run", backend="loop")
     arguments = ["--panels", "residual_1", "output_L0H1", "--sequences", "8", "--label", "sum"]
     assert main(["sandbox", str(tmp_path / "run"), "--out", str(tmp_path / "figure.png"), *arguments]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'figure.png'}: seed 0; 3 of 3 steps kept\n"
 
 
 def test_a_seed_of_several_widths_is_refused(tmp_path):
-    task = SparseModularAddition(length=4, n_support=2)
-    members = [Member(PoolingTransformerConfig(n_ctx=4, d_mlp=width, seed=3), task) for width in (4, 8)]
-    train_ensemble(members, TrainConfig(steps=32, batch_size=32, schedule="constant", clip=None), tmp_path)
+    members = [member(3, d_mlp=width) for width in (4, 8)]
+    train_ensemble(members, TrainConfig(steps=2, batch_size=32, schedule="constant", clip=None), tmp_path)
     with pytest.raises(InputError, match="has 2 networks of seed 3, which --seed does not tell apart; leave it out"):
         open_sandbox(tmp_path, 3, view=View())
     assert open_sandbox(tmp_path, view=View(sequences=2)).title == "seed 3"
@@ -133,9 +136,10 @@ def test_a_seed_of_several_widths_is_refused(tmp_path):
 def trained(tmp_path_factory):
     """The folder of a run of ``train`` with checkpoints in it."""
     folder = tmp_path_factory.mktemp("trained")
-    task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
-    model = build_model(ModelConfig(d_vocab=task.d_vocab, n_ctx=task.n_ctx, n_layers=2, d_model=16, n_heads=2))
-    train(model, task, TrainConfig(steps=4, batch_size=8), folder, [CheckpointCallback(folder / "models", [0, 2, 4])])
+    shape = {"n_layers": 2, "d_model": 16, "n_heads": 2}
+    model = build_model(ModelConfig(d_vocab=INSTRUCTIONS.d_vocab, n_ctx=INSTRUCTIONS.n_ctx, **shape))
+    kept = [CheckpointCallback(folder / "models", [0, 2, 4])]
+    train(model, INSTRUCTIONS, TrainConfig(steps=4, batch_size=8), folder, kept)
     return folder
 
 
@@ -145,15 +149,12 @@ def test_checkpoints_of_a_training_run(trained):
     assert {"residual_2", "output_L1H0", "attention_L1H0"} <= set(run.panels)
     assert not {"residual_1", "output_L0H0"} & set(run.panels)
     assert run.sequences.cluster_names == ["task 0", "task 1"]
-    task = InstructionFollowing(n_tasks=2, n_symbols=8, n_eval=16)
-    assert set(run.sequences.token_names) <= set(task.vocab)
+    assert set(run.sequences.token_names) <= set(INSTRUCTIONS.vocab)
 
 
 def test_as_many_frames_are_kept_as_are_asked_for(tmp_path):
-    task = SparseModularAddition(length=4, n_support=2)
-    member = Member(PoolingTransformerConfig(n_ctx=4, d_mlp=4), task)
     settings = TrainConfig(steps=310, batch_size=8, schedule="constant", clip=None)
-    train_ensemble([member], settings, tmp_path, backend="loop", snapshot_every=1)
+    train_ensemble([member()], settings, tmp_path, backend="loop", snapshot_every=1)
     run = open_sandbox(tmp_path, max_frames=305, view=View(sequences=2))
     assert (run.kept, len(run.epochs)) == ("305 of 311 steps kept", 305)
 
@@ -182,9 +183,8 @@ def test_an_ensemble_is_shown_though_a_folder_in_it_holds_checkpoints(folder, tr
 def test_checkpoints_of_a_trainer(gpt2, tmp_path):
     for step in (10, 200):
         shutil.copytree(gpt2, tmp_path / f"checkpoint-{step}")
-    prompts = tmp_path / "prompts.jsonl"
     rows = [("w1 w2", "one"), ("w3 w4 w5", "two"), ("w6", "one"), ("w7 w8", "two")]
-    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
+    prompts = write_prompts(tmp_path / "prompts.jsonl", *rows)
     run = open_sandbox(tmp_path, view=View(prompts=prompts, heads=("L0H1",)))
     assert run.epochs == [10, 200]
     assert run.sequences.cluster_names == ["one", "two"]
@@ -222,7 +222,7 @@ def test_what_is_refused_before_a_model_is_run(folder, trained, tmp_path, capsys
     at = ("--out", tmp_path / "x.png", "--epoch", 7, "--label", "task")
     for run, near in (
         (trained / "models", "3 steps shown; the nearest is 4"),
-        (folder, "5 steps shown; the nearest is 0"),
+        (folder, "5 steps shown; the nearest is 8"),
     ):
         assert refusal(run, *at, capsys=capsys) == f"mechclust: --epoch is 7, which is not among the {near}"
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -233,14 +233,13 @@ def test_what_is_refused_before_a_model_is_run(folder, trained, tmp_path, capsys
 def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):
     for step in (10, 200):
         shutil.copytree(gpt2, tmp_path / f"checkpoint-{step}")
-    prompts = tmp_path / "prompts.jsonl"
     rows = [("w1 w2", "one"), ("w3 w4 w5", "two"), ("w1 " * 2000, "one")]
-    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
+    prompts = write_prompts(tmp_path / "prompts.jsonl", *rows)
     at = ("--out", tmp_path / "x.html", "--prompts", prompts)
     assert "has 2000 tokens" in refusal(tmp_path, *at, capsys=capsys)
     for option in ("--split", "--position"):
         assert f"leave {option} out" in refusal(tmp_path, *at, option, "x", capsys=capsys)
-    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows[:2]))
+    write_prompts(prompts, *rows[:2])
     assert "no label ''" in refusal(tmp_path, *at, "--label", "", capsys=capsys)
     (tmp_path / "checkpoint-final").mkdir()
     run = open_sandbox(tmp_path, view=View(prompts=prompts))
@@ -255,10 +254,8 @@ def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):
 
 def test_a_model_with_rotary_positions_has_no_panel_of_them_and_a_prompt_of_any_length(tmp_path, write_checkpoint):
     for step in (1, 2):
-        write_checkpoint(tmp_path / f"checkpoint-{step}", "llama", max_position_embeddings=5000)
-    prompts = tmp_path / "prompts.jsonl"
-    rows = [("w1 " * 4500, "one"), ("w3 w4 w5", "two")]
-    prompts.write_text("".join(f"{json.dumps({'prompt': text, 'task': task})}\n" for text, task in rows))
+        write_checkpoint(tmp_path / f"checkpoint-{step}", "llama", max_position_embeddings=5000, num_hidden_layers=1)
+    prompts = write_prompts(tmp_path / "prompts.jsonl", ("w1 " * 4100, "one"), ("w3 w4 w5", "two"))
     run = open_sandbox(tmp_path, view=View(prompts=prompts))
     assert "position_embeddings" not in run.panels
     assert "token_embeddings" in run.panels

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import probes.rows.save
-from mechclust.commands.saved_rows import rows_errors, save_rows_anew
+from mechclust.commands.saved_rows import free_memory, rows_errors, save_rows_anew
 from probes.store.files import DamagedError
 from tasks import InputError
 
@@ -60,6 +60,15 @@ def test_rows_of_other_prompts_weights_and_damaged_ones_are_replaced(tiny_model,
     next(begun.glob("shard-*/shard.json")).unlink()
     assert len(save_rows_anew(tiny_model(seed=7), [other], begun)) == len(batch)
     assert written == 3 * [len(batch)]
+
+
+def test_memory_of_a_gpu_is_freed(monkeypatch):
+    freed = []
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: freed.append(1))
+    free_memory("cpu")
+    assert freed == []
+    free_memory("cuda:1")
+    assert freed == [1]
 
 
 @pytest.mark.parametrize(

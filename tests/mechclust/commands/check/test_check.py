@@ -28,7 +28,7 @@ from mechclust.models import ModelConfig, build_model, load_pretrained, save_mod
 from mechclust.models.sizes import ModelShape
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.studies.topic_structure.config import TopicTransformerConfig
-from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 
 NAMES = [
     "model",
@@ -253,23 +253,19 @@ class Tiny(HookedRootModule):
         return block.hook_resid_post(x)
 
 
-@pytest.fixture
-def fails():
-    """Checks a broken model; gives the first check that fails, which is the only one but for ``also``.
+def fails(name, model, *also, not_tried=(), last=False):
+    """What the check of this name says of a broken model: it fails first, and alone but for ``also``.
 
     With ``last`` no check is made after it.
     """
-
-    def check(model, *also, not_tried=(), last=False):
-        report = check_model(model)
-        assert verdicts(report, None) == (TEXT if last else OUR_OWN | set(not_tried)), str(report)
-        assert not last or report.checks[-1].passed is False
-        assert not report.passed
-        failed = [check for check in report.checks if check.passed is False]
-        assert {check.name for check in failed[1:]} == set(also), str(report)
-        return failed[0].name, failed[0].detail
-
-    return check
+    report = check_model(model)
+    assert verdicts(report, None) == (TEXT if last else OUR_OWN | set(not_tried)), str(report)
+    assert not last or report.checks[-1].passed is False
+    assert not report.passed
+    failed = [check for check in report.checks if check.passed is False]
+    assert failed[0].name == name
+    assert {check.name for check in failed[1:]} == set(also), str(report)
+    return failed[0].detail
 
 
 def test_the_small_transformer_is_sound_in_few_passes():
@@ -282,52 +278,48 @@ def test_the_small_transformer_is_sound_in_few_passes():
 
 
 class TestHookPoints:
-    def test_one_that_never_fires(self, fails):
+    def test_one_that_never_fires(self):
         class Broken(Tiny):
             def leave(self, i, block, x):
                 return x if i else super().leave(i, block, x)
 
-        name, text = fails(Broken(), not_tried={"blocks join"})
-        assert name == "residual()"
+        text = fails("residual()", Broken(), not_tried={"blocks join"})
         assert text == (
             "'blocks.1.hook_resid_post' exists but did not fire in one forward pass, so probes there are refused; "
             "measure at other sites, such as residual(layers=...)"
         )
 
-    def test_one_that_fires_twice(self, fails):
+    def test_one_that_fires_twice(self):
         class Broken(Tiny):
             def heads(self, i, block, z):
                 return super().heads(i, block, block.attn.hook_z(z) if i else z)
 
-        name, text = fails(Broken())
-        assert name == "head_output()"
+        text = fails("head_output()", Broken())
         assert text.startswith("'blocks.1.attn.hook_z' fired 2 times in one forward pass, so probes there are refused;")
 
-    def test_two_that_are_wrong_are_counted(self, fails):
+    def test_two_that_are_wrong_are_counted(self):
         class Broken(Tiny):
             def heads(self, i, block, z):
                 return z
 
-        assert fails(Broken())[1].endswith("head_output(layers=...) (and 1 more)")
+        assert fails("head_output()", Broken()).endswith("head_output(layers=...) (and 1 more)")
 
-    def test_another_shape(self, fails):
+    def test_another_shape(self):
         class Broken(Tiny):
             def heads(self, i, block, z):
                 return block.attn.hook_z(z.flatten(2)).unflatten(-1, (2, 4))
 
-        name, text = fails(Broken())
-        assert name == "head_output()"
+        text = fails("head_output()", Broken())
         assert text.startswith(
             "'blocks.0.attn.hook_z' gives shape [8, 8, 8]; expected [batch pos head d_head] for [8, 8] tokens, so "
             "probes there would read other axes; measure at other sites"
         )
 
-    def test_one_that_some_layers_lack(self, fails):
+    def test_one_that_some_layers_lack(self):
         model = Tiny()
         model.blocks[1].attn.hook_pattern = nn.Identity()
         model.setup()
-        name, text = fails(model, not_tried={"attention rows", "attention direction"})
-        assert name == "attention_pattern()"
+        text = fails("attention_pattern()", model, not_tried={"attention rows", "attention direction"})
         assert text == (
             "no hook point 'blocks.1.attn.hook_pattern' in this model (it has blocks 0-1), but layers [0] have it; "
             "measure at attention_pattern(layers=[0])"
@@ -348,13 +340,12 @@ class TestHookPoints:
         )
         assert report["attention rows"].detail == "attention_pattern() does not work (its check says why)"
 
-    def test_no_embedding(self, fails):
+    def test_no_embedding(self):
         model = Tiny()
         model.hook_embed = nn.Identity()
         model.setup()
         stream = {"attention direction", "blocks join", "alone as in a batch", "padding"}
-        name, text = fails(model, "residual()", not_tried=stream)
-        assert name == "embedding()"
+        text = fails("embedding()", model, "residual()", not_tried=stream)
         assert text == (
             "no hook point 'hook_embed' in this model, where probes measure by default; name this model's own hook "
             "points, at=[...], see model.hook_dict"
@@ -362,56 +353,42 @@ class TestHookPoints:
 
 
 class TestValues:
-    def test_weights_that_are_not_finite(self, fails):
+    def test_weights_that_are_not_finite(self):
         model = Tiny()
         with torch.no_grad():
             model.blocks[1].W[3, 0, 0] = math.nan
-        name, text = fails(model, last=True)
-        assert name == "finite values"
+        text = fails("finite values", model, last=True)
         assert text.startswith("the weights 'blocks.1.W' hold NaN or infinity; load the checkpoint again")
 
-    def test_float8_weights_that_are_not_finite(self, fails):
+    def test_float8_weights_that_are_not_finite(self):
         model = Tiny()
         model.codes = nn.Parameter(torch.full((3,), math.nan).to(torch.float8_e4m3fn), requires_grad=False)
-        name, text = fails(model, last=True)
-        assert name == "finite values"
+        text = fails("finite values", model, last=True)
         assert text.startswith("the weights 'codes' hold NaN or infinity")
 
-    def test_activations_that_are_not_finite(self, fails):
+    def test_activations_that_are_not_finite(self):
         class Broken(Tiny):
             def leave(self, i, block, x):
                 return super().leave(i, block, x / 0 if i else x)
 
-        name, text = fails(Broken(), last=True)
-        assert name == "finite values"
+        text = fails("finite values", Broken(), last=True)
         assert text == (
             "the activations at 'blocks.1.hook_resid_post' hold NaN or infinity, and probes refuse them; measure in "
             "float32 if this is float32, or look for the cause there"
         )
 
-    def test_dropout_left_on(self, fails):
+    def test_dropout_left_on(self):
         class Broken(Tiny):
             def leave(self, i, block, x):
                 return super().leave(i, block, F.dropout(x, 0.1, training=True))
 
-        name, text = fails(Broken(), last=True)
-        assert name == "same values twice"
+        text = fails("same values twice", Broken(), last=True)
         assert re.match(
             r"'blocks.0.hook_resid_post' gives different values the second time, by up to [\d.]+: the", text
         )
         assert text.endswith("so no number can be reproduced; turn its dropout or state off for evaluation")
 
-    def test_a_state_that_counts_calls(self, fails):
-        class Broken(Tiny):
-            calls = 0
-
-            def embed(self, tokens):
-                self.calls += 1
-                return super().embed(tokens) + self.calls
-
-        assert fails(Broken(), last=True)[0] == "same values twice"
-
-    def test_a_state_that_the_same_batch_does_not_show(self, fails):
+    def test_a_state_that_the_same_batch_does_not_show(self):
         class Broken(Tiny):
             last, drift = None, 0.0
 
@@ -420,13 +397,12 @@ class TestValues:
                     self.last, self.drift = tokens, self.drift + 5.0
                 return super().embed(tokens) + self.drift
 
-        assert fails(Broken(), last=True)[0] == "same values twice"
+        fails("same values twice", Broken(), last=True)
 
-    def test_an_output_that_is_random(self, fails):
+    def test_an_output_that_is_random(self):
         model = build_model(ModelConfig(**SHAPE))
         model.unembed.register_forward_hook(lambda module, args, out: out + torch.rand(out.shape))
-        name, text = fails(model, last=True)
-        assert name == "same values twice"
+        text = fails("same values twice", model, last=True)
         assert text.startswith("'output' gives different values the second time, by up to 0.")
 
     def test_an_output_that_is_random_for_small_batches_alone(self):
@@ -442,34 +418,26 @@ class TestValues:
             r"the model's output differs the second time, by up to [\d.]+: the forward pass is", found.detail
         )
 
-    def test_an_output_that_is_not_a_number(self, fails):
+    def test_an_output_that_is_not_a_number(self):
         class Broken(Tiny):
             def forward(self, tokens, attention_mask=None):
                 return super().forward(tokens, attention_mask) * math.nan
 
-        name, text = fails(Broken(), last=True)
-        assert name == "finite values"
+        text = fails("finite values", Broken(), last=True)
         assert text.startswith("the model's output holds NaN")
 
-    @pytest.mark.parametrize("side", ["too small", "negative"])
-    def test_attention_rows(self, fails, side):
+    def test_attention_rows(self):
         class Broken(Tiny):
             def attend(self, block, scores, mask):
-                pattern = self.masked(scores, mask).softmax(-1)
-                even = self.masked(scores * 0, mask).softmax(-1)
-                return block.attn.hook_pattern(pattern * 0.9 if side == "too small" else 50 * pattern - 49 * even)
+                return block.attn.hook_pattern(self.masked(scores, mask).softmax(-1) * 0.9)
 
-        name, text = fails(Broken())
-        assert name == "attention rows"
+        text = fails("attention rows", Broken())
+        assert text.startswith("rows differ from 1 by up to 0.1 ('blocks.")
         assert text.endswith(
             "load with attn_implementation='eager', or divide by the rows' sums in a probe of your own"
         )
-        if side == "too small":
-            assert text.startswith("rows differ from 1 by up to 0.1 ('blocks.")
-        else:
-            assert text.startswith("the smallest weight is -")
 
-    def test_patterns_that_hide_what_is_used(self, fails):
+    def test_patterns_that_hide_what_is_used(self):
         class Broken(Tiny):
             def attend(self, block, scores, mask):
                 super().attend(block, scores, mask)
@@ -478,21 +446,19 @@ class TestValues:
             def forward(self, tokens, attention_mask=None):
                 return super().forward(tokens)
 
-        name, text = fails(Broken(), "padding")
-        assert name == "attention direction"
+        text = fails("attention direction", Broken(), "padding")
         assert text.startswith(
             "the patterns show no later token, but with another last token earlier states change by "
         )
         assert text.endswith("not give the attention that is used; do not use attention_pattern() with this model")
 
-    def test_patterns_that_are_not_used(self, fails):
+    def test_patterns_that_are_not_used(self):
         class Broken(Tiny):
             def attend(self, block, scores, mask):
                 block.attn.hook_pattern(scores.masked_fill((mask == 0)[:, None, None], -1e9).softmax(-1))
                 return self.masked(scores, mask).softmax(-1)
 
-        name, text = fails(Broken())
-        assert name == "attention direction"
+        text = fails("attention direction", Broken())
         assert re.match(r"the patterns put up to 0\.\d+ on later tokens, but with another last token no earlier", text)
 
     @pytest.mark.parametrize("size", ["n_ctx", "d_vocab"])
@@ -502,60 +468,55 @@ class TestValues:
         found = check_model(model)["attention direction"]
         assert found == Check("attention direction", None, "it needs two positions and two tokens")
 
-    def test_a_mask_that_is_lost(self, fails):
+    def test_a_mask_that_is_lost(self):
         class Broken(Tiny):
             def masked(self, scores, mask):
                 return scores.masked_fill((mask == 0)[:, None, None], -1e9)
 
         model = Broken()
         model.cfg = SimpleNamespace(**vars(model.cfg), attention_dir="causal")
-        name, text = fails(model)
-        assert name == "attention direction"
+        text = fails("attention direction", model)
         assert text.startswith("the model is declared causal, but up to 0.")
         assert text.endswith("its mask is lost; try another version of TransformerLens, or attn_implementation='eager'")
 
-    def test_something_between_the_blocks(self, fails):
+    def test_something_between_the_blocks(self):
         class Broken(Tiny):
             def enter(self, i, block, x):
                 return super().enter(i, block, x + 1e-3)
 
-        name, text = fails(Broken())
-        assert name == "blocks join"
+        text = fails("blocks join", Broken())
         assert text.startswith(
             "'blocks.1.hook_resid_pre' is not what 'blocks.0.hook_resid_post' gave: something stands"
         )
 
-    def test_examples_that_see_each_other(self, fails):
+    def test_examples_that_see_each_other(self):
         class Broken(Tiny):
             def embed(self, tokens):
                 x = super().embed(tokens)
                 return x - x.mean(0) / 10
 
-        name, text = fails(Broken(), "padding")
-        assert name == "alone as in a batch"
+        text = fails("alone as in a batch", Broken(), "padding")
         assert re.match(
             r"4 examples alone and in a batch of 8 differ by 0\.\d+ of a state's length \(.*; allowed 0.00012\)", text
         )
         assert text.endswith("so results depend on the batch size; measure with batches of one")
 
-    def test_attention_to_padding(self, fails):
+    def test_attention_to_padding(self):
         class Broken(Tiny):
             def masked(self, scores, mask):
                 causal = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
                 return scores.masked_fill(causal, -1e9).masked_fill((mask == 0)[:, None, None], 0.0)
 
-        name, text = fails(Broken())
-        assert name == "padding"
+        text = fails("padding", Broken())
         assert re.match(r"up to 0\.\d+ of attention goes to padding although it is masked, so that states depend", text)
         assert text.endswith("give batches of sequences of one length")
 
-    def test_places_that_depend_on_padding(self, fails):
+    def test_places_that_depend_on_padding(self):
         class Broken(Tiny):
             def places(self, mask):
                 return self.W_pos[: mask.shape[1]].flip(0)
 
-        name, text = fails(Broken())
-        assert name == "padding"
+        text = fails("padding", Broken())
         assert re.match(r"4 examples padded on the right and without padding differ by \d\S* of a state's length", text)
         assert "padding changes what is measured; give batches of sequences of one length" in text
 
@@ -603,7 +564,7 @@ class TestAttentionRows:
 
 
 class TestTraces:
-    def test_hooks_that_stay(self, fails):
+    def test_hooks_that_stay(self):
         class Broken(Tiny):
             @contextlib.contextmanager
             def hooks(self, fwd_hooks=()):
@@ -612,12 +573,11 @@ class TestTraces:
                 yield self
 
         model = Broken()
-        name, text = fails(model)
-        assert name == "no trace"
+        text = fails("no trace", model)
         assert re.match(r"\d+ hooks stay behind, the first at 'hook_embed': every later pass is slower", text)
         assert "the model's hooks() must remove what it added; call model.reset_hooks() or load the model again" in text
 
-    def test_hooks_that_stay_after_a_failure(self, fails):
+    def test_hooks_that_stay_after_a_failure(self):
         class Broken(Tiny):
             @contextlib.contextmanager
             def hooks(self, fwd_hooks=()):
@@ -626,19 +586,17 @@ class TestTraces:
                 for handle in handles:
                     handle.remove()
 
-        name, text = fails(Broken())
-        assert name == "no trace"
+        text = fails("no trace", Broken())
         assert text.startswith("7 hooks stay behind when a probe fails, the first at 'hook_embed': ")
 
-    def test_training_flags(self, fails):
+    def test_training_flags(self):
         class Broken(Tiny):
             def forward(self, tokens, attention_mask=None):
                 self.blocks[1].training = True
                 return super().forward(tokens, attention_mask)
 
         model = Broken().eval()
-        name, text = fails(model)
-        assert name == "no trace"
+        text = fails("no trace", model)
         assert text.startswith(
             "measuring changed which modules are in training mode; set model.train() or model.eval()"
         )
@@ -647,26 +605,24 @@ class TestTraces:
         ("whose", "draw"),
         [("torch's", lambda: torch.rand(1)), ("Python's", random.random), ("numpy's", np.random.rand)],
     )
-    def test_random_states(self, fails, whose, draw):
+    def test_random_states(self, whose, draw):
         class Broken(Tiny):
             def forward(self, tokens, attention_mask=None):
                 draw()
                 return super().forward(tokens, attention_mask)
 
-        name, text = fails(Broken())
-        assert name == "no trace"
+        text = fails("no trace", Broken())
         assert text.startswith(
             f"{whose} random state changed: the forward pass draws random numbers although dropout is off"
         )
 
-    def test_an_output_that_depends_on_who_looks(self, fails):
+    def test_an_output_that_depends_on_who_looks(self):
         class Broken(Tiny):
             def forward(self, tokens, attention_mask=None):
                 looked_at = any(block.attn.hook_pattern._forward_hooks for block in self.blocks)
                 return super().forward(tokens, attention_mask) + looked_at / 8
 
-        name, text = fails(Broken())
-        assert name == "no trace"
+        text = fails("no trace", Broken())
         assert text == (
             "while hooks read it the model's output differs by up to 0.13, so what is measured is not what runs "
             "without hooks; load with attn_implementation='eager'"
@@ -847,12 +803,7 @@ class TestPlaced:
 
 class TestRefusals:
     def refused(self, *args, **options):
-        with pytest.raises(InputError) as error:
-            check_model(*args, **options)
-        return str(error.value)
-
-    def test_no_model_there(self, tmp_path):
-        assert self.refused(tmp_path / "none").startswith("no model directory ")
+        return refusal(check_model, *args, **options)
 
     def test_a_model_without_hooks(self):
         assert self.refused(nn.Linear(2, 2)).startswith("a Linear has no hook_dict, so nothing can be measured in it; ")
@@ -884,16 +835,7 @@ class TestRefusals:
             f"{name} is {value!r}, but the model is loaded already; {instead}, or give the model's name"
         )
 
-    def test_a_device_that_is_not_there(self, gpt2):
-        assert self.refused(gpt2, device="cuda:77").endswith("is not available on this machine; choose --device cpu")
-
-    def test_a_device_and_a_map_of_devices(self, gpt2):
-        assert self.refused(gpt2, device="cpu", device_map="auto") == (
-            "device is 'cpu' and device_map 'auto'; give one of them"
-        )
-
     def test_a_seed_or_dtype_out_of_range(self):
-        assert self.refused(Tiny(), seed=-1) == "seed is -1; expected at least 0"
         assert self.refused(Tiny(), seed=10**20).startswith(f"seed is {10**20}; expected")
         assert self.refused(Tiny(), dtype="float8").startswith("dtype is 'float8'; expected")
 

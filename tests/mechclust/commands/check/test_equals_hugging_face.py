@@ -9,7 +9,6 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
-from torch import nn
 
 import mechclust.commands.check.model
 import mechclust.models.adapters
@@ -102,12 +101,12 @@ def row(monkeypatch):
 # ---- sound models ----
 
 
-@pytest.mark.parametrize("family", ["gpt2", "neox", "llama", "bert", "roberta", "albert", "electra", "bart"])
+@pytest.mark.parametrize("family", ["neox", "llama", "albert", "bart"])
 def test_families(models, family, row):
+    """GPT-2, BERT, RoBERTa and ELECTRA pass among all checks, in ``test_check``."""
     found = row(models(family))
     assert found.passed is True, found.detail
-    read_only = family in ("albert", "electra", "bart") or (family == "roberta" and "hidden state" in found.detail)
-    output = "the last hidden state" if read_only else "the logits"
+    output = "the last hidden state" if family in ("albert", "bart") else "the logits"
     assert re.match(
         rf"{output} of \w+ \(transformers \S+\) (to the bit|within \S+e-0[78] of the largest); states of 3 layers "
         r"(to the bit|within \S+e-0[78]); attention of 2 blocks (to the bit|within \S+e-0[78]); without padding, "
@@ -194,28 +193,6 @@ def test_a_hooked_model_that_computes_something_else(models, row):
     found = row(model)
     assert found.passed is False
     assert "and it begins in block 1 (0." in found.detail
-
-
-def test_what_a_bridge_wraps_is_no_reference(models):
-    """It computes as the bridge does, to the bit, also where that is wrong: here the adapter is lost."""
-    from transformer_lens.model_bridge import TransformerBridge
-
-    tuned = get_peft_model(
-        in_memory(models("gpt2")),
-        LoraConfig(target_modules=["c_attn"], init_lora_weights=False, fan_in_fan_out=True),
-    ).eval()
-    tokens = torch.tensor([[3, 4, 5]])
-    with torch.no_grad():
-        right = tuned(tokens).logits
-        bridge = TransformerBridge.boot_transformers(
-            str(models("gpt2")),
-            hf_model=tuned.get_base_model(),
-            tokenizer=transformers.AutoTokenizer.from_pretrained(models("gpt2")),
-            dtype=torch.float32,
-            device="cpu",
-        ).eval()
-        assert (bridge(tokens) - right).abs().max() > 0.1
-        assert torch.equal(bridge.original_model(tokens).logits, bridge(tokens))
 
 
 def test_no_reference(tiny_model, row):
@@ -307,7 +284,7 @@ class TestFaults:
 
         assert "and it begins in the embedding (3)" in planted(models("llama"), change)
 
-    @pytest.mark.parametrize("family", ["gpt2", "bert", "albert"])
+    @pytest.mark.parametrize("family", ["gpt2", "albert"])
     def test_another_dtype(self, planted, models, family):
         text = planted(models(family), lambda model: model.to(torch.bfloat16))
         assert "and it begins in the embedding (0.0" in text
@@ -374,12 +351,11 @@ class TestAdapters:
         assert ", with the adapter (unmerged by peft) (allowed 2.1e-05 in float32)" in found.detail
         assert re.search(r"; the adapter moves the output by [\d.]+ of its length$", found.detail)
 
-    @pytest.mark.parametrize(("dtype", "families"), [("bfloat16", ("gpt2", "llama")), ("float16", ("neox", "bert"))])
-    def test_half_precision(self, models, adapters, row, dtype, families):
+    @pytest.mark.parametrize(("family", "dtype"), [("llama", "bfloat16"), ("neox", "float16")])
+    def test_half_precision(self, models, adapters, row, family, dtype):
         """A fused projection and others."""
-        for family in families:
-            found = row(models(family), adapter=adapters(family), dtype=dtype)
-            assert found.passed is True, found.detail
+        found = row(models(family), adapter=adapters(family), dtype=dtype)
+        assert found.passed is True, found.detail
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_the_trap_of_fused_projections(self, models, adapters, row, dtype, monkeypatch):
@@ -476,9 +452,3 @@ class TestReference:
         assert "it begins in the embedding (inf)" in text
         with pytest.raises(NotTried, match=r"^a reason$"):
             equals_hugging_face(CheckedModel(other, None, 0), "a reason")
-
-
-def test_a_linear_layer_is_not_a_hugging_face_model():
-
-    with pytest.raises(InputError, match=r"^a Linear has no hook_dict, so nothing can be measured in it; "):
-        check_model(nn.Linear(2, 2))

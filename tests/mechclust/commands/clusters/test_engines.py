@@ -11,8 +11,8 @@ import torch
 from mechclust.commands.clusters import ClustersConfig, measure_clusters
 from mechclust.models import load_pretrained
 from probes import RowStore
-from tasks import InputError
 from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 MODELS = ("trained", "untrained-seed0")
 
@@ -77,9 +77,7 @@ def test_a_cluster_goes_on_with_an_untrained_model(gpt2, here, by_two, tmp_path,
 
 def test_a_model_in_memory_is_for_this_process_only(gpt2, config, tmp_path):
     for changes, asked in (({"workers": 2}, "workers=2"), ({"engine": "ray"}, "engine='ray'")):
-        with pytest.raises(InputError) as refused:
-            measure_clusters(load_pretrained(gpt2), replace(config, **changes), tmp_path / "out")
-        assert str(refused.value) == (
+        assert refusal(measure_clusters, load_pretrained(gpt2), replace(config, **changes), tmp_path / "out") == (
             f"a model in memory cannot be loaded by other processes ({asked}); give its name or folder, or leave out "
             "engine and workers"
         )
@@ -89,7 +87,6 @@ def test_a_model_in_memory_is_for_this_process_only(gpt2, config, tmp_path):
 def test_memory_counts_for_all_workers_of_this_machine(gpt2, config, tmp_path, states):
     config = replace(config, max_memory=0.2)
     assert states(str(gpt2), replace(config, untrained=0, given="none"))
-    with pytest.raises(InputError) as refused:
-        measure_clusters(str(gpt2), replace(config, workers=2), tmp_path / "out")
-    assert str(refused.value).startswith("measuring 2 layers at once takes about 0.25")
-    assert str(refused.value).endswith("give fewer --workers or prompts (--max-rows), or raise --max-memory")
+    said = refusal(measure_clusters, str(gpt2), replace(config, workers=2), tmp_path / "out")
+    assert said.startswith("measuring 2 layers at once takes about 0.25")
+    assert said.endswith("give fewer --workers or prompts (--max-rows), or raise --max-memory")

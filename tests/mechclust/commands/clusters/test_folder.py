@@ -18,6 +18,7 @@ from mechclust.report.folder import check_folder, claim_folder
 from probes import load_result, run_stores, save_rows
 from tasks import InputError
 from tests.mechclust.commands.clusters.cases import last_word_tells_the_task, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 USAGE = namedtuple("USAGE", ["total", "used", "free"])
 
@@ -82,9 +83,7 @@ class TestRoom:
     def test_a_disk_that_is_too_small_is_refused_before_the_model_is_loaded(self, gpt2, config, out, monkeypatch):
         monkeypatch.setattr("shutil.disk_usage", lambda path: USAGE(2**40, 0, 2**20))
         monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
-        with pytest.raises(InputError) as refused:
-            measure_clusters(str(gpt2), config, out)
-        said = str(refused.value)
+        said = refusal(measure_clusters, str(gpt2), config, out)
         assert said.startswith("the hidden states of 3 models take ")
         assert f"but {str(out)!r} has 1 MiB free; give fewer prompts (--max-rows), --dtype bfloat16, or another" in said
 
@@ -176,26 +175,6 @@ class TestInterrupted:
 
 
 class TestInTheCommandsWords:
-    def test_other_prompts(self, gpt2, config, begun, monkeypatch):
-        out, records = begun, last_word_tells_the_task()
-        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
-        for changed in ([{**records[0], "prompt": "w1 w2"}, *records[1:]], records[:-1]):
-            write_prompts(config.prompts, changed)
-            with pytest.raises(InputError) as refused:
-                measure_clusters(str(gpt2), replace(config, untrained=0), out)
-            assert str(refused.value) == (
-                f"{str(out)!r} holds hidden states of other prompts or tokens; give the same, or another folder with "
-                "--out"
-            )
-
-    def test_another_position(self, gpt2, trained, begun, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
-        with pytest.raises(InputError) as refused:
-            measure_clusters(str(gpt2), replace(trained, position="mean"), begun)
-        assert str(refused.value) == (
-            f"{str(begun)!r} holds hidden states at another --position; give the same, or another folder with --out"
-        )
-
     def test_damaged_rows(self, gpt2, trained, begun):
         out = begun
         for part in (out / "rows/trained/measured").iterdir():
@@ -204,10 +183,9 @@ class TestInTheCommandsWords:
         rows = shard / "hook_embed.safetensors"
         data = rows.read_bytes()
         rows.write_bytes(data[:-4] + bytes(x ^ 1 for x in data[-4:]))
-        with pytest.raises(InputError) as refused:
-            measure_clusters(str(gpt2), trained, out)
-        assert "save_rows" not in str(refused.value)
-        assert f"delete the folder {str(shard)!r} and run the same command again" in str(refused.value)
+        said = refusal(measure_clusters, str(gpt2), trained, out)
+        assert "save_rows" not in said
+        assert f"delete the folder {str(shard)!r} and run the same command again" in said
 
     def test_a_disk_that_fills_up(self, gpt2, config, out, monkeypatch):
         def full(*args):
@@ -231,9 +209,7 @@ class TestInTheCommandsWords:
         ],
     )
     def test_options(self, config, changes, said):
-        with pytest.raises(InputError) as refused:
-            replace(config, **changes).check()
-        assert str(refused.value) == said
+        assert refusal(replace(config, **changes).check) == said
 
 
 class TestWithin:

@@ -69,9 +69,8 @@ class TestMeasure:
         assert result.to_dataframe()["untrained_high"][2] == float(max(first, second))
         assert "untrained" not in alone[0].to_dataframe().columns
 
-    @pytest.mark.parametrize("family", ["llama", "bert"])
-    def test_other_families(self, write_checkpoint, tmp_path, trained, family):
-        path = write_checkpoint(tmp_path / family, family, num_hidden_layers=1)
+    def test_another_family(self, write_checkpoint, tmp_path, trained):
+        path = write_checkpoint(tmp_path / "llama", "llama", num_hidden_layers=1)
         table = measure_clusters(str(path), trained).to_dataframe()
         assert table["layer"].tolist() == [0, 1]
         assert table["ari"][0] == 1.0
@@ -338,14 +337,6 @@ class TestFolder:
         index = [adjusted_rand_score([record["new"] for record in records], of_layer) for of_layer in clusters]
         assert table.loc["new", "ari"].tolist() == pytest.approx(index, abs=1e-12)
 
-    def test_of_other_prompts_or_another_model_is_refused(self, gpt2, trained, tmp_path, write_checkpoint, begun):
-        other = write_checkpoint(tmp_path / "other", change=lambda model: model.transformer.wte.weight.mul_(2))
-        with pytest.raises(InputError, match="another model"):
-            measure_clusters(str(other), trained, begun)
-        write_prompts(trained.prompts, [{**r, "prompt": r["prompt"] + " w1"} for r in last_word_tells_the_task()])
-        with pytest.raises(InputError, match="hidden states of other prompts or tokens"):
-            measure_clusters(str(gpt2), trained, begun)
-
     def test_none_leaves_nothing_behind(self, shallow, trained, tmp_path, monkeypatch):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.setattr("mechclust.commands.clusters.measure._measure", lambda *_, **__: None)
@@ -379,18 +370,7 @@ class TestShown:
         assert result.to_dataframe()["ari"].tolist() == pytest.approx(index, abs=1e-12)
 
 
-def slow(*_):
-    """Return the speeds of a device that makes ten multiplications per second."""
-    return 10.0, 10.0
-
-
 class TestEstimate:
-    def test_more_than_a_day_is_asked_for(self, gpt2, trained, begun, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.clusters.measure.device_speeds", slow)
-        with pytest.raises(InputError, match=r"takes about .* h, more than a day; give fewer prompts .* or --yes"):
-            measure_clusters(str(gpt2), trained, begun, progress=True)
-        assert measure_clusters(str(gpt2), replace(trained, yes=True), begun, progress=True).headline
-
     def test_says_what_it_will_take(self, gpt2, config, monkeypatch, capsys):
         monkeypatch.setattr("mechclust.commands.clusters.measure._save_states", lambda *_, **__: {})
         monkeypatch.setattr("mechclust.commands.clusters.measure._measure", lambda *_, **__: None)
@@ -400,37 +380,14 @@ class TestEstimate:
         assert "of memory per layer; forward passes: at least " in said
         assert "; measuring: about " in said
 
-    def test_numbers(self, gpt2, config, measured):
+    def test_numbers(self, gpt2, config):
         inputs = read_inputs(resolve_model(gpt2), config)
         config = replace(config, untrained=1, given="none")
         found = Estimate.from_inputs(inputs, config)
-        d = inputs.sizes.d_model
-        assert found.disk == 2 * 27 * 3 * d * 4
-        assert found.layer == 27 * d * 64 + 128 * 2**20
         expected = Statistics(clusters=[3], n_starts=2 + 20 // 2, classes=[3], labelings=1 + 19 // 2, folds=5)
         assert Statistics.from_inputs(inputs, config) == expected
         assert Statistics.from_inputs(inputs, replace(config, given="auto")).clusters == [3, 3]
         assert Statistics.from_inputs(inputs, replace(config, n_clusters=2)).clusters == [2]
-        rank = min(27, d)
-        ridge = 10 * rank**3 + 2 * 27 * d * rank + 4 * 27 * rank * 3 * 10 * 8
-        assert found.measuring == 2 * 3 * (2 * 12 * 20 * 27 * d * 3 + 5 * ridge)
         assert found.text(None, found.measuring / 180).endswith("measuring: about 3 min")
-        assert found.operations == 2 * 2 * 81 * 2 * (4 * d * d + 2 * d * 4 * d)
-        assert measured[0].trained.raw.coords["site"] == [
-            "hook_embed",
-            "blocks.0.hook_resid_post",
-            "blocks.1.hook_resid_post",
-        ]
         assert "at least 2.0 h" in found.text(found.operations / 7201)
         assert "at least 3 min" in found.text(found.operations / 180)
-
-    def test_a_search_for_neighbours_compares_all_pairs(self):
-        searching = Statistics(clusters=[], n_starts=0, classes=[], labelings=0, folds=0, searches=2)
-        assert searching.operations(100, 8) == 2 * 2 * 100 * 100 * 8
-
-    def test_a_layer_that_does_not_fit_is_refused_before_the_model_is_loaded(self, gpt2, config, monkeypatch):
-        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
-        with pytest.raises(
-            InputError, match=r"^measuring a layer takes about .* GiB \(27 prompts\), more than max_memory"
-        ):
-            measure_clusters(str(gpt2), replace(config, max_memory=1e-6))

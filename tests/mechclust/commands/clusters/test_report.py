@@ -11,12 +11,10 @@ import pytest
 import torch
 from matplotlib.collections import LineCollection
 
-from mechclust.commands.clusters import measure_clusters
 from mechclust.commands.clusters.figures import curves_figure, followed_figure
 from probes import load_result
-from tasks import InputError
-from tests.mechclust.commands.clusters.cases import write_prompts
 from tests.mechclust.commands.hook_columns import check_report
+from tests.mechclust.commands.refusals import refusal
 
 
 @pytest.fixture(scope="module")
@@ -177,26 +175,9 @@ class TestReport:
         assert names == list(result.followed.means)
         assert len({line.get_color() for line in axis.lines if "(" in line.get_label()}) == len(names)
 
-    def test_labels_of_hostile_names_and_one_called_as_the_map_calls_clusters(
-        self, shallow, trained, tmp_path, undrawn
-    ):
-        hostile = "<img src=x onerror=alert(1)>"
-        records = [
-            {"prompt": f"w1 w{10 + k}", "task": t, hostile: k // 2, "cluster": k % 2}
-            for k, t in enumerate((hostile, "b", "c", "b"))
-        ]
-        write_prompts(trained.prompts, records)
-        result = measure_clusters(str(shallow), replace(trained, also=(hostile,)))
-        page = result.write(tmp_path / "out").read_text()
-        assert hostile not in page
-        assert "&lt;img src=x" in page
-        assert "cluster (label)" in page
-
     def test_a_folder_that_cannot_be_written(self, written, tmp_path):
         (tmp_path / "file").write_text("")
         out = tmp_path / "file" / "out"
-        with pytest.raises(InputError) as refused:
-            written[0].write(out)
-        assert str(refused.value) == (
+        assert refusal(written[0].write, out) == (
             f"cannot write to {str(out)!r} (Not a directory); choose another folder with --out"
         )

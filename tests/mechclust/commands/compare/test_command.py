@@ -130,19 +130,3 @@ class TestCommand:
         result = load_result(command[1] / "results" / "cka.safetensors")
         found = result.sel("debiased_cka", site="blocks.0.hook_resid_post", label="third")
         assert float(found) == pytest.approx(float(linear_cka(*states, debiased=True)), abs=1e-5)
-
-    def test_help(self, capsys):
-        with pytest.raises(SystemExit) as end:
-            main(["compare", "--help"])
-        assert end.value.code in (0, None)
-        said = capsys.readouterr().out
-        options = ("--prompts", "--tolerance", "--tuned-dtype", "--no-top-pc")
-        assert all(option in said for option in options)
-
-    def test_bad_input_is_one_sentence(self, tmp_path, capsys):
-        none = tmp_path / "none.jsonl"
-        assert main(["compare", "x", "y", "--prompts", str(none), "--out", str(tmp_path / "out")]) == 2
-        assert capsys.readouterr().err == (
-            f"mechclust: no prompts file {str(none)!r}; give the path of a JSONL, CSV or parquet file\n"
-        )
-        assert not (tmp_path / "out").exists()

@@ -14,13 +14,13 @@ from mechclust.jobs import map_jobs
 from mechclust.models import load_pretrained
 from probes import RowStore, load_result
 from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 
 
 @pytest.fixture(scope="module")
-def here(gpt2, shaken, measured, tmp_path_factory):
+def here(measured):
     """In this process: settings, folder, result; read only."""
-    out = tmp_path_factory.mktemp("here") / "out"
-    return measured.config, out, compare_models(str(gpt2), str(shaken), measured.config, out)
+    return measured.config, measured.config.prompts.parent / "out", measured
 
 
 def assert_same(here, out, result):
@@ -65,9 +65,7 @@ def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
         saved_rows, "map_jobs", lambda fn, jobs, **on: map_jobs(fn, jobs, **{**on, "workers": 1})
     )
     shutil.copytree(here[1], tmp_path, dirs_exist_ok=True)
-    with pytest.raises(InputError) as refused:
-        compare_models(str(gpt2), str(gpt2), replace(here[0], workers=2), tmp_path)
-    assert str(refused.value) == (
+    assert refusal(compare_models, str(gpt2), str(gpt2), replace(here[0], workers=2), tmp_path) == (
         f"job 'tuned': tuned {str(gpt2)!r}: {str(tmp_path / 'rows' / 'tuned')!r} holds rows of another model or "
         "dtype; give another folder with --out, or delete this one"
     )
@@ -88,9 +86,7 @@ def test_another_model_is_named_by_the_job(gpt2, here, tmp_path, monkeypatch):
     ],
 )
 def test_options_that_do_not_go_together(measured, changes, said):
-    with pytest.raises(InputError) as refused:
-        replace(measured.config, **changes).check()
-    assert str(refused.value) == said
+    assert refusal(replace(measured.config, **changes).check) == said
 
 
 def test_a_device_of_the_cluster_need_not_be_here(measured):

@@ -13,8 +13,8 @@ import torch
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
 from probes import CKA, RowStore, mean
-from tasks import InputError
 from tests.mechclust.commands.compare.cases import TASKS, records, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 
 class TestMeasure:
@@ -94,9 +94,9 @@ class TestMeasure:
         assert re.search(r"Stands out, layers 1-2: sentence [\d.]+ \(", said)
         assert re.search(r"No interval, layer 0: sentence .* 24 prompts: too few, or too alike", said)
 
-    def test_identical_checkpoints(self, gpt2, plain, out):
+    def test_identical_checkpoints(self, gpt2, plain, out, undrawn):
         copy = str(shutil.copytree(gpt2, out.parent / "copy"))
-        result = compare_models(str(gpt2), copy, replace(plain, n_patched=0), out)
+        result = compare_models(str(gpt2), copy, plain, out)
         assert "Base and tuned model are the same: their weights and configurations are identical." in result.notes
         assert not result.changed.any()
         assert not result.stands_out.any()
@@ -105,8 +105,12 @@ class TestMeasure:
         assert result.headline.startswith(
             "No layer is known to have changed: the 95% interval of 1 - block CKA reaches down"
         )
+        assert result.headline.endswith("Layers that matter to the output: none, as the outputs do not differ.")
+        assert result.patching["restored"].isnan().all()
+        assert result.to_dataframe()["matters"].eq(False).all()
         assert any(reading.what == "No CKA" and reading.where == "layer 0" for reading in result.readings)
         assert not any(reading.what == "Change begins" for reading in result.readings)
+        assert result.write(out).exists()
 
     def test_bfloat16_against_float32(self, gpt2, least, out):
         config = replace(least, tuned_dtype="bfloat16", tuned_device="cpu")
@@ -154,12 +158,6 @@ class TestMeasure:
         assert torch.cat([fewer["a"], fewer["b"]]).tolist() == drawn[:16]
         assert fewer["c"].tolist() != drawn[16:]
 
-    def test_leaves_the_random_state_alone_and_is_reproducible(self, gpt2, shaken, measured, config, out):
-        before = torch.get_rng_state()
-        again = compare_models(gpt2, str(shaken), replace(measured.config, prompts=config.prompts), out)
-        assert torch.equal(torch.get_rng_state(), before)
-        assert again.to_dataframe().equals(measured.to_dataframe())
-
     def test_the_tuned_models_chat_template_is_for_both(self, gpt2, shaken, config, tmp_path, out):
         from transformers import AutoTokenizer
 
@@ -179,9 +177,7 @@ def test_activations_that_are_not_finite(gpt2, write_checkpoint, tmp_path, confi
         model.transformer.wte.weight[13] = float("nan")  # w11, the last word of task b
 
     bad = write_checkpoint(tmp_path / "bad", change=spoil)
-    with pytest.raises(InputError) as refused:
-        compare_models(str(gpt2), str(bad), config, out)
-    assert str(refused.value) == (
+    assert refusal(compare_models, str(gpt2), str(bad), config, out) == (
         f"tuned {str(bad)!r}: NaN or infinity in the activations at 'hook_embed' for example index 12; "
         "find its cause in the model or leave the example out"
     )

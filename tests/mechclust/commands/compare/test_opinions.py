@@ -14,25 +14,27 @@ from probes import CKA
 from tests.mechclust.commands.compare.cases import TASKS
 
 
-def test_without_the_largest_component(gpt2, shaken, apart, out, together):
-    result = compare_models(str(gpt2), str(shaken), apart, out)
+def test_without_the_largest_component(measured, together):
     values = together(CKA(label="task", remove_top=1))["debiased_cka"]
-    table = result.to_dataframe()
+    table = measured.to_dataframe()
     for k, task in enumerate(TASKS, 1):
         rows = table[table["task"] == task]
         assert rows["without_top_pc"].tolist() == pytest.approx(values[:, k].tolist(), abs=1e-5, nan_ok=True)
     assert table.loc[table["task"] == "(all)", "without_top_pc"].isna().all()
-    assert any("without the largest principal component" in reading.verdict for reading in result.readings)
+    assert any("without the largest principal component" in reading.verdict for reading in measured.readings)
 
 
 def test_all_off(gpt2, shaken, config, out, undrawn):
-    off = replace(config, blocks=False, n_patched=0, top_pc=False)
+    off = replace(config, blocks=False, n_patched=0, top_pc=False, map_prompts=0)
     result = compare_models(str(gpt2), str(shaken), off, out)
     assert result.without_top_pc is None
     assert sorted(path.name for path in (out / "results").iterdir()) == ["cka.safetensors"]
     assert "without_top_pc" not in result.to_dataframe()
     page = result.write(out).read_text()
     assert "second opinion" not in page.lower()
+    assert result.planes is None
+    assert "prompt-map" not in page
+    assert "Base and tuned</h2>" not in page
 
 
 def test_what_is_drawn():

@@ -13,14 +13,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.output_verdict import OutputVerdict
-from mechclust.commands.compare.patching import batches_to_patch, patch_batch, patching_result
+from mechclust.commands.compare.patching import batches_to_patch, patch_batch, patching_result, why_not_patched
 from mechclust.commands.sampling import drawn_of_each
 from mechclust.models import load_pretrained
 from mechclust.models.next_token import predicts_next_token
 from mechclust.models.patching import can_be_patched, patched_forward, patched_outputs, patching_points
 from probes import ProbeResult, load_result
-from tasks import Batch, InputError
+from tasks import Batch
 from tests.mechclust.commands.compare.cases import TASKS, found, write_prompts
+from tests.mechclust.commands.refusals import refusal
 
 DEPTH, ALTERED = 4, 2  # the altered layer, counted from the embedding
 
@@ -194,14 +195,6 @@ class TestWhere:
         assert "Layers that matter to the output: none, as the outputs differ by 1e-06 nats." in rounded.headline
         assert not any("share restored" in reading.what for reading in rounded.readings)
 
-    def test_the_base_itself(self, base, settings, tmp_path, undrawn):
-        result = compare_models(str(base), str(base), replace(settings, blocks=False), tmp_path)
-        assert result.patching["restored"].isnan().all()
-        assert matters(result) == []
-        assert result.headline.endswith("Layers that matter to the output: none, as the outputs do not differ.")
-        assert result.to_dataframe()["matters"].eq(False).all()
-        result.write(tmp_path / "report")
-
 
 class TestPrompts:
     def test_at_most_so_many_of_a_task(self, base, planted, settings, tmp_path):
@@ -257,25 +250,13 @@ class TestNotPossible:
     def test_models_that_see_later_tokens(self, encoder_checkpoint):
         model = load_pretrained(encoder_checkpoint("bert", "ForMaskedLM"))
         assert not predicts_next_token(model)
+        assert why_not_patched(model, model) == "models of this kind do not predict the next token"
 
     def test_another_vocabulary(self, base, planted, tuned, settings, tmp_path):
         larger = tuned(vocab_size=30)
         result = compare_models(str(base), str(larger), settings, tmp_path)
         assert self.said(result) == "the models have outputs of 22 and 30 tokens."
         assert result.blocks is not None
-
-    @pytest.mark.parametrize("n_patched", [-1, 1.5])
-    def test_refused(self, settings, base, planted, tmp_path, n_patched):
-        with pytest.raises(InputError, match="n_patched is "):
-            compare_models(str(base), str(planted), replace(settings, n_patched=n_patched), tmp_path)
-
-
-class TestResume:
-    @pytest.mark.slow
-    def test_two_processes(self, base, planted, settings, compared, tmp_path, forked):
-        result = compare_models(str(base), str(planted), replace(settings, workers=2), tmp_path)
-        for name, values in compared[0].patching.values.items():
-            assert torch.equal(values.nan_to_num(9), result.patching[name].nan_to_num(9))
 
 
 class TestPatchedOutputs:
@@ -296,9 +277,7 @@ class TestPatchedOutputs:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         monkeypatch.setattr("mechclust.models.patching.forward", exhausted)
-        with pytest.raises(InputError) as refused:
-            patched_forward(load_pretrained(base), Batch(torch.ones(4, 6, dtype=torch.long)), [])
-        assert str(refused.value) == (
+        assert refusal(patched_forward, load_pretrained(base), Batch(torch.ones(4, 6, dtype=torch.long)), []) == (
             "device 'cpu' has too little memory for a patched forward pass of 4 examples of 6 tokens; give batches of "
             "at most 2 (tokens_per_batch=12 for texts and rows), or a device with more"
         )
@@ -307,13 +286,19 @@ class TestPatchedOutputs:
 class TestOutputVerdict:
     def test_what_is_not_sure(self):
         """Layer 1 may matter, layer 2 does, layer 3 has no interval."""
-        rise = np.array([0.0, 0.02, 0.5, 0.4])
+        rise = np.array([0.0, 0.02, 0.5, 0.0])
         low = np.array([0.0, -0.1, 0.4, np.nan])
         high = np.array([0.0, 0.1, 0.6, np.nan])
         verdict = OutputVerdict(rise, low, high, 0.01)
         assert verdict.matters.tolist() == [False, False, True, False]
         assert verdict.first == (1, 1, 2)
-        assert verdict.last == (3, 2, 3)
+        assert verdict.last == (2, 2, 3)
+
+    def test_the_least_share_is_none(self):
+        rise = np.array([0.01, -0.01, 0.5])
+        verdict = OutputVerdict(rise, rise, rise, 0.01)
+        assert verdict.matters.tolist() == verdict.may_matter.tolist() == [False, False, True]
+        assert verdict.first == (2, 2, 2)
 
     def test_what_undoes_matters_too(self):
         rise = np.array([0.0, 1.5, -0.5])
@@ -321,7 +306,8 @@ class TestOutputVerdict:
 
     def test_nothing(self):
         nan = np.full(3, np.nan)
-        assert OutputVerdict(nan, nan, nan, 0.01).first is None
+        verdict = OutputVerdict(nan, nan, nan, 0.01)
+        assert verdict.first is verdict.last is None
 
 
 def test_layers_that_changed_for_all_prompts_together_alone_are_told_apart():

@@ -188,6 +188,13 @@ def test_what_rounds_to_zero_has_no_sign():
     assert rows(result, "Least mean 1 - CKA over tasks") == [("layer 0", "0.00")]
 
 
+def test_models_of_one_name_are_told_apart_by_their_folders():
+    result = found(*around([[0.5, 0.1]]))
+    assert result.title == "What tuning changed: tuned against base"
+    alike = replace(result, base="runs/old/model", tuned="runs/new/model")
+    assert alike.title == "What tuning changed: runs/new/model against runs/old/model"
+
+
 def test_why_there_is_no_cka():
     changes = around([[nan, nan], [0.5, 0.1]])
     assert "No CKA, layer 0: a and b. 30 prompts: too few, or too alike" in " ".join(found(*changes).sentences)

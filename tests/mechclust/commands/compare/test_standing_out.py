@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mechclust.commands.compare.layer_verdict import LayerVerdict
 from mechclust.commands.compare.standing_out import common_layers, standing_out
 
 nan = np.nan
@@ -20,10 +21,13 @@ class TestStandingOut:
 
     def test_the_natural_break_is_not_the_widest_gap(self):
         assert self.found([0.96, 0.41, 0.20, 0.19]) == [True, True, False, False]
+        assert self.found([0.9, 0.6, 0.2, 0.05]) == [True, True, False, False]
 
     def test_intervals_that_meet(self):
         assert self.found([0.5, 0.5, 0.1, 0.1], spread=0.19) == [True, True, False, False]
         assert not any(self.found([0.5, 0.5, 0.1, 0.1], spread=0.21))
+        change, low, high = np.array([0.5, 0.1]), np.array([0.3, 0.05]), np.array([0.6, 0.3])  # at the same number
+        assert not standing_out(change, low, high, tolerance=0.01, factor=1.5).any()
 
     def test_the_widest_interval_of_the_others_counts(self):
         change = np.array([0.9, 0.1, 0.05])
@@ -33,6 +37,7 @@ class TestStandingOut:
     def test_less_than_the_factor(self):
         assert not any(self.found([0.5, 0.5, 0.4, 0.4]))
         assert self.found([0.5, 0.5, 0.4, 0.4], factor=1.2) == [True, True, False, False]
+        assert self.found([0.5, 0.25], factor=2.0) == [True, False]
 
     def test_up_to_the_tolerance_nothing_stands_out(self):
         assert not any(self.found([0.009, 1e-9, 1e-12], spread=0))
@@ -56,6 +61,13 @@ class TestStandingOut:
         assert standing_out(*map(np.array, changes), **options).tolist() == [None, True, False, False]
 
 
+def test_a_change_of_the_tolerance_is_none():
+    change = np.array([[0.01, 0.01, 0.02]])
+    verdict = LayerVerdict(change, np.array([[0.01, nan, nan]]), change, 0.01)
+    assert verdict.changed.tolist() == [[False, None, None]]
+    assert verdict.maybe_changed.tolist() == [[False, False, True]]
+
+
 class TestCommonLayers:
     def test_where_every_task_is_known(self):
         known = np.ones((4, 3), dtype=bool)
@@ -64,6 +76,8 @@ class TestCommonLayers:
 
     def test_a_task_that_costs_too_many_layers_is_left_out(self):
         known = np.ones((5, 3), dtype=bool)
+        known[:3, 1] = False
+        assert [x.tolist() for x in common_layers(known)] == [[True] * 5, [True, False, True]]
         known[:4, 1] = False
         assert [x.tolist() for x in common_layers(known)] == [[True] * 5, [True, False, True]]
         known[0, 0] = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,12 @@ def test_the_change_is_read_with_its_interval(change, verdict):
 def test_flagged_checkpoints_have_no_part_in_a_change():
     ((_, change),) = rows(made_result([curve_with_halves(0.3)], flagged=[2]), CHANGES)
     assert change.endswith(" from 'step0' to 'step1'")
+
+
+def test_a_layer_that_is_undefined_at_a_checkpoint_has_no_part_in_a_change():
+    value = np.array([[np.nan, 0.2], [0.1, 0.2], [np.nan, 0.5]])
+    result = made_result([replace(curve_with_halves(0.3, halves=None), value=value)])
+    assert rows(result, CHANGES) == [("mean over layers", "0.30 from 'step0' to 'step2'")]
 
 
 def test_halves_that_are_the_same_in_all_layers_do_not_average_out():

@@ -22,37 +22,23 @@ def row(p, right=None):
 
 
 @pytest.mark.parametrize(
-    ("p", "crosses_at", "after"),
+    ("p", "crosses_at", "after", "note"),
     [
-        pytest.param([NO, NO, LOW, LOW, LOW], "step2", "step1", id="in the middle"),
-        pytest.param([LOW, LOW, LOW, LOW, LOW], "step0", None, id="from the first"),
-        pytest.param([NO, NO, NO, NO, NO], None, None, id="never"),
-        pytest.param([NO, LOW, NO, NO, NO], None, None, id="at one checkpoint only"),
-        pytest.param([LOW, NO, NO, LOW, LOW], "step3", "step2", id="the second time"),
-        pytest.param([NO, LOW, LOW, NO, NO], "step1", "step0", id="and falls back"),
-        pytest.param([NO, NO, NO, NO, LOW], "step4", "step3", id="at the last"),
+        ([NO, NO, LOW, LOW, LOW], "step2", "step1", ""),
+        ([LOW, LOW, LOW, LOW, LOW], "step0", None, "above chance from the first checkpoint"),
+        ([NO, NO, NO, NO, NO], None, None, "never above chance"),
+        ([NO, LOW, NO, NO, NO], None, None, "above chance at single checkpoints only"),
+        ([LOW, NO, NO, LOW, LOW], "step3", "step2", ""),
+        ([NO, LOW, LOW, NO, NO], "step1", "step0", "at chance again later"),
+        ([LOW, LOW, LOW, NO, NO], "step0", None, "above chance from the first checkpoint; at chance again later"),
+        ([NO, NO, NO, NO, LOW], "step4", "step3", "at the last checkpoint, with none after it to confirm"),
     ],
 )
-def test_the_first_checkpoint_above_chance_that_the_next_confirms(p, crosses_at, after):
+def test_the_first_checkpoint_above_chance_that_the_next_confirms(p, crosses_at, after, note):
     found = row(p)
+    assert found["note"] == note
     for name, expected in (("crosses_at", crosses_at), ("after", after)):
         assert found[name] == expected or (expected is None and pd.isna(found[name]))
-
-
-@pytest.mark.parametrize(
-    ("p", "note"),
-    [
-        ([NO, NO, LOW, LOW, LOW], ""),
-        ([LOW, LOW, LOW, LOW, LOW], "above chance from the first checkpoint"),
-        ([NO, NO, NO, NO, NO], "never above chance"),
-        ([NO, LOW, NO, NO, NO], "above chance at single checkpoints only"),
-        ([NO, LOW, LOW, NO, NO], "at chance again later"),
-        ([LOW, LOW, LOW, NO, NO], "above chance from the first checkpoint; at chance again later"),
-        ([NO, NO, NO, NO, LOW], "at the last checkpoint, with none after it to confirm"),
-    ],
-)
-def test_the_note(p, note):
-    assert row(p)["note"] == note
 
 
 @pytest.mark.parametrize(

@@ -78,16 +78,18 @@ def trained(seed, n=21):
 
 @pytest.fixture(scope="module")
 def trainings():
-    return [trained(seed) for seed in range(52)]
+    return [trained(seed) for seed in range(12)]
 
 
 @pytest.fixture(scope="module")
 def clean(trainings):
-    return [series for series, _ in trainings]
+    """One of the series."""
+    return trainings[1][0]
 
 
 @pytest.mark.slow
 def test_no_false_alarm_in_a_thousand_pairs_of_real_trainings(trainings):
+    trainings = [*trainings, *(trained(seed) for seed in range(12, 52))]
     pairs = sum(len(series) - 1 for series, _ in trainings)
     alarms = [(seed, found.text) for seed, (series, cka) in enumerate(trainings) for found in check_series(series, cka)]
     assert pairs >= 1000
@@ -106,7 +108,7 @@ def test_the_alarm_about_hidden_states_would_ring(trainings):
 
 
 def test_a_stale_checkpoint(clean):
-    series = list(clean[1])
+    series = list(clean)
     series[4] = replace(series[4], weights=series[-1].weights)
     series[6] = replace(series[6], weights=series[-1].weights)
     (finding,) = check_series(series)
@@ -114,42 +116,12 @@ def test_a_stale_checkpoint(clean):
     assert finding.text == f"'{series[4].name}' and '{series[6].name}' have the weights of the last checkpoint."
 
 
-def test_two_equal_checkpoints(clean):
-    series = list(clean[1])
-    series[9] = replace(series[9], weights=series[3].weights)
-    (finding,) = check_series(series)
-    assert (finding.kind, finding.checkpoints) == ("equal", (3, 9))
-    assert finding.text == f"'{series[3].name}' and '{series[9].name}' have the same weights."
-
-
-def test_another_tokenizer_and_another_configuration(clean):
-    series = list(clean[1])
-    series[2] = replace(series[2], tokenizer="others")
-    series[3] = replace(series[3], tokenizer=None)  # brings none
-    series[5] = replace(series[5], config={"n_layer": 2, "n_head": 8})
-    found = check_series(series)
-    assert [(finding.kind, finding.checkpoints) for finding in found] == [("tokenizer", (2,)), ("config", (5,))]
-    assert found[0].text == f"'{series[2].name}' has another tokenizer than the last."
-    assert found[1].text == f"'{series[5].name}' has another configuration (n_head '8', not '4')."
-
-
 def test_special_tokens_that_the_trainer_copies_into_the_configuration(clean):
     """A model that was saved before training lacks them."""
-    series = [replace(each, config={**CONFIG, "pad_token_id": 0}) for each in clean[1]]
-    series[0] = replace(series[0], config={**CONFIG, "pad_token_id": None})
+    series = [replace(each, config={**CONFIG, "pad_token_id": 0}) for each in clean]
+    series[0] = replace(series[0], config={**CONFIG, "pad_token_id": None}, tokenizer=None)  # it brings none
     assert check_series(series) == []
     series[0] = replace(series[0], config={**CONFIG, "pad_token_id": 3})
     assert [finding.text for finding in check_series(series)] == [
         f"'{series[0].name}' has another configuration (pad_token_id '3', not '0')."
     ]
-
-
-def test_the_last_ones_states_with_other_weights(clean):
-    series = clean[1]
-    cka = np.linspace(0.2, 1, len(series))[:, None].repeat(3, axis=1)
-    assert check_series(series, cka) == []
-    cka[4] = 1 - 1e-8
-    (finding,) = check_series(series, cka)
-    assert (finding.kind, finding.checkpoints) == ("states", (4,))
-    text = f"'{series[4].name}' has the hidden states of the last checkpoint, with other weights."
-    assert finding.text == text

@@ -64,6 +64,7 @@ def test_weights_of_the_last_one(spoil, walk):
 def test_weights_of_another_one(spoil, walk):
     result = spoil(walk[0])
     assert named(result) == [("equal", (0, PLACE))]
+    assert result.findings[0].text == "'checkpoint-10' and 'checkpoint-20' have the same weights."
     (first,) = (each for each in result.readings if each.what.startswith("CKA with the first checkpoint"))
     assert (first.value, first.verdict) == ("not given", "The checkpoints to compare with have findings.")
 

@@ -9,6 +9,7 @@ import pytest
 
 from mechclust.cli import main
 
+pytestmark = pytest.mark.usefixtures("few_draws")
 SETTINGS = [  # those of tiny.run
     *("--tuning.lr", "1e-2", "--tuning.batch-size", "4", "--tuning.accumulation", "1", "--tuning.save-every", "5"),
     *("--tuning.rank", "2", "--steps-per-task", "3", "--cutoff", "32", "--ceilings", "1", "--nulls", "1"),
@@ -79,17 +80,3 @@ def test_what_is_missing_is_refused(capsys):
         main(["mossa", "base"])
     assert end.value.code == 2
     assert "--tasks" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_there_is_refused_in_one_sentence(base, tmp_path, capsys):
-    assert main(["mossa", str(base), "--tasks", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("mechclust: ")
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_list_of_commands_has_it(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert re.search(r"mossa\s+Train a model on many tasks", capsys.readouterr().out)

@@ -23,6 +23,7 @@ from mechclust.mossa.published import DATA_SIZE
 from probes import CKA, RowStore, run_stores
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
+from tests.mechclust.commands.refusals import refusal
 
 
 @pytest.fixture
@@ -102,9 +103,9 @@ def test_a_model_that_may_have_seen_every_task(result, base, tasks, out, tmp_pat
     given = adapters(out, without_held_out=None, n_held_out=2, clusters=tmp_path / "clusters.toml")
     (tmp_path / "clusters.toml").write_text('[clusters]\nwhole = ["copy", "swap"]\n')
     assert not read_inputs(str(base), tiny.settings(tasks, **given)).collection.held_out
-    with pytest.raises(InputError) as caught:
-        tiny.run(base, tasks, tmp_path / "other", **{**given, "without_held_out": str(out / "adapters" / "tuned")})
-    assert str(caught.value) == (
+    assert refusal(
+        tiny.run, base, tasks, tmp_path / "other", **{**given, "without_held_out": str(out / "adapters" / "tuned")}
+    ) == (
         "--without-held-out is given, but no task is held out; name those that it was not trained on (--held-out, or "
         "held_out in clusters.toml)"
     )
@@ -112,10 +113,9 @@ def test_a_model_that_may_have_seen_every_task(result, base, tasks, out, tmp_pat
 
 def test_too_few_controls_are_refused_before_work(result, base, tasks, out, tmp_path, loads):
     for names, message in ((("copy", "count", "last"), "2 of the tasks"), (("copy",), "1 of the tasks")):
-        with pytest.raises(InputError) as caught:
-            tiny.run(base, tasks, tmp_path / "run", **adapters(out, names))
+        said = refusal(tiny.run, base, tasks, tmp_path / "run", **adapters(out, names))
         has = "has" if message.startswith("1") else "have"
-        assert str(caught.value) == (
+        assert said == (
             f"{message} that are not held out {has} a control and 4 test prompts or more; expected at least 3: give "
             "more --controls"
         )
@@ -126,10 +126,9 @@ def test_too_few_controls_are_refused_before_work(result, base, tasks, out, tmp_
 def test_an_adapter_for_another_base_is_refused_before_work(result, tasks, out, tmp_path, loads):
     """Also one of several."""
     wide = tiny.write_base(tmp_path / "wide", hidden_size=32)
-    with pytest.raises(InputError) as caught:
-        tiny.run(wide, tasks, tmp_path / "run", **adapters(out))
+    said = refusal(tiny.run, wide, tasks, tmp_path / "run", **adapters(out))
     given = out / "adapters" / "tuned"
-    message = str(caught.value)
+    message = said
     assert message.startswith(f"the adapter {str(given)!r} does not fit the base {str(wide)!r}: its lora_A.weight of ")
     assert message.endswith(
         "'model.layers.0.self_attn.q_proj' has the shape [2, 16], and that layer has 32 inputs and 32 outputs; give "
@@ -143,11 +142,10 @@ def test_an_adapter_for_another_base_is_refused_before_work(result, tasks, out, 
 def test_an_adapter_for_a_deeper_base_is_refused_before_work(result, tasks, out, tmp_path, loads, few):
     """Its weights have the same shapes. A deeper base is refused when an adapter is put in."""
     other = tiny.write_base(tmp_path / "other", num_hidden_layers=2 if few else 4)
-    with pytest.raises(InputError) as caught:
-        tiny.run(other, tasks, tmp_path / "run", **adapters(out))
+    said = refusal(tiny.run, other, tasks, tmp_path / "run", **adapters(out))
     given = out / "adapters" / "tuned"
     if few:
-        assert str(caught.value) == (
+        assert said == (
             f"the adapter {str(given)!r} does not fit the base {str(other)!r}: it has weights for "
             "'model.layers.2.self_attn.q_proj', a layer that the base does not have; give the base that it was trained "
             "for"
@@ -155,7 +153,7 @@ def test_an_adapter_for_a_deeper_base_is_refused_before_work(result, tasks, out,
         assert not loads
         assert not (tmp_path / "run").exists()
     else:
-        assert "lacks the weights" in str(caught.value)
+        assert "lacks the weights" in said
 
 
 def test_an_adapter_for_layers_of_other_names_is_refused_before_work(result, base, tasks, out, tmp_path, loads):

@@ -13,7 +13,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from mechclust.commands.mossa.estimate import Plan, mean_longest
-from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, task_and_model
+from mechclust.commands.mossa.inputs import chosen_examples, read_inputs, rows_bytes, task_and_model
 from mechclust.commands.mossa.jobs import other_tasks, task_jobs
 from mechclust.commands.mossa.models import models_of, trained_on
 from mechclust.commands.mossa.states import comparison_device
@@ -21,6 +21,7 @@ from mechclust.models.sizes import Sizes
 from tasks import InputError
 from tasks.text.instructions import MISC
 from tests.mechclust.commands.mossa import tiny
+from tests.mechclust.commands.refusals import refusal
 
 
 def test_jobs_find_every_path_from_any_folder(base, tasks, tmp_path, monkeypatch):
@@ -96,20 +97,12 @@ def test_tasks_of_no_cluster_are_not_of_one_cluster():
     assert [other.name for other in other_tasks(tasks[0], tasks, 1)] == ["c"]
 
 
-def test_rows_of_all_layers_of_every_model_and_the_prompts_shown_are_on_disk(base, tasks, tmp_path):
-    inputs = read_inputs(str(base), tiny.settings(tasks))
-    config = tiny.settings(tasks, n_prompts=4, n_shown=3)
-    layers = inputs.sizes.n_layers + 2
-    models = 4 + config.nulls
-    expected = (4 * models * config.at_once + 2 * 3 * len(inputs.measured)) * layers * inputs.sizes.d_model * 4
-    assert Plan.from_inputs(inputs, config, tmp_path).rows == expected
-
-
 @pytest.mark.usefixtures("result")
 def test_adapters_of_a_finished_run_are_finished(base, tasks, out, tmp_path):
     config = tiny.settings(tasks)
     inputs = read_inputs(str(base), config)
     assert Plan.from_inputs(inputs, config, out).unfinished == []
+    assert Plan.from_inputs(inputs, config, out).rows == rows_bytes(inputs, config)
     plan = Plan.from_inputs(inputs, config, tmp_path)
     assert plan.unfinished == [*plan.training]
 
@@ -197,19 +190,15 @@ class TestRoom:
         config = tiny.settings(tasks, svcca=True, keep_rows=True)
         plan = replace(Plan.from_inputs(read_inputs(str(base), config), config, tmp_path), rows=2**30)
         monkeypatch.setattr("mechclust.commands.mossa.estimate.free_disk_bytes", lambda _: 2**20)
-        with pytest.raises(InputError) as caught:
-            plan.check(config, tmp_path)
-        assert str(caught.value).startswith("the run needs up to 1.06 GiB more on disk, but ")
-        assert str(caught.value).endswith(
-            "has 1 MiB free; give fewer prompts (--n-prompts), or another folder with --out"
-        )
+        said = refusal(plan.check, config, tmp_path)
+        assert said.startswith("the run needs up to 1.06 GiB more on disk, but ")
+        assert said.endswith("has 1 MiB free; give fewer prompts (--n-prompts), or another folder with --out")
 
     def test_one_layer_that_does_not_fit_is_refused(self, base, tasks, tmp_path):
         config = tiny.settings(tasks, max_memory=1e-6)
-        with pytest.raises(InputError) as caught:
-            Plan.from_inputs(read_inputs(str(base), config), config, tmp_path).check(config, tmp_path)
-        assert str(caught.value).startswith("comparing the last layer takes up to ")
-        assert str(caught.value).endswith(
+        said = refusal(Plan.from_inputs(read_inputs(str(base), config), config, tmp_path).check, config, tmp_path)
+        assert said.startswith("comparing the last layer takes up to ")
+        assert said.endswith(
             "(1 at a time), more than --max-memory 1e-06; raise it, or give fewer prompts (--n-prompts)"
         )
 
@@ -220,9 +209,7 @@ class TestRoom:
         )
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (7 * 2**29, 2**34))
         plan.check(config, tmp_path)  # on the CPU
-        with pytest.raises(InputError) as caught:
-            plan.check(replace(config, device="cuda"), tmp_path)
-        assert str(caught.value) == (
+        assert refusal(plan.check, replace(config, device="cuda"), tmp_path) == (
             "the base's weights and the comparison of a layer take 4 GiB of memory (float32, 1 at a time), besides "
             "activations and logits, but cuda has 3.5 GiB free; give --dtype bfloat16, fewer prompts (--n-prompts), "
             "or --device-map auto"
@@ -256,9 +243,7 @@ class TestRoom:
     ],
 )
 def test_what_is_refused_at_once(base, tasks, changed, message):
-    with pytest.raises(InputError) as caught:
-        read_inputs(str(base), tiny.settings(tasks, **changed))
-    assert str(caught.value) == message
+    assert refusal(read_inputs, str(base), tiny.settings(tasks, **changed)) == message
 
 
 def test_a_base_that_no_adapter_can_be_trained_on_is_refused_at_once(base, tasks, tmp_path):

@@ -25,6 +25,7 @@ from probes.functional import linear_cka
 from tasks import InputError
 from tests.faults.bits import bits, other
 from tests.mechclust.commands.mossa import tiny
+from tests.mechclust.commands.refusals import refusal
 
 pytestmark = pytest.mark.usefixtures("few_draws")
 LEAST = {"n_resamples": 0, "n_answers": 0, "nulls": 0, "rbf": False, "without_top": False}
@@ -277,11 +278,10 @@ def test_without_a_multi_task_model_there_is_nothing(base, tasks, tmp_path, monk
         "the loss of tuned is nan at step 2; lower --tuning.lr, or look for damaged examples; without this model there "
         "is nothing to compare the others with"
     )
+    few = {"only": ("copy", "count", "first"), "steps_per_task": 1, "ceilings": 0}
     for taken in (True, False):  # the same again, without training
         stepped.clear()
-        with pytest.raises(InputError) as caught:
-            tiny.run(base, tasks, tmp_path / "run", only=("copy", "count", "first"), steps_per_task=1, ceilings=0)
-        assert str(caught.value) == message
+        assert refusal(tiny.run, base, tasks, tmp_path / "run", **few) == message
         assert bool(stepped) == taken
 
 
@@ -305,9 +305,7 @@ class TestRefusals:
         ],
     )
     def test_before_anything_is_loaded(self, base, tasks, tmp_path, fields, message):
-        with pytest.raises(InputError) as caught:
-            tiny.run(base, tasks, tmp_path / "run", **fields)
-        assert message in str(caught.value)
+        assert message in refusal(tiny.run, base, tasks, tmp_path / "run", **fields)
         assert not (tmp_path / "run" / "adapters").exists()
 
     def test_tasks_without_enough_prompts_are_left_out(self, base, tasks, tmp_path):
@@ -354,6 +352,6 @@ def test_prompts_that_are_all_alike_are_reported(result, base, out, tmp_path, un
     for path in tasks.glob("*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps({**line, "inputs": "copy a b"}) + "\n" for line in lines))
-    alike = tiny.run(base, tasks, tmp_path / "out", nulls=0, n_answers=0, **given)
+    alike = tiny.run(base, tasks, tmp_path / "out", nulls=0, n_answers=0, n_resamples=0, **given)
     assert "layers" not in alike.tables
     assert alike.write(tmp_path / "out").exists()

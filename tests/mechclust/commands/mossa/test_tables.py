@@ -208,6 +208,14 @@ def test_learnt_is_what_depends_on_the_prompt():
     worse = (np.zeros(20), loss, margin - 1)  # than at random, so that what is random is a gain
     assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).margin.gain_ends[0] > 0
     assert learnt_from_answers(np.zeros(20), loss - 1, margin, base=worse).state == "form only"
+    unsure = [(exact, loss + 1, np.roll(exact, 1), loss), (np.zeros(20), loss[::-1], np.zeros(20), loss)]
+    for now, lost, before, lost_before in unsure:  # as often better as worse
+        assert learnt_from_answers(now, lost, margin + 1, base=(before, lost_before, margin)).state == "not learnt"
+    able = (np.zeros(20), loss, margin[::-1] + 1)  # told apart as well before
+    assert learnt_from_answers(np.zeros(20), loss - 1, margin + 1, base=able).state == "form only"
+    two = (np.zeros(20), loss, margin[:2])
+    assert learnt_from_answers(np.zeros(20), loss - 1, margin[:2], base=two).state == "form only"
+    assert learnt_from_answers(exact, loss, np.array([1.0, 0.0, -2.0, 0.0])).apart == 0.5  # half of a tie
     few = margin[:1]  # of answers that are all the same, nothing tells them apart
     assert learnt_from_answers(np.ones(20), loss - 1, NONE, base=(np.zeros(20), loss, NONE)).state == "not measured"
     assert learnt_from_answers(np.ones(20), loss - 1, few, base=(np.zeros(20), loss, few)).state == "not measured"

@@ -8,6 +8,7 @@ from mechclust.commands.mossa.inputs import read_inputs
 from mechclust.commands.mossa.models import CONTROL, Model, ResidentBase
 from tasks import InputError
 from tests.mechclust.commands.mossa import tiny
+from tests.mechclust.commands.refusals import refusal
 
 CHAT = (
     "{% for m in messages %}{{ 'first ' if m.role == 'user' else 'last ' }}{{ m.content }} </s>{% endfor %}"
@@ -51,8 +52,7 @@ def test_what_it_says_tells_runs_apart_and_not_where_it_is(result, base, tasks, 
 
 
 def test_one_that_is_missing_is_refused_before_work(base, tasks, tmp_path):
-    with pytest.raises(InputError) as caught:
-        tiny.run(base, tasks, tmp_path / "run", chat_template=tmp_path / "chat.jinja")
+    said = refusal(tiny.run, base, tasks, tmp_path / "run", chat_template=tmp_path / "chat.jinja")
     file = str(tmp_path / "chat.jinja")
-    assert str(caught.value) == f"no chat template {file!r}; give the path of a Jinja chat template"
+    assert said == f"no chat template {file!r}; give the path of a Jinja chat template"
     assert not (tmp_path / "run").exists()

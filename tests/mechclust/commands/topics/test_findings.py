@@ -12,7 +12,7 @@ from mechclust.commands.topics.published import PUBLISHED, THRESHOLDS, published
 from mechclust.commands.topics.spread import interval_of_mean
 from mechclust.commands.topics.vectors import drawn_of
 from mechclust.evidence.intervals import mean_interval
-from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 from tests.mechclust.commands.topics.cases import ROWS, as_published, attention_of, published_curve
 
 
@@ -180,9 +180,7 @@ class TestAboveRandomWeights:
 
 
 def test_a_folder_without_measurements(tmp_path):
-    with pytest.raises(InputError) as error:
-        judge_folder(tmp_path)
-    assert str(error.value) == (
+    assert refusal(judge_folder, tmp_path) == (
         f"no measurements of topics in {str(tmp_path)!r}; give the --out folder of a finished mechclust topics"
     )
 

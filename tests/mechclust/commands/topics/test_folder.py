@@ -18,6 +18,7 @@ from mechclust.models import load_pretrained, load_tokenizer
 from mechclust.models.adapters import ADAPTER
 from mechclust.report.folder import claim_folder
 from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 from tests.mechclust.commands.topics.cases import plant, wordpiece, write_planted_corpus
 
 
@@ -55,9 +56,7 @@ def other_tokenizer(folder, tmp_path_factory):
 
 
 def refused(*args, **kwargs) -> str:
-    with pytest.raises(InputError) as error:
-        measure_topics(*args, **kwargs)
-    return str(error.value)
+    return refusal(measure_topics, *args, **kwargs)
 
 
 def ratios(result):

@@ -6,7 +6,7 @@ import pytest
 
 from mechclust.commands.topics import TopicsModel, read_suite
 from mechclust.commands.topics.models import topics_models
-from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 
 EXPECTED = 'expected a TOML file with a table [[model]] for each, such as model = "bert-base-uncased"'
 
@@ -62,15 +62,13 @@ def test_models_come_in_the_files_order(tmp_path):
 def test_what_is_refused(tmp_path, text, message):
     path = tmp_path / "suite.toml"
     path.write_text(text)
-    with pytest.raises(InputError) as error:
-        read_suite(path)
-    assert str(error.value).startswith(f"{str(path)!r}{message}")
+    assert refusal(read_suite, path).startswith(f"{str(path)!r}{message}")
 
 
 def test_a_file_that_is_missing(tmp_path):
-    with pytest.raises(InputError) as error:
-        read_suite(tmp_path / "none.toml")
-    assert str(error.value).startswith(f"no suite file '{tmp_path}/none.toml'; give the path of a TOML file")
+    assert refusal(read_suite, tmp_path / "none.toml").startswith(
+        f"no suite file '{tmp_path}/none.toml'; give the path of a TOML file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,13 +107,13 @@ def test_a_file_that_is_missing(tmp_path):
     ],
 )
 def test_models_that_are_refused(given, adapter, message):
-    with pytest.raises(InputError) as error:
-        topics_models(given, adapter)
-    assert str(error.value) == message
+    assert refusal(topics_models, given, adapter) == message
 
 
 def test_one_model_or_several(tmp_path):
     assert topics_models("a") == topics_models(["a"]) == [TopicsModel("a", "a")]
+    asked = topics_models(["a", TopicsModel("b", twins=0)], None, 2)
+    assert [model.twins for model in asked] == [2, 0]  # a model's own number goes first
     assert topics_models([tmp_path, TopicsModel("a", "b", 3)]) == [
         TopicsModel(str(tmp_path), str(tmp_path)),
         TopicsModel("a", "b", 3),

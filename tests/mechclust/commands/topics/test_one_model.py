@@ -14,8 +14,9 @@ import torch
 from mechclust.cli import main
 from mechclust.commands.topics import TopicsConfig, TopicsModel, measure_topics
 from mechclust.commands.topics import texts as topic_texts
-from mechclust.models import load_pretrained, save_model
+from mechclust.models import load_pretrained
 from tasks import InputError
+from tests.mechclust.commands.refusals import refusal
 from tests.mechclust.commands.topics.cases import plant, wordpiece, write_planted_corpus
 
 
@@ -135,14 +136,6 @@ class TestResult:
         others = replace(found, models=[*found.models, TopicsModel("elsewhere/more/planted", "elsewhere/more/planted")])
         assert list(others.labels.values()) == [str(bert), "elsewhere/more/planted"]
 
-    def test_as_many_copies_as_asked_for(self, bert, few):
-        """A model's own number goes first."""
-        several = replace(few, untrained=2)
-        given = [TopicsModel(str(bert), "two"), TopicsModel(str(shutil.copytree(bert, bert.parent / "b")), "none", 0)]
-        result = measure_topics(given, several)
-        assert {name: len(twins) for name, twins in result.twins.items()} == {"two": 2, "none": 0}
-        assert [model.twins for model in result.models] == [2, 0]
-
     def test_documents_longer_than_a_window_are_told(self, found):
         note = (
             "60 documents were longer than a window and cut into several; words in different windows are not compared."
@@ -240,9 +233,7 @@ class TestBeforeTopicsAreFitted:
         monkeypatch.setattr(topic_texts, "fit_topics_to_counts", None)
 
     def refused(self, model, config) -> str:
-        with pytest.raises(InputError) as error:
-            measure_topics(model, config)
-        return str(error.value)
+        return refusal(measure_topics, model, config)
 
     def test_a_slow_tokenizer(self, bert, config, monkeypatch):
         class Slow:
@@ -251,11 +242,6 @@ class TestBeforeTopicsAreFitted:
         sizes = load_sizes(bert)
         monkeypatch.setattr("mechclust.commands.topics.readers.tokenizer_and_sizes", lambda *_, **__: (Slow(), sizes))
         assert "this model's tokenizer (Slow) is a slow one" in self.refused(str(bert), config)
-
-    def test_a_model_of_ours_has_no_tokenizer(self, model, tmp_path, config):
-        save_model(model, tmp_path / "ours.safetensors")
-        said = self.refused(str(tmp_path / "ours.safetensors"), config)
-        assert "has no tokenizer to read prompts; give a Hugging Face checkpoint" in said
 
     def test_damaged_weights(self, bert, config, tmp_path):
         path = shutil.copytree(bert, tmp_path / "m")
@@ -296,9 +282,7 @@ def load_sizes(folder):
 def test_every_topic_word_is_lost(bert, config, tmp_path):
     """w18, which no topic keeps, is whole: that shows only once the topics are known."""
     path = wordpiece(shutil.copytree(bert, tmp_path / "m"), ["w18", "w", *(f"##{i}" for i in range(10))])
-    with pytest.raises(InputError) as error:
-        measure_topics(str(path), replace(config, thresholds=(0.1,), topic_seeds=(0,)))
-    said = str(error.value)
+    said = refusal(measure_topics, str(path), replace(config, thresholds=(0.1,), topic_seeds=(0,)))
     assert said.startswith(f"{path} cannot be measured: the tokenizer leaves none of the ")
     assert said.endswith("; give a corpus in the model's language, or larger thresholds")
 
@@ -324,10 +308,8 @@ class TestCommand:
                 "b --suite s.toml --corpus c.txt",
                 "'b' is named beside --suite s.toml; add it to the suite file, or leave out --suite",
             ),
-            ("s.toml --corpus c.txt", "'s.toml' is a suite file and no model; give it alone: --suite s.toml"),
             ("--suite s.toml --corpus c.txt", "no suite file 's.toml'; give the path of a TOML file"),
             ("a b --adapter x --corpus c.txt", "no adapter in 'x'"),
-            ("a a --corpus c.txt", "the model 'a' is given twice; name each model once"),
         ],
     )
     def test_what_is_refused(self, words, said, tmp_path, monkeypatch, capsys):

@@ -21,9 +21,10 @@ from mechclust.commands.topics.topic_file import (
 )
 from probes.store.files import DamagedError
 from probes.store.safetensors_files import write_safetensors
-from tasks import InputError, TopicModel
+from tasks import TopicModel
 from tasks.text.topic_model import fit_topics_to_counts
 from tasks.text.word_counts import WordCounts
+from tests.mechclust.commands.refusals import refusal
 
 WORDS = ["bär", "cat", "don't", "été"]
 WAY = "fit the topics anew (leave out --topic-model)"
@@ -41,12 +42,6 @@ def fitted(counts) -> FittedTopics:
     for seed in (4, 1):
         fitted = with_seed(fitted, seed, fit_topics_to_counts(counts, 2, 1, seed))
     return fitted
-
-
-def refused(call, *args, **kwargs) -> str:
-    with pytest.raises(InputError) as error:
-        call(*args, **kwargs)
-    return str(error.value)
 
 
 def test_the_same_bits_come_back(fitted, tmp_path):
@@ -76,18 +71,18 @@ def test_topics_without_shares(tmp_path):
 def test_another_tokenizer_is_refused(fitted, tmp_path):
     path = tmp_path / "t"
     save_topics(path, replace(fitted, tokenizer="gensim"))
-    assert refused(load_topics, path) == (
+    assert refusal(load_topics, path) == (
         f"the words of '{path}' were told apart by another tokenizer (gensim; ours is mechclust-words-2); {WAY}"
     )
     save_topics(path, FittedTopics([TopicModel(["cat", "##s", "Dog"], torch.ones(2, 3) / 3)], [0]))
-    assert refused(load_topics, path) == (
+    assert refusal(load_topics, path) == (
         f"the words of '{path}' were told apart by another tokenizer ('##s' is not one word in lower case); {WAY}"
     )
 
 
 def test_other_settings_are_refused(fitted):
     assert check_fits("t", fitted) is None
-    assert refused(check_fits, "t", fitted, n_topics=100) == (
+    assert refusal(check_fits, "t", fitted, n_topics=100) == (
         "the topics of 't' were fitted with n_topics 2, and 100 is asked for; give the file's own, or "
         f"{WAY}, or give a file made from this corpus with the same settings"
     )
@@ -95,9 +90,9 @@ def test_other_settings_are_refused(fitted):
 
 def test_files_that_are_no_topics(fitted, tmp_path):
     path = tmp_path / "t"
-    assert refused(load_topics, path).startswith(f"no file '{path}'")
+    assert refusal(load_topics, path).startswith(f"no file '{path}'")
     write_safetensors(path, {"x": torch.zeros(1)}, {"format": "mechclust-result-1"})
-    assert refused(load_topics, path) == (
+    assert refusal(load_topics, path) == (
         f"'{path}' is not a file of topics (its format is mechclust-result-1); expected mechclust-topics-1, as "
         "mechclust topics writes it"
     )
