@@ -71,9 +71,13 @@ def test_it_is_the_eager_pattern(family, mask):
         mask = RIGHT  # it has no positions to move
     fast, eager = both(family)
     inputs = arguments(family, mask)
-    with torch.no_grad(), record(fast, SITES) as kept, record(eager, PATTERNS) as expected:
-        fast(*inputs)
-        eager(*inputs)
+    with torch.no_grad():
+        before = fast(*inputs)
+        with record(fast, SITES) as kept, record(eager, PATTERNS) as expected:
+            during = fast(*inputs)
+            eager(*inputs)
+    assert torch.equal(before, during)  # the forward pass stays as it is, to the bit
+    assert fast.body.config._attn_implementation == "sdpa"
     real = torch.ones_like(TOKENS, dtype=torch.bool) if mask is None else mask.bool()
     for site, name in zip(SITES, PATTERNS, strict=True):
         (layer,) = kept[site]
@@ -86,7 +90,7 @@ def test_it_is_the_eager_pattern(family, mask):
 
 
 @pytest.mark.parametrize("mask", [None, RIGHT], ids=["whole", "padded"])
-@pytest.mark.parametrize("family", CAUGHT)
+@pytest.mark.parametrize("family", ["llama", "mistral", "bert"])
 def test_entropies_are_those_of_eager_attention(family, mask):
     fast, eager = both(family)
     batch = Batch(FAMILIES[family].tokens(mask), None if mask is None else mask.bool())
@@ -121,7 +125,7 @@ def test_topics_at_equal_distance_are_those_of_eager_attention(family):
 
 @pytest.mark.parametrize("mask", [None, RIGHT], ids=["whole", "padded"])
 @pytest.mark.parametrize("n_permutations", [3, 30], ids=["sums in the pass", "sums after it"])
-@pytest.mark.parametrize("family", ["llama", "mistral", "bert"])
+@pytest.mark.parametrize("family", ["mistral", "bert"])
 def test_roles_of_heads_are_those_of_eager_attention(family, n_permutations, mask):
     batch = Batch(FAMILIES[family].tokens(mask), None if mask is None else mask.bool())
     probe = HeadRoles(max_offset=3, n_permutations=n_permutations, exclude_bos=True)
@@ -129,20 +133,6 @@ def test_roles_of_heads_are_those_of_eager_attention(family, n_permutations, mas
     assert [result.coords["site"] for result in results] == [SITES, PATTERNS]
     for measure in ("score", "chance", "share", "p_value", "distance", "distance_uniform", "score_by_offset"):
         torch.testing.assert_close(results[0][measure], results[1][measure], rtol=0, atol=1e-6, equal_nan=True)
-
-
-@pytest.mark.parametrize("family", CAUGHT)
-def test_the_forward_pass_stays_as_it_is_to_the_bit(family):
-    plain = FAMILIES[family].build()
-    plain.set_attn_implementation("sdpa")
-    model = ReadOnlyModel(plain)
-    for mask in (None, RIGHT):
-        with torch.no_grad():
-            before = model(*arguments(family, mask))
-            with record(model, SITES):
-                during = model(*arguments(family, mask))
-        assert torch.equal(before, during)
-    assert plain.config._attn_implementation == "sdpa"
 
 
 def test_transformers_kernel_is_put_back():
