@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from mechclust.training import WeightNorms
-from probes import load_result
 from tasks import InputError
 
 
@@ -54,17 +53,6 @@ def test_small_differences_of_large_norms_survive() -> None:
     model, norms = planted(a=[1e4, 1.0]), WeightNorms()
     norms(0, model)
     assert float(norms.compute()["norm"]) == pytest.approx((1e8 + 1) ** 0.5, rel=1e-14)
-
-
-def test_a_result_survives_a_file(tmp_path: Any) -> None:
-    norms = WeightNorms()
-    for step in (0, 5):
-        norms(step, planted(a=[3.0, float(step)]))
-    norms.compute().save(tmp_path / "norms.safetensors")
-    loaded = load_result(tmp_path / "norms.safetensors")
-    assert torch.equal(loaded["norm"], norms.compute()["norm"])
-    assert loaded.coords == norms.compute().coords
-    assert list(loaded.to_dataframe()["step"]) == [0, 5, 0, 5]
 
 
 def test_a_weight_that_turns_changes_and_keeps_its_norm() -> None:

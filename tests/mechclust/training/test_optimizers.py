@@ -37,8 +37,7 @@ class Stopped(Exception):
 
 
 class TestOptimizers:
-    @pytest.mark.parametrize("objective", ["cross-entropy", "squared"])
-    @pytest.mark.parametrize("schedule", ["cosine", "constant"])
+    @pytest.mark.parametrize(("schedule", "objective"), [("cosine", "cross-entropy"), ("constant", "squared")])
     @pytest.mark.parametrize("kind", list(KINDS))
     def test_equal_the_plain_loop(self, kind, schedule, objective):
         """Torch's own, unfused, on the loss of the whole forward pass."""
@@ -119,15 +118,8 @@ class TestOptimizers:
 
     def test_other_settings_in_the_same_folder_are_refused(self, tmp_path):
         train(built(), TASK, CONFIG, tmp_path)
-        for fields, difference in (
-            ({"optimizer": "sgd"}, "training optimizer = 'adamw', not 'sgd'"),
-            ({"schedule": "constant"}, "training schedule = 'cosine', not 'constant'"),
-            ({"checkpoint_every": 4}, "training checkpoint_every = None, not 4"),
-        ):
-            with pytest.raises(InputError, match=f"holds a run with {difference}"):
-                train(built(), TASK, replace(CONFIG, **fields), tmp_path)
-        with pytest.raises(InputError, match="holds a run with model value = 'trained', not 'fixed'"):
-            train(built(value="fixed"), TASK, CONFIG, tmp_path)
+        with pytest.raises(InputError, match="holds a run with training checkpoint_every = None, not 4"):
+            train(built(), TASK, replace(CONFIG, checkpoint_every=4), tmp_path)
         other = ModelConfig(d_vocab=TASK.d_vocab, n_ctx=TASK.n_ctx, n_layers=1, d_model=8, n_heads=2)
         with pytest.raises(InputError, match="holds a run with model kind = 'topic-transformer', not 'transformer'"):
             train(build_model(other), TASK, CONFIG, tmp_path)
@@ -170,16 +162,3 @@ class TestFields:
         calls = []
         train(built(), TASK, replace(config, batch_size=4), callbacks=[lambda step, model: calls.append(step)])
         assert calls == expected
-
-    @pytest.mark.parametrize(
-        ("fields", "message"),
-        [
-            ({"checkpoint_every": 0}, "checkpoint_every is 0; expected at least 1"),
-            ({"schedule": "linear"}, "schedule is 'linear'; expected 'cosine', 'constant' or 'late-drop'"),
-            ({"optimizer": "lion"}, "optimizer is 'lion'; expected 'adamw', 'adam' or 'sgd'"),
-        ],
-    )
-    def test_refusals(self, fields, message):
-        with pytest.raises(InputError) as refused:
-            TrainConfig(**fields)
-        assert str(refused.value) == message
