@@ -109,9 +109,6 @@ class TestInThisProcess:
     def test_one_job_needs_none_either(self):
         assert map_jobs(lambda job: os.getpid(), ["only"], workers=8) == [os.getpid()]
 
-    def test_no_jobs(self):
-        assert map_jobs(lambda job: job, []) == []
-
     def test_ctrl_c_goes_through(self):
         def stop(job):
             raise KeyboardInterrupt

@@ -767,7 +767,7 @@ def test_several_maps_on_a_page_with_a_content_security_policy(open_page, tmp_pa
 
 
 @browser
-@pytest.mark.parametrize("width", [400, 700, 1280])
+@pytest.mark.parametrize("width", [400, 1280])
 def test_no_page_is_wider_than_its_window(show, width):
     planes, task, _, _ = planted()
     labels = {"task": [f"task {k}" for k in task]}
