@@ -25,6 +25,13 @@ from tests.faults.process import command, run
 from tests.mechclust.small_run import SMALL
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+HELP_OF_SETTINGS = [  # what their docstrings say
+    *("--seeds", "optimiser steps", "k-means starts"),
+    "--task.n-tasks INT number of tasks. (default: 20)",
+    "--device STR where to train, such as cpu or cuda. (default: cpu)",
+    "--workers INT number of processes, with one thread each; by default one per core",
+    "--address STR address of the Ray cluster",
+]
 SMOKE = ["run", "task-clusters", "--preset", "smoke", "--workers", "1"]
 
 
@@ -106,41 +113,30 @@ class TestPlain:
         assert "\n  NDims: Number of principal directions" in said
         assert "\n  TopicAttention; needs topics: Attention between words" in said
 
-    def test_help(self, capsys):
-        for argv, words in (
-            ([], ("run", "list", "report", "clusters")),
-            (["run", "--help"], ("published experiment", "--preset")),
-            (["run", "task-clusters", "--preset", "smoke", "--help"], ("--seeds", "optimiser steps", "k-means starts")),
-            (["clusters", "--help"], ("--prompts", "--too-long", "--untrained", "JSONL (one object per line)")),
-            (["report", "--help"], ("the --out folder of a run",)),
-        ):
-            with pytest.raises(SystemExit) as end:
-                main(argv)
-            assert end.value.code in (0, None)
-            said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
-            assert [word for word in words if word not in said] == []
-
     @pytest.mark.parametrize(
-        ("command", "names"),
+        ("command", "names", "words"),
         [
-            ("check", "MODEL"),
-            ("clusters", "MODEL"),
-            ("topics", "[MODEL]"),
-            ("heads", "MODEL"),
-            ("compare", "BASE TUNED"),
-            ("mossa", "BASE"),
-            ("run", "STUDY"),
-            ("report", "RUN-FOLDER"),
-            ("sandbox", "RUN-FOLDER"),
-            ("run task-clusters", ""),
-            ("run mossa", ""),
+            ("check", "MODEL", []),
+            ("clusters", "MODEL", ["--prompts", "--too-long", "--untrained", "JSONL (one object per line)"]),
+            ("topics", "[MODEL]", []),
+            ("heads", "MODEL", []),
+            ("compare", "BASE TUNED", []),
+            ("mossa", "BASE", []),
+            ("run", "STUDY", ["published experiment", "--preset"]),
+            ("report", "RUN-FOLDER", ["the --out folder of a run"]),
+            ("sandbox", "RUN-FOLDER", []),
+            ("run task-clusters", "", HELP_OF_SETTINGS),
+            ("run mossa", "", []),
         ],
     )
-    def test_help_is_for_readers(self, command, names, capsys):
+    def test_help_is_for_readers(self, command, names, words, capsys):
         """What is to be given has its name, and nothing shows of docstrings' mark-up or of Python."""
-        with pytest.raises(SystemExit):
+        with pytest.raises(SystemExit) as end:
             main([*command.split(), "--help"])
+        assert end.value.code in (0, None)
         said = capsys.readouterr().out
+        plain = " ".join(re.sub("[╭╮╰╯│─]", " ", said).split())
+        assert [word for word in words if word not in plain] == []
         usage = said.partition("\n")[0].split()
         assert [word for word in usage if word.strip("[]").replace("-", "").isupper() and word in names.split()] == (
             names.split()
@@ -148,15 +144,6 @@ class TestPlain:
         assert not [odd for odd in ("``", "STR STR", "(default: )") if odd in said]
         if not command.startswith("run "):
             assert not [odd for odd in ("{None}", "(default: None)") if odd in said]
-
-    def test_help_of_a_setting_is_what_its_docstring_says(self, capsys):
-        with pytest.raises(SystemExit):
-            main(["run", "task-clusters", "--help"])
-        said = " ".join(re.sub("[╭╮╰╯│─]", " ", capsys.readouterr().out).split())
-        assert "--task.n-tasks INT number of tasks. (default: 20)" in said
-        assert "--device STR where to train, such as cpu or cuda. (default: cpu)" in said
-        assert "--workers INT number of processes, with one thread each; by default one per core" in said
-        assert "--address STR address of the Ray cluster" in said
 
     def test_interruption_anywhere_is_130(self, monkeypatch, capsys):
         def stop():

@@ -116,6 +116,7 @@ class TestInThisProcess:
         with pytest.raises(KeyboardInterrupt):
             map_jobs(stop, [1, 2], workers=1)
 
+    @pytest.mark.usefixtures("forked")
     def test_a_job_that_exits_fails_alone(self, tmp_path):
         """As in a worker."""
         for workers in (1, 2):

@@ -10,9 +10,10 @@ import torch
 
 from mechclust.models import build_model, model_for
 from mechclust.models.weights import get_weights, set_weights
-from mechclust.training import LowRank, Member, TrainConfig, ensemble, stack, train, train_ensemble
+from mechclust.training import LowRank, Member, TrainConfig, stack, train, train_ensemble
 from tasks import InputError, InstructionFollowing, SkillSuite, SparseModularAddition, TopicDocuments
 from tasks.skills import OPERATIONS
+from tests.mechclust.training.test_ensemble import assert_identical, interrupt
 
 SEEN = tuple(f"{operation}-{i % 2}" for i, operation in enumerate(OPERATIONS))
 SUITE = SkillSuite(n_eval=4, n_arguments=2, length=4, seen=SEEN)
@@ -153,29 +154,13 @@ class TestEqualsTrain:
         }
 
 
-class Stopped(Exception):
-    pass
-
-
 class TestFolder:
     def test_an_interruption_leaves_no_trace(self, tmp_path):
-        step, done, low_rank = ensemble.Stack.step, [], LowRank(rank=2)
-
-        def counted(self, *args):
-            if len(done) == 3:
-                raise Stopped
-            done.append(1)
-            return step(self, *args)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ensemble.Stack, "step", counted)
-            with pytest.raises(Stopped):
-                train_ensemble(MEMBERS, CONFIG, tmp_path / "a", low_rank=low_rank)
+        options = {"members": MEMBERS, "config": CONFIG, "low_rank": LowRank(rank=2)}
+        interrupt(tmp_path / "a", after=3, backend="auto", **options)
         for out in ("a", "b"):
-            train_ensemble(MEMBERS, CONFIG, tmp_path / out, low_rank=low_rank)
-        files = sorted(path.name for path in (tmp_path / "b").glob("*.safetensors"))
-        assert files == sorted(path.name for path in (tmp_path / "a").glob("*.safetensors"))
-        assert [f for f in files if (tmp_path / "a" / f).read_bytes() != (tmp_path / "b" / f).read_bytes()] == []
+            train_ensemble(**options, out=tmp_path / out)
+        assert_identical(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.usefixtures("double")
