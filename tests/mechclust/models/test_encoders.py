@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from mechclust.models import load_pretrained
-from probes import Probe, Rows, all_tokens, attention_pattern, residual, run
-from tasks import Batch, InputError
+from tasks import InputError
 from tests.mechclust.models.hooked import MASK, NAMES, TOKENS, activations, check_untrained
 
 HEADS = [
@@ -91,20 +90,14 @@ class TestAgainstHuggingFace:
     def test_every_hook_point(self, loaded, encoder_checkpoint, family, head):
         check_against_hugging_face(loaded(family, head), encoder_checkpoint(family, head), family, padded=True)
 
-    @pytest.mark.parametrize(("family", "head"), READ_ONLY)
-    def test_output_is_the_last_hidden_state(self, loaded, family, head):
-        output, kept = activations(loaded(family, head), tokens=tokens_for(family, padded=True), mask=MASK)
-        assert torch.equal(output, kept["blocks.1.hook_resid_post"])
-
     def test_albert_with_several_groups_and_layers_in_a_group(self, write_checkpoint, tmp_path):
         path = write_checkpoint(tmp_path, "albert", num_hidden_groups=2, inner_group_num=2)
         check_against_hugging_face(model := load_pretrained(path), path, "albert", padded=True, layers=4)
         assert model.cfg.n_layers == 4
 
-    @pytest.mark.parametrize("family", ["albert", "electra"])
-    def test_without_an_embedding_projection(self, write_checkpoint, tmp_path, family):
-        path = write_checkpoint(tmp_path, family, embedding_size=16)
-        check_against_hugging_face(load_pretrained(path), path, family, padded=False)
+    def test_without_an_embedding_projection(self, write_checkpoint, tmp_path):
+        path = write_checkpoint(tmp_path, "electra", embedding_size=16)
+        check_against_hugging_face(load_pretrained(path), path, "electra", padded=False)
 
     def test_patterns_are_asked_for_only_when_read(self, read_only):
         """They take memory in all layers at once; the rest must not change with them."""
@@ -170,46 +163,6 @@ class TestWhatComesBack:
     def test_speaks_on_neither_stream(self, encoder_checkpoint, capfd):
         load_pretrained(encoder_checkpoint("albert", "ForMaskedLM"))
         assert capfd.readouterr() == ("", "")
-
-
-class Keep(Probe):
-    """Keeps every example's activations, flattened."""
-
-    rows = Rows()
-
-    def __init__(self, at, readout=all_tokens()):
-        self.at, self.readout = at, readout
-
-    def update(self, activations, batch):
-        for site, x in activations.items():
-            self.rows.add(site, batch.index, x.flatten(1))
-
-    def compute(self):
-        sums = torch.stack([self.rows.get(site)[1].sum() for site in self.site_names])
-        return self.result({"sum": sums}, {"sum": ("site",)})
-
-
-class TestProbes:
-    @pytest.mark.parametrize(("family", "padded"), [("bert", False), ("bart", True)])
-    def test_run(self, loaded, encoder_checkpoint, family, padded):
-        path = encoder_checkpoint(family)
-        tokens, mask = tokens_for(family, padded), MASK if padded else None
-        expected = reference(path, tokens, mask)
-        model, probes = loaded(family), [Keep(residual()), Keep(attention_pattern())]
-        batches = [
-            Batch(tokens[i : i + 1], None if mask is None else mask[i : i + 1].bool(), index=torch.tensor([i]))
-            for i in range(2)
-        ]
-        before = {name: list(point._forward_hooks) for name, point in model.hook_dict.items()}
-        results = run(model, batches, probes)
-        assert probes[0].site_names == ["hook_embed", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post"]
-        assert probes[1].site_names == ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]
-        for probe, result in zip(probes, results, strict=True):
-            assert result["sum"].shape == (len(probe.site_names),)
-            for site in probe.site_names:
-                kept = probe.rows.get(site)[1].reshape(expected[site].shape)
-                torch.testing.assert_close(kept, expected[site], atol=1e-6, rtol=0)
-        assert {name: list(point._forward_hooks) for name, point in model.hook_dict.items()} == before
 
 
 class TestRandomWeights:

@@ -238,7 +238,6 @@ class TestChat:
         ("text", "said"),
         [
             ("{% for m in messages %}", "fails in line 1 (TemplateSyntaxError: Unexpected end of template."),
-            ("", "renders every prompt alike"),
             ("Answer the question.", "renders every prompt alike"),
             ("{{ messages[0].content }}", "renders every answer alike"),
         ],
@@ -272,11 +271,6 @@ class TestChat:
     @pytest.mark.parametrize(
         ("template", "said"),
         [
-            (
-                "{{ messages[0].content }}{% nonsense %}",
-                r"fails in line 1 (TemplateSyntaxError: Encountered unknown tag",
-            ),
-            ("{{ 1 / 0 }}", "fails (ZeroDivisionError"),
             (
                 "{% for m in messages %}{{ raise_exception('no assistants here') if m.role == 'assistant' else "
                 "m.content }}{% endfor %}",
