@@ -253,6 +253,8 @@ class TestFromModel:
             attention_view(ours, torch.zeros(500, dtype=torch.int64), max_bytes=1_000_000)
         with pytest.raises(InputError, match=r"^attention of 1 head over 40000 tokens in 2 models makes a page of at"):
             attention_view({"a": ours, "b": ours}, torch.zeros(40_000, dtype=torch.int64), heads=[(1, 0)])
+        with pytest.raises(InputError, match=r"^attention of 6 heads over 5 tokens makes a page of \d+ kB, and"):
+            attention_view(model(), TOKENS, str_tokens=["x" * 9000] * 5, max_bytes=60_000)
         with pytest.raises(InputError, match=r"^there are 65537 tokens; give at most 65536"):
             attention_view(ours, torch.zeros(65_537, dtype=torch.int64), heads=[(1, 0)])
         with pytest.raises(InputError, match=r"^attention of 1 head over 65536 tokens makes a page of at"):
@@ -361,6 +363,12 @@ class TestEncoders:
         assert (view.patterns > 0).all()
         weights = weights_of(data_of(view.page())).reshape(4, 5, 5)
         np.testing.assert_allclose(weights, view.patterns, atol=0.5001 / 10_000)
+
+    def test_without_patterns_they_are_computed_in_blocks(self, encoder_checkpoint, monkeypatch):
+        monkeypatch.setattr("probes.engine.attention._MAX_NUMBERS_AT_ONCE", 20)
+        path = encoder_checkpoint("bert", "ForMaskedLM")
+        eager, sdpa = (attention_view(load_pretrained(path, attention=kind), TOKENS) for kind in ("eager", "sdpa"))
+        torch.testing.assert_close(sdpa.patterns, eager.patterns)
 
     def test_padding_changes_nothing(self, encoder_checkpoint):
         encoder = load_pretrained(encoder_checkpoint("albert", "ForMaskedLM"))

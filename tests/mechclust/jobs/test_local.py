@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from mechclust.jobs import close_progress_bars, imap_jobs, map_jobs, mapping, progress_bar
+from mechclust.jobs.local import LocalPool
 from mechclust.jobs.progress import BarLock, place_progress_bars
 from probes.engine.devices import check_device
 from tasks import InputError
@@ -93,6 +94,16 @@ def test_jobs_that_cannot_be_pickled_fail_alone(n_sendable):
     assert len(failed) == 9
     assert all(isinstance(error, FileNotFoundError) for error in failed)
     assert failed[0].__notes__ == ["raised by job 'Unsendable'"]
+
+
+@pytest.mark.usefixtures("forked")
+def test_each_worker_has_the_first_free_line_of_the_terminal_for_its_bars():
+    pool = LocalPool(abs, None, 3)
+    first, second = pool.start(), pool.start()
+    pool.end([first])
+    third = pool.start()
+    pool.end([second, third])
+    assert [worker.line for worker in (first, second, third)] == [1, 2, 1]
 
 
 @pytest.mark.usefixtures("forked")

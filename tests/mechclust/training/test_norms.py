@@ -29,6 +29,7 @@ def test_norms_are_frobenius_norms_of_what_is_trained() -> None:
     assert result["norm"].dtype == torch.float64
     assert result.axes == dict.fromkeys(("norm", "change"), ("step", "weight"))
     assert result.coords == {"step": ["0", "7"], "weight": ["a", "b"]}
+    assert result.metadata["versions"]["torch"] == torch.__version__
 
 
 def test_norms_are_copies_and_leave_no_graph() -> None:
