@@ -166,6 +166,8 @@ class TestCutting:
         with pytest.raises(InputError, match=r"^cutoff is 2; expected at least 3$"):
             InstructionFormat(tokenizer(), cutoff=2)
         InstructionFormat(tokenizer(around="$A"), cutoff=2)
+        with pytest.raises(InputError, match=r"^cutoff is 2; expected at least 3$"):
+            InstructionFormat(tokenizer(around="$A"), cutoff=2, bos="yes")
 
     def test_in_a_chat_template(self) -> None:
         """Of the tokens before a text only those are kept that the template writes too."""
@@ -211,6 +213,12 @@ class TestChat:
         answered = words.apply_chat_template(messages, tokenize=True)["input_ids"]
         assert own.prompts(["w1 w2"]) == [asked]
         assert own.answered(["w1 w2"], ["w3 w4"]) == [FormattedExample(answered, len(asked))]
+
+    def test_an_answer_is_read_after_its_prompt(self) -> None:
+        """Alone it would begin with a space."""
+        template = "{% for m in messages %}{{ m.content }}{{ ':' if m.role == 'user' }}{% endfor %}"
+        own = InstructionFormat(tokenizer(template, around="$A", spaced=True))
+        assert both(own, "w1", "w3") == ("▁w1 :", "w3")
 
     def test_only_where_it_is_wanted(self) -> None:
         own = InstructionFormat(tokenizer(CHAT), chat=False)
