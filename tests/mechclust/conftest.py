@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.mechclust.browser import at_start, browser, drawn, open_page, opened, trouble_of  # noqa: F401 - fixtures
-from tests.mechclust.small_run import leave_figures_out
+from tests.mechclust.small_run import leave_figures_out, small_run
 from tests.mechclust.trained import (  # noqa: F401 - fixtures
     history_prompts,
     spoilt_series,
@@ -128,6 +128,13 @@ def gpt2(write_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPat
 def shallow(write_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GPT-2 checkpoint of one layer, for tests that compare no layers; read only."""
     return write_checkpoint(tmp_path_factory.mktemp("shallow"), n_layer=1)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What a small run printed, and its folder; read only."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    return small_run(out), out
 
 
 @pytest.fixture(scope="session")

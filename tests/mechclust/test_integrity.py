@@ -24,7 +24,6 @@ from mechclust.training import Member, Snapshots, TrainConfig, train, train_ense
 from probes import CKA, ProbeResult, RowStore, attach, load_result, residual, save_rows
 from probes.store.safetensors_files import is_whole_file
 from tasks import Batch, InputError, SparseModularAddition
-from tests.mechclust.small_run import small_run
 
 MODEL = ModelConfig(d_vocab=9, n_ctx=4, n_layers=1, d_model=8, n_heads=2)
 TASK = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
@@ -142,19 +141,15 @@ def test_not_compared_when_told_so(written: Path, tmp_path: Path, monkeypatch: p
     load_model(path)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small run; read only."""
-    out = tmp_path_factory.mktemp("finished") / "run"
-    small_run(out)
-    return out
-
-
 def test_a_command_that_does_not_verify(
-    finished: Path, undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    finished: tuple[str, Path],
+    undrawn: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A result whose last bit is another: refused, and taken with ``MECHCLUST_VERIFY=0``."""
-    out = shutil.copytree(finished, tmp_path / "run")
+    out = shutil.copytree(finished[1], tmp_path / "run")
     path = min(out.rglob("*.ari.safetensors"))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -169,10 +164,10 @@ def test_a_command_that_does_not_verify(
 
 
 def test_results_that_were_exchanged(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    finished: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Both files are whole, so without their checksums nothing tells but where they say that they belong."""
-    out = shutil.copytree(finished, tmp_path / "run")
+    out = shutil.copytree(finished[1], tmp_path / "run")
     ari = min(out.rglob("*.ari.safetensors"))
     loss = min(out.rglob("loss.safetensors"))
     kept = ari.read_bytes()

@@ -52,6 +52,8 @@ class TestWithin:
             ((0.1, 0.7), "undecided"),
             ((0.0, 0.1), "does not hold"),
             ((0.7, 0.9), "does not hold"),
+            ((0.0, 0.2), "undecided"),
+            ((0.6, 0.9), "undecided"),
             (None, "undecided"),
         ],
     )

@@ -70,6 +70,8 @@ class TestPart:
         assert resampled_part("", [0.5, 0.7], (0.2, 1.1), Bound("<", 1)).verdict == "undecided"
         assert resampled_part("", [0.5], None, Bound("<", 1)).verdict == "undecided"
         assert resampled_part("", [0.5], (math.nan, math.nan), Bound("<", 1)).verdict == "undecided"
+        assert resampled_part("", [0.5], (0.2, math.inf), Bound("<", 1)).interval is None
+        assert resampled_part("", [0.5], (0.5, 0.5), Bound("<", 1)).verdict == "holds"
         with pytest.raises(InputError, match=r"^a part has the interval 0.6 to 0.4; give the lower end first$"):
             resampled_part("", [0.5], (0.6, 0.4), Bound(">", 0))
 

@@ -231,6 +231,7 @@ def test_a_mean_is_written_with_its_interval():
     assert 0 < low < 0.7 < high < 1
     assert mean_with_interval([0.5, math.nan]) == mean_with_interval([]) == "–"
     assert mean_with_interval([0.5]) == "0.50"
+    assert mean_with_interval([0.5, 0.7]) == "0.60 (-0.67 to 1.87)"
 
 
 class TestPage:

@@ -102,6 +102,10 @@ class TestPairedShareInterval:
             covered += low <= 0.2 <= high
         assert 0.93 <= covered / 1000 <= 0.99
 
+    def test_of_differences_the_other_way_is_the_mirror_image(self):
+        low, high = paired_share_interval([1.0] * 5 + [-1.0] * 2 + [0.0] * 15)
+        assert paired_share_interval([-1.0] * 5 + [1.0] * 2 + [0.0] * 15) == pytest.approx((-high, -low))
+
     def test_has_a_width_where_no_case_differs(self):
         low, high = paired_share_interval([0.0] * 29)
         assert low == -high
@@ -127,12 +131,27 @@ class TestRatioInterval:
             n_covered += low <= 0.5 <= high
         assert 0.88 <= n_covered / 400 <= 0.95
 
+    def test_is_that_of_the_jackknifes_pseudo_values(self):
+        draw = np.random.default_rng(1)
+        wholes = draw.uniform(1, 2, 8)
+        parts = wholes * draw.random(8)
+        ratio = parts.sum() / wholes.sum()
+        pseudo_values = 8 * ratio - 7 * (parts.sum() - parts) / (wholes.sum() - wholes)
+        half = stats.t.ppf(0.975, 7) * stats.sem(pseudo_values)
+        assert ratio_interval(parts, wholes) == pytest.approx((ratio - half, ratio + half))
+
     def test_of_the_same_ratio_has_no_width(self):
         assert ratio_interval([1.0, 2.0] * 4, [2.0, 4.0] * 4) == (0.5, 0.5)
 
     @pytest.mark.parametrize(
         ("parts", "wholes"),
-        [([1.0] * 7, [2.0] * 7), ([0.0] * 8, [0.0] * 8), ([math.nan] * 8, [1.0] * 8), ([1.0] * 8, [0.0] * 7 + [1.0])],
+        [
+            ([1.0] * 7, [2.0] * 7),
+            ([0.0] * 8, [0.0] * 8),
+            ([math.nan] + [1.0] * 7, [1.0] * 8),
+            ([1.0] * 8, [2.0] * 7 + [math.inf]),
+            ([1.0] * 8, [0.0] * 7 + [1.0]),
+        ],
     )
     def test_of_too_few_or_undefined_ones_is_none(self, parts, wholes):
         assert ratio_interval(parts, wholes) is None

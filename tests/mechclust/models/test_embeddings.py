@@ -10,7 +10,7 @@ from tasks import InputError
 
 
 class TestTokenEmbeddings:
-    @pytest.mark.parametrize("family", ["gpt2", "llama", "bert", "roberta", "albert", "bart", "electra"])
+    @pytest.mark.parametrize("family", ["gpt2", "bert", "albert", "bart"])
     def test_are_hugging_face_s(self, encoder_checkpoint, family):
         from transformers import AutoModel
 
@@ -19,7 +19,7 @@ class TestTokenEmbeddings:
         ours = token_embeddings(load_pretrained(encoder_checkpoint(family)))
         assert torch.equal(ours, expected)
         assert torch.equal(token_embeddings(theirs), expected)
-        assert ours.shape == (22, 8 if family in ("albert", "electra") else 16)
+        assert ours.shape == (22, 8 if family == "albert" else 16)
         assert not ours.requires_grad
 
     def test_of_our_own_models(self):

@@ -38,32 +38,29 @@ def measured(tmp_path_factory):
 
 @pytest.mark.parametrize("key", FAMILIES)
 class TestAgainstHuggingFace:
-    def test_what_hooks_see(self, measured, key):
-        found = measured(key)
+    def test_what_hooks_see_and_write(self, measured, key):
+        found, family = measured(key), FAMILIES[key]
         assert found.varies > 1e-2  # a layer or an axis mistaken for another would show
         assert found.embedding != "something else"
         assert set(found.off) == ({"whole", "right"} if found.refused else {"whole", "right", "left"})
         for padding, parts in found.off.items():
             assert {"output", "residual", "pattern"} == set(parts)
             assert max(parts.values()) < CLOSE, (padding, parts)
-
-    def test_what_hooks_write(self, measured, key):
-        found = measured(key)
         assert (found.write is None) == (found.how == "read-only")
         assert found.write is None or found.write < CLOSE
-
-    def test_sizes(self, measured, key):
-        found, family = measured(key).model.cfg, FAMILIES[key]
         sizes = {"n_layers": N, "n_heads": 4, "d_model": 16, "d_head": family.d_head, "n_ctx": family.n_ctx}
-        assert {name: getattr(found, name) for name in sizes} == sizes
-        assert found.d_vocab == len(WORDS)
+        sizes["d_vocab"] = len(WORDS)
+        assert {name: getattr(found.model.cfg, name) for name in sizes} == sizes
 
     def test_the_page_says_so(self, measured, key):
         way = "run: python -m tests.mechclust.models.families_page, with TransformerLens 3.9 and 4"
         assert measured(key).row() == families_page.found()[MAJOR][key], way
 
     def test_round_the_model_itself(self, measured, key):
-        """Read-only, which every family may come as: without eager attention, or quantised."""
+        """Read-only, which every family may come as: without eager attention, or quantised.
+
+        Where there is a final norm, Hugging Face's last hidden state comes after the last block's output.
+        """
         family = FAMILIES[key]
         theirs, model = family.build(), ReadOnlyModel(family.build())
         assert "attn.hook_pattern" not in model.lacks
@@ -79,12 +76,7 @@ class TestAgainstHuggingFace:
                 assert value.shape == wanted[name].shape
                 value, other = (x.transpose(1, 2) if x.ndim == 4 else x for x in (value, wanted[name]))
                 torch.testing.assert_close(value[real], other[real], atol=1e-6, rtol=0)
-
-    def test_after_the_last_block_comes_its_output(self, key):
-        """Where there is a final norm, Hugging Face's last hidden state comes after it."""
-        model = ReadOnlyModel(FAMILIES[key].build())
-        kept = seen(model, TOKENS)
-        last, after = kept[f"blocks.{N - 1}.hook_resid_post"], kept["output"]
+        last, after = ours[f"blocks.{N - 1}.hook_resid_post"], ours["output"]
         assert (last.shape == after.shape and torch.equal(last, after)) == (key not in {*FINAL_NORM, "opt_350m"})
 
 

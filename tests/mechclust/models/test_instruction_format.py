@@ -166,6 +166,8 @@ class TestCutting:
         with pytest.raises(InputError, match=r"^cutoff is 2; expected at least 3$"):
             InstructionFormat(tokenizer(), cutoff=2)
         InstructionFormat(tokenizer(around="$A"), cutoff=2)
+        with pytest.raises(InputError, match=r"^cutoff is 2; expected at least 3$"):
+            InstructionFormat(tokenizer(around="$A"), cutoff=2, bos="yes")
 
     def test_in_a_chat_template(self) -> None:
         """Of the tokens before a text only those are kept that the template writes too."""
@@ -212,6 +214,12 @@ class TestChat:
         assert own.prompts(["w1 w2"]) == [asked]
         assert own.answered(["w1 w2"], ["w3 w4"]) == [FormattedExample(answered, len(asked))]
 
+    def test_an_answer_is_read_after_its_prompt(self) -> None:
+        """Alone it would begin with a space."""
+        template = "{% for m in messages %}{{ m.content }}{{ ':' if m.role == 'user' }}{% endfor %}"
+        own = InstructionFormat(tokenizer(template, around="$A", spaced=True))
+        assert both(own, "w1", "w3") == ("▁w1 :", "w3")
+
     def test_only_where_it_is_wanted(self) -> None:
         own = InstructionFormat(tokenizer(CHAT), chat=False)
         assert both(own) == ("<s> w1 w2 Answer :", "w3 </s>")
@@ -238,7 +246,6 @@ class TestChat:
         ("text", "said"),
         [
             ("{% for m in messages %}", "fails in line 1 (TemplateSyntaxError: Unexpected end of template."),
-            ("", "renders every prompt alike"),
             ("Answer the question.", "renders every prompt alike"),
             ("{{ messages[0].content }}", "renders every answer alike"),
         ],
@@ -272,11 +279,6 @@ class TestChat:
     @pytest.mark.parametrize(
         ("template", "said"),
         [
-            (
-                "{{ messages[0].content }}{% nonsense %}",
-                r"fails in line 1 (TemplateSyntaxError: Encountered unknown tag",
-            ),
-            ("{{ 1 / 0 }}", "fails (ZeroDivisionError"),
             (
                 "{% for m in messages %}{{ raise_exception('no assistants here') if m.role == 'assistant' else "
                 "m.content }}{% endfor %}",

@@ -15,7 +15,7 @@ NAMES += [f"blocks.{i}.{k}" for i in range(N) for k in ("hook_resid_pre", "attn.
 FIRST_AND_LAST = ["hook_embed", *(f"blocks.{i}.hook_resid_post" for i in range(N))]
 
 
-@pytest.fixture(params=["albert", "bart", "deberta", "falcon_new", "t5"])
+@pytest.fixture(params=["albert", "bart", "falcon_new"])
 def model(request):
     return ReadOnlyModel(FAMILIES[request.param].build())
 
@@ -27,15 +27,15 @@ def message(hook, model, name="blocks.1.hook_resid_pre"):
 
 
 class TestReadOnly:
-    @pytest.mark.parametrize("name", NAMES)
-    def test_a_hook_that_returns_a_value(self, model, name):
-        expected = (
-            f"a hook at '{name}' returned a value, but this hook point is read-only, because it shows what "
-            "Hugging Face's own modules compute; return None and leave the activation as it is, "
-            "or edit with PyTorch's own hooks on the modules of model.body"
-        )
-        for hook in (lambda x, hook: x * 0, lambda x, hook: x):
-            assert message(hook, model, name) == expected
+    def test_a_hook_that_returns_a_value(self, model):
+        for name in NAMES:
+            expected = (
+                f"a hook at '{name}' returned a value, but this hook point is read-only, because it shows what "
+                "Hugging Face's own modules compute; return None and leave the activation as it is, "
+                "or edit with PyTorch's own hooks on the modules of model.body"
+            )
+            for hook in (lambda x, hook: x * 0, lambda x, hook: x):
+                assert message(hook, model, name) == expected
             with torch.inference_mode():
                 assert message(hook, model, name) == expected
         assert not any(point._forward_hooks for point in model.hook_dict.values())

@@ -135,11 +135,6 @@ class TestTables:
         assert "a\\ud800b" in html
 
 
-@pytest.fixture(scope="module")
-def figure():
-    return Figure(figsize=(1, 1))
-
-
 class TestPage:
     def test_the_policy_allows_the_views_scripts_and_no_others(self):
         page = render_report_page(
@@ -164,22 +159,22 @@ class TestPage:
     def test_a_page_without_scripts_may_run_none(self):
         assert "script-src 'none';" in script_content_policy("<p>text</p>")
 
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_a_report_of_any_text_is_written(self, tmp_path, name, figure):
-        text = HOSTILE[name]
+    @pytest.mark.parametrize("texts", [list(HOSTILE.values()), [""]], ids=["all", "none"])
+    def test_a_report_of_any_text_is_written(self, tmp_path, texts):
+        together = "".join(texts)
         report = write_report_page(
             tmp_path,
-            title=text,
-            source=text,
+            title=together,
+            source=together,
             analysis=Analysis(
-                panels=[Panel("figure", figure, text)],
-                notes=[text],
-                headline=text,
-                views={text: f"<p>{chr(0xD800)}</p>"},
+                panels=[Panel("figure", Figure(figsize=(1, 1)), together)],
+                notes=texts,
+                headline=together,
+                views={text: f"<p>{chr(0xD800)}</p>" for text in texts},
             ),
-            facts={"machine": text},
-            config={"text": text, "texts": [text]},
-            tables={"table": pd.DataFrame({"task": objects([text])})},
+            facts={"machine": together},
+            config={"text": together, "texts": texts},
+            tables={"table": pd.DataFrame({"task": objects(texts)})},
         )
         page = report.read_bytes().decode()
         assert "<script>" not in page

@@ -34,9 +34,6 @@ class TestTable:
         assert "<p>Note: n &lt; 4</p>" in shown
         assert "<td>0.1235</td>" in shown
 
-    def test_is_escaped(self) -> None:
-        assert "<script>" not in table_html(self.TABLE, HOSTILE, [HOSTILE])
-
 
 def panel(name: str) -> Panel:
     figure = Figure(figsize=(2, 1))

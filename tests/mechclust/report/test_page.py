@@ -264,7 +264,6 @@ class TestFolder:
 
     def test_figures_stay_legible_on_a_narrow_page(self):
         page = page_of(analysis=Analysis(panels=[Panel("one", figure(), "")]))
-        assert "figure { margin: 0 0 1.75rem; overflow-x: auto; }" in page
         assert "min-width: min(640px, var(--wide, 0px))" in page
         assert "--wide:260px" in page  # 2 inches at 130 dots
 

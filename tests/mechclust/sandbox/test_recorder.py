@@ -8,6 +8,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from mechclust import ModelConfig, TrainConfig, build_model, train
+from mechclust.models import load_pretrained
 from mechclust.models.weights import get_weights, set_weights
 from mechclust.sandbox import Curves, SandboxRecorder, record_sandbox, sandbox_figure, sandbox_film, sandbox_page
 from mechclust.sandbox.drawn_planes import fit_drawn_plane
@@ -82,7 +83,10 @@ def test_the_panels_are_the_layers_and_heads_of_the_model(run):
         "probabilities", "loss", "accuracy",
     ]  # fmt: skip
     assert repr(run) == "SandboxRun('2 layers, 2 heads, d_model 16', steps 0-12, 7 of 7 steps kept)"
-    assert run.panels["output_L1H0"].group == run.panels["residual_2"].group == "block 1"
+    blocks = [block for block in ("block 0", "block 1") for _ in range(5)]
+    assert [panel.group for panel in run.panels.values()] == [
+        *(["embeddings"] * 2), *blocks, "answers", "curves", "curves",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -181,6 +185,37 @@ def test_layers_heads_and_sites_are_chosen(checkpoints, batch):
     others = {"token_embeddings", "position_embeddings", "probabilities", "loss", "accuracy"}
     assert set(run.panels) == names | others
     assert repr(run) == "SandboxRun('mine', epochs 0-2, 2 of 2 epochs kept)"
+    groups = {"residual_0": "embeddings", "blocks.0.hook_mlp_out": "sites"}
+    assert {name: run.panels[name].group for name in groups} == groups
+
+
+def test_of_deep_models_with_many_heads_and_tokens_few_places_are_drawn():
+    def panels(n_layers, n_heads, n_tokens):
+        model = build_model(ModelConfig(n_tokens, n_tokens, n_layers=n_layers, d_model=8, n_heads=n_heads))
+        examples = Batch(torch.stack([torch.arange(n_tokens), torch.arange(n_tokens).flip(0)]))
+        return list(record_sandbox([(0, model), (1, model)], examples).panels)
+
+    shown = panels(n_layers=6, n_heads=1, n_tokens=100)
+    assert "token_embeddings" in shown
+    assert [name for name in shown if "residual" in name] == [f"residual_{layer}" for layer in range(1, 7)]
+    assert len([name for name in panels(2, 4, 2) if "output" in name]) == 8
+    shown = panels(n_layers=9, n_heads=1, n_tokens=101)
+    assert "token_embeddings" not in shown
+    assert [name for name in shown if "residual" in name] == [f"residual_{i}" for i in (1, 3, 4, 6, 7, 9)]
+    assert not [name for name in shown if "output" in name]
+
+
+def test_models_without_position_embeddings_are_drawn_without(encoder_checkpoint):
+    model = load_pretrained(encoder_checkpoint("llama", "ForCausalLM"))
+    run = record_sandbox([(0, model), (1, model)], Batch(torch.tensor([[2, 9, 4], [5, 12, 8]])), heads=[])
+    assert list(run.panels) == ["token_embeddings", "residual_1", "residual_2"]
+
+
+def test_the_first_examples_of_each_class_are_followed():
+    batch = Batch(torch.arange(60)[:, None] % 8, labels={"sum": torch.arange(60) % 3})
+    examples = Examples(batch, "sum", None, last_token(), None, None, 20)
+    assert examples.batch.index.tolist() == [*range(0, 21, 3), *range(1, 21, 3), *range(2, 18, 3)]
+    assert examples.followed.notes[:2] == ["example 0", "example 3"]
 
 
 def test_sequences_are_taken_evenly_and_stand_by_cluster(run):
@@ -224,9 +259,11 @@ def test_clusters_with_several_answers_have_colours_of_their_own(checkpoints, ba
     assert len({color for key in keys for color in key.colors}) == 2
 
 
-def test_long_names_of_tokens_are_cut(checkpoints, batch):
-    run = record_sandbox(checkpoints, batch, vocab=lambda token: f"{token}{30 * 'x'}", heads=[], max_sequences=8)
+def test_long_names_are_cut(checkpoints, batch):
+    names = {"vocab": lambda token: f"{token}{30 * 'x'}", "label": "sum", "label_names": ["y" * 30] * 3}
+    run = record_sandbox(checkpoints, batch, **names, heads=[], max_sequences=8)
     assert run.sequences.token_names[0] == f"0{23 * 'x'}"
+    assert run.sequences.cluster_names == ["y" * 24] * 3
 
 
 def test_without_answers_there_is_no_loss(checkpoints, batch):
@@ -235,6 +272,9 @@ def test_without_answers_there_is_no_loss(checkpoints, batch):
     assert {"loss", "accuracy", "probabilities"}.isdisjoint(run.panels)
     assert (run.answers, run.sequences.cluster_names) == ([], ["sequences"])
     sandbox_figure(run, 0).draw_without_rendering()
+    partly = torch.arange(len(batch))[:, None].expand_as(batch.tokens) > 0  # of the first the answer is not learned
+    targets = {"targets": torch.zeros_like(batch.tokens), "loss_mask": partly}
+    assert Examples(Batch(batch.tokens, **targets), None, None, last_token(), None, None, 9).answers is None
 
 
 def test_a_loss_that_hardly_falls_has_plain_numbers_on_its_axis(run):
@@ -292,6 +332,7 @@ class TestRefusals:
         ("what", "text"),
         [
             ({"heads": ["L2H0"]}, r"^no head 'L2H0' in this model \(it has L0H0 to L1H1\)$"),
+            ({"heads": ["L0H2"]}, r"^no head 'L0H2' in this model \(it has L0H0 to L1H1\)$"),
             ({"heads": [], "layers": [7]}, r"^no layer 7 "),
             ({"sites": ["blocks.0.hook_mlp_outt"]}, r"^no hook point 'blocks\.0\.hook_mlp_outt' in this model"),
             ({"label": "topic"}, r"^no label 'topic' in this batch"),
@@ -320,3 +361,12 @@ class TestRefusals:
             record_sandbox([(0, checkpoints.at(0))], batch)
         with pytest.raises(InputError, match=r"^there is 1 example to follow; a sandbox needs at least 2$"):
             Examples(Batch(batch.tokens[:1]), None, None, last_token(), None, None, 64)
+
+    def test_labels_and_answers_of_another_kind(self):
+        labels = {"word": torch.ones(2, 2, dtype=torch.int64), "answer": torch.tensor([-1, 3])}
+        batch = Batch(torch.tensor([[0, 1], [1, 0]]), labels=labels)
+        for label, answer in (("word", None), (None, "word")):
+            with pytest.raises(InputError, match="label 'word' is per token; give a label with one value per example"):
+                Examples(batch, label, answer, last_token(), None, None, 9)
+        with pytest.raises(InputError, match=r"^the right answers go from -1 to 3, but the model gives 8 logits"):
+            Examples(batch, None, "answer", last_token(), None, None, 9).scores(torch.zeros(2, 8))

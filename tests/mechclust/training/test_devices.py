@@ -87,6 +87,7 @@ def expected(training, tmp_path_factory):
     return TRAININGS[training]("cpu", tmp_path_factory.mktemp("cpu") / "cpu")
 
 
+@pytest.mark.parametrize("device", ["simulated cuda", "cuda"], indirect=True)
 def test_losses_are_those_of_the_cpu(training, expected, device, request, tmp_path):
     losses = TRAININGS[training](device, tmp_path / "device").cpu()
     if request.node.callspec.params["device"] == "cuda":

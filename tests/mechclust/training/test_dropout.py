@@ -11,8 +11,9 @@ import torch
 from mechclust.models import build_model
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import Member, TrainConfig, train, train_ensemble
-from mechclust.training.stack import Stack
 from tasks import InputError, SparseModularAddition
+from tests.mechclust.training.test_ensemble import assert_identical, interrupt
+from tests.mechclust.training.test_train import Stopped, stop_at
 
 TASK = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
 MODEL = PoolingTransformerConfig(n_ctx=5, d_mlp=64, dropout=0.5)
@@ -38,45 +39,21 @@ def test_a_share_that_leaves_nothing_is_refused(share, expected):
         PoolingTransformerConfig(dropout=share)
 
 
-def stop_at(monkeypatch, step):
-    real = Stack.step
-
-    def stopping(self, at, *rest):
-        if at == step:
-            raise KeyboardInterrupt
-        return real(self, at, *rest)
-
-    monkeypatch.setattr(Stack, "step", stopping)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_interrupted_ensemble_drops_what_it_would_have_dropped(tmp_path, monkeypatch, backend):
-    whole = train_ensemble(MEMBERS, SETTINGS, tmp_path / "whole", backend=backend)
+def test_an_interrupted_ensemble_drops_what_it_would_have_dropped(tmp_path, backend):
+    train_ensemble(MEMBERS, SETTINGS, tmp_path / "whole", backend=backend)
     torch.rand(7)  # whatever else the process draws
-    with monkeypatch.context() as patch:
-        stop_at(patch, 7)
-        with pytest.raises(KeyboardInterrupt):
-            train_ensemble(MEMBERS, SETTINGS, tmp_path / "parts", backend=backend)
-    resumed = train_ensemble(MEMBERS, SETTINGS, tmp_path / "parts", backend=backend)
-    assert torch.equal(whole.losses(), resumed.losses())
-    for name, values in whole.at(8).items():
-        assert torch.equal(values, resumed.at(8)[name])
+    interrupt(tmp_path / "parts", SETTINGS, 7, backend, MEMBERS)
+    train_ensemble(MEMBERS, SETTINGS, tmp_path / "parts", backend=backend)
+    assert_identical(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_an_interrupted_network_drops_what_it_would_have_dropped(tmp_path):
-    def trained(out, stop=None):
-        model = build_model(MODEL)
-
-        def interrupt(step, model):
-            if step == stop:
-                raise KeyboardInterrupt
-
-        return train(model, TASK, replace(SETTINGS, checkpoint_every=7), out, callbacks=[interrupt])
-
-    whole = trained(tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "parts", stop=7)
-    assert torch.equal(whole, trained(tmp_path / "parts"))
+    settings = replace(SETTINGS, checkpoint_every=7)
+    whole = train(build_model(MODEL), TASK, settings, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(build_model(MODEL), TASK, settings, tmp_path / "parts", [stop_at(7)])
+    assert torch.equal(whole, train(build_model(MODEL), TASK, settings, tmp_path / "parts"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -153,12 +153,9 @@ class TestEqualsTrain:
         for i, one in enumerate(MEMBERS):  # before any update: to the bit
             assert_close(found.at(0), i, dict(build_model(one.model).double().named_parameters()), atol=0)
 
-    @pytest.mark.parametrize(
-        "fields",
-        [{"clip": 0.02}, {"freeze": ("embed", "blocks.0.attn.W_V")}, {"layer_decay": 0.5}, {"warmup": 9}],
-        ids=str,
-    )
-    def test_clipping_freezing_decay_by_layer_and_warm_up(self, by_train, tmp_path, fields):
+    @pytest.mark.parametrize("fields", [{"freeze": ("embed", "blocks.0.attn"), "clip": 0.02}, {"warmup": 9}], ids=str)
+    def test_freezing_and_warm_up(self, by_train, tmp_path, fields):
+        """What is frozen does not count for clipping; decay by layer is in ``test_ensemble_transformers.py``."""
         config = replace(ADAM, **fields)
         found = train_ensemble(MEMBERS, config, tmp_path).at(14)
         for i, one in enumerate(MEMBERS):
@@ -275,7 +272,7 @@ class TestIndependence:
         assert_identical(tmp_path, whole)
 
     @pytest.mark.usefixtures("double")
-    @pytest.mark.parametrize("batch_size", [7, 33, 70])
+    @pytest.mark.parametrize("batch_size", [7, 33])
     def test_batches_that_divide_neither_the_read_ahead_nor_the_epoch(self, tmp_path, monkeypatch, batch_size):
         monkeypatch.setattr(ensemble, "_READ_AHEAD", 100)
         config = replace(ADAM, steps=16, batch_size=batch_size)
@@ -286,7 +283,7 @@ class TestIndependence:
             for step in (5, 15, 16):
                 assert_close(found.at(step), i, weights[step])
 
-    @pytest.mark.parametrize("save_every", [1, 14, 1000])
+    @pytest.mark.parametrize("save_every", [1, 1000])
     def test_of_saving(self, whole, tmp_path, save_every):
         found = train_ensemble(
             MEMBERS, replace(ADAM, save_every=save_every), tmp_path, backend="vmap", snapshot_every=EVERY
@@ -309,7 +306,7 @@ class TestIndependence:
 
 
 class TestResume:
-    @pytest.mark.parametrize("after", [4, 5, 6, 13])  # saves come before steps 5 and 10
+    @pytest.mark.parametrize("after", [4, 5, 13])  # saves come before steps 5 and 10
     def test_ends_with_the_same_bits(self, whole, tmp_path, monkeypatch, after):
         interrupt(tmp_path, ADAM, after, snapshot_every=EVERY)
         saved = (after // 5) * 5
@@ -501,8 +498,6 @@ class TestRefusals:
         ("training", "options", "difference"),
         [
             ({"lr": 0.5}, {}, "training lr = 0.01, not 0.5"),
-            ({"steps": 23}, {}, "training steps = 14, not 23"),
-            ({"save_every": 12}, {}, "training save_every = 5, not 12"),
             ({}, {"snapshot_every": 8}, "ensemble every = 3, not 8"),
             ({}, {"snapshot_every": None}, "ensemble every = 3, not 4"),
             ({}, {"backend": "loop"}, "ensemble backend = 'vmap', not 'loop'"),
@@ -648,7 +643,7 @@ class TestRefusals:
 
 
 class TestLostFiles:
-    @pytest.mark.parametrize("starts", [(0,), (10,), (0, 5), (0, 5, 10)], ids=str)
+    @pytest.mark.parametrize("starts", [(10,), (0, 5, 10)], ids=str)
     def test_of_a_finished_run(self, whole, tmp_path, starts):
         """Nothing is touched; without the state, everything is made again."""
         out = shutil.copytree(whole, tmp_path / "run")

@@ -12,8 +12,8 @@ from mechclust.models import build_model
 from mechclust.models.weights import get_weights
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
 from mechclust.training import LowRank, Member, TrainConfig, stack, train, train_ensemble
-from mechclust.training.stack import Stack
 from tasks import InputError, SkillSuite, SparseModularAddition
+from tests.mechclust.training.test_ensemble import assert_identical, interrupt
 
 TASK = SparseModularAddition(length=5, n_support=2, n_train=70, n_test=8)
 CONFIG = TrainConfig(
@@ -62,24 +62,11 @@ def test_widths_and_batch_sizes_mixed(tmp_path, backend):
     assert bool((stacked[1] != 0).all())
 
 
-def test_a_mixed_run_resumes_with_the_same_bits(tmp_path, monkeypatch):
-    whole, steps = train_ensemble(MEMBERS, CONFIG, tmp_path / "whole", backend="vmap"), []
-    step = Stack.step
-
-    def interrupted(*args):
-        if len(steps) == 6:
-            raise KeyboardInterrupt
-        steps.append(1)
-        return step(*args)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Stack, "step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train_ensemble(MEMBERS, CONFIG, tmp_path / "two", backend="vmap")
-    again = train_ensemble(MEMBERS, CONFIG, tmp_path / "two", backend="vmap")
-    for i in range(len(MEMBERS)):
-        for name, values in whole.of(i).items():
-            assert torch.equal(values, again.of(i)[name])
+def test_a_mixed_run_resumes_with_the_same_bits(tmp_path):
+    interrupt(tmp_path / "two", CONFIG, 6, members=MEMBERS)
+    for out in ("two", "whole"):
+        train_ensemble(MEMBERS, CONFIG, tmp_path / out, backend="vmap")
+    assert_identical(tmp_path / "two", tmp_path / "whole")
 
 
 def test_a_batch_of_all_sequences_beside_one_of_some(tmp_path):

@@ -10,9 +10,10 @@ import torch
 
 from mechclust.models import build_model, model_for
 from mechclust.models.weights import get_weights, set_weights
-from mechclust.training import LowRank, Member, Snapshots, TrainConfig, ensemble, stack, train, train_ensemble
+from mechclust.training import LowRank, Member, TrainConfig, stack, train, train_ensemble
 from tasks import InputError, InstructionFollowing, SkillSuite, SparseModularAddition, TopicDocuments
 from tasks.skills import OPERATIONS
+from tests.mechclust.training.test_ensemble import assert_identical, interrupt
 
 SEEN = tuple(f"{operation}-{i % 2}" for i, operation in enumerate(OPERATIONS))
 SUITE = SkillSuite(n_eval=4, n_arguments=2, length=4, seen=SEEN)
@@ -70,12 +71,9 @@ def assert_equal_train(members, config, out, **options):
 
 SETTINGS = {
     "clip": CONFIG,
-    "unclipped": replace(CONFIG, clip=None),
     "clipped in some members": replace(CONFIG, clip=CLIP),
-    "freeze": replace(CONFIG, freeze=("embed", "pos_embed", "unembed", "blocks.0.attn")),
     "layer_decay": replace(CONFIG, layer_decay=0.5),
-    "warm-up, late drop": replace(CONFIG, warmup=1, schedule="late-drop"),
-    "sgd": replace(CONFIG, optimizer="sgd", lr=0.3),
+    "late drop": replace(CONFIG, schedule="late-drop"),
 }
 
 
@@ -147,13 +145,6 @@ class TestEqualsTrain:
         with pytest.raises(InputError, match=f"examples of {SUITE.n_ctx} tokens, but the model's n_ctx is"):
             train_ensemble([short], CONFIG, tmp_path)
 
-    def test_rates_by_name(self, tmp_path):
-        rates = {"blocks.0": 0.5, "unembed": 0.0}
-        found = train_ensemble([MEMBERS[0], replace(MEMBERS[1], rates=rates)], CONFIG, tmp_path)
-        assert torch.equal(found.at(4)["unembed.W_U"][1], found.at(0)["unembed.W_U"][1])
-        for name, values in alone(MEMBERS[0], CONFIG)[1].items():
-            torch.testing.assert_close(found.at(4)[name][0], values, **EXACT)
-
     def test_rates_of_a_block_are_not_those_of_a_later_one(self, tmp_path):
         eleven = member(0, shape={**SHAPE, "n_layers": 11}, rates={"blocks.1": 0.0})
         found = train_ensemble([eleven], CONFIG, tmp_path)
@@ -163,49 +154,13 @@ class TestEqualsTrain:
         }
 
 
-class Stopped(Exception):
-    pass
-
-
 class TestFolder:
-    @pytest.mark.parametrize("low_rank", [None, LowRank(rank=2)])
-    def test_an_interruption_leaves_no_trace(self, tmp_path, low_rank):
-        step, done = ensemble.Stack.step, []
-
-        def counted(self, *args):
-            if len(done) == 3:
-                raise Stopped
-            done.append(1)
-            return step(self, *args)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ensemble.Stack, "step", counted)
-            with pytest.raises(Stopped):
-                train_ensemble(MEMBERS, CONFIG, tmp_path / "a", low_rank=low_rank)
+    def test_an_interruption_leaves_no_trace(self, tmp_path):
+        options = {"members": MEMBERS, "config": CONFIG, "low_rank": LowRank(rank=2)}
+        interrupt(tmp_path / "a", after=3, backend="auto", **options)
         for out in ("a", "b"):
-            train_ensemble(MEMBERS, CONFIG, tmp_path / out, low_rank=low_rank)
-        files = sorted(path.name for path in (tmp_path / "b").glob("*.safetensors"))
-        assert files == sorted(path.name for path in (tmp_path / "a").glob("*.safetensors"))
-        assert [f for f in files if (tmp_path / "a" / f).read_bytes() != (tmp_path / "b" / f).read_bytes()] == []
-
-    def test_a_member_is_a_model_with_hooks(self, tmp_path):
-        model = train_ensemble(MEMBERS, CONFIG, tmp_path).model(1)
-        seen = []
-        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_post", lambda x, hook: seen.append(x.shape))]):
-            model(SUITE.train_batch(0, 3).tokens)
-        assert seen == [(3, SUITE.n_ctx, 8)]
-
-    def test_lost_snapshots_are_made_again_without_the_state(self, tmp_path):
-        train_ensemble(MEMBERS, CONFIG, tmp_path)
-        path = tmp_path / "snapshots-00000002.safetensors"
-        kept = path.read_bytes()
-        path.unlink()
-        with pytest.raises(InputError, match=r"snapshots-00000002.safetensors' of earlier steps"):
-            train_ensemble(MEMBERS, CONFIG, tmp_path)
-        (tmp_path / "state.safetensors").unlink()
-        train_ensemble(MEMBERS, CONFIG, tmp_path)
-        assert path.read_bytes() == kept
-        assert len(Snapshots(tmp_path)) == 2
+            train_ensemble(**options, out=tmp_path / out)
+        assert_identical(tmp_path / "a", tmp_path / "b")
 
 
 @pytest.mark.usefixtures("double")

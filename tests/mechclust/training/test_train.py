@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import runpy
@@ -30,7 +29,7 @@ from probes.store.locks import locked_folder
 from probes.store.safetensors_files import read_safetensors, write_safetensors
 from probes.store.temporary_files import temporary_file_of
 from tasks import InputError
-from tests.damage import WAYS
+from tests.damage import WAYS, truncate
 
 CONFIG = TrainConfig(steps=8, batch_size=16, lr=1e-2, n_checkpoints=4, save_every=3)
 AT_EVERY_STEP = replace(CONFIG, checkpoint_every=1)
@@ -169,13 +168,6 @@ class TestLoop:
                 continue
             torch.testing.assert_close(value, expected[name], atol=2e-4, rtol=1e-3)
 
-    def test_loss_decreases(self, task, tiny_model):
-        losses = train(tiny_model(d_model=16), task, replace(CONFIG, steps=20, batch_size=32))
-        assert losses.shape == (20,)
-        assert losses.dtype == torch.float32
-        assert bool(losses.isfinite().all())
-        assert float(losses[-5:].mean()) < 0.8 * float(losses[:2].mean())
-
     def test_layer_decay_scales_the_steps_of_lower_blocks(self, task, tiny_model):
         config = TrainConfig(
             steps=1, batch_size=8, lr=0.5, schedule="constant", optimizer="sgd", weight_decay=0.0, clip=None
@@ -233,16 +225,6 @@ class TestLoop:
         train(model, task, replace(CONFIG, steps=2))
         assert torch.equal(before, torch.get_rng_state())
 
-    def test_trains_every_weight(self, uninterrupted, tiny_model):
-        before = weights_of(tiny_model())
-        unchanged = [k for k, v in uninterrupted[0].items() if torch.equal(v, before[k])]
-        assert unchanged == ["unembed.b_U"]  # GPT-2 has no such bias: it stays 0
-
-    def test_clipping_matters(self, task, tiny_model, uninterrupted):
-        model = tiny_model()
-        train(model, task, replace(CONFIG, clip=1e-6))
-        assert not torch.equal(weights_of(model)["embed.W_E"], uninterrupted[0]["embed.W_E"])
-
 
 class TestCallbacks:
     def test_come_at_the_checkpoints_with_the_weights_of_then(self, task, tiny_model, uninterrupted):
@@ -277,16 +259,6 @@ class TestResume:
         assert torch.equal(losses, uninterrupted[1])
         assert_identical(weights_of(model), uninterrupted[0])
         assert calls == list(range(6 if step == 7 else 0, CONFIG.steps + 1))
-
-    def test_twice(self, task, tiny_model, tmp_path, uninterrupted):
-        config = replace(AT_EVERY_STEP, save_every=1)
-        for step in (2, 6):
-            with pytest.raises(Stopped):
-                train(tiny_model(), task, config, tmp_path, [stop_at(step)])
-        model = tiny_model()
-        losses = train(model, task, config, tmp_path)
-        assert torch.equal(losses, uninterrupted[1])
-        assert_identical(weights_of(model), uninterrupted[0])
 
     def test_of_a_finished_run_trains_no_more(self, task, tiny_model, tmp_path, uninterrupted):
         train(tiny_model(), task, CONFIG, tmp_path)
@@ -386,17 +358,11 @@ class TestLostFiles:
         with pytest.raises(InputError, match=r"1\.txt' of earlier steps cannot be read"):
             train(tiny_model(), task, CONFIG, tmp_path / "run", [notes])
 
-    @pytest.mark.parametrize("damage", WAYS)
-    def test_of_the_last_step_are_made_from_the_state(self, task, tiny_model, finished, copy, damage):
-        damage(copy / "results" / "step-000008.validation.dims.safetensors")
+    def test_of_the_last_step_are_made_from_the_state(self, task, tiny_model, finished, copy):
+        truncate(copy / "results" / "step-000008.validation.dims.safetensors")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             self.again(task, tiny_model(), copy)
-        assert files(copy) == files(finished)
-
-    def test_the_state_itself(self, task, tiny_model, finished, copy):
-        (copy / "run" / "state.safetensors").unlink()
-        self.again(task, tiny_model(), copy)
         assert files(copy) == files(finished)
 
     @pytest.mark.parametrize("damage", WAYS[1:])
@@ -409,10 +375,9 @@ class TestLostFiles:
         self.again(task, tiny_model(), copy)
         assert files(copy) == files(finished)
 
-    @pytest.mark.parametrize("damage", WAYS[1:])
-    def test_without_a_folder(self, task, tiny_model, finished, copy, damage):
+    def test_without_a_folder(self, task, tiny_model, finished, copy):
         """Nothing is kept to go on from: training makes what is missing as it comes by."""
-        damage(copy / "results" / "step-000002.validation.half.safetensors")
+        truncate(copy / "results" / "step-000002.validation.half.safetensors")
         train(tiny_model(), task, CONFIG, callbacks=measuring(task, copy / "results"))
         assert files(copy) == files(finished)
 
@@ -443,22 +408,16 @@ class TestLostFiles:
         assert files(copy) == before
 
     def test_a_finished_run_needs_no_probes_again(self, task, tiny_model, copy):
-        before = files(copy)
+        times = {path: path.stat().st_mtime_ns for path in copy.rglob("*.safetensors")}
         train(model := tiny_model(), task, CONFIG, copy / "run")
-        assert files(copy) == before
         train(model, task, CONFIG, copy / "run", measuring(task, copy / "results"))
-        assert files(copy) == before
+        assert {path: path.stat().st_mtime_ns for path in copy.rglob("*.safetensors")} == times  # nothing is written
 
     def test_results_of_a_run_from_other_weights_are_refused(self, task, tiny_model, copy):
         before = files(copy)
         with pytest.raises(InputError, match=r"step-000000.* was measured in a run that began from other weights"):
             train(tiny_model(seed=9), task, CONFIG, copy / "another run", measuring(task, copy / "results"))
         assert files(copy) == before
-
-    def test_files_of_a_finished_run_are_not_written_again(self, task, tiny_model, copy):
-        times = {path: path.stat().st_mtime_ns for path in copy.rglob("*.safetensors")}
-        self.again(task, tiny_model(), copy)
-        assert {path: path.stat().st_mtime_ns for path in copy.rglob("*.safetensors")} == times
 
 
 class TestTheSameModelAgain:
@@ -498,12 +457,6 @@ def files(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.safetensors")}
 
 
-def hold(folder, held):
-    with locked_folder(folder):
-        held.set()
-        time.sleep(99)
-
-
 class TestLock:
     def test_one_training_in_a_folder(self, task, tiny_model, tmp_path, monkeypatch):
         monkeypatch.setattr(loop, "WAIT", 0.1)
@@ -512,21 +465,6 @@ class TestLock:
         assert str(refused.value) == (
             f"{str(tmp_path)!r} is in use by another process; wait until it is done, or give another folder"
         )
-        train(tiny_model(), task, CONFIG, tmp_path)
-
-    def test_dies_with_its_owner(self, task, tiny_model, tmp_path, monkeypatch):
-        monkeypatch.setattr(loop, "WAIT", 0.1)
-        context = multiprocessing.get_context("fork")
-        held = context.Event()
-        owner = context.Process(target=hold, args=(tmp_path, held))
-        owner.start()
-        try:
-            assert held.wait(60)
-            with pytest.raises(InputError, match="is in use by another process"):
-                train(tiny_model(), task, CONFIG, tmp_path)
-        finally:
-            owner.kill()
-            owner.join()
         train(tiny_model(), task, CONFIG, tmp_path)
 
     def test_leftovers_of_a_killed_owner_are_removed(self, task, tiny_model, tmp_path):
@@ -561,9 +499,7 @@ class TestRefusals:
             ({"lr": 0.5}, {}, {}, "training lr = 0.01, not 0.5"),
             ({"betas": (0.5, 0.9)}, {}, {}, r"training betas = [0.9, 0.999], not [0.5, 0.9]"),
             ({}, {"seed": 3}, {}, "task seed = 0, not 3"),
-            ({}, {}, {"seed": 6}, "model seed = 0, not 6"),
             ({}, {}, {"attention": "bidirectional"}, "model attention = 'causal', not 'bidirectional'"),
-            ({}, {}, {"d_model": 16}, "model d_model = 8, not 16"),
         ],
     )
     def test_other_settings_in_the_same_folder(self, task, tiny_model, held, training, of_task, of_model, difference):
@@ -595,11 +531,9 @@ class TestRefusals:
         with pytest.raises(InputError, match="holds a run with training momentum = 1"):
             train(tiny_model(), task, AT_EVERY_STEP, held)
 
-    @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-    def test_truncated_state(self, task, tiny_model, held, share):
+    def test_truncated_state(self, task, tiny_model, held):
         path = held / "state.safetensors"
-        data = path.read_bytes()
-        path.write_bytes(data[: int(len(data) * share)])
+        path.write_bytes(path.read_bytes()[:-8])
         with pytest.raises(InputError) as refused:
             train(tiny_model(), task, AT_EVERY_STEP, held)
         assert str(refused.value).startswith(f"{str(path)!r} is truncated or not a safetensors file (")

