@@ -193,6 +193,19 @@ class TestOrder:
             monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, seed))
             assert same(run_sharded(one, WHOLE.split(10), probe, shard_examples=20), expected)
 
+    @pytest.mark.parametrize("progress", [False, True])
+    def test_its_settings_reach_the_workers(self, monkeypatch: Any, capsys: Any, progress: bool) -> None:
+        seen: dict[str, Any] = {}
+
+        def noted(*given: Any, **settings: Any) -> Any:
+            seen.update(settings)
+            return one_worker_a_shard(0, *given, **settings)
+
+        monkeypatch.setattr(sharded, "imap_jobs", noted)
+        run_sharded(one, WHOLE, NDims(), timeout=7.0, progress=progress)
+        assert (seen["timeout"], seen["lead"]) == (7.0, sharded._MAX_SHARDS_AHEAD)
+        assert ("measuring" in capsys.readouterr().err) == progress
+
     def test_workers_whose_models_differ(self, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 0))
         seeds = iter(range(9))

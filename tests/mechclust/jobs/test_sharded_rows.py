@@ -31,6 +31,7 @@ from tests.mechclust.jobs.test_sharded import (
     one_worker_a_shard,
     seeded,
     two,
+    words,
 )
 
 
@@ -81,6 +82,22 @@ class TestTheSame:
     def test_shards_in_any_order(self, tmp_path: Path, expected: RowStore, monkeypatch: Any) -> None:
         monkeypatch.setattr(sharded, "imap_jobs", partial(one_worker_a_shard, 1))
         assert same(saved(tmp_path / "s"), expected)
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_its_settings_reach_the_workers(tmp_path: Path, monkeypatch: Any, capsys: Any, progress: bool) -> None:
+    seen: dict[str, Any] = {}
+
+    def noted(*given: Any, **settings: Any) -> Any:
+        seen.update(settings)
+        return one_worker_a_shard(0, *given, **settings)
+
+    monkeypatch.setattr(sharded, "imap_jobs", noted)
+    saved(tmp_path / "s", timeout=7.0, progress=progress)
+    assert seen["timeout"] == 7.0
+    assert ("saving rows" in capsys.readouterr().err) == progress
+    with pytest.raises(InputError, match="tokens_per_batch is 3, fewer than the 4 tokens of"):
+        saved(tmp_path / "t", ["1 2 3 4", "5 6"], labels=[], tokenizer=words, tokens_per_batch=3)
 
 
 class TestGoingOn:

@@ -9,13 +9,14 @@ import torch
 
 from mechclust import TrainConfig, train
 from mechclust.models import load_model, read_saved_model_metadata
-from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy
+from mechclust.training import AccuracyCallback, CheckpointCallback, ProbeCallback, accuracy, loop
 from mechclust.training.results_by_step import load_results_by_step, result_path
 from probes import NDims, ProbeResult, TaskClusterARI, load_result, run
 from probes.engine.hooked_model import forward
 from tasks import Batch, InputError
 from tests.damage import WAYS
 
+LISTED = loop._MAX_STEPS_LISTED
 CLUSTERS = {"label": "task", "n_init": 1, "n_permutations": 9}
 
 
@@ -160,3 +161,9 @@ def test_a_step_that_is_no_checkpoint_is_refused_before_training(kind, task, tin
     assert not (tmp_path / "kept").exists()
     train(model, task, TrainConfig(steps=10, batch_size=8, checkpoint_every=10), callbacks=[callback])
     assert any(path.name.startswith("step-000010") for path in (tmp_path / "kept").iterdir())
+    for steps, listed in ((LISTED - 1, r"\)"), (LISTED, ", …\\)")):
+        config = TrainConfig(steps=steps, checkpoint_every=1)
+        last = min(steps, LISTED - 1)
+        outside = CheckpointCallback(tmp_path / "kept", at=[999])
+        with pytest.raises(InputError, match=rf"\(0, 1, .*{last - 1}, {last}{listed}, or set"):
+            train(model, task, config, callbacks=[outside])

@@ -539,10 +539,15 @@ class TestRefusals:
     def test_snapshots_of_another_run_without_its_state(self, held):
         """They would be taken for this one's."""
         (held / "state.safetensors").unlink()
-        message = self.refusal(MEMBERS[:2], ADAM, held, backend="vmap", snapshot_every=EVERY)
-        assert message.endswith(
-            "snapshots-00000000.safetensors' is from a run with other settings; remove it, or choose another folder"
-        )
+        for members, config, every in (
+            (MEMBERS[:2], ADAM, EVERY),
+            (MEMBERS, replace(ADAM, lr=0.5), EVERY),
+            (MEMBERS, ADAM, EVERY + 1),
+        ):
+            message = self.refusal(members, config, held, backend="vmap", snapshot_every=every)
+            assert message.endswith(
+                "snapshots-00000000.safetensors' is from a run with other settings; remove it, or choose another folder"
+            )
 
     def test_a_damaged_state(self, held):
         path = held / "state.safetensors"

@@ -82,6 +82,13 @@ def test_progress_is_shown_on_request(task, tiny_model, capsys):
     assert "one seed" in capsys.readouterr().err
 
 
+def test_progress_goes_on_where_training_does(task, tiny_model, tmp_path, capsys):
+    with pytest.raises(Stopped):
+        train(tiny_model(), task, AT_EVERY_STEP, tmp_path, [stop_at(7)])
+    train(tiny_model(), task, AT_EVERY_STEP, tmp_path, progress=True)
+    assert "8/8" in capsys.readouterr().err
+
+
 class TestDivergence:
     """Training stops where its numbers are lost, and what was saved stays."""
 
