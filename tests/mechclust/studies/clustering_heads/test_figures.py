@@ -32,7 +32,7 @@ class TestCleanRun:
     def test_is_solved_with_two_falls_and_its_gradient_peaks_there(self):
         once, unsolved = made.full_batch(falls=((100, 120),)), made.full_batch(accuracy=0.8)
         noisy = made.full_batch(gradient_from=50)
-        thrice = made.full_batch(falls=((50, 60), (100, 120), (200, 220)), gradient_from=50)
+        thrice = made.full_batch(falls=((50, 60), (100, 120), (200, 220)), gradient_from=30)
         runs = {1: once, 2: unsolved, 5: noisy, 6: thrice, 7: made.full_batch()}
         assert clean_run(of(curved=runs), 2)[0] == 7
         assert clean_run(of(curved={1: once, 2: unsolved}), 2)[0] == 1
