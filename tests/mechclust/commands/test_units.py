@@ -53,6 +53,7 @@ def test_how_many_templates_would_do_is_only_said_without_within() -> None:
     within = units_of(given, "auto", within="input").sentence
     assert "fewer than 20 relabellings" in within
     assert "would do" not in within
+    assert "would do" not in units_of(prompts(1, 2), "auto").sentence  # nothing is exchanged with one class
 
 
 def test_without_an_input_nothing_is_found_and_it_is_said() -> None:
@@ -82,6 +83,16 @@ def test_a_label_or_none_overrides() -> None:
         units_of(given, "inpt")
     with pytest.raises(InputError, match="the label that is measured"):
         units_of(given, "task")
+    same = replace(given, labels={**given.labels, "same": ["x"] * len(given)})
+    with pytest.raises(InputError, match="--units is 'same', but it has one value only; give another label, or none"):
+        units_of(same, "same")
+
+
+def test_units_of_unequal_sizes_cannot_be_paired() -> None:
+    template = [f"t{k}" for k in range(8) for _ in range(k + 1)]
+    given = LabelledPrompts([f"p{i}" for i in range(36)], {"task": ["x"] * 36, "template": template})
+    said = units_of(given, "auto", relabelled=None, compared_in=["x"] * 36).sentence
+    assert "because those of 'x' with equally many prompts can be paired in too few ways" in said
 
 
 def test_repeats_of_one_template_are_no_warning() -> None:

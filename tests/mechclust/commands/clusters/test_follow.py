@@ -33,6 +33,7 @@ def test_numbers_are_those_of_scikit_learn():
             (row,) = table[(table["layer"] == k) & (table["name"] == name)].itertuples()
             assert row.ami == pytest.approx(adjusted_mutual_info_score(values, clusters), abs=1e-12)
             assert row.ari == pytest.approx(adjusted_rand_score(values, clusters), abs=1e-12)
+            assert row.n_values == len(set(values))
 
 
 def test_p_is_that_of_shuffles():
@@ -129,6 +130,15 @@ def test_whole_units_are_relabelled_where_there_are_enough():
     assert follow([NOISE], None, features, units=codes(ENDING)).best() is None
 
 
+def test_units_of_one_value_are_not_taken_for_many_examples():
+    """Of twelve units of ten, the halves lie 3 to 1, 2 to 2 and 1 to 3 in the clusters."""
+    unit = np.arange(120) // 10
+    half = np.where(np.isin(unit, [0, 1, 2, 4, 5, 8]), "a", "b")
+    by_example, by_unit = (follow([unit // 4], {"half": half}, {}, units=u).table["p_value"][0] for u in (None, unit))
+    assert by_example == 1e-3  # the least of 999 draws
+    assert by_unit > 0.1
+
+
 def test_what_cannot_be_tested_is_not_denied():
     """Clusters that are one half of the endings each, and units that are the endings: 3 relabellings of the half."""
     half = np.where(codes(ENDING) < 2, "a", "b")
@@ -174,11 +184,24 @@ def test_a_label_that_the_stricter_test_does_not_show():
     assert follow([codes(TASK)] * 2, p_values={"task": [0.001, 1.0]}).best(["task"]) == "task"
 
 
+def made(p=0.001, alike=0.0, untested=(), **means):
+    """Agreement at one layer with the task, and with the length if it is given."""
+    rows = [{"layer": 1, "name": name, "kind": "feature", "ami": ami, "p_corrected": p} for name, ami in means.items()]
+    return Followed(pd.DataFrame(rows), {("length", "task"): alike}, unshown=untested, untested=set(untested))
+
+
 def test_weak_agreement_is_not_followed():
     """Significant with many prompts and next to nothing: not what clusters follow."""
-    rows = [
-        {"layer": 1, "name": name, "kind": "feature", "n_values": 2, "ami": ami, "ari": ami, "p_value": 0.001}
-        for name, ami in (("task", 0.01), ("length", 0.05))
-    ]
-    table = pd.DataFrame(rows).assign(p_corrected=0.001)
-    assert Followed(table, {("length", "task"): 0.0}).best(["task"]) is None
+    assert made(task=0.01, length=0.05).best(["task"]) is None
+    assert made(task=0.1).best() == "task"
+    assert made(task=0.1, untested=["task"]).untested_best() == "task"
+
+
+def test_bounds_of_chance_likeness_and_ties():
+    assert made(p=0.05, task=0.5).best() == "task"
+    assert made(alike=0.9, task=0.5, length=0.4).same_as("task") == ["length"]
+    near, lower = made(length=0.5, task=0.495), made(length=0.5, task=0.48)
+    assert (near.best(["task"]), lower.best(["task"])) == ("task", "length")
+    assert (near.as_much_as("task"), lower.as_much_as("task")) == (["length"], [])
+    untested = [made(length=0.5, task=task, untested=["task"]).untested_best() for task in (0.505, 0.52)]
+    assert untested == [None, "task"]

@@ -328,6 +328,30 @@ class TestVerdict:
             table = a_table(HIGH, SOME, fresh={"ari": [untrained] * 4})
             assert judge_label(table, (1000, 1000)).verdicts == {"clusters": expected}
 
+    def test_what_lies_on_a_bound(self):
+        """A corrected p of .05 is above chance, and a value at the end of the chance range is not below it."""
+        table = a_table(ari=[-0.05, 0.0, -0.06, 0.0], accuracy=[0.9, 0.3, 0.3, 0.3], linear_p=[0.02] * 4)
+        judged = judge_label(table.assign(linear_p_corrected=[0.05, 0.051, 0.9, 0.9]), (1000, 1000))
+        assert (judged.linear.above, judged.clusters.below) == ([0], [2])
+
+    @pytest.mark.parametrize(
+        ("n", "p", "expected"),
+        [
+            (78, 1 / 79, LabelVerdict.TOO_FEW),
+            (78, 2 / 79, LabelVerdict.NOT_SHOWN),  # more would not make it less
+            (79, 1.4 / 80, LabelVerdict.NOT_SHOWN),  # enough for four layers
+        ],
+    )
+    def test_relabellings_that_may_be_too_few(self, n, p, expected):
+        assert judge_label(a_table(p=[p, 0.5, 0.5, 0.5]), (n, 1000)).verdicts == {"clusters": expected}
+
+    def test_of_the_highest_of_all_layers_fewer_are_enough(self):
+        table = a_table(accuracy=HIGH, linear_p=[1 / 61, 0.5, 0.5, 0.5]).assign(linear_p_corrected=0.9)
+        assert judge_label(table, (1000, 60)).verdicts["linear"] == LabelVerdict.NOT_SHOWN
+
+    def test_a_single_layer_is_named(self):
+        assert judge_label(a_table(HIGH, SOME).loc[[1]], (1000, 1000)).clusters.where == "layer 1"
+
     def test_the_index_has_an_interval_of_its_own(self):
         """It counts in place of the chance range, and is in brackets."""
         for untrained, expected in ((0.69, LabelVerdict.MORE), (0.7, LabelVerdict.NO_MORE)):

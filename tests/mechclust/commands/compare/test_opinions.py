@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from mechclust.commands.compare import compare_models
-from mechclust.commands.sampling import draw_prompts, drawn_of_each
+from mechclust.commands.sampling import draw_prompts, drawn_of_each, prompts_at
 from probes import CKA
+from tasks import LabelledPrompts
 from tests.mechclust.commands.compare.cases import TASKS
 
 
@@ -45,6 +46,9 @@ def test_what_is_drawn():
     assert set(drawn_of_each(of_task, 5)["a"].tolist()) < set(some["a"].tolist())
     assert drawn_of_each(of_task, None) is of_task
     assert drawn_of_each(of_task, 25) is of_task
+    prompts = LabelledPrompts(["a", "b", "c"], {"task": ["x", "y", "z"]}, "file")
+    assert prompts_at(prompts, [0, 2]) == LabelledPrompts(["a", "c"], {"task": ["x", "z"]}, "file, 2 prompts drawn")
+    assert prompts_at(prompts, range(3)).source == "file"
 
 
 def test_units_are_drawn_in_turn():

@@ -116,11 +116,23 @@ def test_a_stale_checkpoint(clean):
     assert finding.text == f"'{series[4].name}' and '{series[6].name}' have the weights of the last checkpoint."
 
 
+@pytest.mark.parametrize(("later", "kinds"), [(1.2e-4, []), (2e-4, ["states"])])
+def test_states_count_as_the_last_ones_if_later_ones_are_clearly_others(clean, later, kinds):
+    cka = np.full((len(clean), 2), 1 - later)
+    cka[-1], cka[4] = 1, 1 - 5e-6
+    assert [finding.kind for finding in check_series(clean, cka)] == kinds
+
+
 def test_special_tokens_that_the_trainer_copies_into_the_configuration(clean):
     """A model that was saved before training lacks them."""
     series = [replace(each, config={**CONFIG, "pad_token_id": 0}) for each in clean]
     series[0] = replace(series[0], config={**CONFIG, "pad_token_id": None}, tokenizer=None)  # it brings none
     assert check_series(series) == []
+    series[0] = replace(series[0], config={"n_layer": 3, "pad_token_id": 0, "b": 1, "c": 2})
+    assert [finding.text for finding in check_series(series)] == [
+        f"'{series[0].name}' has another configuration (b '1', not missing; c '2', not missing; n_head missing, not "
+        "'4', and 1 more)."
+    ]
     series[0] = replace(series[0], config={**CONFIG, "pad_token_id": 3})
     assert [finding.text for finding in check_series(series)] == [
         f"'{series[0].name}' has another configuration (pad_token_id '3', not '0')."

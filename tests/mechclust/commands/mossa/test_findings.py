@@ -189,6 +189,11 @@ def test_extras_that_say_the_opposite(published, id, extra):
     assert verdicts(published, **extra)[id] == "does not hold"
 
 
+def test_purity_by_chance_stands_beside_the_finding(published):
+    assert "purity by chance 0.25" in judged(published, purity_chance=0.25)["C11"].note
+    assert "by chance" not in judged(published)["C11"].note
+
+
 def test_a_gain_without_answers_is_the_opposite_of_c7(published):
     assert verdicts(published, gains=-published.gain)["C7"] == "does not hold"
 

@@ -167,6 +167,8 @@ def test_what_is_measured(result):
     assert result.task_purity is not None
     assert np.isfinite(result.task_purity["tuned"][:4]).all()  # of seen tasks
     assert np.isnan(result.task_purity["tuned"][4]).all()
+    chance = float(result.of_model["base"]["task-purity"]["chance"])
+    assert [f.note for f in result.findings if f.id == "C11"] == [f"purity by chance {chance:.2f}"]
     assert set(curves.covariates)
     assert all(len(v) == 5 for v in curves.covariates.values())
     for of in result.scores.values():

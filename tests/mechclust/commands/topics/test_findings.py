@@ -242,6 +242,12 @@ class TestSpread:
         found = mean_of([Curve(np.array([x]), np.full((1, 20), x)) for x in (0.2, 0.9, 0.4)])
         assert found.without == pytest.approx(np.array([[0.65, 0.3, 0.55]]))
 
+    def test_a_threshold_is_defined_if_it_is_in_any_topic_model(self):
+        values = np.array([[1.0, np.nan, 2.0], [1.0, np.nan, np.nan]])
+        found = Curve(values, values[..., None]).defined
+        assert found.values[:, 0].tolist() == [1, 1]
+        assert (found.values.shape, found.drawn.shape) == ((2, 2), (2, 2, 1))
+
     def test_a_few_undefined_resamples_are_left_out(self):
         drawn = np.random.default_rng(0).normal(2, 0.1, (2, 100))
         holes = drawn.copy()
