@@ -16,7 +16,8 @@ from tasks import InputError
 from tasks.settings import check_count
 
 ALPHAS = tuple(10.0**i for i in range(-1, 7))  # strengths of the ridge that are tried
-MAX_TARGET_BYTES = 2**26  # bytes of the targets and of all arrays computed from them
+MAX_TARGET_BYTES = 2**26  # bytes of a block's targets and of all arrays computed from them
+_BLOCK = 8192  # rows at a time
 _MAX_CLASSES = 10**7
 _SEVERAL_CLASSES = -1
 _TARGET_COPIES = 5  # float64 copies: targets, fits, errors, outputs, and intermediate results
@@ -41,8 +42,8 @@ def ridge_predictions(
     scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves all labelings and
     strengths.
 
-    Memory: the rows in float64 five times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or 40 bytes
-    per row and class, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
+    Memory: the rows in float64 five times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or 320 kB
+    per class, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
     multiplications per class, labeling and strength.
 
     Args:
@@ -70,7 +71,7 @@ def ridge_predictions(
     labelings = labels.to(device)
     strengths = torch.tensor(list(alphas), dtype=torch.float64, device=x.device)
     n_classes = int(labelings.max()) + 1
-    at_once = max(1, MAX_TARGET_BYTES // (8 * _TARGET_COPIES * len(x) * n_classes))  # labelings
+    at_once = max(1, MAX_TARGET_BYTES // (8 * _TARGET_COPIES * min(len(x), _BLOCK) * n_classes))  # labelings
     predictions = torch.full_like(labelings, -1)
     for k in torch.unique(fold):
         training = (fold != k).nonzero()[:, 0]
@@ -140,39 +141,63 @@ class _Ridge:
 
     def predict(self, labelings: Int[Tensor, "labeling training"], n_classes: int) -> Int[Tensor, "labeling test"]:
         """Return the class with the largest output for each row outside, at each labeling's best strength."""
-        targets, mean = _targets(labelings, n_classes)
-        inner = self._left.T @ targets
-        best = self._errors(targets, inner).view(len(self._fit), *mean.shape).sum(2).argmin(0)
-        scaled = inner.view(-1, *mean.shape).mul_(self._score[best].T[:, :, None])
-        outputs = (self._right @ scaled.flatten(1)).view(-1, *mean.shape).add_(mean)
-        return outputs.round_(decimals=9).max(-1).indices.T  # the first of tied classes, whatever the rounding
+        mean = _shares(labelings, n_classes)
+        blocks = list(zip(self._left.split(_BLOCK), labelings.split(_BLOCK, dim=1), strict=True))
+        inner = torch.stack([left.T @ _targets(part, mean) for left, part in blocks]).sum(0)
+        weights = self._free.square().reciprocal().split(_BLOCK, dim=1)
+        errors = [
+            self._errors(_targets(part, mean), left, inner, weight)
+            for (left, part), weight in zip(blocks, weights, strict=True)
+        ]
+        best = torch.stack(errors).sum(0).view(len(self._fit), *mean.shape).sum(2).argmin(0)
+        scaled = inner.view(-1, *mean.shape).mul_(self._score[best].T[:, :, None]).flatten(1)
+        return torch.cat([_largest(right @ scaled, mean) for right in self._right.split(_BLOCK)], dim=1)
 
     def _errors(
-        self, targets: Float[Tensor, "training column"], inner: Float[Tensor, "direction column"]
+        self,
+        targets: Float[Tensor, "block column"],
+        left: Float[Tensor, "block direction"],
+        inner: Float[Tensor, "direction column"],
+        weights: Float[Tensor, "strength block"],
     ) -> Float[Tensor, "strength column"]:
-        """Return the squared leave-one-out errors of the targets, summed over examples.
+        """Return the squared leave-one-out errors of a block's targets, summed over its examples.
 
         Args:
-            targets: the targets.
-            inner: their products with the directions.
+            targets: the block's targets.
+            left: its rows of the left factor.
+            inner: products of all targets with the directions.
+            weights: squared ratio of each example's leave-one-out error to its residual.
         """
         errors = []
         fits = torch.empty_like(inner)
         residuals = torch.empty_like(targets)
-        for fit, weight in zip(self._fit, self._free.square().reciprocal(), strict=True):
-            torch.addmm(targets, self._left, torch.mul(fit[:, None], inner, out=fits), alpha=-1, out=residuals)
+        for fit, weight in zip(self._fit, weights, strict=True):
+            torch.addmm(targets, left, torch.mul(fit[:, None], inner, out=fits), alpha=-1, out=residuals)
             errors.append(weight @ residuals.square_())
         return torch.stack(errors)
 
 
+def _shares(labelings: Int[Tensor, "labeling row"], n_classes: int) -> Float[Tensor, "labeling class"]:
+    """Return the share of each class in each labeling."""
+    ones = torch.ones(labelings.shape, dtype=torch.float64, device=labelings.device)
+    counts = ones.new_zeros(len(labelings), n_classes).scatter_add_(1, labelings, ones)
+    return counts / labelings.shape[1]
+
+
 def _targets(
-    labelings: Int[Tensor, "labeling row"], n_classes: int
-) -> tuple[Float[Tensor, "row column"], Float[Tensor, "labeling class"]]:
-    """Return one-hot classes minus their means, with a column for each class of each labeling, and the means."""
-    classes = torch.arange(n_classes, device=labelings.device)
+    labelings: Int[Tensor, "labeling row"], shares: Float[Tensor, "labeling class"]
+) -> Float[Tensor, "row column"]:
+    """Return one-hot classes minus their shares, with a column for each class of each labeling."""
+    classes = torch.arange(shares.shape[1], device=labelings.device)
     one_hot = (labelings.T[:, :, None] == classes).double()
-    mean = one_hot.mean(0)
-    return one_hot.sub_(mean).flatten(1), mean
+    return one_hot.sub_(shares).flatten(1)
+
+
+def _largest(
+    outputs: Float[Tensor, "row column"], shares: Float[Tensor, "labeling class"]
+) -> Int[Tensor, "labeling row"]:
+    """Return the class with the largest output, the first of tied ones, whatever the rounding."""
+    return (outputs.view(-1, *shares.shape) + shares).round_(decimals=9).max(-1).indices.T
 
 
 @computed_in_numpy

@@ -63,6 +63,15 @@ def test_every_labeling_is_predicted_as_if_alone(monkeypatch: pytest.MonkeyPatch
     assert torch.equal(ridge_predictions(rows, shuffles, folds), together)
 
 
+def test_blocks_of_rows_predict_as_all_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, label = example(150, 20, 4)
+    labelings = torch.from_numpy(np.stack([label, np.random.default_rng(0).permutation(label)]))
+    folds = torch.from_numpy(stratified_folds(label, 3))
+    together = ridge_predictions(rows, labelings, folds)
+    monkeypatch.setattr("probes.functional.linear_decodability._BLOCK", 16)
+    assert torch.equal(ridge_predictions(rows, labelings, folds), together)
+
+
 def test_of_classes_that_tie_the_first_is_predicted() -> None:
     label = torch.arange(40) % 4
     predicted = ridge_predictions(torch.ones(40, 3), label[None], torch.arange(40) // 4 % 5)
