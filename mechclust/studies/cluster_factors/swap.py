@@ -25,6 +25,7 @@ HALVES = "halves"
 KINDS = (TASK, RANDOM, HALVES)
 PROMPT = "prompt"
 POSITIONS = ("instruction_end", "input", PROMPT)
+_ROUNDING = 1e-6  # of float32 states
 
 _Numbers = Int[np.ndarray, "example"]
 _Rows = Float[np.ndarray, "example d"]
@@ -147,9 +148,10 @@ def _averages(chosen: Bool[np.ndarray, "example known"]) -> Float[np.ndarray, "e
 
 
 def _scaled(direction: _Rows, like: _Rows) -> _Rows:
-    """Scale directions to the norms of others, with 0 for directions of norm 0."""
+    """Scale directions to the norms of others. Directions that are rounding beside these become 0."""
     norm = np.linalg.norm(direction, axis=1, keepdims=True)
-    return direction * np.linalg.norm(like, axis=1, keepdims=True) / np.where(norm > 0, norm, 1)
+    target = np.linalg.norm(like, axis=1, keepdims=True)
+    return direction * np.divide(target, norm, out=np.zeros_like(norm), where=norm > _ROUNDING * target)
 
 
 def _answers(model: HookedModel, batch: Batch, site: str, shift: Float[Tensor, "#example #pos #d"]) -> _Numbers:

@@ -148,4 +148,4 @@ def test_controls_move_the_state_as_far_as_the_difference_between_tasks():
     assert (-halves.min(axis=-1) > halves.max(axis=-1)).any()  # a difference, which may point away from its task
     task, _, halves = vectors[POSITIONS.index("instruction_end")]  # where the state is the task alone
     assert ((np.abs(task) > 0.5).sum(axis=-1) == 2).all()
-    assert (np.abs(halves) > 1e-6).sum(axis=-1).max() == 1
+    assert np.abs(halves).max() == 0  # halves differ by rounding only
