@@ -14,6 +14,8 @@ from probes.functional.preprocess import row_mean
 from probes.functional.products import ROUNDING, Precision, product
 from tasks import InputError
 
+_ROWS_AT_ONCE = 1024
+
 
 @dataclass(frozen=True, eq=False)
 class CrossMoments:
@@ -71,12 +73,25 @@ class CrossMoments:
     ) -> CrossMoments:
         """Return the moments of at least one row. The rows are known to be paired and finite.
 
+        On a CPU they are added 1,024 at a time, since its caches hold so many.
+
         Args:
             x: rows of one representation.
             y: rows of the other, in the order of ``x``.
-            like: moments whose fixed points to take. The means if not given.
+            like: moments whose fixed points to take. By default, the means of the first rows that are added.
             precision: ``"float32"`` rounds rows minus the point to float32 for ``product``, block by block.
         """
+        at_once = len(x) if x.is_cuda else _ROWS_AT_ONCE
+        blocks = zip(torch.split(x, at_once), torch.split(y, at_once), strict=True)
+        moments = cls._of_block(*next(blocks), like, precision)
+        for some_x, some_y in blocks:
+            moments = moments.merge(cls._of_block(some_x, some_y, moments, precision))
+        return moments
+
+    @classmethod
+    def _of_block(
+        cls, x: Float[Tensor, "row dx"], y: Float[Tensor, "row dy"], like: CrossMoments | None, precision: Precision
+    ) -> CrossMoments:
         x = in_float64(x)
         y = in_float64(y)
         x0 = row_mean(x) if like is None else like.x0

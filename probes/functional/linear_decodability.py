@@ -142,16 +142,16 @@ class _Ridge:
     def predict(self, labelings: Int[Tensor, "labeling training"], n_classes: int) -> Int[Tensor, "labeling test"]:
         """Return the class with the largest output for each row outside, at each labeling's best strength."""
         mean = _shares(labelings, n_classes)
-        blocks = list(zip(self._left.split(_BLOCK), labelings.split(_BLOCK, dim=1), strict=True))
+        blocks = list(zip(torch.split(self._left, _BLOCK), torch.split(labelings, _BLOCK, dim=1), strict=True))
         inner = torch.stack([left.T @ _targets(part, mean) for left, part in blocks]).sum(0)
-        weights = self._free.square().reciprocal().split(_BLOCK, dim=1)
+        weights = torch.split(self._free.square().reciprocal(), _BLOCK, dim=1)
         errors = [
             self._errors(_targets(part, mean), left, inner, weight)
             for (left, part), weight in zip(blocks, weights, strict=True)
         ]
         best = torch.stack(errors).sum(0).view(len(self._fit), *mean.shape).sum(2).argmin(0)
         scaled = inner.view(-1, *mean.shape).mul_(self._score[best].T[:, :, None]).flatten(1)
-        return torch.cat([_largest(right @ scaled, mean) for right in self._right.split(_BLOCK)], dim=1)
+        return torch.cat([_largest(right @ scaled, mean) for right in torch.split(self._right, _BLOCK)], dim=1)
 
     def _errors(
         self,

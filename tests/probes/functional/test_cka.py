@@ -127,8 +127,18 @@ def test_a_mean_that_drifts() -> None:
     assert both_from_moments(x, y, [2] * 60) == pytest.approx(brute_force(x, y), abs=1e-10)
 
 
-def test_a_first_batch_far_from_all_others_costs_no_digits() -> None:
+def test_many_rows_are_added_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = related(90, 4, 3)
+    x = x + torch.arange(90)[:, None]
+    expected = brute_force(x, y)
+    monkeypatch.setattr("probes.functional.cross_moments._ROWS_AT_ONCE", 16)
+    assert both_from_moments(x, y, [90]) == pytest.approx(expected, abs=1e-10)
+    assert both_from_moments(x.float(), y.float(), [90]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_first_batch_far_from_all_others_costs_no_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fixed points follow the mean. About those of the first batch, the error is 100 times as large."""
+    monkeypatch.setattr("probes.functional.cross_moments._ROWS_AT_ONCE", 4000)
     x, y = related(4000, 3, 2)
     x[4:] += 1e4
     y[4:] -= 1e4
