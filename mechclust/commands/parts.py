@@ -94,6 +94,13 @@ def _run(stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
     return run_stores(store, probe)
 
 
+def _measure(run: RunOnStores, stores: Mapping[str, RowStore], probe: Probe) -> ProbeResult:
+    """Run a probe and free its state, since parts live until the last one is measured."""
+    result = run(stores, probe)
+    probe.reset()
+    return result
+
+
 def probe_part(
     folder: Path,
     name: str,
@@ -122,7 +129,9 @@ def probe_part(
     models = {model: [store.model, repr(store.dtype)] for model, store in stores.items()}
     prompts = chain.from_iterable((store.index, store.tokens) for store in stores.values())
     path = part_path(folder, name, [subject, repr(probe), models, *settings], [*prompts, *arrays])
-    return MeasurementPart(path, f"{name} of {subject}" if subject else name, partial(run, dict(stores), probe))
+    return MeasurementPart(
+        path, f"{name} of {subject}" if subject else name, partial(_measure, run, dict(stores), probe)
+    )
 
 
 def merged_results(

@@ -9,11 +9,12 @@ from mechclust.commands.parts import (
     MeasurementPart,
     merged_results,
     part_path,
+    probe_part,
     remove_others,
     shard_rows,
 )
 from mechclust.commands.settings import EngineSettings
-from probes import ProbeResult
+from probes import NDims, ProbeResult, residual, save_rows
 
 
 def result(value: float) -> ProbeResult:
@@ -50,6 +51,14 @@ def of_layer(folder: Path, layer: int, value: float) -> MeasurementPart:
         [f"layer {layer} is constant"],
     )
     return MeasurementPart(folder / f"{layer}-{value}.safetensors", f"layer {layer}", lambda: found)
+
+
+def test_a_probe_that_was_measured_holds_no_rows(model, batch, tmp_path):
+    rows = save_rows(model, batch, tmp_path / "rows")
+    probe = NDims(residual(0), form="rows")
+    found = probe_part(tmp_path, "n_dims", probe, {"model": rows}).found()
+    assert float(found["n"]) == len(batch)
+    assert len(probe.rows) == 0
 
 
 class TestGroups:
