@@ -9,6 +9,7 @@ from matplotlib import pyplot
 from docs.pictures.probe_pictures import panels
 from docs.pictures.registry import picture
 from mechclust.report.style import BLUE, GREEN, GREY, RED
+from tests.benchmarks import row_growth
 from tests.benchmarks.growth import COMMANDS, SIZES, measured
 from tests.benchmarks.long_texts import growth
 
@@ -56,10 +57,29 @@ def commands_growth() -> Any:
     for axis, unit, ticks in zip(
         axes[:, 0],
         ("seconds", "MiB at most", "MB of the page"),
-        ((10, 30, 100, 300), (600, 1_000, 2_000, 5_000), (0.2, 0.5, 1, 2)),
+        ((10, 30, 100, 300, 1_000), (600, 1_000, 2_000), (0.2, 0.5, 1, 2)),
         strict=True,
     ):
         axis.set_ylabel(unit)
         axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
     axes[0, 0].legend(frameon=False)
+    return figure
+
+
+@picture("row-growth")
+def probes_growth() -> Any:
+    figure, axes = panels(2)
+    for probe, color in zip(row_growth.PROBES, (BLUE, RED, GREEN, GREY), strict=True):
+        runs = [run for run in row_growth.measured() if run["probe"] == probe]
+        for axis, amount in zip(axes, ("seconds", "mib"), strict=True):
+            amounts = [run[amount] for run in runs]
+            axis.plot([run["rows"] for run in runs], amounts, color=color, marker="o", ms=4, label=probe)
+    units = {"seconds": (0.01, 0.1, 1, 10, 100), "MiB beyond the rows": (10, 100, 1_000)}
+    for axis, (unit, ticks) in zip(axes, units.items(), strict=True):
+        axis.set(xscale="log", yscale="log", xlabel="rows", ylabel=unit)
+        axis.set_xticks(row_growth.SIZES, [f"{size:,}" for size in row_growth.SIZES])
+        axis.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+        axis.minorticks_off()
+        axis.grid(alpha=0.25)
+    axes[0].legend(frameon=False)
     return figure

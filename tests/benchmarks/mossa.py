@@ -49,7 +49,7 @@ def _setting(n_prompts: int) -> tuple[Any, Any, Any]:
     given = tuple(f"{task}={folder / 'adapters' / f'control-{task}'}" for task in ("one", "two", "three"))
     config = MossaConfig(
         tasks=folder / "tasks", experimental=str(folder / "adapters" / "tuned"), controls=given, nulls=0, n_answers=0,
-        rbf=False, without_top=False, n_prompts=n_prompts,
+        rbf=False, without_top=False, n_prompts=n_prompts, cutoff=256,
     )  # fmt: skip
     inputs = read_inputs(str(base), config)
     job = replace(task_jobs(inputs, [], 0)[0])
