@@ -53,8 +53,8 @@ class LinearDecodability(LabelledRows):
     unit. With fewer than 20 different shuffles, ``p_value`` is NaN.
 
     Memory: every example's kept row at every site, ``examples x sites x d_model`` numbers, or ``max_rows`` examples. In
-    addition, one site in float64 five times, and 64 MiB. Cost: per site, label and fold a decomposition, ``min(n, d)``
-    cubed, and ``8 n min(n, d) classes n_shuffles`` multiplications.
+    addition, one site in float64 six times, ``16 n n_shuffles`` bytes and 64 MiB. Cost: per site, label and fold a
+    decomposition, ``min(n, d)`` cubed, and ``8 n min(n, d) classes n_shuffles`` multiplications.
 
     Args:
         label: the label to read, one value per example. Folds are stratified by it.

@@ -186,13 +186,14 @@ class ModelSettings(EngineSettings):
         dtype = dtype or getattr(torch, self.dtype)
         return matmul_speed(self.device, dtype, width, min(512, self.tokens_per_batch), one_thread=self.one_thread)
 
-    def load(self, model: ResolvedModel, what: str, *, measures_attention: bool = False, **options: Any) -> Any:
+    def load(self, model: ResolvedModel, what: str, *, without_patterns: bool = False, **options: Any) -> Any:
         """Load a model with a tokenizer to read ``what``.
 
         Args:
             model: loaded by these settings if it was given by name. A model in memory is taken as it is.
             what: the purpose of the tokenizer, in words.
-            measures_attention: load it for probes at ``attention()``: without patterns if its attention can be caught.
+            without_patterns: load it without attention patterns, if its attention can be caught for probes at
+                ``attention()``.
             **options: further ones, as ``load_pretrained`` takes them. With ``untrained`` no adapter is added.
         """
         if options.get("untrained"):
@@ -205,13 +206,13 @@ class ModelSettings(EngineSettings):
                 "dtype": getattr(torch, self.dtype),
                 "trust_remote_code": self.trust_remote_code,
             } | options
-        if measures_attention:
+        if without_patterns:
             options["attention"] = "sdpa"
         given = options.get("tokenizer")
         if hasattr(model.source, "hook_dict") and not options.get("untrained"):  # it keeps both
             options = {name: given for name, given in options.items() if name not in ("tokenizer", "attention")}
         hooked: Any = load_pretrained(model, **options)
-        if measures_attention and {"attn.hook_attention", "attn.hook_pattern"} <= getattr(hooked, "lacks", {}).keys():
+        if without_patterns and {"attn.hook_attention", "attn.hook_pattern"} <= getattr(hooked, "lacks", {}).keys():
             del hooked  # memory may not hold two copies
             hooked = load_pretrained(model, **{**options, "attention": "eager"})
         check_has_tokenizer(repr(model.name), getattr(hooked, "tokenizer", None) if given is None else given, what)

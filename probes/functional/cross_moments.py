@@ -26,7 +26,7 @@ class CrossMoments:
 
     Numerics: the sums are of ``x - x0`` and ``y - y0``. CKA does not change under translation, but raw moments
     (``x0 = 0``) lose all digits if the mean is far larger than the spread. The points ``x0``, ``y0`` are the means of
-    the first batch. They are moved, and the sums translated, when the mean makes up over half of the squares, so that
+    the first rows. They are moved, and the sums translated, when the mean makes up over half of the squares, so that
     at most a bit is lost. That is nearly as good as a running centre (Chan's update), which would go through
     ``product`` three more times in every batch. Equal rows give exact zeros, so that a constant is recognised. The
     cancellation in HSIC_1 itself remains, ``HSIC.terms``: one row ``D`` times as long as the others costs a factor of
@@ -73,12 +73,12 @@ class CrossMoments:
     ) -> CrossMoments:
         """Return the moments of at least one row. The rows are known to be paired and finite.
 
-        On a CPU they are added 1,024 at a time, since its caches hold so many.
+        On a CPU they are added 1,024 at a time, so that temporary arrays stay small.
 
         Args:
             x: rows of one representation.
             y: rows of the other, in the order of ``x``.
-            like: moments whose fixed points to take. By default, the means of the first rows that are added.
+            like: moments whose fixed points to begin with. By default, the means of the first rows that are added.
             precision: ``"float32"`` rounds rows minus the point to float32 for ``product``, block by block.
         """
         at_once = len(x) if x.is_cuda else _ROWS_AT_ONCE

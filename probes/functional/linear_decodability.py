@@ -42,9 +42,9 @@ def ridge_predictions(
     scikit-learn's ``StandardScaler`` and ``RidgeClassifierCV``. One decomposition per fold serves all labelings and
     strengths.
 
-    Memory: the rows in float64 five times, ``min(n, d)`` squared float64 numbers, and 64 MiB for targets (or 320 kB
-    per class, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and ``n min(n, d)``
-    multiplications per class, labeling and strength.
+    Memory: the rows in float64 six times, ``min(n, d)`` squared float64 numbers, 16 bytes per row and labeling, and
+    64 MiB for targets (or 320 kB per class, if larger). Cost: per fold a decomposition, ``min(n, d)`` cubed, and
+    ``n min(n, d)`` multiplications per class, labeling and strength.
 
     Args:
         rows: states, computed in float64.
@@ -143,13 +143,14 @@ class _Ridge:
         """Return the class with the largest output for each row outside, at each labeling's best strength."""
         mean = _shares(labelings, n_classes)
         blocks = list(zip(torch.split(self._left, _BLOCK), torch.split(labelings, _BLOCK, dim=1), strict=True))
-        inner = torch.stack([left.T @ _targets(part, mean) for left, part in blocks]).sum(0)
+        inner = self._left.new_zeros(self._left.shape[1], mean.numel())
+        for left, part in blocks:
+            inner.addmm_(left.T, _targets(part, mean))
+        errors = inner.new_zeros(len(self._fit), mean.numel())
         weights = torch.split(self._free.square().reciprocal(), _BLOCK, dim=1)
-        errors = [
-            self._errors(_targets(part, mean), left, inner, weight)
-            for (left, part), weight in zip(blocks, weights, strict=True)
-        ]
-        best = torch.stack(errors).sum(0).view(len(self._fit), *mean.shape).sum(2).argmin(0)
+        for (left, part), weight in zip(blocks, weights, strict=True):
+            errors += self._errors(_targets(part, mean), left, inner, weight)
+        best = errors.view(len(self._fit), *mean.shape).sum(2).argmin(0)
         scaled = inner.view(-1, *mean.shape).mul_(self._score[best].T[:, :, None]).flatten(1)
         return torch.cat([_largest(right @ scaled, mean) for right in torch.split(self._right, _BLOCK)], dim=1)
 

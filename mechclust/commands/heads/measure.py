@@ -181,7 +181,7 @@ class _ModelSource:
         job = self.job
         if self.hooked is None:
             options: dict[str, Any] = {} if job.untrained is None else {"untrained": True, "seed": job.untrained}
-            loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, measures_attention=True, **options)
+            loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, without_patterns=True, **options)
             self.hooked, _ = self.stack.enter_context(loading)
         return self.hooked
 

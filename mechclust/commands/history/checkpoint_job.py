@@ -134,7 +134,7 @@ class CheckpointJob:
         model = config.load(
             self.checkpoint.model,
             "prompts",
-            measures_attention=config.needs_no_patterns,
+            without_patterns=config.needs_no_patterns,
             tokenizer=self.inputs.tokenizer,
         )
         _check_finite(model, self.name)

@@ -135,7 +135,7 @@ def _kept(job: ModelJob) -> Measured | None:
 
 def _measure(job: ModelJob) -> Measured:
     options: dict[str, Any] = {} if job.random_seed is None else {"untrained": True, "seed": job.random_seed}
-    loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, measures_attention=True, **options)
+    loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, without_patterns=True, **options)
     with loading as (hooked, tokenizer):
         return _measured(job, hooked, tokenizer)
 

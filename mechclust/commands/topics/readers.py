@@ -91,7 +91,7 @@ def check_one_is_measurable(
         try:
             _check_words(reader, config, words, documents)
             if config.here:
-                with config.loaded(reader.model, "text", tokenizer=reader.tokenizer, measures_attention=True):
+                with config.loaded(reader.model, "text", tokenizer=reader.tokenizer, without_patterns=True):
                     pass
             return
         except InputError as error:

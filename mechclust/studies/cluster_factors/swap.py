@@ -25,7 +25,7 @@ HALVES = "halves"
 KINDS = (TASK, RANDOM, HALVES)
 PROMPT = "prompt"
 POSITIONS = ("instruction_end", "input", PROMPT)
-_ROUNDING = 1e-6  # of float32 states
+_ROUNDING = 1e-6  # of means of float32 states, relative to the states' norm
 
 _Numbers = Int[np.ndarray, "example"]
 _Rows = Float[np.ndarray, "example d"]
@@ -46,7 +46,8 @@ def swap_centroids(
     The measure ``became``, with axes (position, kind, layer), is the share of answers that are ``b``'s.
 
     Kinds: ``task``: the difference of the means. ``random``: a random direction of equal norm. ``halves``: the
-    difference between the means of two random halves of the known examples of ``a``, scaled to that norm.
+    difference between the means of two random halves of the known examples of ``a``, scaled to that norm, or 0 if the
+    halves differ by rounding only.
 
     Cost: one forward pass per position, kind and layer.
 
@@ -87,11 +88,12 @@ def swap_centroids(
         places = _places(batch, position)
         for layer, site in enumerate(sites):
             rows = _pooled(states[site], _places(known, position))
+            rounding = _ROUNDING * np.linalg.norm(rows, axis=1).mean()
             if position != "instruction_end":
                 rows = rows - over_same_input @ rows
             shift = to_other_task @ rows
             for k, direction in enumerate((shift, random, between_halves @ rows)):
-                added = torch.from_numpy(_scaled(direction, shift))
+                added = torch.from_numpy(_scaled(direction, shift, rounding))
                 predicted = _answers(model, batch, site, places[:, :, None] * added[:, None])
                 became[p, k, layer] = (predicted == answers).mean()
     return ProbeResult(
@@ -147,11 +149,11 @@ def _averages(chosen: Bool[np.ndarray, "example known"]) -> Float[np.ndarray, "e
     return chosen / np.maximum(chosen.sum(axis=1, keepdims=True), 1)
 
 
-def _scaled(direction: _Rows, like: _Rows) -> _Rows:
-    """Scale directions to the norms of others. Directions that are rounding beside these become 0."""
+def _scaled(direction: _Rows, like: _Rows, rounding: float) -> _Rows:
+    """Scale directions to the norms of others, with 0 for directions of at most the norm that rounding has."""
     norm = np.linalg.norm(direction, axis=1, keepdims=True)
     target = np.linalg.norm(like, axis=1, keepdims=True)
-    return direction * np.divide(target, norm, out=np.zeros_like(norm), where=norm > _ROUNDING * target)
+    return direction * np.divide(target, norm, out=np.zeros_like(norm), where=norm > rounding)
 
 
 def _answers(model: HookedModel, batch: Batch, site: str, shift: Float[Tensor, "#example #pos #d"]) -> _Numbers:

@@ -391,3 +391,10 @@ class TestEstimate:
         assert found.text(None, found.measuring / 180).endswith("measuring: about 3 min")
         assert "at least 2.0 h" in found.text(found.operations / 7201)
         assert "at least 3 min" in found.text(found.operations / 180)
+
+    def test_a_layer_that_does_not_fit_is_refused_before_the_model_is_loaded(self, gpt2, config, monkeypatch):
+        monkeypatch.setattr("mechclust.commands.settings.load_pretrained", None)
+        with pytest.raises(
+            InputError, match=r"^measuring a layer takes about .* GiB \(27 prompts\), more than max_memory"
+        ):
+            measure_clusters(str(gpt2), replace(config, max_memory=1e-6))

@@ -72,6 +72,33 @@ class TestReport:
         assert result.sentences[0] in result._repr_html_()
         assert sorted(computed) == ["by_layer", "summary", "to_dataframe"]
 
+    def test_many_tasks_and_hostile_names(self, measured, tmp_path):
+        hostile = "<img src=x onerror=alert(1)>"
+        tasks = [hostile, *(f"task {k}" for k in range(11))]
+        places = [0, *(1 + k % 3 for k in range(12))]
+
+        def again(found, labels, places):
+            """The labels' values once more, under other names."""
+            axes = found.axes
+            values = {m: x[..., places] if "label" in axes[m] else x for m, x in found.values.items()}
+            return replace(found, values=values, coords={**found.coords, "label": labels})
+
+        of_all = (measured.cka, measured.blocks, measured.patching)
+        cka, blocks, patching = (again(x, ["(all)", *tasks], places) for x in of_all)
+        less = again(measured.without_top_pc, tasks, [k % 3 for k in range(12)])
+        result = replace(
+            measured,
+            tasks=tasks,
+            tuned=hostile,
+            cka=cka,
+            blocks=blocks,
+            patching=patching,
+            without_top_pc=less,
+        )
+        page = result.write(tmp_path).read_text()
+        assert hostile not in page
+        assert "&lt;img src=x" in page
+
 
 def test_chance_is_named_if_it_was_measured():
     """``--n-permutations 0`` leaves it out."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mechclust.studies.heads_in_models import figures
 from mechclust.studies.heads_in_models.config import INSTRUCTIONS, OFF, PLANTED, PROMPTS, UNREAD, addition_arm, arms
 from mechclust.studies.heads_in_models.discovery import control_heads, largest_heads
 from mechclust.studies.heads_in_models.heads import Heads, switching_heads
@@ -20,7 +21,7 @@ from mechclust.studies.heads_in_models.results import (
     measure_key,
     rise_where_called,
 )
-from mechclust.studies.heads_in_models.together import RELEVANT
+from mechclust.studies.heads_in_models.together import DONORS, RELEVANT
 from mechclust.studies.study import Job
 from tests.mechclust.studies.heads_in_models.made import CONFIG, N_HEADS, N_LAYERS, made_heads, made_models
 
@@ -164,7 +165,80 @@ def test_the_table_counts_heads_by_block_in_the_mean_network(models: Results) ->
     assert table.loc[(PROMPTS, "random-second", "asked")]["all blocks"] == total / 2
 
 
+def test_the_table_has_no_count_for_a_label_that_attention_clusters(models: Results) -> None:
+    refused = {
+        job: {
+            subject: replace(heads, uncalled=frozenset({"sum"})) if job.arm == ADDITION else heads
+            for subject, heads in of_job.items()
+        }
+        for job, of_job in models.items()
+    }
+    table = called_table(CONFIG, refused).set_index(["part", "model", "label"])
+    assert np.isnan(table.loc[(ADDITION, "trained", "sum")]["all blocks"])
+    assert np.isfinite(table.loc[(ADDITION, "trained", OFF)]["all blocks"])
+
+
 # ---- figures ----
+
+
+def test_addition_has_a_dot_for_each_head_filled_if_it_is_called(models: Results) -> None:
+    of_arms = {f"p = {p}": by_subject(CONFIG, models, addition_arm(p)) for p in CONFIG.moduli}
+    figure = figures.addition_figure(CONFIG, of_arms)
+    axis = figure.axes[1]  # above, p = 3
+    dots = {tuple(dot) for of in axis.collections for dot in np.round(of.get_offsets(), 9).tolist()}
+    filled = set()
+    for of in axis.collections:
+        if len(of.get_facecolor()):
+            filled |= {tuple(dot) for dot in np.round(of.get_offsets(), 9).tolist()}
+    for seed in CONFIG.seeds:
+        heads = models[Job(ADDITION, seed)]["trained"]
+        for layer, head in np.ndindex(N_LAYERS, N_HEADS):
+            x = layer + (head - 1.5) * 0.7 / 4
+            dot = (round(x, 9), round(float(heads.values["within_ratio"][layer, head, 0] / heads.chance[0]), 9))
+            assert dot in dots
+            assert (dot in filled) == is_called(heads, layer, head, 0)
+
+
+def test_prompts_show_means_over_draws_and_endings(models: Results) -> None:
+    of_models = by_subject(CONFIG, models, PROMPTS)
+    figure = figures.prompts_figure(CONFIG, of_models)
+    image, alike, causal, together = figure.axes[:4]
+    ends = [models[Job(PROMPTS, seed)][f"pretrained-{order}"] for seed in CONFIG.word_seeds for order in ORDERS]
+    effect = sum(heads.values["effect"] for heads in ends) / len(ends)
+    assert np.allclose(image.images[0].get_array(), effect.T)
+    dots = {tuple(dot) for of in alike.collections for dot in np.round(of.get_offsets(), 9).tolist()}
+    for seed in CONFIG.word_seeds:
+        first, second = (models[Job(PROMPTS, seed)][f"random-{order}"].ratio("asked") for order in ORDERS)
+        assert {tuple(dot) for dot in np.round(np.stack([first.ravel(), second.ravel()], 1), 9).tolist()} <= dots
+    shares = {tuple(dot) for of in causal.collections for dot in np.round(of.get_offsets(), 9).tolist()}
+    for heads in ends:
+        assert {(i, round(heads.changed[donors], 9)) for i, donors in enumerate(DONORS)} <= shares
+    lines = [np.asarray(line.get_ydata()) for line in together.lines]
+    bands = [band.get_datalim(together.transData) for band in together.collections]
+    for kind, name in (("pretrained", largest_heads), ("pretrained", control_heads), ("random", largest_heads)):
+        of_draws = [discovered_by_hand(models, kind, [set_index(name(n)) for n in (1, 2)], seed) for seed in (1, 2)]
+        assert any(len(line) == 2 and np.allclose(line, sum(of_draws) / 2) for line in lines)
+        lowest_and_highest = (np.min(of_draws), np.max(of_draws))
+        assert any(np.allclose((band.y0, band.y1), lowest_and_highest) for band in bands)
+
+
+def discovered_by_hand(models: Results, kind: str, sets: list[int], seed: int) -> np.ndarray:
+    """The agreement of discovered classes with the thing asked for, mean of both endings, for each set of heads."""
+    ends = [models[Job(PROMPTS, seed)][f"{kind}-{order}"].discovery for order in ORDERS]
+    return np.mean([end["agreement"].numpy()[sets, 0] for end in ends], axis=0)
+
+
+def set_index(name: str) -> int:
+    return [largest_heads(1), control_heads(1), largest_heads(2), control_heads(2)].index(name)
+
+
+def test_instructions_show_the_mean_clusters_by_layer(models: Results) -> None:
+    figure = figures.instructions_figure(CONFIG, by_subject(CONFIG, models, INSTRUCTIONS))
+    lines = [np.asarray(line.get_ydata()) for line in figure.axes[0].lines]
+    for subject in ("trained", "untrained"):
+        of_seeds = [models[Job(INSTRUCTIONS, seed)][subject].clusters for seed in CONFIG.seeds]
+        for label in range(2):
+            assert any(np.allclose(line, sum(of_seeds)[:, label] / 3) for line in lines)
 
 
 def test_switching_heads_must_follow_the_thing_asked_at_every_ending(models: Results) -> None:
