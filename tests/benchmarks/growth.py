@@ -7,12 +7,12 @@ Each run is a separate process on one thread. Runs in ``growth.json`` are not me
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.commands import random_texts, run_command, word_model, write_prompts
+from tests.benchmarks.kept import measure_missing
 
 KEPT = Path(__file__).with_name("growth.json")
 BASE = {"prompts": 300, "layers": 2, "classes": 10, "tokens": 16}
@@ -24,11 +24,6 @@ SIZES = {
 }
 COMMANDS = ("clusters", "compare", "history")
 WIDTH = 64
-
-
-def measured() -> list[dict[str, Any]]:
-    """Return every measured run: its command, the size that grows, its value, and what it took."""
-    return json.loads(KEPT.read_text()) if KEPT.exists() else []
 
 
 def _arguments(command: str, sizes: dict[str, int], folder: Path) -> list[str]:
@@ -50,34 +45,26 @@ def _arguments(command: str, sizes: dict[str, int], folder: Path) -> list[str]:
 
 
 def measure(command: str, grows: str, size: int) -> dict[str, Any]:
-    """Run a command once, and return its seconds of the processor, its peak memory in MiB and its page in MB."""
+    """Run a command once, and return its seconds of the processor, its peak memory in MiB and its page in MB.
+
+    Args:
+        command: name of the command.
+        grows: which of ``SIZES``.
+        size: its value.
+    """
     sizes = {**BASE, grows: size}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         used = run_command(*_arguments(command, sizes, folder), "--out", f"{folder}/run")
         page = (folder / "run" / "report.html").stat().st_size / 1e6
-    return {
-        "command": command,
-        "grows": grows,
-        "size": size,
-        "seconds": round(used.seconds, 2),
-        "mib": round(used.mib),
-        "page_mb": round(page, 3),
-    }
-
-
-def main() -> None:
-    """Measure every run that was not measured yet, and keep each when it ends."""
-    runs = measured()
-    known = {(run["command"], run["grows"], run["size"]) for run in runs}
-    for grows, sizes in SIZES.items():
-        for command in COMMANDS:
-            for size in sizes:
-                if (command, grows, size) not in known:
-                    runs.append(measure(command, grows, size))
-                    KEPT.write_text(json.dumps(runs, indent=1) + "\n")
-                    print(runs[-1], flush=True)
+    return {"seconds": round(used.seconds, 2), "mib": round(used.mib), "page_mb": round(page, 3)}
 
 
 if __name__ == "__main__":
-    main()
+    runs = [
+        {"command": command, "grows": grows, "size": size}
+        for grows, sizes in SIZES.items()
+        for command in COMMANDS
+        for size in sizes
+    ]
+    measure_missing(KEPT, runs, measure)

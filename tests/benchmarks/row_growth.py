@@ -7,7 +7,6 @@ Each run is a separate process on one thread. Runs in ``row_growth.json`` are no
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from time import process_time
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from probes import CKA, LinearDecodability, NDims, Probe, RowSource, TaskClusterARI, last_token, rows_from, run_stores
+from tests.benchmarks.kept import measure_missing
 from tests.benchmarks.memory import forget_peak, held, peak, printed
 
 KEPT = Path(__file__).with_name("row_growth.json")
@@ -28,11 +28,6 @@ PROBES: dict[str, Callable[[], Probe]] = {
 }
 WIDTH = 64
 N_CLASSES = 10
-
-
-def measured() -> list[dict[str, Any]]:
-    """Return the measured runs: seconds are of the processor, and memory is in MiB beyond the rows."""
-    return json.loads(KEPT.read_text()) if KEPT.exists() else []
 
 
 def print_run(probe: str, n_rows: int) -> None:
@@ -59,23 +54,11 @@ def _stores(probe: str, n_rows: int) -> RowSource | dict[str, RowSource]:
     return {"one": one, "noisy": rows_from({"hook_embed": noisy}, labels={"task": task}, model="noisy")}
 
 
-def measure(probe: str, n_rows: int) -> dict[str, Any]:
-    """Measure a probe once in its own process."""
-    seconds, mib = printed(f"from tests.benchmarks.row_growth import print_run; print_run({probe!r}, {n_rows})")
-    return {"probe": probe, "rows": n_rows, "seconds": round(seconds, 3), "mib": round(mib)}
-
-
-def main() -> None:
-    """Measure every run that was not measured yet, and keep each when it ends."""
-    runs = measured()
-    known = {(run["probe"], run["rows"]) for run in runs}
-    for probe in PROBES:
-        for n_rows in SIZES:
-            if (probe, n_rows) not in known:
-                runs.append(measure(probe, n_rows))
-                KEPT.write_text(json.dumps(runs, indent=1) + "\n")
-                print(runs[-1], flush=True)
+def measure(probe: str, rows: int) -> dict[str, Any]:
+    """Measure a probe once in its own process: seconds of the processor, and MiB beyond the rows."""
+    seconds, mib = printed(f"from tests.benchmarks.row_growth import print_run; print_run({probe!r}, {rows})")
+    return {"seconds": round(seconds, 3), "mib": round(mib)}
 
 
 if __name__ == "__main__":
-    main()
+    measure_missing(KEPT, [{"probe": probe, "rows": rows} for probe in PROBES for rows in SIZES], measure)
