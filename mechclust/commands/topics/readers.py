@@ -49,9 +49,9 @@ def readable_models(
     failed = {}
     for name, model in models.items():
         try:
-            own, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
+            own_tokenizer, sizes = tokenizer_and_sizes(model, trust_remote_code=config.trust_remote_code)
             given = tokenizer if model.in_memory else None
-            reader = Reader(model, own if given is None else given, sizes)
+            reader = Reader(model, own_tokenizer if given is None else given, sizes)
             check_has_tokenizer(repr(model.name), reader.tokenizer, "text")
             check_corpus_tokenizer(reader.tokenizer)
             readers[name] = reader

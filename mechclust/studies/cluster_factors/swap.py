@@ -66,11 +66,6 @@ def swap_centroids(
     known_task, known_input = _task_and_input(task, known)
     other = _other_tasks(task, known, edited, rng)
     paired = np.flatnonzero(other >= 0)
-    if not len(paired):
-        raise InputError(
-            f"none of the {len(edited)} edited examples has another task that is defined on its input, answers "
-            "differently and has other examples to average over; give more known examples"
-        )
     batch = edited.select(torch.from_numpy(paired))
     a, x = _task_and_input(task, batch)
     b = other[paired]
@@ -78,9 +73,9 @@ def swap_centroids(
     states = _states(model, known, sites)
     half = rng.random(len(known)) < 0.5
     random = rng.normal(size=(len(paired), states[sites[0]].shape[-1]))
-    of_a = (known_task == a[:, None]) & (known_input != x[:, None])
-    of_b = (known_task == b[:, None]) & (known_input != x[:, None])
-    to_other_task = _averages(of_b) - _averages(of_a)
+    has_other_input = known_input != x[:, None]
+    of_a = (known_task == a[:, None]) & has_other_input
+    to_other_task = _averages((known_task == b[:, None]) & has_other_input) - _averages(of_a)
     between_halves = _averages(of_a & half) - _averages(of_a & ~half)
     over_same_input = _averages(known_input == known_input[:, None])
     became = np.zeros((len(POSITIONS), len(KINDS), len(sites)))
@@ -111,7 +106,11 @@ def _task_and_input(task: InstructionFollowing, batch: Batch) -> tuple[_Numbers,
 
 
 def _other_tasks(task: InstructionFollowing, known: Batch, edited: Batch, rng: np.random.Generator) -> _Numbers:
-    """Return another task for each edited example, or -1 if there is none."""
+    """Return another task for each edited example, or -1 if there is none.
+
+    Raises:
+        InputError: if there is none for any of them.
+    """
     known_task, known_input = _task_and_input(task, known)
     other = np.full(len(edited), -1)
     for i, (a, x) in enumerate(zip(*_task_and_input(task, edited), strict=True)):
@@ -120,6 +119,11 @@ def _other_tasks(task: InstructionFollowing, known: Batch, edited: Batch, rng: n
         fits = (answers >= 0) & (answers != answers[a]) & (n_known > 0)
         if fits.any() and n_known[a] > 1:
             other[i] = rng.choice(np.flatnonzero(fits))
+    if (other < 0).all():
+        raise InputError(
+            f"none of the {len(edited)} edited examples has another task that is defined on its input, answers "
+            "differently and has other examples to average over; give more known examples"
+        )
     return other
 
 
