@@ -137,19 +137,26 @@ class _Ridge:
             self._fit = 1 / (squares + alphas[:, None])
         self._score = 1 / (squares + alphas[:, None])
         self._left = left
-        self._free = 1 - 1 / n - self._fit @ left.square().T  # [strength training]: 1 - leverage, of the intercept too
+        free = 1 - 1 / n - self._fit @ left.square().T  # [strength training]: 1 - leverage, of the intercept too
+        self._weights = free.square().reciprocal()
 
     def predict(self, labelings: Int[Tensor, "labeling training"], n_classes: int) -> Int[Tensor, "labeling test"]:
         """Return the class with the largest output for each row outside, at each labeling's best strength."""
         mean = _shares(labelings, n_classes)
-        blocks = list(zip(torch.split(self._left, _BLOCK), torch.split(labelings, _BLOCK, dim=1), strict=True))
+        blocks = list(
+            zip(
+                torch.split(self._left, _BLOCK),
+                torch.split(self._weights, _BLOCK, dim=1),
+                torch.split(labelings, _BLOCK, dim=1),
+                strict=True,
+            )
+        )
         inner = self._left.new_zeros(self._left.shape[1], mean.numel())
-        for left, part in blocks:
+        for left, _, part in blocks:
             inner.addmm_(left.T, _targets(part, mean))
         errors = inner.new_zeros(len(self._fit), mean.numel())
-        weights = torch.split(self._free.square().reciprocal(), _BLOCK, dim=1)
-        for (left, part), weight in zip(blocks, weights, strict=True):
-            errors += self._errors(_targets(part, mean), left, inner, weight)
+        for left, weights, part in blocks:
+            errors += self._errors(_targets(part, mean), left, inner, weights)
         best = errors.view(len(self._fit), *mean.shape).sum(2).argmin(0)
         scaled = inner.view(-1, *mean.shape).mul_(self._score[best].T[:, :, None]).flatten(1)
         return torch.cat([_largest(right @ scaled, mean) for right in torch.split(self._right, _BLOCK)], dim=1)
