@@ -215,13 +215,13 @@ class Batch:
 
     def words(self, label: str | None = None) -> PerToken:
         """Return the word at each position, -1 at padding: its token, or the per-token label called ``label``."""
-        words = self.tokens if label is None else self.label(label, per="token")
+        words = (self.tokens if label is None else self.label(label, per="token")).long()
         return words if self.attention_mask is None else torch.where(self.attention_mask, words, -1)
 
     def lengths(self) -> PerExample:
         """Return the number of real tokens in each sequence."""
         if self.attention_mask is None:
-            return torch.full_like(self.index, self.tokens.shape[1])
+            return torch.full((len(self),), self.tokens.shape[1], device=self.tokens.device)
         return self.attention_mask.sum(dim=1)
 
     def first_positions(self) -> PerExample:

@@ -82,5 +82,6 @@ def epoch_batch_rows(seed: int, step: int, n: int, batch_size: int) -> Int[np.nd
         >>> sorted(int(i) for step in (0, 1) for i in epoch_batch_rows(0, step, n=4, batch_size=2))
         [0, 1, 2, 3]
     """
+    check_count(step=(step, 0))
     epoch, place = divmod(step, n // batch_size)
     return _order(seed, epoch, n)[place * batch_size : (place + 1) * batch_size].copy()  # the order is kept

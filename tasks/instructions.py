@@ -18,7 +18,18 @@ from tasks._regex import RandomRegex
 from tasks.batch import Batch
 from tasks.batch_rows import consecutive_batch_rows
 from tasks.errors import InputError
-from tasks.settings import MAX_SIZE, AtLeast, AtMost, Share, ShareBelowOne, ShareBetween, Size, WideSeed, check_settings
+from tasks.settings import (
+    MAX_SIZE,
+    AtLeast,
+    AtMost,
+    Share,
+    ShareBelowOne,
+    ShareBetween,
+    Size,
+    WideSeed,
+    check_count,
+    check_settings,
+)
 from tasks.task import Task
 
 _DRAWS_PER_EXPRESSION = 100  # tries before an InputError
@@ -310,6 +321,7 @@ class InstructionFollowing(Task):
         ``index`` says which examples they are, so that it may repeat. A probe that takes each example once, as in
         ``attach``, needs an index that counts the draws: ``replace(batch, index=step * n + torch.arange(n))``.
         """
+        check_count(step=(step, 0), batch_size=(batch_size, 1))
         instances = self._instances["train"]
         rng = generator(self.seed, "train", step)
         return self._batch(instances[rng.integers(len(instances), size=batch_size)])

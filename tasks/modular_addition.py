@@ -107,11 +107,6 @@ class SparseModularAddition(Task):
         return self.length
 
     @property
-    def can_enumerate(self) -> bool:
-        """Whether there are few enough sequences for the split ``"all"``, which has them all."""
-        return self.p**self.length <= _MAX_ENUMERATED_SEQUENCES
-
-    @property
     def can_number_multisets(self) -> bool:
         """Whether the codes of multisets fit into 64 bits, so that batches have the label ``"multiset"``."""
         return self.p ** len(self.positions) <= _MAX_MULTISET_CODES
@@ -128,7 +123,7 @@ class SparseModularAddition(Task):
         """Return the sequences of a split."""
         if split != "all":
             return self._drawn[split]
-        if not self.can_enumerate:
+        if self.p**self.length > _MAX_ENUMERATED_SEQUENCES:
             raise InputError(
                 f"there are {self.p}^{self.length} sequences, more than {_MAX_ENUMERATED_SEQUENCES} to enumerate; "
                 "use the split 'test', a sample of them"

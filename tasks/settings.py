@@ -232,7 +232,7 @@ def _check_limits(name: str, value: Any, limits: Iterable[SettingLimit]) -> None
 
 
 def _check_fields(cls: Any, names: Iterable[str]) -> None:
-    known = [field.name for field in fields(cls)]
+    known = [field.name for field in fields(cls)] if is_dataclass(cls) else []
     for name in names:
         if name not in known:
             raise InputError(f"{cls.__name__} has no field {name!r}{error_suggestion(name, known)}")

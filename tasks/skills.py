@@ -24,6 +24,7 @@ from tasks.settings import (
     Size,
     SizeOfSeveral,
     WideSeed,
+    check_count,
     check_different_settings,
     check_settings,
 )
@@ -332,6 +333,7 @@ class SkillSuite(Task):
 
     def train_batch(self, step: int, batch_size: int) -> Batch:
         """Return the batch of one step of the stream."""
+        check_count(step=(step, 0), batch_size=(batch_size, 1))
         rng = generator(self.seed, self.stream, self.stream_seed, step)
         index = step * batch_size + np.arange(batch_size)
         if self.stream == "pretraining":

@@ -199,12 +199,8 @@ class _Beginning:
         new_windows = [begin_tokens(window, self._token, self._bos) for window in windows]
         new_spans = []
         for window, new_window, window_spans in zip(windows, new_windows, spans, strict=True):
-            if len(new_window) > len(window):
-                new_spans.append([(0, 0), *window_spans])
-            elif len(new_window) < len(window):
-                new_spans.append(window_spans[1:])
-            else:
-                new_spans.append(window_spans)
+            n_added = len(new_window) - len(window)  # 1, 0 or -1
+            new_spans.append([(0, 0)] * n_added + window_spans[max(0, -n_added) :])
         return new_windows, new_spans
 
 

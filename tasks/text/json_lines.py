@@ -27,44 +27,25 @@ def parse_lines(lines: Iterable[str], path: Path, expected: str) -> Records:
         expected: the expected content of an object, such as ``'"prompt" and "task"'``.
 
     Raises:
-        InputError: for a line that is not JSON, or no object.
+        InputError: for a line that is not JSON, or no object, or with a field given twice.
     """
     for number, line in enumerate(lines, start=1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield where, parse_object(line, where, expected)
+            value = _parse(line, where)
+            if not isinstance(value, dict):
+                raise InputError(f"{where} is a JSON {type(value).__name__}; expected an object with {expected}")
+            yield where, value
 
 
-def parse_object(text: str, where: str, expected: str) -> dict[str, Any]:
-    """Return one JSON object.
-
-    Args:
-        text: a line, or a whole file.
-        where: place of the text, for messages.
-        expected: the expected content of the object, such as ``'"prompt" and "task"'``.
-
-    Raises:
-        InputError: for text that is not JSON, or no object, or with a field given twice.
-
-    Example:
-        >>> parse_object('{"prompt": "Sort: b a"}', "prompts.jsonl, line 1", expected='"prompt"')
-        {'prompt': 'Sort: b a'}
-    """
-    value = _parse(text, where)
-    if not isinstance(value, dict):
-        raise InputError(f"{where} is a JSON {type(value).__name__}; expected an object with {expected}")
-    return value
-
-
-def _parse(text: str, where: str) -> object:
+def _parse(line: str, where: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(line, object_pairs_hook=_object)
     except KeyError as error:
         raise InputError(f"{where} has two fields {error}; rename one") from None
     except json.JSONDecodeError as error:
-        line = text.split("\n")[error.lineno - 1]
-        place = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
-        raise InputError(f"{where} is not JSON ({error.msg} at {place}): {line[:_MAX_LINE_CHARACTERS]!r}") from None
+        shown = line[:_MAX_LINE_CHARACTERS]
+        raise InputError(f"{where} is not JSON ({error.msg} at column {error.colno}): {shown!r}") from None
     except RecursionError:
         raise InputError(f"{where} is nested too deeply; give an object of strings, integers and booleans") from None
     except ValueError:  # Python reads no integer of more digits

@@ -16,8 +16,9 @@ from tasks.batch import Batch, pad_right
 from tasks.batch_rows import token_batch_rows
 from tasks.errors import InputError
 from tasks.settings import check_choice
-from tasks.text.bos_token import Bos, begin_tokens, beginning_id
+from tasks.text.bos_token import Bos
 from tasks.text.prompt_files import PromptFileFields, read_prompt_file
+from tasks.text.text_encoder import text_encoder
 from tasks.text.token_ids import check_token_ids, known_pad_token_id
 from tasks.text.utf8 import check_utf8_texts
 from tasks.text.visible import quoted, shortened
@@ -157,7 +158,7 @@ class LabelledPrompts:
         check_choice(too_long=(too_long, ("refuse", "truncate")))
         if max_length is not None and keep >= max_length:
             raise InputError(f"keep is {keep} and max_length {max_length}; expected to keep fewer tokens than fit")
-        encoded = self._encode(encode, bos)
+        encoded = text_encoder(encode, bos)(self.prompts)
         for i, ids in enumerate(encoded):
             if not ids:
                 raise InputError(f"{self._name_of(i)} encodes to no tokens; remove it")
@@ -173,13 +174,6 @@ class LabelledPrompts:
             index = torch.from_numpy(rows)
             batch_labels = {name: numbers[index] for name, numbers in labels.items()}
             yield Batch(tokens, attention_mask, labels=batch_labels, index=index)
-
-    def _encode(self, encode: Encode, bos: Bos) -> list[list[int]]:
-        """Return the token ids of each prompt, with the rule for the beginning-of-sequence token applied."""
-        beginning = beginning_id(encode, bos)
-        encoded = encode(list(self.prompts))
-        sequences = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
-        return [begin_tokens(list(ids), beginning, bos) for ids in sequences]
 
     def _name_of(self, i: int) -> str:
         return f"{self.source}: prompt {i + 1}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,7 +12,11 @@ TextEncoder: TypeAlias = Callable[..., list[list[int]]]
 
 
 def text_encoder(tokenizer: Any, bos: Bos = "model") -> TextEncoder:
-    """Return a function from texts to the token ids of Hugging Face's tokenizer, as ``begin_tokens`` changes them.
+    """Return a function from texts to their token ids, as ``begin_tokens`` changes them.
+
+    Args:
+        tokenizer: Hugging Face's, or a function from a list of texts to a list of token ids for each.
+        bos: the rule for the beginning-of-sequence token.
 
     Raises:
         InputError: if there is no beginning-of-sequence token to add or to remove.
@@ -23,8 +27,9 @@ def text_encoder(tokenizer: Any, bos: Bos = "model") -> TextEncoder:
 def _encode(tokenizer: Any, beginning: int, bos: Bos, texts: Sequence[str], **options: Any) -> list[list[int]]:
     if not texts:
         return []
-    encoded = tokenizer(list(texts), **options)["input_ids"]
-    return [begin_tokens(_as_list(ids), beginning, bos) for ids in encoded]
+    encoded = tokenizer(list(texts), **options)
+    sequences = encoded["input_ids"] if isinstance(encoded, Mapping) else encoded
+    return [begin_tokens(_as_list(ids), beginning, bos) for ids in sequences]
 
 
 def text_encoder_special_tokens(tokenizer: Any, text: str = "a", bos: Bos = "model") -> tuple[list[int], list[int]]:

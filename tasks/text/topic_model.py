@@ -19,7 +19,6 @@ from tasks.errors import InputError
 from tasks.settings import MAX_SEED, check_count
 from tasks.text.corpus import Corpus
 from tasks.text.vocabulary import Vocabulary
-from tasks.text.word_counts import WordCounts
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,8 +142,8 @@ def fit_topics(
     check_topic_model(n_topics, passes, seed, batch_size)
     check_enough_for_topics(len(corpus), n_topics)
     vocabulary = Vocabulary.count(corpus.documents, None, min_documents, max_share, stop_words, progress=progress)
-    counts = WordCounts(vocabulary.words, vocabulary.counts(corpus.documents))
-    return fit_topics_to_counts(counts, n_topics, passes, seed, batch_size, progress=progress)
+    counts = vocabulary.counts(corpus.documents)
+    return fit_topics_to_counts(vocabulary.words, counts, n_topics, passes, seed, batch_size, progress=progress)
 
 
 def check_topic_model(n_topics: int, passes: int = 6, seed: int = 0, batch_size: int = 128) -> None:
@@ -164,7 +163,8 @@ def check_enough_for_topics(n_documents: int, n_topics: int) -> None:
 
 
 def fit_topics_to_counts(
-    counts: WordCounts,
+    words: list[str],
+    counts: Any,
     n_topics: int = 100,
     passes: int = 6,
     seed: int = 0,
@@ -172,11 +172,16 @@ def fit_topics_to_counts(
     *,
     progress: bool = False,
 ) -> TopicModel:
-    """Fit a topic model to counts: the second half of ``fit_topics``, with its arguments and errors."""
+    """Fit a topic model to counts, as ``fit_topics`` does to documents, with its further arguments and errors.
+
+    Args:
+        words: the columns of ``counts``, sorted.
+        counts: sparse matrix ``[document word]`` of integers, of scipy, or ``WordCountsOnDisk``.
+    """
     from sklearn.decomposition import LatentDirichletAllocation
     from threadpoolctl import threadpool_limits
 
-    n = counts.counts.shape[0]
+    n = counts.shape[0]
     check_topic_model(n_topics, passes, seed, batch_size)
     check_enough_for_topics(n, n_topics)
     model = LatentDirichletAllocation(
@@ -186,12 +191,12 @@ def fit_topics_to_counts(
     bar = {"total": n_batches, "desc": "fitting topics", "unit": "batch", "leave": False, "disable": not progress}
     with threadpool_limits(1):  # equal sums in equal order
         for rows in tqdm(_shuffled_batches(n, passes, seed, batch_size), **bar):
-            model.partial_fit(counts.counts[rows])
+            model.partial_fit(counts[rows])
         batches = consecutive_batch_rows(n, batch_size)
-        n_words = np.sum([_words_by_topic(model, counts.counts[rows]) for rows in batches], axis=0)
+        n_words = np.sum([_words_by_topic(model, counts[rows]) for rows in batches], axis=0)
     weights = torch.from_numpy(model.components_).double()
     shares = torch.from_numpy(n_words / n_words.sum())
-    return TopicModel(counts.words, weights / weights.sum(dim=1, keepdim=True), shares)
+    return TopicModel(words, weights / weights.sum(dim=1, keepdim=True), shares)
 
 
 def _words_by_topic(model: Any, counts: Any) -> Float[np.ndarray, "topic"]:

@@ -18,19 +18,6 @@ from tasks.text.vocabulary import Vocabulary
 Weighting = Literal["counts", "tfidf"]
 
 
-@dataclass(frozen=True)
-class WordCounts:
-    """Counts of each word in each document.
-
-    Attributes:
-        words: sorted.
-        counts: sparse matrix ``[document word]`` of integers, of scipy, or ``WordCountsOnDisk``.
-    """
-
-    words: list[str]
-    counts: Any
-
-
 @dataclass(frozen=True, eq=False)
 class WordCountsOnDisk:
     """Counts or TF-IDF weights ``[document word]`` on disk. Any rows are read as a sparse matrix.
@@ -98,11 +85,6 @@ class WordCountsOnDisk:
     def shape(self) -> tuple[int, int]:
         """The numbers of documents and of words."""
         return len(self.start) - 1, len(self.vocabulary.words)
-
-    @property
-    def word_counts(self) -> WordCounts:
-        """The input of ``fit_topics_to_counts``."""
-        return WordCounts(self.vocabulary.words, self)
 
     def __getitem__(self, rows: Any) -> Any:
         """Return a sparse matrix ``[row word]`` of scipy: int32 counts or float64 weights of some documents."""

@@ -101,6 +101,15 @@ def test_lengths_and_last_positions_with_padding_on_either_side() -> None:
     assert Batch(TOKENS).last_positions().tolist() == [2, 2, 2, 2]
 
 
+def test_words_and_lengths_do_not_depend_on_how_small_the_given_integers_are() -> None:
+    label = torch.tensor([[0, 1, 0]], dtype=torch.uint8)
+    masked = Batch(TOKENS[:1], attention_mask=torch.tensor([[1, 1, 0]]), labels={"word": label})
+    assert masked.words("word").tolist() == [[0, 1, -1]]
+    assert masked.words("word").dtype == torch.int64
+    long = Batch(torch.zeros(2, 300, dtype=torch.long), index=torch.tensor([0, 1], dtype=torch.int8))
+    assert long.lengths().tolist() == [300, 300]
+
+
 def test_an_example_without_a_real_token_has_no_position() -> None:
     hidden = MASK.clone()
     hidden[2] = False

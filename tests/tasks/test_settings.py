@@ -68,6 +68,10 @@ class TestConfigure:
             configure(Tree(), **{"leaf.rat": 1})
         assert str(refused.value) == "Leaf has no field 'rat' (it has rate, pair, kind); did you mean 'rate'?"
 
+    def test_a_value_has_no_fields(self):
+        with pytest.raises(InputError, match=r"^tuple has no field 'first'"):
+            configure(Tree(), **{"seeds.first": 1})
+
 
 class TestJSON:
     @pytest.mark.parametrize("like", [Tree, Tree(), replace(TREE, leaf=Leaf(9.0))])

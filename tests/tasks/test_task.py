@@ -55,6 +55,16 @@ def test_settings_that_nobody_gives_are_these(task: Task, settings: str) -> None
     assert repr(task) == f"{type(task).__name__}({settings})"
 
 
+@pytest.mark.parametrize(
+    "task", [InstructionFollowing(), RepeatedTokens(), SkillSuite(), SparseModularAddition(), TopicDocuments()]
+)
+def test_a_batch_without_examples_is_refused(task: Task) -> None:
+    with pytest.raises(InputError, match="batch_size is 0"):
+        task.train_batch(0, 0)
+    with pytest.raises(InputError, match="step is -1; expected at least 0"):
+        task.train_batch(-1, 1)
+
+
 def test_a_task_that_inherits_a_name_does_not_replace_the_other() -> None:
     message = "has the name 'repeated-tokens' of RepeatedTokens, so saved runs of either would be opened as the other"
     with pytest.raises(InputError, match=re.escape(message)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from probes.engine.record import record
 from probes.engine.sites import attention_pattern, embedding, head_output, residual, resolve
 from probes.engine.text_tokenizer import tokenizer_of
 from tasks import Batch, InputError
+from tasks._random import generator
 
 SELECTORS = (embedding(), residual(), attention_pattern(), head_output())
 EXAMPLES = 8  # in most batches
@@ -66,7 +66,7 @@ class CheckedModel:
 
     def random(self, purpose: str, *index: int) -> np.random.Generator:
         """Return a generator that depends on the seed, the purpose and the index alone."""
-        return example_generator(self.seed, purpose, *index)
+        return generator(self.seed, purpose, *index)
 
     @cached_property
     def pad_id(self) -> int:
@@ -197,11 +197,6 @@ def _wrapped(model: Any) -> Any:
 def _config(model: Any) -> Any:
     """Return Hugging Face's configuration of what a model wraps, if it wraps something."""
     return getattr(_wrapped(model), "config", None)
-
-
-def example_generator(seed: int, purpose: str, *index: int) -> np.random.Generator:
-    """Return a generator that depends on the seed, the purpose and the index alone."""
-    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), *index])
 
 
 def pad_id(d_vocab: int, tokenizer: Any, config: Any) -> int:

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mechclust.commands.check.inputs import LENGTH, dtypes_of, example_generator, on_cpu, ordinary_ids, pad_id
+from mechclust.commands.check.inputs import LENGTH, dtypes_of, on_cpu, ordinary_ids, pad_id
 from probes.engine.devices import device_of
 from probes.engine.hooked_model import evaluation_mode
 from tasks import Batch
+from tasks._random import generator
 
 _States = Float[Tensor, "batch pos d"]
 _Pattern = Float[Tensor, "batch head query key"]
@@ -118,7 +119,7 @@ def _batches(model: Any, tokenizer: Any, seed: int) -> list[Batch]:
     lengths = [max(1, length - shorter) for shorter in (0, 1, 3, 5)]
     ids = ordinary_ids(d_vocab, tokenizer, model.config)
     pad = pad_id(d_vocab, tokenizer, model.config)
-    tokens = torch.from_numpy(example_generator(seed, "reference").choice(ids, size=(len(lengths), length))).long()
+    tokens = torch.from_numpy(generator(seed, "reference").choice(ids, size=(len(lengths), length))).long()
     if length == 1:
         return [Batch(tokens)]
     mask = torch.arange(length) < torch.tensor(lengths)[:, None]

@@ -31,7 +31,7 @@ from probes.engine.examples_digest import token_digests
 from probes.store.digest import digest_of
 from tasks import Batch, CorpusStream, InputError, LabelledPrompts
 from tasks.text.encoded_corpus import EncodedCorpus, check_corpus_tokenizer
-from tasks.text.topic_model import check_enough_for_topics, fit_topics
+from tasks.text.topic_model import fit_topics
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,6 @@ def _topics(
     """
     check_corpus_tokenizer(reader)
     corpus = CorpusStream(config.corpus, text_field=config.text_field).read()
-    check_enough_for_topics(len(corpus), config.n_topics)
     topic_model = fit_topics(corpus, config.n_topics, seed=config.seed, min_documents=config.min_documents)
     membership = topic_model.membership(config.threshold)
     in_topics = membership.any(dim=1)

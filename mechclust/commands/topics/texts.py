@@ -164,10 +164,10 @@ def read_texts(
     lacking = [seed for seed in seeds if seed not in fitted.seeds]
     with tempfile.TemporaryDirectory() as folder:
         bags = _bags(documents.stream, config, folder, progress) if lacking else None
-        words = fitted.words if bags is None else bags.word_counts.words
+        words = fitted.words if bags is None else bags.vocabulary.words
         check_pairs(len(words), config.thresholds)
         if bags is not None:
-            check_enough_for_topics(bags.word_counts.counts.shape[0], config.fitting["n_topics"])
+            check_enough_for_topics(bags.shape[0], config.fitting["n_topics"])
             check_words(words)
         _check_known(words, documents.texts, config)
         documents.save(out / _DOCUMENTS)
@@ -193,7 +193,7 @@ def _fit(
     """Fit a topic model for each seed, and save it next to those that were fitted before."""
     n_topics, passes = config.fitting["n_topics"], config.fitting["passes"]
     for seed in seeds:
-        model = fit_topics_to_counts(bags.word_counts, n_topics, passes, seed, progress=progress)
+        model = fit_topics_to_counts(bags.vocabulary.words, bags, n_topics, passes, seed, progress=progress)
         fitted = replace(with_seed(fitted, seed, model), undercount=bags.vocabulary.undercount)
         save_topics(path, fitted)
     return fitted

@@ -2,7 +2,7 @@
 
 from tasks.text.instructions.collection import TaskCollection
 from tasks.text.instructions.example import Example
-from tasks.text.instructions.flan2021 import FLAN2021, MISC, flan2021_cluster, flan2021_name
+from tasks.text.instructions.flan2021 import FLAN2021, MISC, flan2021_cluster
 from tasks.text.instructions.folder import read_task_folder
 from tasks.text.instructions.held_out import choose_held_out
 from tasks.text.instructions.instruction_task import InstructionTask
@@ -16,7 +16,6 @@ __all__ = [  # noqa: RUF022 - which would put names in capitals first
     "TaskCollection",
     "choose_held_out",
     "flan2021_cluster",
-    "flan2021_name",
     "read_task_folder",
     "split_of_instruction",
 ]

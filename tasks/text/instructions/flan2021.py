@@ -73,7 +73,8 @@ al., arXiv 2109.01652, by the names of its code; in the clusters of Zhao, Ziser 
 MISC = "misc"
 """The tasks that belong to no cluster of alike tasks."""
 
-_CLUSTERS: dict[str, str] = {}
+# Some exports do not say which round, part or side.
+_CLUSTERS = {"anli": "nli", "mnli": "nli", "ai2_arc": "closed_book_qa", "arc": "closed_book_qa"}
 for _cluster, _tasks in FLAN2021.items():
     _CLUSTERS.update(dict.fromkeys(_tasks, _cluster))
 _COLLECTION = re.compile(r"^(super_glue_|glue_|gem_|ai2_arc_|huggingface:)")  # a file's name has no slash
@@ -92,31 +93,18 @@ _ALIASES = {
     "story_cloze_2016": "story_cloze",
     "math_dataset_algebra__linear_1d": "math_dataset",
 }
-# Some exports do not say which round, part or side.
-_FAMILIES = {"anli": "nli", "mnli": "nli", "ai2_arc": "closed_book_qa", "arc": "closed_book_qa"}
-
-
-def flan2021_name(task: str) -> str | None:
-    """Return the name in ``FLAN2021`` of a task, or ``None``.
-
-    Exports call one task ``rte``, ``rte_10templates``, ``super_glue/rte:1.0.2`` or ``super_glue_rte:1.0.2``.
-
-    Example:
-        >>> [flan2021_name(name) for name in ("copa_10templates", "wmt16_translate/de-en:1.0.0", "gsm8k")]
-        ['copa', 'wmt16_deen', None]
-    """
-    return next((name for name in _forms(task) if name in _CLUSTERS), None)
 
 
 def flan2021_cluster(task: str) -> str | None:
     """Return the cluster in ``FLAN2021`` of a task under any of its names, or ``None``.
 
+    Exports call one task ``rte``, ``rte_10templates``, ``super_glue/rte:1.0.2`` or ``super_glue_rte:1.0.2``.
+
     Example:
         >>> flan2021_cluster("super_glue/copa:1.0.2"), flan2021_cluster("glue/mnli:2.0.0")
         ('commonsense', 'nli')
     """
-    known = _CLUSTERS | _FAMILIES
-    return next((known[name] for name in _forms(task) if name in known), None)
+    return next((_CLUSTERS[name] for name in _forms(task) if name in _CLUSTERS), None)
 
 
 def _forms(task: str) -> list[str]:

@@ -156,13 +156,9 @@ class CorpusStream:
             InputError: for a corpus without documents.
         """
         check_count(n=(n, 1))
-        chosen: list[tuple[float, int, str, str]] = []
-        for key, (number, text) in zip(_random_keys(seed), enumerate(self), strict=False):
-            entry = (-key, number, text, str(self.readings[-1].path))
-            if len(chosen) < n:
-                heapq.heappush(chosen, entry)
-            elif -key > chosen[0][0]:  # the n smallest keys stay, and the heap's first is the largest of them
-                heapq.heapreplace(chosen, entry)
+        keyed = zip(_random_keys(seed), enumerate(self), strict=False)
+        entries = ((key, number, text, str(self.readings[-1].path)) for key, (number, text) in keyed)
+        chosen = heapq.nsmallest(n, entries)
         if not chosen:
             raise InputError(f"the corpus of {len(self.files)} files holds no words; give files with text")
         in_order = sorted((number, text, source) for _, number, text, source in chosen)

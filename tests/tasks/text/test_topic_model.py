@@ -18,7 +18,6 @@ from tasks.text.topic_model import (
     least_topic_model_threshold,
 )
 from tasks.text.vocabulary import Vocabulary
-from tasks.text.word_counts import WordCounts
 
 WORDS = [[f"{letter}{i}" for i in range(8)] for letter in "abcd"]
 
@@ -175,8 +174,8 @@ class TestRefusals:
             "the corpus has 120 documents for 121 topics; give more text, split it into more documents, "
             "or ask for fewer topics (n_topics)"
         )
-        counts = WordCounts(["a"], np.ones((120, 1)))
-        assert "120 documents for 121" in self.refused(fit_topics_to_counts, counts, n_topics=121)
+        counts = np.ones((120, 1))
+        assert "120 documents for 121" in self.refused(fit_topics_to_counts, ["a"], counts, n_topics=121)
 
     def test_no_words_left(self, planted):
         assert self.refused(fit_topics, planted, 4, min_documents=61) == (

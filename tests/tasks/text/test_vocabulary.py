@@ -11,7 +11,7 @@ import pytest
 from tasks import InputError
 from tasks.text.topic_model import fit_topics_to_counts
 from tasks.text.vocabulary import Vocabulary
-from tasks.text.word_counts import WordCounts, WordCountsOnDisk
+from tasks.text.word_counts import WordCountsOnDisk
 from tasks.text.words import words_of
 
 DRAW = np.random.default_rng(0)
@@ -74,8 +74,8 @@ def test_topics_from_disk_are_those_from_memory(tmp_path, weights):
     assert bags.shape == (201, 60)
     rows = [200, 3, 3, 0]
     assert (bags[rows] != matrix[rows]).nnz == 0
-    memory = fit_topics_to_counts(WordCounts(known.words, matrix), 3, passes=2, seed=5, batch_size=64)
-    disk = fit_topics_to_counts(bags.word_counts, 3, passes=2, seed=5, batch_size=64)
+    memory = fit_topics_to_counts(known.words, matrix, 3, passes=2, seed=5, batch_size=64)
+    disk = fit_topics_to_counts(known.words, bags, 3, passes=2, seed=5, batch_size=64)
     assert disk.words == memory.words
     assert np.array_equal(disk.weights.numpy(), memory.weights.numpy())
 

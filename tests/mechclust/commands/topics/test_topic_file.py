@@ -23,7 +23,6 @@ from probes.store.files import DamagedError
 from probes.store.safetensors_files import write_safetensors
 from tasks import TopicModel
 from tasks.text.topic_model import fit_topics_to_counts
-from tasks.text.word_counts import WordCounts
 from tests.mechclust.commands.refusals import refusal
 
 WORDS = ["bär", "cat", "don't", "été"]
@@ -31,16 +30,16 @@ WAY = "fit the topics anew (leave out --topic-model)"
 
 
 @pytest.fixture(scope="module")
-def counts() -> WordCounts:
+def counts() -> csr_matrix:
     draw = np.random.default_rng(0)
-    return WordCounts(WORDS, csr_matrix(draw.integers(0, 3, (30, 4)).astype(np.int32)))
+    return csr_matrix(draw.integers(0, 3, (30, 4)).astype(np.int32))
 
 
 @pytest.fixture(scope="module")
 def fitted(counts) -> FittedTopics:
     fitted = FittedTopics([], [], {"n_topics": 2, "passes": 1, "weights": "counts"}, "abc")
     for seed in (4, 1):
-        fitted = with_seed(fitted, seed, fit_topics_to_counts(counts, 2, 1, seed))
+        fitted = with_seed(fitted, seed, fit_topics_to_counts(WORDS, counts, 2, 1, seed))
     return fitted
 
 
