@@ -5,18 +5,15 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mechclust.sandbox.figure import sandbox_figure_and_draw
 from mechclust.sandbox.panels import Grid, sandbox_panel_grid
 from mechclust.sandbox.run import SandboxRun
 from tasks import InputError
 from tasks.settings import check_at_least
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # As every player knows it: an even number of pixels each way, and colours at half resolution.
 _H264: dict[str, Any] = {
@@ -25,48 +22,51 @@ _H264: dict[str, Any] = {
 }
 
 
-def _check_film(path: Path, fps: int) -> None:
-    """Refuse a file ending that no film has, or less than one frame per second.
-
-    Raises:
-        InputError: for either.
-    """
-    if path.suffix not in (".gif", ".mp4"):
-        raise InputError(f"a film cannot be written to {str(path)!r}; give a name that ends in .gif or .mp4")
-    check_at_least(fps=(fps, 1))
-
-
-def write_film(
-    figure: Figure,
+def sandbox_film(
+    run: SandboxRun,
     path: str | Path,
-    draw: Callable[[int], None],
-    frames: Sequence[int],
     *,
+    panels: Iterable[str] | Grid | None = None,
     fps: int = 12,
+    epochs: Sequence[int] | None = None,
     dpi: int = 80,
 ) -> Path:
-    """Write a film of a figure.
+    """Write a film of any panels of the sandbox, one frame per epoch.
+
+    With all panels, a frame takes about a second. With fewer, less.
 
     Args:
-        figure: drawn on by ``draw``.
+        run: a run from ``record_sandbox`` or ``sandbox_run``.
         path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
-        draw: draws a frame, given its number.
-        frames: their numbers, in order.
+        panels: names of panels, rows of names, or ``None`` for all.
         fps: frames per second.
-        dpi: dots per inch.
+        epochs: some of ``run.epochs``. ``None``: all.
+        dpi: dots per inch. A panel is about 3.1 by 2.35 inches.
 
     Returns:
         The path. The file holds the whole film or, after an error, its previous content.
 
     Raises:
-        InputError: for an unknown file ending, ``fps`` below 1 or a missing ffmpeg.
+        InputError: for an unknown file ending, ``fps`` below 1, a missing ffmpeg, fewer than two epochs, or one that
+            was not kept.
+
+    Example:
+        >>> sandbox_film(run, "run.gif", panels=["xi", "class_map", "loss"])  # doctest: +SKIP
+        PosixPath('run.gif')
     """
     import matplotlib
     from matplotlib.animation import FFMpegWriter, PillowWriter
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     path = Path(path)
-    _check_film(path, fps)
+    if path.suffix not in (".gif", ".mp4"):
+        raise InputError(f"a film cannot be written to {str(path)!r}; give a name that ends in .gif or .mp4")
+    check_at_least(fps=(fps, 1))
+    rows = sandbox_panel_grid(panels, run.panels)
+    frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
+    if len(frames) < 2:
+        raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
+    figure, draw = sandbox_figure_and_draw(run, rows)
     writer: Any = PillowWriter(fps=fps) if path.suffix == ".gif" else FFMpegWriter(fps=fps, **_H264)
     options: dict[Any, Any] = {} if path.suffix == ".gif" else {"animation.ffmpeg_path": find_ffmpeg()}
     FigureCanvasAgg(figure)
@@ -104,44 +104,3 @@ def find_ffmpeg() -> str:
         raise InputError(
             "an .mp4 needs ffmpeg, and there is none: pip install 'mechclust[film]', or give a name that ends in .gif"
         ) from None
-
-
-def sandbox_film(
-    run: SandboxRun,
-    path: str | Path,
-    *,
-    panels: Iterable[str] | Grid | None = None,
-    fps: int = 12,
-    epochs: Sequence[int] | None = None,
-    dpi: int = 80,
-) -> Path:
-    """Write a film of any panels of the sandbox, one frame per epoch.
-
-    With all panels, a frame takes about a second. With fewer, less.
-
-    Args:
-        run: a run from ``record_sandbox`` or ``sandbox_run``.
-        path: ends in ``.gif``, or in ``.mp4``, for which ffmpeg is needed.
-        panels: names of panels, rows of names, or ``None`` for all.
-        fps: frames per second.
-        epochs: some of ``run.epochs``. ``None``: all.
-        dpi: dots per inch. A panel is about 3.1 by 2.35 inches.
-
-    Returns:
-        The path. The file holds the whole film or, after an error, its previous content.
-
-    Raises:
-        InputError: for an unknown file ending, a missing ffmpeg, fewer than two epochs, or one that was not kept.
-
-    Example:
-        >>> sandbox_film(run, "run.gif", panels=["xi", "class_map", "loss"])  # doctest: +SKIP
-        PosixPath('run.gif')
-    """
-    path = Path(path)
-    _check_film(path, fps)
-    rows = sandbox_panel_grid(panels, run.panels)
-    frames = [run.frame(epoch) for epoch in (run.epochs if epochs is None else epochs)]
-    if len(frames) < 2:
-        raise InputError(f"epochs has {len(frames)}; a film needs at least 2, or sandbox_figure shows one")
-    figure, draw = sandbox_figure_and_draw(run, rows)
-    return write_film(figure, path, draw, frames, fps=fps, dpi=dpi)

@@ -191,7 +191,7 @@ class SandboxRecorder:
             panels=panels,
             sequences=self.examples.followed,
             answers=self.examples.answer_names,
-            n_used=max(0, len(self.examples.answer_names) - 1),
+            n_right=max(0, len(self.examples.answer_names) - 1),
             values=values,
             curves=curves,
             unit=unit,

@@ -39,7 +39,7 @@ class SandboxRun:
             probability (``confidence``).
         curves: numbers at every checkpoint that was measured.
         unit: of checkpoints, ``"epoch"`` or ``"step"``.
-        n_used: how many of the answers, the first ones, are ever right. The others are drawn grey. ``None``: all.
+        n_right: how many of the answers, the first ones, are ever right. The others are drawn grey.
         support: positions that determine the answer, or empty if unknown.
         n_digits: number of tokens at each position in panels of token and position pairs.
         cloud_answers: the answers of the sequences in ``values["cloud"]``.
@@ -54,10 +54,10 @@ class SandboxRun:
     panels: Mapping[str, SandboxPanel]
     sequences: FollowedSequences
     answers: Sequence[str]
+    n_right: int
     values: Mapping[str, Shaped[np.ndarray, "..."]]
     curves: Curves
     unit: str = "epoch"
-    n_used: int | None = None
     support: tuple[int, ...] = ()
     n_digits: int = 0
     cloud_answers: Int[np.ndarray, "_"] | None = None
@@ -74,11 +74,6 @@ class SandboxRun:
     def length(self) -> int:
         """The number of positions of a sequence."""
         return int(self.sequences.tokens.shape[1])
-
-    @property
-    def n_right(self) -> int:
-        """The number of answers that are ever right."""
-        return len(self.answers) if self.n_used is None else self.n_used
 
     @property
     def corners(self) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from mechclust.jobs import imap_jobs, progress_bar
+from mechclust.models import load_model
 from mechclust.report.probe_trial import try_probes
 from probes import HookedModel, RegisteredProbe, find_probe, run
 from probes.engine.result import load_result
 from probes.store.file_names import file_name
 from probes.store.files import write_atomic
-from tasks import Batch, InputError
+from tasks import Batch, InputError, Task
 
 _SHOWN = 4  # models per probe shown in the report, whereas all are in the folder
 
@@ -49,6 +50,20 @@ class TrainedModel:
             examples: returns the examples.
         """
         return cls(name, partial(_load_both, load_model, examples), examples)
+
+    @classmethod
+    def at_last_step(cls, out: Path, name: str, task: Task, split: str, steps: int) -> TrainedModel:
+        """Return the network that ``CheckpointCallback`` kept at the last step of a job, with a split of its task.
+
+        Args:
+            out: folder of the study.
+            name: name of the job.
+            task: the task that the network was trained on.
+            split: split of the task.
+            steps: number of training steps.
+        """
+        path = out / "models" / name / f"step-{steps:06d}.safetensors"
+        return cls.from_parts(name, partial(load_model, path), partial(task.batches, split))
 
 
 def _load_both(
@@ -170,7 +185,7 @@ def _write_note(path: Path, what: str, error: Exception) -> None:
 
 def further_notes(out: Path) -> list[str]:
     """Return the reason for each measurement that failed."""
-    return [path.read_text().strip() for path in sorted((out / "results" / "probes").glob("*/*.txt"))]
+    return [path.read_text(encoding="utf-8").strip() for path in sorted((out / "results" / "probes").glob("*/*.txt"))]
 
 
 def further_views(out: Path) -> Mapping[str, str]:

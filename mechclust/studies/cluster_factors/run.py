@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from mechclust.models import ModelConfig, build_model, load_model, model_for
+from mechclust.models import ModelConfig, build_model, model_for
 from mechclust.report.probe_trial import try_probes
 from mechclust.studies.cluster_factors.config import (
     TRIED,
@@ -103,15 +102,7 @@ def _swapped(model: HookedModel, task: InstructionFollowing, seed: int) -> Probe
 
 def trained_models(config: ClusterFactorsConfig, out: Path) -> list[TrainedModel]:
     """Return every run's network at the end of training, with the validation examples."""
+    steps = config.training.steps
     return [
-        TrainedModel.from_parts(job.name, partial(_load_trained, config, job, out), partial(_examples, config, job))
-        for job in jobs(config)
+        TrainedModel.at_last_step(out, job.name, task_of(config, job), VALIDATION_SUBSET, steps) for job in jobs(config)
     ]
-
-
-def _load_trained(config: ClusterFactorsConfig, job: Job, out: Path) -> HookedModel:
-    return load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
-
-
-def _examples(config: ClusterFactorsConfig, job: Job) -> Iterable[Batch]:
-    return task_of(config, job).batches(VALIDATION_SUBSET)

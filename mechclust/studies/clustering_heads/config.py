@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -55,14 +54,6 @@ ABLATIONS = ("batch", "lr", "width", "discount", "dropout", "bias")
 Ideal = Literal["", "positions", "head"]
 HEAD_PARTS = ("embed", "pos_embed", "blocks.0.attn")  # everything that computes the sequence embedding
 _BIASES = (f"{MLP}.b_in", f"{MLP}.b_out")
-_MEASURED_PARTS = {
-    "all": PARTS,
-    "losses": ("dynamics",),
-    "gradients": ("dynamics",),
-    "curvature": ("dynamics", "curvature"),
-    "head": ("head",),
-    "end": (),
-}  # by how much of an arm is measured
 _PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "weight_decay": 0.0, "clip": None}
 
 
@@ -381,13 +372,9 @@ def member_of(
 
 
 def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
-    """Return the jobs: an arm's seeds in groups, and all learning rates and narrow widths at once.
-
-    The base setting comes first and the costly ablations last, so that a stopped run can still be reported on.
-    """
-    all_arms = arms(config)
+    """Return the jobs: an arm's seeds in groups, and all learning rates and narrow widths at once."""
     together: dict[str, list[Arm]] = {}
-    for arm in all_arms.values():
+    for arm in arms(config).values():
         same_shape = arm.kind in ("lr", "discount") or (arm.kind == "width" and arm.model["d_mlp"] <= PADDED)
         together.setdefault(arm.kind if same_shape else arm.name, []).append(arm)
     ensembles = []
@@ -395,36 +382,11 @@ def jobs(config: ClusteringHeadsConfig) -> list[EnsembleJob]:
         size = config.ablations.group if group[0].kind in ABLATIONS else config.group
         ensembles += _in_groups(tuple(arm.name for arm in group), group[0].seeds, size)
     ensembles += _in_groups((CURRICULUM,), config.curriculum.seeds, config.curriculum.group)
-    costs = {arm.name: _cost(config, arm) for arm in all_arms.values()}
-    return sorted(ensembles, key=lambda job: costs.get(job.arms[0], 0))
+    return ensembles
 
 
 def _in_groups(names: tuple[str, ...], seeds: tuple[int, ...], size: int) -> list[EnsembleJob]:
     return [EnsembleJob(names, seeds[start : start + size]) for start in range(0, len(seeds), size)]
-
-
-def unfinished_jobs(config: ClusteringHeadsConfig, out: Path) -> list[EnsembleJob]:
-    """Return the jobs whose results are not complete yet."""
-    return [job for job in jobs(config) if not all(path.exists() for path in _results_of(config, job, out))]
-
-
-def _results_of(config: ClusteringHeadsConfig, job: EnsembleJob, out: Path) -> list[Path]:
-    """Return the file of every measurement of one job's networks."""
-    if job.arms[0] == CURRICULUM:
-        return [curriculum_result(out, seed) for seed in job.seeds]
-    all_arms = arms(config)
-    files = [job.result(out)]
-    for name, seed in product(job.arms, job.seeds):
-        for part in _MEASURED_PARTS[all_arms[name].measure]:
-            files.append(out / "results" / name / f"seed{seed}.{part}.safetensors")
-    return files
-
-
-def _cost(config: ClusteringHeadsConfig, arm: Arm) -> float:
-    """Return roughly how long an ablation takes: longest with small batches and wide layers. 0 for other arms."""
-    if arm.kind not in ABLATIONS:
-        return 0
-    return 32 / int(arm.training.get("batch_size", config.batch_size)) + int(arm.model.get("d_mlp", 32)) / 500
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from mechclust.training import Snapshots, accuracy
 from probes import ProbeResult
 from probes.engine.record import record
 from probes.functional import within_ratio
-from tasks import Batch, InputError, SparseModularAddition
+from tasks import Batch, SparseModularAddition
 
 WEIGHT_GROUPS = {
     "embeddings": ("embed", "pos_embed"),
@@ -101,18 +100,6 @@ def accuracies_at_end(snapshots: Snapshots, member: int) -> list[float]:
     """Return one network's accuracies on the training and the test split at the end of training."""
     model = snapshots.model(member)
     return [accuracy(model, snapshots.tasks[member], split)[0] for split in ("train", "test")]
-
-
-def places_of(snapshots: Snapshots, epochs: Sequence[int]) -> list[int]:
-    """Return the indices of the snapshots of some epochs.
-
-    Raises:
-        InputError: for an epoch without a snapshot.
-    """
-    missing = sorted(set(epochs) - set(snapshots.epochs))
-    if missing:
-        raise InputError(f"{str(snapshots.folder)!r} has no snapshot of epoch {missing[0]}; expected epochs it has")
-    return [snapshots.epochs.index(epoch) for epoch in epochs]
 
 
 def measure_dynamics(

@@ -33,6 +33,7 @@ from mechclust.studies.clustering_heads.curves import (
     spikes_after_solving,
 )
 from mechclust.studies.clustering_heads.detector import head_kind, is_textbook, line_score, planar_score
+from mechclust.studies.kept import load_required
 from probes import ProbeResult, load_result
 from tasks import InputError
 
@@ -256,22 +257,22 @@ class HeadsResults:
 
 
 def load_results(config: ClusteringHeadsConfig, out: Path) -> HeadsResults:
-    """Read a run's results: all of the base setting, and whatever exists of the rest.
+    """Read a run's results.
 
     Raises:
-        InputError: if the base setting is not finished.
+        InputError: naming what is missing.
     """
-    results = out / "results"
+    second_stage = config.seeds if SECOND_STAGE in arms(config) else ()
     return HeadsResults(
         networks={seed: load_network(config, out, seed) for seed in config.seeds},
-        mitigated={arm: _trainings(config.seeds[: config.mitigations], results / arm) for arm in MITIGATIONS},
-        final=_final_accuracies(config, results / "final"),
-        curriculum=_by_seed(config.curriculum.seeds, results / CURRICULUM),
-        full_batch=_trainings(config.full_batch.seeds, results / FULL_BATCH),
-        curved=_trainings(config.full_batch.curvature_seeds, results / PLATEAUS),
-        curvature=_by_seed(config.full_batch.curvature_seeds, results / PLATEAUS, ".curvature"),
-        ideal_positions=_by_seed(config.starts.seeds, results / IDEAL_POSITIONS, ".head"),
-        second_stage=_trainings(config.seeds, results / SECOND_STAGE),
+        mitigated={arm: _trainings(out, config.seeds[: config.mitigations], arm) for arm in MITIGATIONS},
+        final=_final_accuracies(config, out),
+        curriculum=_by_seed(out, config.curriculum.seeds, CURRICULUM),
+        full_batch=_trainings(out, config.full_batch.seeds, FULL_BATCH),
+        curved=_trainings(out, config.full_batch.curvature_seeds, PLATEAUS),
+        curvature=_by_seed(out, config.full_batch.curvature_seeds, PLATEAUS, ".curvature"),
+        ideal_positions=_by_seed(out, config.starts.seeds, IDEAL_POSITIONS, ".head"),
+        second_stage=_trainings(out, second_stage, SECOND_STAGE),
         folder=out,
     )
 
@@ -280,38 +281,39 @@ def load_network(config: ClusteringHeadsConfig, out: Path, seed: int) -> Trained
     """Read one network of the base setting.
 
     Raises:
-        InputError: if it is not finished.
+        InputError: naming a file that is missing.
     """
     base = out / "results" / "base"
-    paths = {part: base / f"seed{seed}.{part}.safetensors" for part in PARTS}
-    missing = [part for part, path in paths.items() if not path.exists()]
-    if missing:
-        raise InputError(
-            f"{str(out)!r} holds a run whose base setting is not finished (seed {seed} has no {missing[0]}); "
-            "resume it: mechclust run clustering-heads with the same settings"
-        )
-    return TrainedNetwork(seed=seed, p=config.task.p, **{part: load_result(path) for part, path in paths.items()})
+    parts = {part: load_required(out, base / f"seed{seed}.{part}.safetensors") for part in PARTS}
+    return TrainedNetwork(seed=seed, p=config.task.p, **parts)
 
 
-def _final_accuracies(config: ClusteringHeadsConfig, folder: Path) -> dict[str, dict[int, tuple[float, float]]]:
+def _final_accuracies(config: ClusteringHeadsConfig, out: Path) -> dict[str, dict[int, tuple[float, float]]]:
     """Return the final accuracies of an arm's seeds. Those of transfer are the base setting's."""
     seeds_by_arm = {name: arm.seeds for name, arm in arms(config).items()}
-    final: dict[str, dict[int, tuple[float, float]]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
+    final: dict[str, dict[int, tuple[float, float]]] = {name: {} for name in seeds_by_arm}
+    for path in sorted((out / "results" / "final").glob("*.safetensors")):
         result = load_result(path)
         for network, (train, test) in zip(result.coords["network"], result["accuracy"].tolist(), strict=True):
             arm, _, seed = network.rpartition("|")
             if int(seed) in seeds_by_arm.get(arm, config.seeds):
                 final.setdefault(arm, {})[int(seed)] = (train, test)
+    for name, seeds in seeds_by_arm.items():
+        missing = sorted(set(seeds) - set(final[name]))
+        if missing:
+            raise InputError(
+                f"{str(out)!r} lacks the accuracies of {name!r}, seed {missing[0]}; start the study again with the "
+                "same --out"
+            )
     return final
 
 
-def _trainings(seeds: Sequence[int], folder: Path) -> dict[int, NetworkTraining]:
-    """Return the measured training of the seeds that have it."""
-    return {seed: NetworkTraining(result) for seed, result in _by_seed(seeds, folder, ".dynamics").items()}
+def _trainings(out: Path, seeds: Sequence[int], arm: str) -> dict[int, NetworkTraining]:
+    """Return the measured training of each seed of an arm."""
+    return {seed: NetworkTraining(result) for seed, result in _by_seed(out, seeds, arm, ".dynamics").items()}
 
 
-def _by_seed(seeds: Sequence[int], folder: Path, part: str = "") -> dict[int, ProbeResult]:
-    """Return the saved results of the seeds that have them."""
-    paths = {seed: folder / f"seed{seed}{part}.safetensors" for seed in seeds}
-    return {seed: load_result(path) for seed, path in paths.items() if path.exists()}
+def _by_seed(out: Path, seeds: Sequence[int], arm: str, part: str = "") -> dict[int, ProbeResult]:
+    """Return a saved result of each seed of an arm."""
+    folder = out / "results" / arm
+    return {seed: load_required(out, folder / f"seed{seed}{part}.safetensors") for seed in seeds}

@@ -16,7 +16,6 @@ from mechclust.studies.clustering_heads.config import (
     FullBatch,
     Starts,
     jobs,
-    unfinished_jobs,
 )
 from mechclust.studies.clustering_heads.dynamics import can_measure_all
 from mechclust.studies.clustering_heads.findings import findings_of
@@ -55,12 +54,6 @@ def notes(config: ClusteringHeadsConfig, results: HeadsResults) -> list[str]:
         texts.append(
             f"There are {config.task.p}^{config.task.length} sequences, too many to measure heads on all of them; "
             "heads are measured on a sample, the training and test sequences."
-        )
-    waiting = [job.name for job in unfinished_jobs(config, results.folder)]
-    if waiting:
-        texts.append(
-            f"This run is not finished; its findings are judged on what exists. Missing of {len(jobs(config))} jobs: "
-            f"{', '.join(waiting)}."
         )
     return texts
 

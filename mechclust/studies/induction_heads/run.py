@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechclust.models import ModelConfig, build_model, load_model, model_for
+from mechclust.models import ModelConfig, build_model, model_for
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.induction_heads.config import LAYERS_OF_ARM, SPLIT, InductionHeadsConfig, jobs, task_of
 from mechclust.studies.kept import measure_once, on_device
@@ -98,18 +98,7 @@ def _put_means(
     return changed
 
 
-def load_trained(config: InductionHeadsConfig, out: Path, job: Job) -> HookedModel:
-    """Return the network at the end of a run."""
-    return load_model(out / "models" / job.name / f"step-{config.training.steps:06d}.safetensors")
-
-
 def trained_models(config: InductionHeadsConfig, out: Path) -> list[TrainedModel]:
     """Return every run's network at the end of training, with the test sequences."""
-    return [
-        TrainedModel.from_parts(job.name, partial(load_trained, config, out, job), partial(_examples, config, job))
-        for job in jobs(config)
-    ]
-
-
-def _examples(config: InductionHeadsConfig, job: Job) -> Iterable[Batch]:
-    return task_of(config, job).batches(SPLIT)
+    steps = config.training.steps
+    return [TrainedModel.at_last_step(out, job.name, task_of(config, job), SPLIT, steps) for job in jobs(config)]

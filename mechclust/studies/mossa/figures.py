@@ -114,7 +114,7 @@ def layer_groups_figure(runs: Runs) -> Figure:
     gap, spread, dims = axes
     _draw_seeds(gap, [run.curves.seen.gap for run in runs], color="black", label="tuned - pre")
     _draw_boundaries(gap, runs)
-    _draw_models(spread, {model: [run.spread(model) for run in runs] for model in _LOOKS})
+    _draw_models(spread, {model: [run.curves.seen.spread(model) for run in runs] for model in _LOOKS})
     _draw_models(dims, {model: [run.dims[model] for run in runs] for model in _LOOKS})
     gap.axhline(0, color=GREY, lw=0.8)
     gap.axhline(MARGIN, color=GREY, lw=0.8, ls=":")

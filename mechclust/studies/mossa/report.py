@@ -127,8 +127,8 @@ def tables_of(config: MossaConfig, runs: Sequence[SeedResults]) -> dict[str, pd.
 
 def headline(runs: Sequence[SeedResults]) -> str:
     """Say how similar the last layer is to single-task models, before tuning and after."""
-    base = np.mean([run.median("base")[-1] for run in runs])
-    tuned = np.mean([run.median("tuned")[-1] for run in runs])
+    base = np.mean([run.curves.seen.median("base")[-1] for run in runs])
+    tuned = np.mean([run.curves.seen.median("tuned")[-1] for run in runs])
     return f"Last layer: median CKA with single-task models {base:z.2f} before tuning, {tuned:z.2f} after."
 
 

@@ -85,17 +85,6 @@ class SeedResults:
             dims=self.dims,
         )
 
-    def median(self, model: Which, tasks: TaskMask | None = None) -> ByLayer:
-        """Return the median CKA over tasks, the seen ones by default."""
-        return self._select(tasks).median(model)
-
-    def spread(self, model: Which, tasks: TaskMask | None = None) -> ByLayer:
-        """Return the interquartile range of CKA over tasks, the seen ones by default."""
-        return self._select(tasks).spread(model)
-
-    def _select(self, tasks: TaskMask | None) -> TaskCurves:
-        return self.curves.seen if tasks is None else self.curves.select(tasks)
-
     @cached_property
     def groups(self) -> LayerGroups:
         """The layer groups of the seen tasks."""
@@ -210,7 +199,7 @@ def medians_table(runs: Sequence[SeedResults]) -> pd.DataFrame:
     for tasks, by_seed in masks.items():
         for name, model in models.items():
             if by_seed[0].any():
-                medians = [run.median(model, mask) for run, mask in zip(runs, by_seed, strict=True)]
+                medians = [run.curves.select(mask).median(model) for run, mask in zip(runs, by_seed, strict=True)]
                 rows.append([tasks, name, *np.mean(medians, axis=0)])
     ceilings = ceiling_medians(runs)
     if ceilings:

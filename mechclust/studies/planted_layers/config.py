@@ -146,17 +146,18 @@ def spans_of(config: PlantedConfig, n_layers: int) -> list[Span]:
     Raises:
         InputError: for a span that is not in the model, or that covers all of it.
     """
-    if not config.spans:
+    spans = list(config.spans)
+    if not spans:
         width = max(1, n_layers // 4)
         starts = [max(1, (n_layers * quarter + 2) // 4) for quarter in (1, 2, 3)]
-        return list(dict.fromkeys((start, min(start + width - 1, n_layers)) for start in starts))
-    for first, last in config.spans:
+        spans = list(dict.fromkeys((start, min(start + width - 1, n_layers)) for start in starts))
+    for first, last in spans:
         if not 1 <= first <= last <= n_layers or (first, last) == (1, n_layers):
             raise InputError(
                 f"spans has {first} to {last}, and the model layers 1 to {n_layers}; expected a first and a last layer "
                 "among these, and not all of them"
             )
-    return list(config.spans)
+    return spans
 
 
 @dataclass(frozen=True)
@@ -317,10 +318,10 @@ def suite_of(config: PlantedConfig, seed: int) -> SkillSuite:
     return replace(config.suite, seed=seed)
 
 
-def measured_skills(config: PlantedConfig) -> Sequence[str]:
-    """Return the seen skills whose prompts are used for measuring, spread over operations."""
+def measured_skills(config: PlantedConfig) -> tuple[str, ...]:
+    """Return the seen skills that are measured, spread over operations: E is trained on all, each control on one."""
     seen = config.suite.seen
-    return [seen[i * len(seen) // config.n_measured] for i in range(config.n_measured)]
+    return tuple(seen[i * len(seen) // config.n_measured] for i in range(config.n_measured))
 
 
 def model_path(out: Path, seed: int, name: str) -> Path:

@@ -156,7 +156,7 @@ def unplanted_panels(config: PlantedConfig) -> list[DotPanel]:
             title = "two draws of small noise" if is_noise else column
             panels.append(DotPanel(f"{title}: right is 0", "share called", column, "false"))
     for column in whole_columns(config):
-        title = f"{column.removesuffix(' changed')}: right is 1"
+        title = f"{column}: right is 1"
         panels.append(DotPanel(title, "share called", column, "hit"))
     return panels
 

@@ -21,15 +21,7 @@ from mechclust.studies.planted_layers.config import PlantedConfig, result_path
 from mechclust.studies.planted_layers.measure import ALL, SIMILARITY_MEASURES
 from mechclust.studies.planted_layers.results import PROMPTS, notes_of
 from mechclust.studies.planted_layers.rows import RESIDUAL
-from mechclust.studies.planted_layers.score import (
-    Span,
-    boundary_errors,
-    chance_error,
-    layer_error,
-    roc_auc,
-    share_called,
-    truth_of,
-)
+from mechclust.studies.planted_layers.score import Span, chance_error, layer_error, score_curves
 from mechclust.studies.planted_layers.trios import CROSSED, SAME, Trio, base_name, control_sets, trios_of
 
 if TYPE_CHECKING:
@@ -115,8 +107,8 @@ def _score_curves(
 ) -> dict[str, Float[np.ndarray, "*curve"]]:
     """Score how far readings are from the layers in which E was trained, or give NaN if the gain is undefined.
 
-    By the gain of the medians over tasks, with a layer called if it is above ``margin``: ``auc``, ``onset``, ``end``,
-    ``hit``, ``false``, ``found`` and ``top``, as for other curves. ``crossing`` is the error of the first layer from
+    By the gain of the medians over tasks, with a layer called if it is above ``margin``: those of ``score_curves``.
+    ``crossing`` is the error of the first layer from
     which the gain is above 0, with at most one exception. The others are by ``group_boundaries``. ``shared`` is the
     error of the first layer after the shared ones. ``transition`` is the error of the transition's last layer, and
     ``by spread`` its error without dimensions. ``transition off`` is whether there is one that ends elsewhere.
@@ -125,19 +117,9 @@ def _score_curves(
     first, last = span
     n_layers = base.shape[-1]
     gain = tuned - base
-    called = gain > margin
-    trained = truth_of(span, n_layers)
-    onset, end = boundary_errors(called, span)
     shared, transition = group_boundaries(base, tuned, spread, dims, margin=margin)
     _, by_spread = group_boundaries(base, tuned, spread, margin=margin)
-    scores = {
-        "auc": roc_auc(gain, trained),
-        "onset": onset,
-        "end": end,
-        "hit": share_called(called, trained),
-        "false": share_called(called, ~trained),
-        "found": called.any(axis=-1),
-        "top": called[..., -1],
+    of_groups = {
         "crossing": layer_error(np.asarray(crossovers(base, tuned)), first, n_layers),
         "shared": layer_error(shared + 1, first, n_layers),
         "transition": layer_error(np.where(transition > shared, transition, 0), last, n_layers),
@@ -146,7 +128,8 @@ def _score_curves(
         "transition off": (transition > shared) & (transition != last),
     }
     known = np.isfinite(gain).all(axis=-1)
-    return {name: np.where(known, values, math.nan) for name, values in scores.items()}
+    scores = score_curves(gain, np.full_like(gain, margin), span)
+    return scores | {name: np.where(known, values, math.nan) for name, values in of_groups.items()}
 
 
 def read_scores(

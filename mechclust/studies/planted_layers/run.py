@@ -35,7 +35,6 @@ from mechclust.studies.planted_layers.trios import (
     base_name,
     control_name,
     control_sets,
-    skills_of,
     trios_of,
 )
 from mechclust.studies.planted_layers.tunings import ModelJob, tunings
@@ -281,7 +280,7 @@ def _check_same_prompts(config: PlantedConfig, out: Path, digest: str) -> None:
 def _compare(config: PlantedConfig, seed: int, out: Path) -> None:
     """Measure the similarity of the base and of models of several tasks to controls, and how much all learnt."""
     suite = suite_of(config, seed)
-    skills = skills_of(config)
+    skills = measured_skills(config)
     load = partial(_load, config, seed, out)
     base = load("base")
     trios = trios_of(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mechclust.studies.planted_layers.config import PlantedConfig, measured_skills, spans_of
+from mechclust.studies.planted_layers.config import PlantedConfig, spans_of
 from mechclust.studies.planted_layers.score import Span
 
 SAME = "same layers"
@@ -96,8 +96,3 @@ def control_name(controls: str, skill: str) -> str:
 def base_name(controls: str) -> str:
     """Return the file name of the base with a set of controls."""
     return f"base.with-{controls}"
-
-
-def skills_of(config: PlantedConfig) -> tuple[str, ...]:
-    """Return the measured skills: E is trained on all of them, and each control on one."""
-    return tuple(measured_skills(config))

@@ -9,6 +9,7 @@ from mechclust.studies.planted_layers.config import (
     FRESH,
     FROZEN,
     PlantedConfig,
+    measured_skills,
     spans_of,
     trained_name,
 )
@@ -18,7 +19,6 @@ from mechclust.studies.planted_layers.trios import (
     control_sets,
     control_spans,
     multi_name,
-    skills_of,
     span_name,
     trios_of,
 )
@@ -77,7 +77,7 @@ def _length(named: tuple[str, Tuning]) -> int:
 
 
 def _of_several_tasks(config: PlantedConfig) -> dict[str, Tuning]:
-    skills = skills_of(config)
+    skills = measured_skills(config)
     tuning = Tuning(config.control_steps * len(skills), skills=skills)
     return {
         **{multi_name(span_name(span)): replace(tuning, span=span) for span in control_spans(config)},
@@ -94,7 +94,7 @@ def _controls(config: PlantedConfig) -> dict[str, Tuning]:
     for controls in control_sets(config):
         decay = config.layer_decay if controls == "rates" else 1.0
         tuning = Tuning(config.control_steps, order=1, span=spans.get(controls), layer_decay=decay)
-        for skill in skills_of(config):
+        for skill in measured_skills(config):
             models[control_name(controls, skill)] = replace(tuning, skills=(skill,))
     return models
 

@@ -100,6 +100,6 @@ def headline(config: TaskClustersConfig, runs: Mapping[Job, RunResults]) -> str:
     before = np.mean([curve[0] for curve in curves])
     chance = max(run.null[-1, top, 1] for run in private)
     return (
-        f"Task-ARI of layer {top}: {after:z.2f} after training, {before:z.2f} before, at most {chance:z.2f} by chance "
-        "(mean over seeds)."
+        f"Task-ARI of layer {top}: {after:z.2f} after training, {before:z.2f} before (means over seeds); by chance at "
+        f"most {chance:z.2f} in any seed."
     )

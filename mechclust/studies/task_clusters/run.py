@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from mechclust.models import ModelConfig, build_model, load_model, model_for
+from mechclust.models import ModelConfig, build_model, model_for
 from mechclust.report.probe_trial import try_probes
 from mechclust.studies.extra_probes import TrainedModel
 from mechclust.studies.kept import measure_once, on_device
@@ -17,7 +16,6 @@ from mechclust.studies.trainings import Training
 from mechclust.training import AccuracyCallback, Callback, CheckpointCallback, ProbeCallback, train
 from mechclust.training.results_by_step import loss_result_by_step
 from probes import Projection, TaskClusterARI, residual, token_at
-from tasks import Batch
 from tasks.instructions import TRAIN_SUBSET, VALIDATION_SUBSET
 
 _SPLITS = (TRAIN_SUBSET, VALIDATION_SUBSET)
@@ -90,14 +88,7 @@ def run_job(config: TaskClustersConfig, job: Job, out: Path) -> None:
 
 def trained_models(config: TaskClustersConfig, out: Path) -> list[TrainedModel]:
     """Return every run's model at the end of training, with the validation examples."""
-    name = f"step-{config.training.steps:06d}.safetensors"
+    steps = config.training.steps
     return [
-        TrainedModel.from_parts(
-            job.name, partial(load_model, out / "models" / job.name / name), partial(_examples, config, job)
-        )
-        for job in jobs(config)
+        TrainedModel.at_last_step(out, job.name, task_of(config, job), VALIDATION_SUBSET, steps) for job in jobs(config)
     ]
-
-
-def _examples(config: TaskClustersConfig, job: Job) -> Iterable[Batch]:
-    return task_of(config, job).batches(VALIDATION_SUBSET)

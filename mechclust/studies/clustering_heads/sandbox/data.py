@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
@@ -16,7 +14,6 @@ from mechclust.sandbox.drawn_planes import drawn_plane_reach
 from mechclust.sandbox.frames import choose_frames
 from mechclust.sandbox.run import Lines, SandboxRun
 from mechclust.studies.clustering_heads.config import PoolingTransformerConfig
-from mechclust.studies.clustering_heads.dynamics import places_of
 from mechclust.studies.clustering_heads.sandbox.panels import PANELS
 from mechclust.studies.clustering_heads.sandbox.record import answers_over, measure_frames, record_frames
 from mechclust.studies.clustering_heads.sandbox.sequences import probe_sequences
@@ -34,9 +31,7 @@ def sandbox_run(
     *,
     max_frames: int = 300,
     curves: Curves | None = None,
-    equivalence: str = "multiset",
     title: str | None = None,
-    epochs: Sequence[int] | None = None,
 ) -> SandboxRun:
     """Record one network of an ensemble.
 
@@ -49,16 +44,14 @@ def sandbox_run(
         max_frames: maximum number of epochs to keep.
         curves: numbers measured at every epoch. ``None``: loss and accuracy are measured at the epochs
             kept, and the other curves are not shown.
-        equivalence: the task's label that defines which sequences are equivalent.
         title: title of the sandbox, or ``None`` for ``"seed 3"``.
-        epochs: which epochs to keep, instead of these.
 
     Returns:
         The run that ``sandbox_figure``, ``sandbox_film`` and ``sandbox_page`` draw.
 
     Raises:
         InputError: for fewer than two snapshots or frames, or a network that cannot be drawn (``d_model`` other than 2,
-            several heads). Also for another task than sparse modular addition, or an epoch without a snapshot.
+            several heads). Also for another task than sparse modular addition.
 
     Example:
         >>> import tempfile
@@ -70,15 +63,12 @@ def sandbox_run(
         SandboxRun('seed 0', epochs 0-3, 3 of 4 epochs kept)
     """
     config, task = _drawable(snapshots, member)
-    if epochs is None:
-        spikes = [epoch for epoch, _ in curves.spikes] if curves else []
-        places = choose_frames(snapshots.epochs, max_frames, around=spikes)
-    else:
-        places = _chosen_places(snapshots, epochs)
+    spikes = [epoch for epoch, _ in curves.spikes] if curves else []
+    places = choose_frames(snapshots.epochs, max_frames, around=spikes)
     kept = [snapshots.epochs[place] for place in places]
     weights = snapshots.of(member, [snapshots.steps[place] for place in places])
     model = build_model(config)
-    followed = probe_sequences(task, equivalence)
+    followed = probe_sequences(task)
     cloud = next(task.batches("test", min(_CLOUD_SEQUENCES, task.n_test)))
     values = record_frames(model, weights, torch.from_numpy(followed.tokens), cloud.tokens, task)
     half_height = max(drawn_plane_reach(values["xi"]), drawn_plane_reach(values["cloud"]))
@@ -93,7 +83,7 @@ def sandbox_run(
         panels=PANELS,
         sequences=followed,
         answers=task.vocab[: values["probabilities"].shape[-1]],
-        n_used=task.p,
+        n_right=task.p,
         support=task.positions,
         n_digits=task.p,
         cloud_answers=cloud.label("answer").numpy(),
@@ -102,13 +92,6 @@ def sandbox_run(
         level_lines=_level_lines(weights["embed.W_E"], drawn_plane_reach(values["output"])),
         curves=curves,
     )
-
-
-def _chosen_places(snapshots: Snapshots, epochs: Sequence[int]) -> list[int]:
-    chosen = sorted(set(epochs))
-    if len(chosen) < 2:
-        raise InputError(f"epochs is {list(epochs)}; expected at least two different epochs")
-    return places_of(snapshots, chosen)
 
 
 def _drawable(snapshots: Snapshots, member: int) -> tuple[PoolingTransformerConfig, SparseModularAddition]:

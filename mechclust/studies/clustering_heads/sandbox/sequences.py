@@ -8,30 +8,21 @@ import numpy as np
 
 from mechclust.sandbox.sequences import FollowedSequences
 from tasks import SparseModularAddition
-from tasks.settings import check_choice
 
 _MAX_SUMS = 12
 
 
-def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") -> FollowedSequences:
+def probe_sequences(task: SparseModularAddition) -> FollowedSequences:
     """Return supports of every sum, each in two orders, with four ways to fill the other positions.
 
     The other positions are all 0, all the largest digit, or one of two mixtures. If there are many sums, they are
-    thinned out evenly. The choice is deterministic.
-
-    Args:
-        task: the task that the sequences belong to.
-        equivalence: the task's label whose values are clusters, ``"multiset"``, ``"sum"`` or ``"answer"``.
-
-    Raises:
-        InputError: for a label that the task does not have.
+    thinned out evenly. The choice is deterministic. Clusters are the multisets of the digits in the support.
 
     Example:
         >>> followed = probe_sequences(SparseModularAddition())
         >>> followed.tokens.shape, followed.tokens[4].tolist(), followed.cluster_names[1]
         ((40, 12), [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], '{0,0,0,0,1}')
     """
-    check_choice(equivalence=(equivalence, ("multiset", "sum", "answer")))
     support = list(task.positions)
     others = [t for t in range(task.length) if t not in support]
     sums = np.unique(np.linspace(0, len(support) * (task.p - 1), _MAX_SUMS).round().astype(int)).tolist()
@@ -51,11 +42,7 @@ def probe_sequences(task: SparseModularAddition, equivalence: str = "multiset") 
     inside = np.sort(rows[:, support], axis=1)
     totals = inside.sum(axis=1)
     answers = totals % task.p
-    clusters = {
-        "multiset": ["{" + ",".join(map(str, row)) + "}" for row in inside],
-        "sum": [f"sum {total}" for total in totals],
-        "answer": [f"answer {answer}" for answer in answers],
-    }[equivalence]
+    clusters = ["{" + ",".join(map(str, row)) + "}" for row in inside]
     names = list(dict.fromkeys(clusters))
     return FollowedSequences(
         tokens=rows,

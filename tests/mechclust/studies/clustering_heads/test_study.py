@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from mechclust.commands.sandbox import open_sandbox
 from mechclust.report.analysis import Analysis
-from mechclust.studies import get_study, report_run, run_study
+from mechclust.studies import get_study, run_study
 from mechclust.studies.clustering_heads.ablations import Ablations
 from mechclust.studies.clustering_heads.config import ClusteringHeadsConfig, Curriculum, FullBatch, Starts
 from mechclust.studies.clustering_heads.dynamics import measured_rows
@@ -113,21 +114,19 @@ class TestRun:
             open_sandbox(out, 7)
 
     def test_an_unfinished_run_says_what_is_missing(self, smoke, undrawn, tmp_path):
-        analysis, out = smoke
+        _, out = smoke
         part = tmp_path / "part"
         shutil.copytree(out, part)
-        final = part / "results" / "final"
-        (final / "batch-16-seeds-200-200.safetensors").unlink()
-        (part / "results" / "curriculum" / "seed200.safetensors").unlink()
-        report = report_run(get_study("clustering-heads"), SMALL, part)
-        (note,) = (note for note in report.notes if "not finished" in note)
-        assert note.endswith("Missing of 17 jobs: curriculum-seeds-200-200, batch-16-seeds-200-200.")
-        (part / "results" / "base" / "seed201.replay.safetensors").unlink()
-        with pytest.raises(
-            InputError, match=r"base setting is not finished \(seed 201 has no replay\); resume it: mechclust run"
+        for lost, named in (
+            ("final/batch-16-seeds-200-200", "lacks the accuracies of 'batch 16', seed 200; start the study again"),
+            ("curriculum/seed200", "lacks results/curriculum/seed200.safetensors; start the study again"),
+            ("base/seed201.replay", "lacks results/base/seed201.replay.safetensors; start the study again"),
         ):
-            load_results(SMALL, part)
-        assert not any("not finished" in note for note in analysis.notes)
+            (part / "results" / f"{lost}.safetensors").unlink()
+            with pytest.raises(InputError, match=re.escape(named)):
+                load_results(SMALL, part)
+            shutil.copy(out / "results" / f"{lost}.safetensors", part / "results" / f"{lost}.safetensors")
+        load_results(SMALL, part)
 
     def test_too_many_sequences_are_sampled_and_that_is_said(self, undrawn, tmp_path):
         config = ClusteringHeadsConfig(

@@ -18,15 +18,15 @@ def quartile_range(values: np.ndarray) -> np.ndarray:
 
 def test_medians_ranges_and_groups_are_over_the_tasks_asked_for():
     m = measured()
-    assert np.array_equal(m.median("base"), np.median(m.cka["base"][SEEN], axis=0))
-    assert np.array_equal(m.spread("tuned", ~SEEN), quartile_range(m.cka["tuned"][~SEEN]))
+    assert np.array_equal(m.curves.seen.median("base"), np.median(m.cka["base"][SEEN], axis=0))
+    assert np.array_equal(m.curves.unseen.spread("tuned"), quartile_range(m.cka["tuned"][~SEEN]))
     curves = [np.median(m.cka[which][SEEN], axis=0) for which in ("base", "tuned")]
     assert m.groups == layer_groups(*curves, quartile_range(m.cka["tuned"][SEEN]), m.dims["tuned"])
 
 
 def test_no_task_is_no_number():
     everything = replace(measured(), seen=np.ones(24, dtype=bool), ceiling=None)
-    assert np.isnan(everything.median("base", ~everything.seen)).all()
+    assert np.isnan(everything.curves.unseen.median("base")).all()
     assert not everything.unseen_groups.transition
 
 

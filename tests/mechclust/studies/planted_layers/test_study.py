@@ -72,6 +72,8 @@ class TestPlan:
         for n in range(4, 40):
             assert all(1 <= a <= b <= n and (a, b) != (1, n) for a, b in spans_of(PAPER, n)), n
         assert spans_of(replace(PAPER, spans=((1, 2),)), 8) == [(1, 2)]
+        with pytest.raises(InputError, match="spans has 1 to 1, and the model layers 1 to 1"):
+            spans_of(PAPER, 1)
 
     def test_few_prompts_are_fewer_than_dimensions_and_many_are_ten_times_as_many(self):
         assert PAPER.n_few < PAPER.d_model
