@@ -182,7 +182,7 @@ class TaskClusterARI(LabelledRows):
                 for m, k in enumerate(label.clusters):
                     for measure, value in self._compared(label, k, space).items():
                         values[measure][i, j, m] = value
-                    if self.n_permutations == 0:
+                    if self.n_permutations == 0 and bool(values["null_low"][i, j, m].isnan()):
                         notes += label.lopsided(space.clusters(k))
                     notes += [f"{site}: {note}" for note in space.fewer_clusters(k, label.name)]
         metadata: dict[str, object] = {
@@ -284,7 +284,9 @@ class TaskClusterARI(LabelledRows):
             null = relabelled_adjusted_rand(label.classes, assigned, label.relabelling, self.n_permutations, self.seed)
             mean = float(null.mean())
             low, high = np.quantile(null, [0.025, 0.975]).tolist()
-            p = math.nan if label.few else float(permutation_p_value(score, null))
+            p = float(permutation_p_value(score, null))
+        if label.few:
+            p = math.nan
         return {**measured, "null_low": low, "null_high": high, "null_mean": mean, "p_value": p}
 
     # ---- notes ----
@@ -348,8 +350,6 @@ class _Label:
     def lopsided(self, assigned: Int[np.ndarray, "row"]) -> list[str]:
         """Note if the label or the clusters compared with it have too few classes for a p-value from moments."""
         labelings = {f"label {self.name!r}": self.classes, f"a clustering compared with label {self.name!r}": assigned}
-        if self.fixed or all(len(np.unique(labeling)) == 2 for labeling in labelings.values()):
-            return []
         few = [name for name, x in labelings.items() if too_few_for_index_moments(x)]
         return [f"{name} has {_LOPSIDED}" for name in few[:1]]
 

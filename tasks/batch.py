@@ -155,7 +155,7 @@ class Batch:
         """Turn bools and the types that PyTorch cannot sort or index into int64."""
         labels = {name: _sortable(f"labels[{name!r}]", values) for name, values in self.labels.items()}
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "index", _sortable("index", self.index))
+        object.__setattr__(self, "index", _sortable("index", self.index).long())
 
     # ---- reading ----
 

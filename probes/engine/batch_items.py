@@ -89,12 +89,12 @@ class SequenceBatchItem:
         return replace(batch, index=batch.index + first)
 
     def examples(self) -> Iterator[ExampleItem]:
-        """Yield each sequence without its padding."""
+        """Yield each sequence, with its padding."""
         batch = self.batch()
         for i, ids in enumerate(batch.tokens):
             mask = None if batch.attention_mask is None else batch.attention_mask[i]
             labels = {name: values[i] for name, values in batch.labels.items()}
-            yield ExampleItem(None, ids, mask, labels, self.string_columns).without_padding()
+            yield ExampleItem(None, ids, mask, labels, self.string_columns)
 
 
 def _reasons_for_strings(string_columns: Iterable[str]) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _hint(element: Any) -> str:
 
 def _items_of_mapping(mapping: Mapping[str, Any]) -> Iterator[SequenceBatchItem | ExampleItem]:
     """Yield one example, or many by column. ``datasets`` and tokenizers give both."""
-    mapping = {name: _column(value) for name, value in mapping.items()}
+    mapping = {name: _column(value) for name, value in mapping.items() if value is not None or name in _EXPECTED}
     if "input_ids" not in mapping and "text" not in mapping:
         raise InputError(
             f"an element has {', '.join(map(repr, mapping)) or 'no fields'}, but neither 'input_ids' nor 'text'; "
@@ -244,7 +244,7 @@ def _example(field: str, main: Any, rest: Mapping[str, Any]) -> ExampleItem:
             if value not in (0, 1):
                 raise InputError(f"attention_mask has {value!r}; expected 1 on real tokens and 0 on padding")
         is_real = torch.tensor([bool(value) for value in values])
-    return ExampleItem(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns).without_padding()
+    return ExampleItem(None, torch.tensor(ids, dtype=torch.int64), is_real, labels, string_columns)
 
 
 # ---- kinds of values ----

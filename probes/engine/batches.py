@@ -174,9 +174,10 @@ def _gathered(given: Batches, reading: TextTokenizer, max_tokens: int, first: in
             number += len(item.tokens)
             continue
         for example in [item] if isinstance(item, ExampleItem) else item.examples():
-            example.set_number(number)
+            unpadded = example.without_padding()
+            unpadded.set_number(number)
             number += 1
-            waiting.append(example)
+            waiting.append(unpadded)
         if not is_in_memory and len(waiting) >= _STREAM_WINDOW:
             yield from _sorted_by_length(waiting, reading, max_tokens)
             waiting = []

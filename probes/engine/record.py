@@ -213,7 +213,7 @@ class _Recorder:
     def _check_finite(self, kept: Kept, batch: Batch) -> None:
         """Check all sites at once, because each check waits for the device. Check each one only if this fails."""
         sums = [rows.sum(dtype=_SUMMED_IN.get(rows.dtype)).float() for rows in kept.values()]
-        if bool(torch.stack(sums).isfinite().all()):  # NaN and infinity survive sums
+        if not sums or bool(torch.stack(sums).isfinite().all()):  # NaN and infinity survive sums
             return
         for (site, readout), rows in kept.items():
             if site.endswith("hook_attn_scores"):  # -inf at keys that a causal mask hides

@@ -177,7 +177,7 @@ def purity_interval(
     names = _labels(labels)
     places = _places(near, queries)
     same = _has_same_label(near, names, places)
-    unit = np.arange(len(names)) if units is None else np.unique(_labels(units), return_inverse=True)[1]
+    unit = np.arange(len(names)) if units is None else np.unique(_labels(units, "units"), return_inverse=True)[1]
     n_units = int(unit.max()) + 1
     if len(places) < 2 or n_units < 2:
         return math.nan, math.nan
@@ -196,8 +196,8 @@ def _wilson(share: float, variance: float, n: int) -> tuple[float, float]:
     return ends_around(share, *wilson_ends(share, z2))
 
 
-def _labels(labels: Labels) -> Shaped[np.ndarray, "row"]:
-    return as_numpy(checked_tensor(labels, "labels", ROW_LABELS))
+def _labels(labels: Labels, name: str = "labels") -> Shaped[np.ndarray, "row"]:
+    return as_numpy(checked_tensor(labels, name, ROW_LABELS))
 
 
 # ---- the nearest rows ----
@@ -292,24 +292,23 @@ def nearest_rows_of_other_units(
     if k > n_others:
         raise InputError(f"k is {k}, but the largest unit leaves {n_others} examples of others; give a lower k")
     x = checked_tensor(x, "x", ROW_MATRIX)
-    rows = in_float64(x).to(float64_device(device or "cpu"))
-    rows = rows - rows.mean(dim=0)
+    home = float64_device(device or "cpu")
+    middle, scale = centre_for_distances(x)
+    rows = (in_float64(x).to(home) - middle.to(home)) * scale
     firsts, row_of = torch.unique(first_at_distance_zero(x), return_inverse=True)  # equal rows get one distance
-    distinct = rows[firsts.to(rows.device)]
-    row_of = row_of.to(rows.device)
+    distinct = rows[firsts.to(home)]
+    row_of = row_of.to(home)
     at_once = PRODUCTS_AT_ONCE_CPU if rows.device.type == "cpu" else _PRODUCTS_AT_ONCE_GPU
     neighbours = torch.empty(len(queries), k, dtype=torch.int64)
-    for unit in torch.unique(member[queries]).tolist():
-        same_unit = (member == unit).to(rows.device)
-        for places in (member[queries] == unit).nonzero()[:, 0].split(max(64, at_once // len(x))):
-            asked = rows[queries[places].to(rows.device)]
-            norms = asked.square().sum(1)[:, None] + distinct.square().sum(1)
-            squared = (norms - 2 * asked @ distinct.T).clamp_(min=0)
-            i, j = (squared < _NEAR * norms).nonzero().T
-            squared[i, j] = squared_differences(torch.cat([asked, distinct]), i, j + len(asked))
-            distance = squared[:, row_of]
-            distance[:, same_unit] = torch.inf
-            neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
+    for places in torch.split(torch.arange(len(queries)), max(64, at_once // len(x))):
+        asked = rows[queries[places].to(home)]
+        norms = asked.square().sum(1)[:, None] + distinct.square().sum(1)
+        squared = (norms - 2 * asked @ distinct.T).clamp_(min=0)
+        i, j = (squared < _NEAR * norms).nonzero().T
+        squared[i, j] = squared_differences(torch.cat([asked, distinct]), i, j + len(asked))
+        is_own_unit = (member[queries[places], None] == member).to(home)
+        distance = squared[:, row_of].masked_fill_(is_own_unit, torch.inf)
+        neighbours[places] = distance.sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values.cpu()
     return neighbours
 
 

@@ -22,7 +22,7 @@ class PairSums:
         sum: by ``BUCKETS``. Like ``within`` and ``weight`` in float64, or in float32 on MPS.
         pairs: how many pairs there are, by ``BUCKETS``.
         within: the mean of a document's same-topic and of its different-topic pairs, times the document's weight,
-            summed over documents: for the topics as they are, then under each relabelling, if there are any.
+            summed over documents.
         weight: the sum of the documents' weights.
         documents: how many documents have pairs of different words, and how many have both same-topic and
             different-topic pairs.

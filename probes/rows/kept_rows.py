@@ -11,11 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from probes.engine.examples_digest import token_digests
 from probes.engine.fingerprint import fingerprint
 from probes.engine.hooked_model import HookedModel
-from probes.engine.readout import Readout, given_position, position_from_first_token
+from probes.engine.probe import Probe
+from probes.engine.readout import Readout, check_row_readout, given_position, position_from_first_token
+from probes.engine.result import ProbeResult
 from probes.engine.sites import Sites, resolve
-from probes.rows.collect import RowCollector
+from probes.engine.state import Rows
 from probes.rows.shards import ROWS_FORMAT
 from tasks import Batch, InputError
 from tasks.repeated_values import repeated_values
@@ -23,8 +26,8 @@ from tasks.repeated_values import repeated_values
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class KeptRows(RowCollector):
-    """Collector of rows in the dtype of a store, and of the position that the readout takes from the batch.
+class KeptRows(Probe):
+    """Probe that keeps every example's rows and labels, a digest of its tokens, and the readout's position.
 
     Args:
         at: where to measure.
@@ -37,7 +40,11 @@ class KeptRows(RowCollector):
             example.
     """
 
-    def __init__(self, at: Sites, readout: Readout, labels: Sequence[str], dtype: torch.dtype | None) -> None:
+    rows = Rows()
+
+    def __init__(
+        self, at: Sites, readout: Readout, labels: Sequence[str] = (), dtype: torch.dtype | None = None
+    ) -> None:
         if isinstance(labels, str):
             given = repr(labels)
             raise InputError(f"labels is the string {given}; expected a sequence of label names such as ({given},)")
@@ -47,7 +54,8 @@ class KeptRows(RowCollector):
         if dtype not in (None, *_DTYPES):
             known = ", ".join(map(str, _DTYPES))
             raise InputError(f"dtype is {dtype!r}; expected {known}, or None for the model's own")
-        super().__init__(at, readout, sorted(labels))
+        super().__init__(at, check_row_readout(readout))
+        self.labels = sorted(labels)
         self.dtype = dtype
 
     @property
@@ -74,7 +82,19 @@ class KeptRows(RowCollector):
         position = given_position(self.readout)
         if position is not None:
             self.rows.add(f"positions/{position}", batch.index, position_from_first_token(position, batch))
-        super().update(activations, batch)
+        for site, x in activations.items():
+            self.rows.add(f"rows/{site}", batch.index, x.flatten(1))
+        for name in self.labels:
+            self.rows.add(f"labels/{name}", batch.index, batch.label(name, per="example"))
+        self.rows.add("tokens", batch.index, token_digests(batch))
+
+    def compute(self) -> ProbeResult:
+        """Return a result without measures, since only the rows are needed."""
+        return self.result({}, {})
+
+    def by_site(self) -> dict[str, Float[Tensor, "example d"]]:
+        """Return the rows so far by hook name, in the order of the examples' index."""
+        return {site: self.rows.get(f"rows/{site}")[1] for site in self.site_names}
 
     def _converted(self, site: str, x: Float[Tensor, "batch *rest"], batch: Batch) -> Float[Tensor, "batch *rest"]:
         """Return activations in our dtype. Refuse values that it cannot hold."""

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
-from probes.rows.aligned_rows import AlignedRows
+from probes.rows.row_source import RowSource
 from probes.rows.shards import ROWS_FORMAT, StoredRowsError, store_shards
 from probes.store.files import read_json, write_json
 from tasks import InputError
@@ -18,7 +18,7 @@ from tasks import InputError
 _HEADER_FIELDS = ("format", "model", "sites", "readout", "labels", "dtype", "hooks")
 
 
-class RowStore(AlignedRows):
+class RowStore(RowSource):
     """Rows that ``save_rows`` wrote. ``run_stores`` measures them.
 
     ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` a store of these examples only.
@@ -62,7 +62,7 @@ class RowStore(AlignedRows):
             )
         self.readout: str = header["readout"]
         self.model: str = header["model"]
-        self.tokenization: dict[str, Any] | None = header.get("tokenization")
+        self.tokenization = header.get("tokenization")
         self.dtype: torch.dtype | None = header["dtype"] and getattr(torch, header["dtype"])
         self.hook_dict: dict[str, None] = dict.fromkeys(header["hooks"])  # selectors resolve against these
         self._shards = store_shards(self.folder)

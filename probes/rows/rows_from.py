@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from probes.engine.examples_digest import token_digests
 from probes.engine.readout import Readout, check_row_readout, given_position, last_token
 from probes.engine.sites import site_called
-from probes.rows.aligned_rows import AlignedRows, Columns
+from probes.rows.row_source import Columns, RowSource
 from probes.rows.vllm_rows import VllmFiles, check_rows_finite, vllm_paths
 from tasks import Batch, InputError
 from tasks.text.visible import quoted
@@ -29,6 +29,7 @@ RowValues: TypeAlias = _Array | Sequence[Any]
 """One for each example, first axis."""
 
 _Rows: TypeAlias = Float[Tensor, "example _"]  # sites differ in width
+_ReadRows: TypeAlias = Callable[[Sequence[str], Int64[Tensor, "some"]], dict[str, Float[Tensor, "some _"]]]
 _SiteStates: TypeAlias = Float[Tensor, "_ _"] | Float[Tensor, "_ _ _"] | list[Float[Tensor, "_ _"]]
 """Rows, states of padded tokens, or each example's states of its tokens."""
 
@@ -101,7 +102,6 @@ def rows_from(
     check_row_readout(readout)
     _check_kinds(rows, labels)
     places = {name: _tensor(f"positions[{name!r}]", values) for name, values in (positions or {}).items()}
-    source: _Readable
     if isinstance(rows, Mapping):
         if layers is not None:
             raise InputError("layers are for vLLM's files; name the layers of tensors by their keys")
@@ -109,19 +109,23 @@ def rows_from(
             raise InputError("index is a mapping, which is for a folder of files; give one integer per example")
         mask = None if attention_mask is None else _tensor("attention_mask", attention_mask)
         tokens = _padded_tokens(tokens, mask)
-        source, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
+        by_site, columns = _rows_of_tensors(_states_by_site(rows), index, tokens, mask, places, readout)
+        read: _ReadRows = partial(_rows_at, by_site)
+        sites = list(by_site)
     else:
         if tokens is not None or attention_mask is not None:
             raise InputError("vLLM's files bring their own tokens; leave tokens and attention_mask out")
         paths, index = vllm_paths(rows, index)
         _check_positions(places, len(paths))
-        source = VllmFiles(paths, layers, places, readout, _index(index, len(paths)))
-        columns = {"index": source.index, "tokens": source.tokens, **_position_column(readout, places)}
+        files = VllmFiles(paths, layers, places, readout, _index(index, len(paths)))
+        columns = {"index": files.index, "tokens": files.tokens, **_position_column(readout, places)}
+        read = files.read
+        sites = files.sites
     classes = {}
     for name, values in (labels or {}).items():
         columns[f"labels/{name}"], classes[name] = _label(name, values, len(columns["index"]))
     name = str(rows) if isinstance(rows, (str, Path)) else "rows_from(...)"
-    return ForeignRows(source, columns, classes, repr(readout), model, name)
+    return ForeignRows(read, sites, columns, classes, repr(readout), model, name)
 
 
 def _check_kinds(rows: object, labels: object) -> None:
@@ -153,32 +157,14 @@ def _tensor(name: str, values: Any) -> Shaped[Tensor, "..."]:
         raise InputError(f"{name}: {kind} is not an array of numbers ({error}); give numbers") from None
 
 
-class _Readable(Protocol):
-    """Rows by site, in the order in which they were given."""
-
-    @property
-    def sites(self) -> list[str]: ...
-
-    def read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]: ...
+def _rows_at(
+    by_site: Mapping[str, _Rows], sites: Sequence[str], places: Int64[Tensor, "some"]
+) -> dict[str, Float[Tensor, "some _"]]:
+    """Return the rows at some places, in the order in which they were given, by site."""
+    return {site: by_site[site][places] for site in sites}
 
 
-@dataclass
-class _RowsInMemory:
-    """Tensors by site."""
-
-    by_site: dict[str, _Rows]
-
-    @property
-    def sites(self) -> list[str]:
-        """Hook names."""
-        return list(self.by_site)
-
-    def read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
-        """Return the rows at some places, by site."""
-        return {site: self.by_site[site][places] for site in sites}
-
-
-class ForeignRows(AlignedRows):
+class ForeignRows(RowSource):
     """Rows from ``rows_from``. ``run_stores`` measures them like a ``RowStore``.
 
     ``take(index, names)`` returns rows and labels of some examples, ``select(index)`` these examples only.
@@ -204,26 +190,27 @@ class ForeignRows(AlignedRows):
 
     def __init__(
         self,
-        rows: _Readable,
+        read: _ReadRows,
+        sites: Sequence[str],
         columns: Columns,
         classes: Mapping[str, list[str]],
         readout: str,
         model: str,
         source: str,
     ) -> None:
-        super().__init__(columns, rows.sites, source)
+        super().__init__(columns, sites, source)
         self.classes = {name: names for name, names in classes.items() if names}
         self.readout = readout
         self.model = model
         self.hook_dict: dict[str, None] = dict.fromkeys(self.sites)
         self.lacks = {"": f"the rows given are of {', '.join(self.sites)}; choose among them with at="}
-        self._rows = rows
+        self._read_rows = read
 
     def __repr__(self) -> str:
         return f"ForeignRows({len(self)} examples at {len(self.sites)} sites, model {quoted(self.model)})"
 
     def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
-        """Return the rows with these labels. See ``AlignedRows.with_labels``. They have no names of classes."""
+        """Return the rows with these labels. See ``RowSource.with_labels``. They have no names of classes."""
         labelled = super().with_labels(labels)
         labelled.classes = {}
         return labelled
@@ -233,7 +220,7 @@ class ForeignRows(AlignedRows):
         yield from torch.split(self.index, _EXAMPLES_PER_BLOCK)
 
     def _read(self, sites: Sequence[str], places: Int64[Tensor, "some"]) -> dict[str, Float[Tensor, "some _"]]:
-        return self._rows.read(sites, places)
+        return self._read_rows(sites, places)
 
 
 # ---- tensors ----
@@ -303,7 +290,7 @@ def _rows_of_tensors(
     mask: Shaped[Tensor, "..."] | None,
     positions: _Positions,
     readout: Readout,
-) -> tuple[_RowsInMemory, dict[str, Int64[Tensor, "example"]]]:
+) -> tuple[dict[str, _Rows], dict[str, Int64[Tensor, "example"]]]:
     """Return each site's rows, and the examples' index and digests of their tokens."""
     columns = {"index": _index(index, _count(states))}
     _check_positions(positions, len(columns["index"]))
@@ -317,7 +304,7 @@ def _rows_of_tensors(
         columns["tokens"] = _digests(tokens, mask, lengths, columns["index"])
     if lengths is not None or mask is not None:
         columns |= _position_column(readout, positions, mask)
-    return _RowsInMemory(rows), columns
+    return rows, columns
 
 
 def _padded_tokens(tokens: RowValues | None, mask: Shaped[Tensor, "..."] | None) -> RowValues | None:
@@ -460,4 +447,6 @@ def _label(name: str, values: RowValues, n: int) -> tuple[Int64[Tensor, "example
     for value in listed:
         if not isinstance(value, (int, np.integer)):
             raise InputError(f"label {name!r} has {value!r}; expected integers only, or strings only")
+        if not -(2**63) <= int(value) < 2**63:
+            raise InputError(f"label {name!r} has {value!r}, too large for 64 bits; number the classes (0, 1, ...)")
     return torch.tensor([int(value) for value in listed]), []

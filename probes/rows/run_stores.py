@@ -86,7 +86,7 @@ def _check_stores(named: Mapping[str, object]) -> None:
     for store in named.values():
         if isinstance(store, (str, Path)):
             raise InputError(f"{str(store)!r} is a path; give RowStore({str(store)!r})")
-        if not hasattr(store, "blocks"):
+        if not isinstance(store, RowSource):
             raise InputError(f"got {type(store).__name__} as rows; give a RowStore, or what rows_from returns")
     if not named:
         raise InputError("no stores given; give one, or several by name")
@@ -119,7 +119,7 @@ def _batches(
 ) -> Iterator[tuple[Batch, dict[str, Shaped[Tensor, "example ..."]]]]:
     """Yield a block of examples, with its labels, and the rows of every site."""
     first = next(iter(named.values()))
-    lacks = {"": getattr(first, "label_way", "give rows that have it, labels=[%r]")}
+    lacks = {"": first.label_way}
     for index in first.blocks():
         rows: dict[str, Shaped[Tensor, "example ..."]] = {}
         labels: dict[str, Integer[Tensor, "example"]] = {}
@@ -146,7 +146,7 @@ def _check_same_examples(named: Mapping[str, RowSource], *, needs_position: bool
         names = [first_name, name]
         notes += _compared(names, first.index, "tokens", first.tokens, store.tokens)
         if needs_position and first.tokens is not None and store.tokens is not None:
-            positions = [getattr(each, "positions", None) for each in (first, store)]
+            positions = [first.positions, store.positions]
             notes += _compared(names, first.index, "positions", *positions)
     return notes
 
@@ -201,7 +201,7 @@ def _class_names(named: Mapping[str, RowSource]) -> dict[str, list[str]]:
     """Return the names of each label's classes that were given as strings. Refuse stores that name them differently."""
     classes: dict[str, list[str]] = {}
     for name, store in named.items():
-        for label, names in getattr(store, "classes", {}).items():
+        for label, names in store.classes.items():
             earlier = classes.get(label, [])
             if any(one != other for one, other in zip(earlier, names, strict=False)):  # some may lack the last ones
                 raise InputError(
@@ -221,7 +221,7 @@ def _with_models(
     examples = ExamplesDigest()
     examples.add_digests(first.index, tokens)
     metadata = {**result.metadata, **examples.record({name: store.model for name, store in named.items()})}
-    tokenizations = [getattr(store, "tokenization", None) for store in named.values()]
+    tokenizations = [store.tokenization for store in named.values()]
     known = [tokenization for tokenization in tokenizations if tokenization]
     if known:
         metadata["tokenization"] = known[0]

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from probes.engine.state import RowsState
-from probes.rows.aligned_rows import Columns
+from probes.rows.row_source import Columns
 from probes.store.file_names import file_name
 from probes.store.files import DamagedError, read_json, sync_folder, write_errors, write_json
 from probes.store.safetensors_files import check_safetensors, dump_tensors
@@ -145,14 +145,14 @@ class Shard:
 
 def _check_size(path: Path, examples: int) -> None:
     try:
-        is_empty = path.stat().st_size == 0
+        path.stat()  # its error says why the file cannot be read
         with safe_open(str(path), framework="pt") as file:  # compares the size with the one in its header
             is_whole = all(file.get_slice(name).get_shape()[0] == examples for name in file.keys())  # noqa: SIM118
     except OSError as error:
         raise _damaged(path, f"cannot be read ({error.strerror or error})") from None
     except SafetensorError:
         is_whole = False
-    if is_empty or not is_whole:
+    if not is_whole:
         raise _damaged(path, "is damaged (its size or header does not match)")
 
 

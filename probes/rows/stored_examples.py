@@ -79,8 +79,8 @@ class StoredExamples:
             InputError: for an example given twice, and one that is there with other tokens, labels or positions.
         """
         self.see(batch.index)
-        index = batch.index.cpu()
         held = self.known["index"]
+        index = batch.index.cpu().to(held.dtype)
         if not len(held):
             return batch
         places = torch.searchsorted(held, index).clamp(max=len(held) - 1)  # isin takes time linear in all held

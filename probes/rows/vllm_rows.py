@@ -103,7 +103,8 @@ class VllmFiles:
         with _vllm_file(self._paths[i]) as file:
             states = file.get_tensor("hidden_states")[None, :, first : max(columns) + 1]  # read by the readout only
             positions = {name: values[i : i + 1] for name, values in self._positions.items()}
-            batch = Batch(torch.zeros(states.shape[:2], dtype=torch.int64), positions=positions)
+            tokens = torch.zeros(states.shape[:2], dtype=torch.int64)
+            batch = Batch(tokens, positions=positions, index=self.index[i : i + 1])
             return self._readout(states, batch)[0, [column - first for column in columns]]
 
 

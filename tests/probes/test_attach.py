@@ -143,6 +143,11 @@ def test_a_block_without_a_forward_pass_or_with_two_is_told(model: Any, batch: B
             _ = model(batch.tokens), model(batch.tokens)
 
 
+def test_without_probes_nothing_is_measured(model: Any, batch: Batch) -> None:
+    with attach(model, []) as attached, torch.no_grad(), attached.on(batch):
+        model(batch.tokens)
+
+
 def test_a_block_within_a_block_is_refused(model: Any, batch: Batch, keep: Any) -> None:
     probe = keep()
     with attach(model, probe) as attached, attached.on(batch):

@@ -89,6 +89,11 @@ GIVEN: dict[str, Any] = {
     ),
     "a tokenizer's tensors": UserDict({"input_ids": TOKENS, "attention_mask": MASK}),
     "a tokenizer's tensors, padded on the left": {"input_ids": LEFT, "attention_mask": LEFT_MASK},
+    "a tokenizer's lists without token types and positions": {
+        "input_ids": IDS,
+        "token_type_ids": None,
+        "position_ids": None,
+    },
     "tensors with positions": {
         "input_ids": LEFT,
         "attention_mask": LEFT_MASK,
@@ -482,6 +487,11 @@ def test_attach_keeps_the_order_and_the_padding_of_its_batch(model: Any) -> None
             model(tokens, attention_mask=mask)
         expected = run(model, Batch(tokens, mask), NDims(readout=last_token()))
         torch.testing.assert_close(probe.compute()["n_dims"], expected["n_dims"])
+        encoded = {"input_ids": tokens.tolist(), "attention_mask": mask.long().tolist()}
+        of_lists = NDims(readout=last_token())
+        with attach(model, of_lists) as attached, torch.no_grad(), attached.on(encoded):
+            model(tokens, attention_mask=mask)
+        torch.testing.assert_close(of_lists.compute()["n_dims"], expected["n_dims"])
     with attach(model, NDims()) as attached:
         told = pytest.raises(InputError, match=r"^on\(\) measures one forward pass, but was given 0 batches; give one")
         with told, attached.on(torch.ones(0, 3).long()):

@@ -215,6 +215,14 @@ def test_positions_of_more_prompts_than_there_are_files(tmp_path: Path) -> None:
         rows_from(tmp_path, layers=[1], positions={"input": [0, 1, 2]}, readout=token_at("input"))
 
 
+def test_a_position_outside_its_file_is_told_with_its_example(tmp_path: Path) -> None:
+    for i in (7, 9):
+        save_file({"hidden_states": torch.randn(4, 1, 3), "token_ids": torch.arange(4)}, tmp_path / f"{i}.safetensors")
+    rows = rows_from(tmp_path, layers=[1], positions={"input": [0, 99]}, readout=token_at("input"))
+    with pytest.raises(InputError, match=r"position 'input' of example index 9 is 99"):
+        rows.take(rows.index, [f"rows/{rows.sites[0]}"])
+
+
 def test_files_are_read_one_at_a_time(fake_model: Any, tmp_path: Path) -> None:
     """Memory is that of the rows, not of the token states: 12 files of 400 tokens, 32 layers."""
     draw = torch.Generator().manual_seed(0)
@@ -426,6 +434,11 @@ def test_bad_rows() -> None:
         ({0: x}, {"layers": [0]}, "layers are for vLLM's files; name the layers of tensors by their keys"),
         ({0: x}, {"labels": {"task": [0, 1]}}, "label 'task' has 2 values for 4 examples; give one per example"),
         ({0: x}, {"labels": {"task": [0, 1, 2, 0.5]}}, "label 'task' has 0.5; expected integers only, or strings only"),
+        (
+            {0: x},
+            {"labels": {"task": [0, 1, 2, 2**63]}},
+            f"label 'task' has {2**63}, too large for 64",
+        ),
         ({0: x}, {"labels": {"task": [0, 1, 2, "a"]}}, "label 'task' has 'a'; expected integers only, or strings only"),
         (
             {0: x},

@@ -574,6 +574,14 @@ def test_unsigned_labels_and_index_are_kept(two: dict[str, Any], tmp_path: Path)
     assert store.take(store.index, ["labels/task"])["labels/task"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+def test_an_index_of_small_integers_is_the_same_index(two: dict[str, Any], tmp_path: Path) -> None:
+    tokens = every_token(6).tokens
+    for n, dtype in ((4, torch.int32), (6, torch.int64), (6, torch.int16)):  # resumed with others
+        store = save_rows(two["base"], Batch(tokens[:n], index=torch.arange(n).to(dtype)), tmp_path / "rows")
+    rows = store.take(torch.tensor([5, 0], dtype=torch.int32), ["rows/hook_embed"])["rows/hook_embed"]
+    assert torch.equal(rows, two["base"].layers[0].weight.detach()[[5, 0]])
+
+
 def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> None:
     stores, model = saved(two, tmp_path), two["base"]
     fewer = save_rows(model, every_token(28), tmp_path / "fewer")

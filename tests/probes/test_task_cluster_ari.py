@@ -174,6 +174,23 @@ def test_few_examples_come_with_a_note(fake_model: Any) -> None:
     assert notes(0, 0, 0, 1, 1, 1, 2, 2) == []
 
 
+def test_a_p_value_from_moments_is_nan_where_few_relabellings_are_possible(fake_model: Any) -> None:
+    labels = torch.tensor([0, 0, 0, 1, 1, 1])
+    given = Batch(torch.arange(6)[:, None], labels={"task": labels})
+    result = run(fake_model(blobs(labels, 30.0)), given, TaskClusterARI(**{**QUICK, "n_permutations": 0}))
+    (note,) = result.notes
+    assert "in only 10 ways, too few for a p-value, which is NaN" in note
+    assert result["p_value"].isnan().all()
+    assert float(result["ari"]) == 1
+
+
+def test_states_in_one_point_have_moments_and_no_note_that_says_otherwise(fake_model: Any, batch: Batch) -> None:
+    labelled = Batch(batch.tokens, labels={"task": batch.labels["task"]})
+    result = run(fake_model(torch.ones(N, D)), labelled, TaskClusterARI(**{**QUICK, "n_permutations": 0}))
+    assert (float(result["null_low"]), float(result["p_value"])) == (0, 1)
+    assert not [note for note in result.notes if "too few classes" in note]
+
+
 # ---- what the states follow ----
 
 

@@ -133,6 +133,14 @@ def test_scale_does_not_count(scale: float) -> None:
     assert torch.equal(nearest_rows_of_other_units(x * scale, 5, units), nearest_rows_of_other_units(x, 5, units))
 
 
+@pytest.mark.parametrize("scale", [1e-170, 1e160])
+def test_rows_whose_squares_float64_cannot_hold(scale: float) -> None:
+    x = gaussians(40, 4)[0].double()
+    units = torch.arange(40)
+    assert nearest_rows_of_other_units(x * scale, 5, units).tolist() == by_loop(x, 5)
+    assert torch.equal(nearest_rows(x * scale, 5), nearest_rows(x, 5))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu() -> None:
     x = gaussians(5000, 300)[0].bfloat16()
