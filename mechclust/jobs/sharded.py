@@ -150,7 +150,7 @@ def run_sharded(
         '20'
     """
     check_data_shards(batches, shard_examples=shard_examples)
-    several = probes_as_list(probes)
+    several = probes_as_list(probes, least=1)
     reading = tokenizer_of_data_shards(tokenizer, bos)
     shards = shards_of(batches, shard_examples, reading=reading, tokens_per_batch=tokens_per_batch)
     total = _Total(several)

@@ -229,6 +229,20 @@ def with_adapter(plain: Any, adapter: str | Path) -> Any:
         return _attach(plain, str(adapter))
 
 
+def check_adapter_fits(adapter: str | Path, unloaded: Any) -> None:
+    """Refuse an adapter that peft cannot put on a base, before that is loaded.
+
+    Args:
+        adapter: its folder.
+        unloaded: the base on the meta device, from ``model_without_weights``. It stays as it is.
+
+    Raises:
+        InputError: for an adapter of another base (naming a weight and both shapes), and a damaged one.
+    """
+    with gradient_flags_restored(unloaded):
+        _attach(copy_with_shared_weights(unloaded), str(adapter), low_cpu_mem_usage=True)
+
+
 def _read_config(adapter: str | Path) -> dict[str, Any]:
     path = Path(adapter) / ADAPTER
     try:
@@ -311,20 +325,23 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
     return {name: w.detach() for name, w in weights.items() if w is not base[name] and not torch.equal(w, base[name])}
 
 
-def _attach(plain: Any, adapter: str) -> Any:
-    """Return peft's model, with copies of the biases, since peft writes an adapter's biases into the base's."""
+def _attach(plain: Any, adapter: str, **options: Any) -> Any:
+    """Return peft's model, with copies of the biases, since peft writes an adapter's biases into the base's.
+
+    ``options`` are peft's, for making an adapter and for reading its weights.
+    """
     peft = import_peft("reading an adapter", "adapters")
     _copy_biases(plain)
     try:
         with quiet_transformers():
             config = peft.PeftConfig.from_pretrained(adapter)
             config.inference_mode = True
-            wrapped = peft.PeftModel(plain, config)
+            wrapped = peft.PeftModel(plain, config, **options)
     except Exception as error:  # of peft: anything
         raise InputError(_config_fault(adapter, plain, error)) from error
     try:
         with quiet_transformers():
-            keys = wrapped.load_adapter(adapter, "default", is_trainable=False)
+            keys = wrapped.load_adapter(adapter, "default", is_trainable=False, **options)
     except Exception as error:
         raise InputError(_weights_fault(adapter, plain, error)) from error
     missing = [key for key in keys.missing_keys if "lora" in key or "default" in key]

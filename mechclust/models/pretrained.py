@@ -131,6 +131,8 @@ def load_pretrained_unhooked(
 def _from_own_file(model: ResolvedModel, options: PlainLoadOptions, untrained: bool, seed: int) -> Any:
     """Return the model in a file that ``save_model`` wrote, or an untrained one like it."""
     options.refuse("the file is from save_model", "device_map", "quantization")
+    if options.attention != "eager":
+        raise InputError("the file is from save_model, whose models keep their attention; leave attention out")
     if model.adapter is not None:
         raise InputError(
             f"{model.source!r} is a file from save_model, which has no adapters; give a Hugging Face model"

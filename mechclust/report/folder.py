@@ -137,18 +137,19 @@ def open_folder(out: Path, study: str, config: Mapping[str, Any]) -> None:
     Raises:
         InputError: when ``out`` cannot be written, or holds something else.
     """
-    check_writable(out)
-    if not (out / "config.json").exists():
+    is_new = not (out / "config.json").exists()
+    if not is_new:
+        _check_same_run(out, study, config)
+    else:
         lost = [name for name in ("models", "results") if (out / name).exists()]
         if lost:
             raise InputError(
                 f"{str(out)!r} has {lost[0]}/ but no config.json, which says which run they are from; put config.json "
                 "back, or choose another folder with --out"
             )
-        check_folder(out, f"run {study}")
-        _begin(out, study, config)
-    _check_same_run(out, study, config)
     check_folder(out, f"run {study}")
+    if is_new:
+        write_json(out / "config.json", {"study": study, "config": config, "machine": machine_facts()})
     remove_leftovers(out, recursive=True)
 
 
@@ -170,10 +171,6 @@ def _check_same_run(out: Path, study: str, config: Mapping[str, Any]) -> None:
             f"{str(out)!r} holds another run ({different}); choose another folder with --out, "
             "or the same settings to continue"
         )
-
-
-def _begin(out: Path, study: str, config: Mapping[str, Any]) -> None:
-    write_json(out / "config.json", {"study": study, "config": config, "machine": machine_facts()})
 
 
 def save_folder_results(

@@ -15,8 +15,8 @@ from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, Model, format_of, models_of
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
-from mechclust.models.adapter_fit import adapter_fit_notes, check_fits_base, model_without_weights
-from mechclust.models.adapters import check_adapter
+from mechclust.models.adapter_fit import adapter_fit_notes, model_without_weights
+from mechclust.models.adapters import check_adapter, check_adapter_fits
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import resolve_model
@@ -101,10 +101,9 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         raise InputError(
             f"--cutoff is {config.cutoff}, but the model takes {sizes.n_ctx} tokens; give --cutoff {sizes.n_ctx}"
         )
-    if config.experimental is None:
-        unloaded = model_without_weights(resolved, trust_remote_code=config.trust_remote_code)
-        if unloaded is not None:
-            check_modules(unloaded, config.tuning.modules)
+    unloaded = model_without_weights(resolved, trust_remote_code=config.trust_remote_code)
+    if unloaded is not None and config.experimental is None:
+        check_modules(unloaded, config.tuning.modules)
     text_format = format_of(tokenizer, config)
     notes = [*collection.notes, *left_out]
     given = [model.given for model in models if model.given is not None]
@@ -113,7 +112,9 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         check_adapter(adapter)
     check_whole_weights([resolved, *given])
     notes += _check_checkpoints(base, tokenizer, sizes, models, collection, config)
-    check_fits_base(adapters, resolved, trust_remote_code=config.trust_remote_code)
+    if unloaded is not None:
+        for adapter in adapters:
+            check_adapter_fits(adapter, unloaded)
     notes += adapter_fit_notes(replace(resolved, adapter=adapter) for adapter in adapters)
     notes.append(_units_note(collection, config))
     notes += [str(text_format), text_format.beginning, *_cut(collection, text_format)]

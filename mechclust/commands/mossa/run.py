@@ -94,7 +94,9 @@ def _result(
         tasks=[task.name for task in tasks],
         clusters=[cluster_of(task) for task in tasks],
         held_out=[task.held_out for task in tasks],
-        n_train=[_examples_seen(task, trained) if config.trains else math.nan for task in tasks],
+        n_train=[
+            _examples_seen(task, trained, config.tuning.per_step) if config.trains else math.nan for task in tasks
+        ],
         readability=grades,
         of_task=by_task,
         of_model=by_model,
@@ -128,10 +130,10 @@ def _readability(
     return grades, note
 
 
-def _examples_seen(task: InstructionTask, trained: Trained) -> int:
+def _examples_seen(task: InstructionTask, trained: Trained, per_step: int) -> int:
     """Return the training examples that a task's control saw, each counted once."""
     tuned = trained.adapters.get(Model(CONTROL, task.name))
-    return len(task.train) if tuned is None else min(len(task.train), tuned.steps * tuned.per_step)
+    return len(task.train) if tuned is None else min(len(task.train), tuned.steps * per_step)
 
 
 def _failure_note(model: Model, why: str, unmeasured: Sequence[str]) -> str:

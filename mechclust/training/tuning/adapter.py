@@ -49,9 +49,7 @@ class TunedAdapter:
         steps: optimiser steps.
         losses: ``(step, mean loss since the last)`` on the answers' tokens, in nats.
         examples: number of training examples.
-        per_step: examples per step.
         seconds: training time of the process that finished it, or 0 if that was killed before saving it.
-        base: fingerprint of its base model.
     """
 
     folder: Path
@@ -59,8 +57,6 @@ class TunedAdapter:
     losses: tuple[tuple[int, float], ...]
     examples: int
     seconds: float
-    base: str
-    per_step: int
 
 
 def tune_adapter(
@@ -263,15 +259,12 @@ def _is_undamaged(folder: Path, record: dict[str, Any]) -> bool:
 
 def _tuned(folder: Path, record: dict[str, Any]) -> TunedAdapter:
     losses = tuple((int(step), float(loss)) for step, loss in record["losses"])
-    settings = record["config"]
     return TunedAdapter(
         folder=folder,
         steps=record["steps"],
         losses=losses,
         examples=record["examples"],
         seconds=record["seconds"],
-        base=record["base"],
-        per_step=settings["batch_size"] * settings["accumulation"],
     )
 
 

@@ -441,6 +441,7 @@ class TestRefusals:
             ({"load": two}, r"job 'shard 0': Every measures one model at a time, but was given 2 \(tuned, base\)"),
             ({"batches": TOKENS + 1}, "job 'shard 0': example index .* has token id 20 at position"),
             ({"batches": ["1 2", "3"]}, "texts need a tokenizer, and the workers have the model; give tokenizer="),
+            ({"probes": []}, "no probes given; give one or several"),
             ({"batches": []}, "there are no examples to measure; give at least one non-empty batch"),
             (
                 {"batches": [partial(function, 0), WHOLE]},

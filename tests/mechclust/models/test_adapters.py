@@ -15,9 +15,18 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from mechclust.models import adapters, load_pretrained, load_tokenizer, set_adapter
-from mechclust.models.adapters import adapter_of, base_of_adapter, digest_of_adapter, is_adapter, with_adapter
+from mechclust.models.adapter_fit import model_without_weights
+from mechclust.models.adapters import (
+    adapter_of,
+    base_of_adapter,
+    check_adapter_fits,
+    digest_of_adapter,
+    is_adapter,
+    with_adapter,
+)
 from mechclust.models.plain_model import plain_model
 from mechclust.models.pretrained import load_pretrained_unhooked
+from mechclust.models.resolved import ResolvedModel
 from probes import CKA, record, residual, run
 from tasks import Batch, InputError
 from tests.mechclust.models.hooked import MASK, TOKENS
@@ -175,6 +184,9 @@ class TestKinds:
     def test_are_merged(self, written, tmp_path, config):
         base, adapter, theirs = self.kind(written, tmp_path, config())
         torch.testing.assert_close(state(load_pretrained(base, adapter=adapter))[0], theirs, atol=2e-5, rtol=0)
+        unloaded = model_without_weights(ResolvedModel(str(base)))
+        check_adapter_fits(adapter, unloaded)
+        assert all(weight.is_meta and weight.requires_grad for weight in unloaded.parameters())
 
     def test_poly_is_refused(self, written, tmp_path):
         adapter = changed(written("llama") / "one", tmp_path / "a", peft_type="POLY")

@@ -191,3 +191,8 @@ class TestRefusals:
     def test_saving_a_pretrained_model(self, gpt2, tmp_path):
         with pytest.raises(InputError, match="a TransformerBridge that build_model did not build"):
             save_model(load_pretrained(gpt2), tmp_path / "x.safetensors")
+
+
+def test_attention_of_a_saved_model_is_its_own(saved):
+    with pytest.raises(InputError, match="whose models keep their attention; leave attention out"):
+        load_pretrained(saved[1], attention="sdpa")

@@ -156,9 +156,7 @@ def made_result(
         of_task=of_task,
         of_model={"base": of_model(False), "tuned": of_model(True)},
         trained={
-            m: TunedAdapter(
-                Path(m.name), 150, tuple((s, x + 0.1 * draw.random()) for s, x in steps), 900, 480.0, "b", 8
-            )
+            m: TunedAdapter(Path(m.name), 150, tuple((s, x + 0.1 * draw.random()) for s, x in steps), 900, 480.0)
             for m in models
             if trained
         },

@@ -16,9 +16,7 @@ from mechclust.commands.mossa.config import N_PERMUTATIONS
 from mechclust.commands.mossa.inputs import read_inputs
 from mechclust.commands.mossa.states import READOUT, block_sites
 from mechclust.commands.settings import ModelSettings
-from mechclust.models import adapter_fit
 from mechclust.models.adapters import with_adapter
-from mechclust.models.resolved import ResolvedModel
 from mechclust.mossa.published import DATA_SIZE
 from probes import CKA, RowStore, run_stores
 from tasks import InputError
@@ -127,33 +125,22 @@ def test_an_adapter_for_another_base_is_refused_before_work(result, tasks, out, 
     """Also one of several."""
     wide = tiny.write_base(tmp_path / "wide", hidden_size=32)
     said = refusal(tiny.run, wide, tasks, tmp_path / "run", **adapters(out))
-    given = out / "adapters" / "tuned"
-    message = said
-    assert message.startswith(f"the adapter {str(given)!r} does not fit the base {str(wide)!r}: its lora_A.weight of ")
-    assert message.endswith(
-        "'model.layers.0.self_attn.q_proj' has the shape [2, 16], and that layer has 32 inputs and 32 outputs; give "
-        "the base that it was trained for"
-    )
+    assert said.startswith(f"the adapter {str(out / 'adapters' / 'tuned')!r} does not fit this base (LlamaForCausalLM)")
+    assert "self_attn.q_proj.lora_A.default.weight' has the shape [2, 16], not [2, 32]; give the base" in said
     assert not loads
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("few", [True, False])
 def test_an_adapter_for_a_deeper_base_is_refused_before_work(result, tasks, out, tmp_path, loads, few):
-    """Its weights have the same shapes. A deeper base is refused when an adapter is put in."""
+    """Its weights have the same shapes."""
     other = tiny.write_base(tmp_path / "other", num_hidden_layers=2 if few else 4)
     said = refusal(tiny.run, other, tasks, tmp_path / "run", **adapters(out))
     given = out / "adapters" / "tuned"
-    if few:
-        assert said == (
-            f"the adapter {str(given)!r} does not fit the base {str(other)!r}: it has weights for "
-            "'model.layers.2.self_attn.q_proj', a layer that the base does not have; give the base that it was trained "
-            "for"
-        )
-        assert not loads
-        assert not (tmp_path / "run").exists()
-    else:
-        assert "lacks the weights" in said
+    assert said.startswith(f"the adapter {str(given)!r} {'has' if few else 'lacks'} the weights ")
+    assert f".layers.{2 if few else 3}.self_attn.q_proj" in said
+    assert not loads
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_adapter_for_layers_of_other_names_is_refused_before_work(result, base, tasks, out, tmp_path, loads):
@@ -162,21 +149,9 @@ def test_an_adapter_for_layers_of_other_names_is_refused_before_work(result, bas
     weights = load_file(renamed / "adapter_model.safetensors")
     names = {name: name.replace(".q_proj", ".query") for name in weights}
     save_file({names[name]: weight for name, weight in weights.items()}, renamed / "adapter_model.safetensors")
-    with pytest.raises(InputError, match=r": it has weights for 'model\.layers\.0\.self_attn\.query', a layer that "):
+    with pytest.raises(InputError, match=r"lacks the weights .*self_attn\.q_proj"):
         tiny.run(base, tasks, tmp_path / "run", **adapters(out, experimental=str(renamed)))
     assert not loads
-
-
-def test_names_that_peft_makes_others_of_are_left_to_it(result, base, tasks, out, tmp_path, monkeypatch):
-    """Names in transformers change from version to version, and a module may have several weights."""
-    names = ["base_model.model.model.layers.0.self_attn.q_proj.base_layer.lora_A.weight", "base_model.x.lora_A.weight"]
-    monkeypatch.setattr(adapter_fit, "_weights_of", lambda adapter: dict.fromkeys(names[:1], (2, 16)))
-    adapter_fit.check_fits_base(["a"], ResolvedModel(str(base)))
-    monkeypatch.setattr(adapter_fit, "_weights_of", lambda adapter: dict.fromkeys(names, (2, 16)))
-    with pytest.raises(InputError, match=r"it has weights for 'base_model\.x'"):
-        adapter_fit.check_fits_base(["a"], ResolvedModel(str(base)))
-    monkeypatch.setattr(adapter_fit, "_is_renamed", lambda kind: kind == "llama")
-    adapter_fit.check_fits_base(["a"], ResolvedModel(str(base)))
 
 
 def test_a_whole_checkpoint_of_another_depth_is_refused_before_work(result, base, tasks, out, tmp_path, loads):

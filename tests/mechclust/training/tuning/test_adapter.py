@@ -238,7 +238,7 @@ def test_what_a_folder_holds(tmp_path: Path) -> None:
     assert config["base_model_name_or_path"] == "some/base"
     assert config["target_modules"] == ["q_proj", "v_proj"]
     assert tuned_adapter_at(tmp_path) == tuned
-    assert (tuned.folder, tuned.examples, tuned.base) == (tmp_path, 13, "b")
+    assert (tuned.folder, tuned.examples) == (tmp_path, 13)
     assert tuned.seconds > 0
 
 
