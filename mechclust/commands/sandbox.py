@@ -218,7 +218,7 @@ def _of_checkpoints(
         ((step, load_pretrained(by_step[step])) for step in steps),
         # One batch, of which the model reads only the prompts that are followed.
         tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=sys.maxsize, bos=view.bos, too_long=view.too_long),
-        title=f"{folder.name}{_left_out(folder)}",
+        title=f"{folder.name}{_left_out(folder, by_step)}",
         label=label,
         label_names=prompts.classes.get(label),
         vocab=partial(_token_text, tokenizer),
@@ -227,10 +227,10 @@ def _of_checkpoints(
     )
 
 
-def _left_out(folder: Path) -> str:
-    """Name the checkpoints that have no number in their name, and so no place among the others."""
-    names = [path.name for path in sorted(folder.glob("checkpoint-*")) if re.search(r"\d", path.name) is None]
-    return f" (without {', '.join(names)}, which has no step in its name)" if names else ""
+def _left_out(folder: Path, by_step: Mapping[int, Path]) -> str:
+    """Name the checkpoints whose name is no step alone, so that they have no place among the others."""
+    names = [path.name for path in sorted(folder.glob("checkpoint-*")) if path not in by_step.values()]
+    return f" (without {', '.join(names)}: not checkpoint- and a step)" if names else ""
 
 
 def _token_text(tokenizer: Any, token: int) -> str:

@@ -29,6 +29,7 @@ from mechclust.report.folder import check_folder
 from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB
 from probes.functional.hsic import LEAST_DEBIASED
+from probes.rows.kept_rows import activations_dtype
 from probes.store.digest import digest_of
 from probes.store.files import read_json, write_json
 from probes.store.safetensors_files import safetensors_bytes
@@ -76,7 +77,8 @@ class Inputs:
         """Return the number of each task's prompts that are measured in blocks, or none if blocks are not measured."""
         base, tuned = self.checkpoints
         same_width = self.sizes[base].d_model == self.sizes[tuned].d_model
-        if not config.blocks or self.families or base.dtype != tuned.dtype or not same_width:
+        by_name = not base.model.in_memory and not tuned.model.in_memory
+        if not config.blocks or self.families or not same_width or (by_name and base.dtype != tuned.dtype):
             return []
         return [min(len(index), config.blocks_prompts or len(index)) for index in self.of_task().values()]
 
@@ -235,7 +237,8 @@ def _check_ids(batches: Sequence[Batch], sizes: Mapping[Checkpoint, Sizes]) -> N
 
 def _bytes_per_number(model: Checkpoint, config: CompareConfig) -> int:
     """Return the bytes of a number of a model's hidden states. Means over tokens are float32 at least."""
-    itemsize: int = getattr(torch, model.dtype).itemsize
+    dtype = activations_dtype(model.model.source) if model.model.in_memory else getattr(torch, model.dtype)
+    itemsize: int = dtype.itemsize
     return max(4, itemsize) if config.position == "mean" else itemsize
 
 

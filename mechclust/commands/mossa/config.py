@@ -56,7 +56,7 @@ class MossaConfig(ModelSettings):
         without_held_out: the same, trained without the held-out tasks.
         controls: single-task models trained elsewhere: ``TASK=MODEL``, or folders named after their tasks.
         keep_rows: keep all hidden states, not only what is computed from them.
-        max_memory: most memory, in GiB, for hidden states; layers are compared in groups that fit.
+        max_memory: most memory, in GiB, for hidden states.
 
     Example:
         >>> from pathlib import Path

@@ -15,7 +15,6 @@ from mechclust.commands.cost import Cost, cka_cost
 from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import SAMPLE, Inputs, chosen_examples, rows_bytes
 from mechclust.commands.mossa.jobs import TaskJob, task_jobs
-from mechclust.commands.mossa.layers import layers_bytes
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.models import BASE, Model, answered, training_examples, tuning_of
 from mechclust.models.instruction_format import FormattedExample
@@ -23,6 +22,7 @@ from mechclust.models.sizes import Sizes
 from mechclust.report.resources import free_disk_bytes
 from mechclust.report.text import GIB, size_text
 from mechclust.training.tuning import TuneConfig, tuned_adapter_at
+from probes import CKA, NDims
 from probes.store.safetensors_files import safetensors_bytes
 from tasks import InputError
 
@@ -243,7 +243,11 @@ def _layer_bytes(inputs: Inputs, config: MossaConfig) -> int:
     """Return the bytes of one layer for the task with most prompts."""
     d = inputs.sizes.d_model or 0
     n = min(config.n_prompts, max(len(task.test) for task in inputs.measured))
-    return layers_bytes([d, d], [d, d], n, n if config.svcca else 0) if d else 0
+    if not d:
+        return 0
+    both = [d, d]  # the last layer is compared twice, the second time after the final norm
+    svcca = 3 * 4 * n * sum(both + both) if config.svcca else 0
+    return max(CKA(form="rows").memory(both, both, n=n), NDims().memory(both + both, n), svcca)
 
 
 def _adapter_bytes(sizes: Sizes, tuning: TuneConfig) -> int:

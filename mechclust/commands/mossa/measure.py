@@ -14,7 +14,6 @@ from torch import Tensor
 from mechclust.commands.mossa.config import N_PERMUTATIONS, MossaConfig
 from mechclust.commands.mossa.inputs import Inputs, prompts_and_pairs, test_batches
 from mechclust.commands.mossa.jobs import ModelJob, TaskJob, model_jobs, task_jobs
-from mechclust.commands.mossa.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.learnt import ROLES
 from mechclust.commands.mossa.margins import Pairs, answer_margins, total_nats
 from mechclust.commands.mossa.models import Model, ResidentBase, run_on_base
@@ -26,7 +25,6 @@ from mechclust.commands.saved_rows import rows_errors, save_rows_anew
 from mechclust.models.instruction_format import FormattedExample
 from mechclust.models.plain_model import plain_model
 from mechclust.mossa.task_curves import MODELS
-from mechclust.report.text import GIB
 from mechclust.training.tuning import score_answers
 from probes import CKA, RBFCKA, SVCCA, NDims, ProbeResult, RowStore, run_stores
 from probes.engine.probe import Probe
@@ -151,17 +149,11 @@ def _probes(resident: ResidentBase, at: Sites, role: str, **options: Any) -> dic
 
 
 def _compare(resident: ResidentBase, stores: Mapping[str, RowStore], role: str, measure: str) -> ProbeResult:
-    """Return one measure of a role's model, measured in groups of layers that fit in memory."""
-    config = resident.config
-    store = stores[role]
-    last_rows = f"rows/{store.sites[-1]}"
-    d = store.take(store.index[:1], [last_rows])[last_rows].shape[1]
-    svcca = len(store) * config.svcca
-    final_norm = layers_bytes([d], [d], len(store), svcca)
-    room = config.max_memory * GIB / config.at_once - final_norm
+    """Return one measure of a role's model, layer by layer, so that one layer of two models is in memory."""
     results = []
-    for layers in layers_that_fit(range(1, resident.n_layers + 1), d, len(store), room, svcca=svcca):
-        probes = _probes(resident, block_sites(resident.n_layers, layers), role, max_memory=config.max_memory)
+    for layer in range(1, resident.n_layers + 1):  # with the last, the final norm
+        at = block_sites(resident.n_layers, [layer])
+        probes = _probes(resident, at, role, max_memory=resident.config.max_memory)
         results.append(_run(stores, role, probes[measure]))
     return reduce(ProbeResult.merge, results)
 

@@ -241,10 +241,11 @@ def test_a_series_that_cannot_be_shown(gpt2, tmp_path, capsys):
         assert f"leave {option} out" in refusal(tmp_path, *at, option, "x", capsys=capsys)
     write_prompts(prompts, *rows[:2])
     assert "no label ''" in refusal(tmp_path, *at, "--label", "", capsys=capsys)
+    (tmp_path / "checkpoint-200-merged").mkdir()
     (tmp_path / "checkpoint-final").mkdir()
     run = open_sandbox(tmp_path, view=View(prompts=prompts))
     assert run.epochs == [10, 200]
-    assert run.title.endswith("(without checkpoint-final, which has no step in its name)")
+    assert run.title.endswith("(without checkpoint-200-merged, checkpoint-final: not checkpoint- and a step)")
     weights = load_file(tmp_path / "checkpoint-200" / "model.safetensors")
     broken = {name: torch.full_like(weight, torch.nan) for name, weight in weights.items()}
     save_file(broken, tmp_path / "checkpoint-200" / "model.safetensors", {"format": "pt"})

@@ -8,7 +8,8 @@ from collections import namedtuple
 from dataclasses import replace
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mechclust.commands.compare import compare_models
 from mechclust.commands.compare.inputs import read_inputs
@@ -141,6 +142,13 @@ class TestRefusals:
             "comparing a layer takes 4.29e-06 GiB (36 prompts x 16 and 16 dimensions), more than max_memory = 1e-06; "
             "give fewer prompts (--max-per-task) or raise --max-memory"
         )
+
+    def test_memory_of_models_in_memory_is_by_their_own_dtype(self, gpt2, shaken, config, out):
+        base, tuned = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16) for path in (gpt2, shaken))
+        tokenizer = AutoTokenizer.from_pretrained(gpt2)
+        read_inputs(base, tuned, replace(config, max_memory=3e-6), out, tokenizer)
+        with pytest.raises(InputError, match=r"^comparing a layer takes 2\.15e-06 GiB"):
+            read_inputs(base, tuned, replace(config, max_memory=2e-6), out, tokenizer)
 
     def test_disk(self, refused, out, monkeypatch):
         """Blocks are not measured in models of different dtypes."""

@@ -14,11 +14,9 @@ import torch
 from mechclust.commands.mossa import measure
 from mechclust.commands.mossa.inputs import read_inputs
 from mechclust.commands.mossa.jobs import model_jobs, task_jobs
-from mechclust.commands.mossa.layers import layers_bytes, layers_that_fit
 from mechclust.commands.mossa.models import ResidentBase
 from mechclust.commands.mossa.pooled import measure_pooled
 from mechclust.models.adapters import with_adapter
-from mechclust.report.text import GIB
 from mechclust.training.tuning.adapter import tuned_adapter_digest
 from probes import RowStore
 from probes.functional import linear_cka
@@ -114,26 +112,6 @@ def test_another_tuned_model_has_another_null(result, base, tasks, out, tmp_path
     one, two = (run.curves().null for run in runs)
     assert np.isfinite([one, two]).all()
     assert np.abs(one - two).max() > 1e-4
-
-
-def test_layers_are_compared_in_groups_that_fit_beside_the_final_norm(result, base, tasks, out, tmp_path, monkeypatch):
-    groups = []
-
-    def grouped(*given, **options):
-        groups.append(layers_that_fit(*given, **options))
-        return groups[-1]
-
-    monkeypatch.setattr(measure, "layers_that_fit", grouped)
-    one, two = (layers_bytes(k * [result.d], k * [result.d], tiny.TEST, tiny.TEST) for k in (1, 2))
-    config = tiny.settings(tasks, svcca=True, keep_rows=True, max_memory=(two + one / 2) / GIB)
-    shutil.copytree(out, tmp_path / "run", ignore=shutil.ignore_patterns("measured"))
-    (job,) = (job for job in task_jobs(read_inputs(str(base), config), [], config.nulls) if job.task == "swap")
-    found = measure.measure_task(ResidentBase(str(base), config, tmp_path / "run"), job)
-    assert groups
-    assert all(each == [[1], [2], [3]] for each in groups)
-    for name in ("base.cka", "tuned.svcca"):
-        for value, numbers in result.of_task["swap"][name].values.items():
-            torch.testing.assert_close(found[name][value], numbers, equal_nan=True)
 
 
 def test_hidden_states_of_a_finished_run_are_kept_if_asked_for_and_stay(result, base, tasks, out, tmp_path):
