@@ -35,8 +35,8 @@ class RBFCKA(Pairwise):
 
     Exact over all examples, never clamped. NaN comes with a note.
 
-    Memory: every example's row at every site in its own dtype, ``examples x sites x d``, and blocks of kernel entries
-    whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` per site and class, however many pairs it is
+    Memory: every example's row at every site in its own dtype, ``examples x sites x d``, one class's again for
+    values by label, and blocks of kernel entries whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` per site and class, however many pairs it is
     in, and ``n^2`` per pair.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3. Debiased as in ``CKA``.
@@ -83,9 +83,9 @@ class RBFCKA(Pairwise):
         return self._compared(["rbf_cka", "debiased_rbf_cka"], self._compare_in)
 
     def _compare_in(self, group: str) -> Compare:
-        chosen = None if group == "all" else (self.classes.get("label")[1] == int(group)).nonzero()[:, 0]
-        rows = {site: self.rows.get(site)[1] for site in self.site_names}
-        kernels = {site: GaussianKernel(x, self.fraction, chosen, self.device) for site, x in rows.items()}
+        kernels = {
+            site: GaussianKernel(self._rows_of(site, group), self.fraction, self.device) for site in self.site_names
+        }
         return partial(_measured, rbf_cka_of_kernels(kernels, list(dict.fromkeys(self._pairs()))))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -32,22 +31,16 @@ def draw_prompts(
         >>> draw_prompts(torch.arange(40), 4, unit).div(20, rounding_mode="floor")
         tensor([0, 0, 1, 1])
     """
+    import pandas as pd
+
     if len(index) > most:
         order = torch.sort(splitmix64(index), stable=True).indices
         if unit is not None:
-            order = order[torch.sort(_place_in_unit(unit[order.numpy()]), stable=True).indices]
+            in_order = pd.Series(unit[order.numpy()])
+            place_in_unit = torch.from_numpy(in_order.groupby(in_order).cumcount().to_numpy())
+            order = order[torch.sort(place_in_unit, stable=True).indices]
         index = index[order[:most]]
     return torch.sort(index).values
-
-
-def _place_in_unit(unit: Int[np.ndarray, "prompts"]) -> Int[Tensor, "prompts"]:
-    """Return for each prompt how many of its unit come before it."""
-    n_before: Counter[int] = Counter()
-    places = []
-    for number in unit.tolist():
-        places.append(n_before[number])
-        n_before[number] += 1
-    return torch.tensor(places)
 
 
 def prompts_at(prompts: LabelledPrompts, places: Sequence[int]) -> LabelledPrompts:

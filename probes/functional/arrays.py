@@ -81,40 +81,17 @@ ROW_LABELS = _ArrayType(("row",), "labels")
 
 @dataclass(frozen=True)
 class _Argument:
-    """Type of an argument that is an array, or several, by its annotation.
+    """Type of an argument that is an array, by its annotation.
 
     Attributes:
         name: name of the argument.
-        whole: type of the array.
-        each: type of each of several arrays. ``None`` if only one can be given.
+        type: type of the array.
         optional: whether ``None`` can be given.
     """
 
     name: str
-    whole: _ArrayType
-    each: _ArrayType | None = None
+    type: _ArrayType
     optional: bool = False
-
-    def checked(self, value: Any, sizes: dict[str, tuple[str, int]]) -> _AnyTensor | list[_AnyTensor]:
-        """Return the tensor, or the tensors, of a value.
-
-        Args:
-            value: the argument.
-            sizes: for each axis, the first argument that has it, and its size. This argument is added.
-
-        Raises:
-            InputError: for another kind of value, other axes, or other sizes.
-        """
-        if self.each is None or not _are_arrays(value, len(self.each.axes)):
-            return _checked_array(value, self.name, self.whole, sizes)
-        names = [f"{self.name}[{i}]" for i in range(len(value))]
-        return [_checked_array(*item, self.each, sizes) for item in zip(value, names, strict=True)]
-
-
-def _are_arrays(value: Any, n_axes: int) -> bool:
-    """Return whether a value is a list of arrays with so many axes."""
-    is_list = isinstance(value, (list, tuple)) and len(value) > 0
-    return is_list and all(getattr(item, "ndim", 0) == n_axes for item in value)
 
 
 def _checked_array(value: Any, name: str, expected: _ArrayType, sizes: dict[str, tuple[str, int]]) -> _AnyTensor:
@@ -140,11 +117,9 @@ def _arguments_of(function: Callable[..., Any], not_finite: Sequence[str]) -> li
     arguments = []
     for name in signature(function).parameters:
         hint = hints.get(name)
-        whole = _array_type(hint, name not in not_finite)
-        several = [get_args(option)[0] for option in _options(hint) if get_origin(option) is Sequence]
-        each = _array_type(several[0], name not in not_finite) if several else None
-        if whole:
-            arguments.append(_Argument(name, whole, each, optional=NoneType in _options(hint)))
+        array_type = _array_type(hint, name not in not_finite)
+        if array_type:
+            arguments.append(_Argument(name, array_type, optional=NoneType in _options(hint)))
     return arguments
 
 
@@ -175,7 +150,7 @@ def _checked_arguments(arguments: Sequence[_Argument], given: Mapping[str, Any])
     for argument in arguments:
         value = given.get(argument.name)
         if argument.name in given and not (value is None and argument.optional):
-            tensors[argument.name] = argument.checked(value, sizes)
+            tensors[argument.name] = _checked_array(value, argument.name, argument.type, sizes)
     return tensors
 
 
@@ -416,9 +391,7 @@ def _first_array(values: Iterator[Any]) -> Shaped[Array, "..."] | None:
 
 
 def _placed(given: Any, value: Any, device: torch.device) -> Any:
-    """Return arrays and lists as tensors on a device, without moving tensors."""
-    if isinstance(value, list):
-        return [_placed(item, tensor, device) for item, tensor in zip(given, value, strict=True)]
+    """Return an array or a list as a tensor on a device, without moving tensors."""
     return value if isinstance(given, Tensor) else value.to(device)
 
 

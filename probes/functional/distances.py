@@ -87,7 +87,6 @@ class Distances:
 
     Args:
         x: rows, on any device, in any dtype.
-        which: places of the rows to use, if not all.
         device: where to multiply. The rows' device if not given.
 
     Attributes:
@@ -103,15 +102,11 @@ class Distances:
         [[0.0, 25.0], [25.0, 0.0]]
     """
 
-    def __init__(
-        self, x: Shaped[Tensor, "all dim"], which: Int[Tensor, "row"] | None = None, device: str | None = None
-    ) -> None:
+    def __init__(self, x: Shaped[Tensor, "row dim"], device: str | None = None) -> None:
         self._x = checked_tensor(x, "x", ROW_MATRIX).detach()
-        self._which = which
         self._device = in_float64(self._x[:1]).device if device is None else float64_device(device)
-        rows = self._x if which is None else self._x[which]
-        self._middle, self.scale = centre_for_distances(rows)
-        self.alike = first_at_distance_zero(rows)
+        self._middle, self.scale = centre_for_distances(self._x)
+        self.alike = first_at_distance_zero(self._x)
         self.n = len(self.alike)
         self.exact = False
         norms = [self.block(slice(i, i + 1024)).square().sum(1) for i in range(0, self.n, 1024)]
@@ -133,14 +128,10 @@ class Distances:
 
     def block(self, rows: slice) -> Float[Tensor, "block dim"]:
         """Return a block of rows, centred and scaled."""
-        block = self._x[rows if self._which is None else self._which[rows]]
-        return (in_float64(block).to(self._device) - self._middle.to(self._device)) * self.scale
+        return (in_float64(self._x[rows]).to(self._device) - self._middle.to(self._device)) * self.scale
 
     def pairs(self, i: Int[Tensor, "pair"], j: Int[Tensor, "pair"]) -> Float[Tensor, "pair"]:
         """Return squared distances of some pairs of rows, by subtraction."""
-        if self._which is not None:
-            i = self._which[i]
-            j = self._which[j]
         return squared_differences(self._x, i.to(self._x.device), j.to(self._x.device), self.scale)
 
     def squared(self, rows: slice, columns: slice) -> Float[Tensor, "block_row block_column"]:

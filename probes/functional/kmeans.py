@@ -46,7 +46,7 @@ class KMeans:
 
 @computed_in_torch()
 def kmeans(
-    rows: Shaped[Array, "row dim"] | Sequence[Shaped[Array, "_ dim"]],
+    rows: Shaped[Array, "row dim"],
     k: int,
     *,
     n_init: int = 10,
@@ -68,7 +68,7 @@ def kmeans(
     iteration, and about ``3 + log k`` times that for the seeding.
 
     Args:
-        rows: rows of any real dtype, or several such matrices, one after another.
+        rows: rows of any real dtype.
         k: clusters, at most as many as rows.
         n_init: starts.
         seed: for the starts. The global random state is not touched.
@@ -79,7 +79,7 @@ def kmeans(
         initial: centres to start from, instead of ``n_init`` starts of k-means++.
 
     Raises:
-        InputError: for rows that are not matrices of one width, or not finite, fewer rows than clusters, or a device
+        InputError: for rows that are no matrix, or not finite, fewer rows than clusters, or a device
             that is not there or has no float64.
 
     Source: Lloyd 1982. Arthur & Vassilvitskii 2007 (k-means++), greedy as in scikit-learn's ``kmeans_plusplus``.
@@ -91,12 +91,11 @@ def kmeans(
     """
     check_count(k=(k, 1), n_init=(n_init, 1), max_iter=(max_iter, 1), seed=(seed, 0))
     check_at_least(tol=(tol, 0))
-    matrix = torch.cat(list(rows)) if isinstance(rows, Sequence) else rows
-    if len(matrix) < k:
-        raise InputError(f"{len(matrix)} rows for {k} clusters; give at least as many rows as clusters, or a smaller k")
+    if len(rows) < k:
+        raise InputError(f"{len(rows)} rows for {k} clusters; give at least as many rows as clusters, or a smaller k")
     if initial is not None and len(initial) != k:
         raise InputError(f"initial has {len(initial)} centres; expected {k}, as many as clusters")
-    data = _Rows(matrix, _checked_device(matrix.device if device is None else device))
+    data = _Rows(rows, _checked_device(rows.device if device is None else device))
     if initial is None:
         centres = _seeded(data, k, n_init, seed)
     else:

@@ -82,7 +82,6 @@ class GaussianKernel:
     Args:
         x: rows.
         fraction: ``s`` as a fraction of their median distance.
-        which: places of the rows to use, if not all.
         device: where to compute. The rows' device if not given.
 
     Attributes:
@@ -98,13 +97,12 @@ class GaussianKernel:
 
     def __init__(
         self,
-        x: Shaped[Tensor, "all dim"],
+        x: Shaped[Tensor, "row dim"],
         fraction: float,
-        which: Int[Tensor, "row"] | None = None,
         device: str | None = None,
     ) -> None:
         check_rbf_fraction(fraction)
-        self._distances = Distances(x, which, device)
+        self._distances = Distances(x, device)
         self.n = self._distances.n
         self.undefined = ""
         self._two_s2 = math.nan

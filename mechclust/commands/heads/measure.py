@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from operator import methodcaller
 from pathlib import Path
@@ -141,15 +141,16 @@ class ModelJob:
         config = self.config
         probe = config.probe(config.n_permutations if self.untrained is None else 0)
         with ExitStack() as stack:
-            source = _ModelSource(self, stack)
+            load = cache(partial(self._load, stack))  # when it is first needed, until the stack is closed
+            weights = fingerprint(load()) if self.model.in_memory else _stamps(self.model)
             roles = {}
             shown = {}
             for text, batches in self.inputs.batches.items():
-                measure = partial(_roles, source, probe, batches, f"{self.name}, {text}" if self.progress else None)
-                roles[text] = self._part(f"roles of {self.name} on {text}", text, repr(probe), source, measure)
+                measure = partial(_roles, load, probe, batches, f"{self.name}, {text}" if self.progress else None)
+                roles[text] = self._part(f"roles of {self.name} on {text}", text, repr(probe), weights, measure)
                 if self.untrained is None:
-                    measure = partial(_attention, source, self.inputs.shown[text])
-                    shown[text] = self._part(f"attention of {self.name} on {text}", text, "", source, measure)
+                    measure = partial(_attention, load, self.inputs.shown[text])
+                    shown[text] = self._part(f"attention of {self.name} on {text}", text, "", weights, measure)
             paths = [part.path for part in (*roles.values(), *shown.values())]
             measured = ModelRoles(
                 {text: part.found() for text, part in roles.items()},
@@ -159,50 +160,37 @@ class ModelJob:
             check_folder_subject(self.folder.parent, {"weights": measured.weights})
         return measured, paths
 
+    def _load(self, stack: ExitStack) -> HookedModel:
+        options: dict[str, Any] = {} if self.untrained is None else {"untrained": True, "seed": self.untrained}
+        loading = self.config.loaded(self.model, "text", tokenizer=self.tokenizer, without_patterns=True, **options)
+        hooked: HookedModel = stack.enter_context(loading)[0]
+        return hooked
+
     def _part(
-        self, name: str, text: str, probe: str, source: _ModelSource, measure: partial[ProbeResult]
+        self, name: str, text: str, probe: str, weights: str | list[Any], measure: partial[ProbeResult]
     ) -> MeasurementPart:
         """Return a measurement whose file is named by all that its numbers depend on."""
-        settings = [probe, source.identity(), self.config.dtype, self.config.quantize, self.untrained]
+        settings = [probe, weights, self.config.dtype, self.config.quantize, self.untrained]
         numbers = self.inputs.numbers(text)
         return MeasurementPart(part_path(self.folder, name.replace(" ", "-"), settings, numbers), name, measure)
 
 
-@dataclass
-class _ModelSource:
-    """A model that is loaded when it is first needed, and until the stack is closed."""
-
-    job: ModelJob
-    stack: ExitStack
-    hooked: Any = None
-
-    def loaded(self) -> Any:
-        """Return the model."""
-        job = self.job
-        if self.hooked is None:
-            options: dict[str, Any] = {} if job.untrained is None else {"untrained": True, "seed": job.untrained}
-            loading = job.config.loaded(job.model, "text", tokenizer=job.tokenizer, without_patterns=True, **options)
-            self.hooked, _ = self.stack.enter_context(loading)
-        return self.hooked
-
-    def identity(self) -> list[Any]:
-        """Return what distinguishes the weights from others, as JSON: names with times of files, or a fingerprint."""
-        model = self.job.model
-        if model.in_memory:
-            return [fingerprint(self.loaded())]
-        return [[folder, stamps_of(folder)] for folder in model.portable.folders]
+def _stamps(model: ResolvedModel) -> list[Any]:
+    """Return the folders of a model's weights and the times of their files, which tell it from others."""
+    return [[folder, stamps_of(folder)] for folder in model.portable.folders]
 
 
-def _roles(source: _ModelSource, probe: HeadRoles, batches: Sequence[Batch], title: str | None) -> ProbeResult:
+def _roles(
+    load: Callable[[], HookedModel], probe: HeadRoles, batches: Sequence[Batch], title: str | None
+) -> ProbeResult:
     """Return the roles of a model's heads."""
     shown = batches if title is None else progress_bar(batches, desc=title, unit="batch")
-    return run(source.loaded(), shown, probe)
+    return run(load(), shown, probe)
 
 
-def _attention(source: _ModelSource, tokens: Int[Tensor, "pos"]) -> ProbeResult:
+def _attention(load: Callable[[], HookedModel], tokens: Int[Tensor, "pos"]) -> ProbeResult:
     """Return the attention of every head on one sequence."""
-    model: HookedModel = source.loaded()
-    view = attention_view(model, tokens, max_bytes=_MAX_VIEW_BYTES)
+    view = attention_view(load(), tokens, max_bytes=_MAX_VIEW_BYTES)
     places = [str(place) for place in range(len(view.str_tokens))]
     return ProbeResult(
         "Attention",

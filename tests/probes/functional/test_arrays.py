@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor
 
 import probes.functional as functional
-from probes.functional import kmeans, within_ratio
+from probes.functional import within_ratio
 from probes.functional.arrays import as_tensor, computed_in_torch
 from tasks import InputError
 from tests.bad_inputs.good_calls import good_calls
@@ -117,12 +117,6 @@ def test_bfloat16_is_taken_in_lists_and_by_functions_of_numpy() -> None:
     assert functional.linear_cka(list(rows), Y).value == pytest.approx(expected.value)
     hits = torch.tensor([9, 7, 8]).bfloat16()
     assert functional.accuracy_interval(hits, [10, 10, 10]) == functional.accuracy_interval([9, 7, 8], [10, 10, 10])
-
-
-def test_rows_may_be_several_arrays() -> None:
-    whole = kmeans(X, 2)
-    shards = kmeans([X[:7], X[7:]], 2)
-    np.testing.assert_array_equal(whole.labels, shards.labels)
 
 
 def test_what_is_worked_out_of_a_result_is_of_its_kind() -> None:

@@ -39,11 +39,10 @@ def test_distances_equal_scipy(shift: float, scale: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.int64])
-def test_any_dtype_and_some_of_the_rows(dtype: torch.dtype) -> None:
+def test_any_dtype(dtype: torch.dtype) -> None:
     x = (10 * gaussians(40, 5)[0]).to(dtype)
-    which = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:25]
-    expected = cdist(x[which].double(), x[which].double())
-    assert np.allclose(whole(Distances(x, which)), expected, rtol=1e-12, atol=1e-12)
+    expected = cdist(x.double(), x.double())
+    assert np.allclose(whole(Distances(x)), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_rows_that_are_the_same_are_exactly_so() -> None:
