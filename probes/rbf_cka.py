@@ -35,9 +35,9 @@ class RBFCKA(Pairwise):
 
     Exact over all examples, never clamped. NaN comes with a note.
 
-    Memory: every example's row at every site in its own dtype, ``examples x sites x d``, one class's again for
-    values by label, and blocks of kernel entries whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` per site and class, however many pairs it is
-    in, and ``n^2`` per pair.
+    Memory: every example's row at every site in its own dtype, ``examples x sites x d``, one class's again for values
+    by label, and blocks of kernel entries whatever the number of examples, some 300 MB at most. Cost: ``n^2 d`` per
+    site and class, however many pairs it is in, and ``n^2`` per pair.
 
     Source: Kornblith et al. 2019 (arXiv 1905.00414), section 3. Debiased as in ``CKA``.
 
