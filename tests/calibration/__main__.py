@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 from probes.functional import wilson_interval
 from tests.calibration import (
@@ -56,9 +55,9 @@ class Row:
 def rows() -> Iterator[Row]:
     """Yield every row of the table."""
     for case in units.CASES:
-        yield Row(case, "without units", partial(_of_units, case, use_units=False))
+        yield Row(case, "without units", partial(units.false_positive_rate, case=case, use_units=False))
         if "independent" not in case:
-            yield Row(case, "with units", partial(_of_units, case, use_units=True))
+            yield Row(case, "with units", partial(units.false_positive_rate, case=case, use_units=True))
     for name, module in {
         "TaskClusterARI by moments": ari_moments,
         "NeighbourPurity, interval": neighbour_purity,
@@ -69,16 +68,7 @@ def rows() -> Iterator[Row]:
         "LogitLens, interval above chance": logit_lens,
     }.items():
         for case in module.CASES:
-            yield Row(name, case, partial(_of_module, module, case))
-
-
-def _of_units(case: str, draws: int, seed: int, *, use_units: bool) -> tuple[int, int]:
-    return units.false_positive_rate(draws, seed, case, use_units=use_units)
-
-
-def _of_module(module: ModuleType, case: str, draws: int, seed: int) -> tuple[int, int]:
-    calls, drawn = module.false_positive_rate(draws, seed, case)
-    return calls, drawn
+            yield Row(name, case, partial(module.false_positive_rate, case=case))
 
 
 def measure(row: Row, most: int = 2000, step: int = 50) -> tuple[int, int]:

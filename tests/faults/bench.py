@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.faults.bits import Bits, bits, other
-from tests.faults.process import Call, Ended, Failed, run, sentence
+from tests.faults.process import Call, Ended, Failed, run
 from tests.faults.subjects import SUBJECTS, make_inputs
 
 Outcome = Literal["same bits", "refused"]
@@ -157,15 +157,3 @@ class Bench:
             Failed: see above.
         """
         self.check_same(name, folder, run(self.call(name), folder))
-
-
-def refused_with(ended: Ended, *words: str) -> str:
-    """The one sentence of a refusal that says one of these words.
-
-    Raises:
-        Failed: when it says none of them.
-    """
-    said = sentence(ended)
-    if not any(word in said for word in words):
-        raise Failed(f"the sentence names none of {', '.join(map(repr, words))}: {said}")
-    return said
