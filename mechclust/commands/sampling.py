@@ -31,13 +31,13 @@ def draw_prompts(
         >>> draw_prompts(torch.arange(40), 4, unit).div(20, rounding_mode="floor")
         tensor([0, 0, 1, 1])
     """
-    import pandas as pd
-
     if len(index) > most:
         order = torch.sort(splitmix64(index), stable=True).indices
         if unit is not None:
+            import pandas as pd
+
             in_order = pd.Series(unit[order.numpy()])
-            place_in_unit = torch.from_numpy(in_order.groupby(in_order).cumcount().to_numpy())
+            place_in_unit = torch.from_numpy(in_order.groupby(in_order).cumcount().to_numpy(copy=True))
             order = order[torch.sort(place_in_unit, stable=True).indices]
         index = index[order[:most]]
     return torch.sort(index).values

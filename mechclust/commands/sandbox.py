@@ -39,6 +39,7 @@ from tasks.text.prompts import LabelledPrompts
 
 _SANDBOX_SUFFIXES = (".html", ".mp4", ".gif", ".png")
 _PREFERRED_SPLITS = ("validation_subset", "validation", "test", "dev")
+_STEP = re.compile(r"(?:step|checkpoint)-(\d+)")  # a checkpoint's name, without its suffix
 _BATCH_SIZE = 1024  # examples from which those followed are taken, at least
 
 
@@ -173,7 +174,7 @@ def _checkpoints(folder: Path) -> dict[int, Path]:
     """Return the checkpoints of a folder by step, in order."""
     by_step = {}
     for path in folder.iterdir() if folder.is_dir() else ():
-        match = re.fullmatch(r"(?:step|checkpoint)-(\d+)", path.stem)
+        match = _STEP.fullmatch(path.stem)
         if match and path.suffix in ("", ".safetensors"):
             by_step[int(match[1])] = path
     return dict(sorted(by_step.items()))
@@ -218,7 +219,7 @@ def _of_checkpoints(
         ((step, load_pretrained(by_step[step])) for step in steps),
         # One batch, of which the model reads only the prompts that are followed.
         tokenize_prompts(prompts, tokenizer, sizes, tokens_per_batch=sys.maxsize, bos=view.bos, too_long=view.too_long),
-        title=f"{folder.name}{_left_out(folder, by_step)}",
+        title=f"{folder.name}{_left_out(folder)}",
         label=label,
         label_names=prompts.classes.get(label),
         vocab=partial(_token_text, tokenizer),
@@ -227,9 +228,10 @@ def _of_checkpoints(
     )
 
 
-def _left_out(folder: Path, by_step: Mapping[int, Path]) -> str:
+def _left_out(folder: Path) -> str:
     """Name the checkpoints whose name is no step alone, so that they have no place among the others."""
-    names = [path.name for path in sorted(folder.glob("checkpoint-*")) if path not in by_step.values()]
+    checkpoints = [path.name for path in sorted(folder.glob("checkpoint-*")) if path.is_dir()]
+    names = [name for name in checkpoints if _STEP.fullmatch(name) is None]
     return f" (without {', '.join(names)}: not checkpoint- and a step)" if names else ""
 
 

@@ -226,21 +226,7 @@ def with_adapter(plain: Any, adapter: str | Path) -> Any:
     """Return the model with the adapter next to its weights, as peft runs it: an independent reference."""
     _check(str(adapter), plain)
     with gradient_flags_restored(plain):
-        return _attach(plain, str(adapter))
-
-
-def check_adapter_fits(adapter: str | Path, unloaded: Any) -> None:
-    """Refuse an adapter that peft cannot put on a base, before that is loaded.
-
-    Args:
-        adapter: its folder.
-        unloaded: the base on the meta device, from ``model_without_weights``. It stays as it is.
-
-    Raises:
-        InputError: for an adapter of another base (naming a weight and both shapes), and a damaged one.
-    """
-    with gradient_flags_restored(unloaded):
-        _attach(copy_with_shared_weights(unloaded), str(adapter), low_cpu_mem_usage=True)
+        return attach_adapter(plain, str(adapter))
 
 
 def _read_config(adapter: str | Path) -> dict[str, Any]:
@@ -300,7 +286,7 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
     copied = copy_with_shared_weights(plain)
     base = dict(copied.named_parameters())
     with gradient_flags_restored(plain):
-        wrapped = _attach(copied, adapter)
+        wrapped = attach_adapter(copied, adapter)
     _copy_merged_weights(wrapped)
     try:
         with quiet_transformers():
@@ -325,10 +311,16 @@ def _merged(plain: Any, adapter: str) -> _WeightsByName:
     return {name: w.detach() for name, w in weights.items() if w is not base[name] and not torch.equal(w, base[name])}
 
 
-def _attach(plain: Any, adapter: str, **options: Any) -> Any:
+def attach_adapter(plain: Any, adapter: str, **options: Any) -> Any:
     """Return peft's model, with copies of the biases, since peft writes an adapter's biases into the base's.
 
-    ``options`` are peft's, for making an adapter and for reading its weights.
+    Args:
+        plain: the Hugging Face model, whose modules are changed.
+        adapter: folder of the adapter.
+        **options: further ones of peft, for making an adapter and for reading its weights.
+
+    Raises:
+        InputError: for an adapter of another base (naming a weight and both shapes), and a damaged one.
     """
     peft = import_peft("reading an adapter", "adapters")
     _copy_biases(plain)
@@ -341,16 +333,19 @@ def _attach(plain: Any, adapter: str, **options: Any) -> Any:
         raise InputError(_config_fault(adapter, plain, error)) from error
     try:
         with quiet_transformers():
-            keys = wrapped.load_adapter(adapter, "default", is_trainable=False, **options)
+            keys = wrapped.load_adapter(adapter, "default", is_trainable=False, torch_device="cpu", **options)
     except Exception as error:
         raise InputError(_weights_fault(adapter, plain, error)) from error
-    missing = [key for key in keys.missing_keys if "lora" in key or "default" in key]
-    if missing:
-        raise InputError(f"the adapter {adapter!r} lacks the weights {quoted_names(sorted(missing))}; save it again")
     if keys.unexpected_keys:
         raise InputError(
             f"the adapter {adapter!r} has the weights {quoted_names(sorted(keys.unexpected_keys))}, for which the "
             f"base ({type(plain).__name__}) has no place; give the base that it was trained for"
+        )
+    missing = [key for key in keys.missing_keys if "lora" in key or "default" in key]
+    if missing:
+        raise InputError(
+            f"the adapter {adapter!r} lacks the weights {quoted_names(sorted(missing))} for this base; give the base "
+            "that it was trained for, or save it again"
         )
     return wrapped
 

@@ -77,7 +77,8 @@ def load_pretrained(
         quantization: ``"8bit"`` or ``"4bit"`` (bitsandbytes), or a quantisation configuration of transformers.
         dtype: dtype of the weights, or its name, such as ``"bfloat16"``. Float32 when ``None``.
         attention: ``"sdpa"`` if no probe reads attention patterns or scores. Families that lack it have ``"eager"``. A
-            model in memory may have another kind, and keeps it: only the hooked model has this one.
+            model in memory may have another kind, and keeps it: only the hooked model has this one. Files of
+            ``save_model`` have their own.
         trust_remote_code: run code that comes with the checkpoint. It can do anything that you can do.
         untrained: load this architecture with its random initialisation, to compare with.
         seed: for that initialisation. The global random state is left alone.

@@ -30,10 +30,12 @@ class RowSource(ABC):
         source: the name of these rows in error messages.
 
     Attributes:
+        sites: hook names.
+        source: the name of these rows in error messages.
         readout: the readout's ``repr``.
         model: a text that identifies the model.
         hook_dict: the hook points that selectors resolve against.
-        label_way: advice for a label that is not there, with a place for its name.
+        label_way: advice for a label that is not there, such as ``"give it as labels=[%r]"``.
         tokenization: how texts became tokens, or ``None`` if that is not known.
         classes: names of the classes by their number, for labels given as strings.
 
@@ -46,13 +48,14 @@ class RowSource(ABC):
     readout: str
     model: str
     hook_dict: Mapping[str, Any]
-    label_way: str
+    label_way = "give rows that have it, labels=[%r]"
     tokenization: Mapping[str, Any] | None = None
     classes: Mapping[str, list[str]] = MappingProxyType({})
 
     def __init__(self, columns: Columns, sites: Sequence[str], source: str) -> None:
-        self._places = torch.argsort(columns["index"])  # where the subclass has each row
-        self._columns = {key: values[self._places] for key, values in columns.items()}
+        index = columns["index"].long()
+        self._places = torch.argsort(index)  # where the subclass has each row
+        self._columns = {key: values[self._places] for key, values in {**columns, "index": index}.items()}
         self.sites = list(sites)
         self.source = source
 
@@ -88,7 +91,7 @@ class RowSource(ABC):
         return selected
 
     def with_labels(self, labels: Mapping[str, Integer[Tensor, "example"]]) -> Self:
-        """Return the rows with these labels, by name and in the order of ``index``, in place of the saved ones.
+        """Return the rows with these labels, by name and in the order of ``index``, in place of those they have.
 
         Raises:
             InputError: for a label with another number of values than there are examples.
@@ -128,8 +131,10 @@ class RowSource(ABC):
         """Return the rows of some examples, which were at these places in the columns, by site."""
 
     def _find(self, index: Integer[Tensor, "some"]) -> Int64[Tensor, "some"]:
-        """Return the places of examples in our index. Refuse unknown examples."""
-        index = index.to(self.index.dtype)
+        """Return where examples are in our index. Refuse unknown examples."""
+        if index.is_floating_point():
+            raise InputError(f"the index of examples is {index.dtype}; give integers")
+        index = index.long()
         places = torch.searchsorted(self.index, index)
         missing = places == len(self)
         if len(self):

@@ -58,6 +58,7 @@ class StoredExamples:
         if not parts:
             return cls(folder, labels, position, {"index": torch.zeros(0, dtype=torch.int64)})
         joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        joined["index"] = joined["index"].long()
         order = torch.argsort(joined["index"])
         return cls(folder, labels, position, {key: values[order] for key, values in joined.items()})
 
@@ -80,7 +81,7 @@ class StoredExamples:
         """
         self.see(batch.index)
         held = self.known["index"]
-        index = batch.index.cpu().to(held.dtype)
+        index = batch.index.cpu()
         if not len(held):
             return batch
         places = torch.searchsorted(held, index).clamp(max=len(held) - 1)  # isin takes time linear in all held

@@ -580,6 +580,8 @@ def test_an_index_of_small_integers_is_the_same_index(two: dict[str, Any], tmp_p
         store = save_rows(two["base"], Batch(tokens[:n], index=torch.arange(n).to(dtype)), tmp_path / "rows")
     rows = store.take(torch.tensor([5, 0], dtype=torch.int32), ["rows/hook_embed"])["rows/hook_embed"]
     assert torch.equal(rows, two["base"].layers[0].weight.detach()[[5, 0]])
+    with pytest.raises(InputError, match=r"^the index of examples is torch.float32; give integers$"):
+        store.take(torch.tensor([0.5]), ["rows/hook_embed"])
 
 
 def test_what_does_not_fit_is_refused(two: dict[str, Any], tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _measure(
 
 @dataclass(frozen=True)
 class ModelJob:
-    """Measure one model on every text. It is loaded once, and only if a measurement is not kept.
+    """Measure one model on every text. It is loaded once, and from files only if a measurement is not kept.
 
     Attributes:
         name: name of the job in errors and files.
@@ -141,16 +141,16 @@ class ModelJob:
         config = self.config
         probe = config.probe(config.n_permutations if self.untrained is None else 0)
         with ExitStack() as stack:
-            load = cache(partial(self._load, stack))  # when it is first needed, until the stack is closed
-            weights = fingerprint(load()) if self.model.in_memory else _stamps(self.model)
+            load = cache(partial(self._load, stack))  # loads at the first call, for as long as the stack is open
+            identity = fingerprint(load()) if self.model.in_memory else _stamps(self.model)
             roles = {}
             shown = {}
             for text, batches in self.inputs.batches.items():
                 measure = partial(_roles, load, probe, batches, f"{self.name}, {text}" if self.progress else None)
-                roles[text] = self._part(f"roles of {self.name} on {text}", text, repr(probe), weights, measure)
+                roles[text] = self._part(f"roles of {self.name} on {text}", text, repr(probe), identity, measure)
                 if self.untrained is None:
                     measure = partial(_attention, load, self.inputs.shown[text])
-                    shown[text] = self._part(f"attention of {self.name} on {text}", text, "", weights, measure)
+                    shown[text] = self._part(f"attention of {self.name} on {text}", text, "", identity, measure)
             paths = [part.path for part in (*roles.values(), *shown.values())]
             measured = ModelRoles(
                 {text: part.found() for text, part in roles.items()},
@@ -161,16 +161,17 @@ class ModelJob:
         return measured, paths
 
     def _load(self, stack: ExitStack) -> HookedModel:
+        """Return the model, which is kept until the stack is closed."""
         options: dict[str, Any] = {} if self.untrained is None else {"untrained": True, "seed": self.untrained}
         loading = self.config.loaded(self.model, "text", tokenizer=self.tokenizer, without_patterns=True, **options)
         hooked: HookedModel = stack.enter_context(loading)[0]
         return hooked
 
     def _part(
-        self, name: str, text: str, probe: str, weights: str | list[Any], measure: partial[ProbeResult]
+        self, name: str, text: str, probe: str, identity: str | list[Any], measure: partial[ProbeResult]
     ) -> MeasurementPart:
         """Return a measurement whose file is named by all that its numbers depend on."""
-        settings = [probe, weights, self.config.dtype, self.config.quantize, self.untrained]
+        settings = [probe, identity, self.config.dtype, self.config.quantize, self.untrained]
         numbers = self.inputs.numbers(text)
         return MeasurementPart(part_path(self.folder, name.replace(" ", "-"), settings, numbers), name, measure)
 

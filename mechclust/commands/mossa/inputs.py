@@ -15,8 +15,8 @@ from mechclust.commands.mossa.margins import Pairs, pairs_of, swapped_answers
 from mechclust.commands.mossa.models import CONTROL, Model, format_of, models_of
 from mechclust.commands.sampling import draw_prompts
 from mechclust.commands.units import few_units
-from mechclust.models.adapter_fit import adapter_fit_notes, model_without_weights
-from mechclust.models.adapters import check_adapter, check_adapter_fits
+from mechclust.models.adapter_fit import adapter_fit_notes, check_adapter_fits, model_without_weights
+from mechclust.models.adapters import check_adapter
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.instruction_format import FormattedExample, InstructionFormat
 from mechclust.models.resolved import resolve_model

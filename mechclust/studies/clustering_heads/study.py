@@ -44,10 +44,10 @@ def report(config: ClusteringHeadsConfig, results: HeadsResults) -> Analysis:
     drawn = figures.draw_figures(config, results)
     panels = [Panel(name, figure, CAPTIONS[name].format(shown=shown)) for name, figure in drawn.items()]
     links = sandbox_pages(config, results)
-    return Analysis(panels=panels, views={"Sandbox": links} if links else {}, notes=notes(config, results))
+    return Analysis(panels=panels, views={"Sandbox": links} if links else {}, notes=notes(config))
 
 
-def notes(config: ClusteringHeadsConfig, results: HeadsResults) -> list[str]:
+def notes(config: ClusteringHeadsConfig) -> list[str]:
     """Return the notes for readers of the report."""
     texts = list(_NOTES)
     if not can_measure_all(config.task):

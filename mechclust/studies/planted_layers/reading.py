@@ -108,11 +108,10 @@ def _score_curves(
     """Score how far readings are from the layers in which E was trained, or give NaN if the gain is undefined.
 
     By the gain of the medians over tasks, with a layer called if it is above ``margin``: those of ``score_curves``.
-    ``crossing`` is the error of the first layer from
-    which the gain is above 0, with at most one exception. The others are by ``group_boundaries``. ``shared`` is the
-    error of the first layer after the shared ones. ``transition`` is the error of the transition's last layer, and
-    ``by spread`` its error without dimensions. ``transition off`` is whether there is one that ends elsewhere.
-    ``shared layers`` is their number. Anything not found counts as a random layer.
+    ``crossing`` is the error of the first layer from which the gain is above 0, with at most one exception. The others
+    are by ``group_boundaries``. ``shared`` is the error of the first layer after the shared ones. ``transition`` is the
+    error of the transition's last layer, and ``by spread`` its error without dimensions. ``transition off`` is whether
+    there is one that ends elsewhere. ``shared layers`` is their number. Anything not found counts as a random layer.
     """
     first, last = span
     n_layers = base.shape[-1]

@@ -15,11 +15,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from mechclust.models import adapters, load_pretrained, load_tokenizer, set_adapter
-from mechclust.models.adapter_fit import model_without_weights
+from mechclust.models.adapter_fit import check_adapter_fits, model_without_weights
 from mechclust.models.adapters import (
     adapter_of,
     base_of_adapter,
-    check_adapter_fits,
     digest_of_adapter,
     is_adapter,
     with_adapter,
@@ -185,8 +184,15 @@ class TestKinds:
         base, adapter, theirs = self.kind(written, tmp_path, config())
         torch.testing.assert_close(state(load_pretrained(base, adapter=adapter))[0], theirs, atol=2e-5, rtol=0)
         unloaded = model_without_weights(ResolvedModel(str(base)))
-        check_adapter_fits(adapter, unloaded)
+        check_adapter_fits(str(adapter), unloaded)
         assert all(weight.is_meta and weight.requires_grad for weight in unloaded.parameters())
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("adapter", ["one", "two"])
+    def test_fit_before_the_base_is_loaded(self, written, family, adapter):
+        """Also beside fused weights, with biases, and where transformers renames weights."""
+        folder = written(family)
+        check_adapter_fits(str(folder / adapter), model_without_weights(ResolvedModel(str(folder / "base"))))
 
     def test_poly_is_refused(self, written, tmp_path):
         adapter = changed(written("llama") / "one", tmp_path / "a", peft_type="POLY")

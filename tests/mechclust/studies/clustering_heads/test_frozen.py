@@ -106,7 +106,7 @@ def every_arm() -> HeadsResults:
 
 def concluded(config: ClusteringHeadsConfig, results: HeadsResults) -> dict[str, Any]:
     return {
-        "notes": notes(config, results),
+        "notes": notes(config),
         **{finding.id: finding for finding in judge_results(STUDY, config, results)},
         **draw_figures(config, results),
     }
