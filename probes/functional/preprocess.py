@@ -86,6 +86,8 @@ def scale_to_one_(rows: Float[Tensor, "row dim"]) -> Float[Tensor, "row dim"]:
     Example:
         >>> scale_to_one_(torch.tensor([[1.0, 0.0], [0.0, -4.0]])).tolist()
         [[0.25, 0.0], [0.0, -1.0]]
+        >>> scale_to_one_(torch.tensor([[4.0, -1.0]])).tolist()
+        [[1.0, -0.25]]
     """
     largest = torch.maximum(rows.max(), -rows.min())
     return rows.div_(largest) if bool(largest > 0) else rows

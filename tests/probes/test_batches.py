@@ -189,6 +189,13 @@ def test_integers_of_a_row_become_labels(model: Any) -> None:
         [{"input_ids": ids, "task": np.int64(k)} for ids, k in zip(tokens, task, strict=True)],
     ):
         assert torch.equal(run(model, given, probe)["ari"], expected["ari"])
+    others = {"score": torch.rand(12), "pair": torch.ones(12, 2).long(), "phase": torch.ones(12, dtype=torch.complex64)}
+    with pytest.raises(InputError, match=r"no label 'score' in this batch \(it has 'task'\)"):
+        run(
+            model,
+            {"input_ids": tokens, "task": task, **others},
+            TaskClusterARI(label="score", at="hook_embed", readout=last_token()),
+        )
     words = ["sort", "count"]
     for strings in (
         [{"input_ids": [1, 2], "task": word} for word in words],

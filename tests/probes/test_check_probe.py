@@ -227,6 +227,16 @@ class MergesTwice(Kept):
         self.rows.merge(other.rows)
 
 
+class MergesOnceOnly(Kept):
+    merged = False
+
+    def merge(self, other: Probe) -> None:
+        if self.merged:
+            raise InputError("two parts are enough")
+        self.merged = True
+        super().merge(other)
+
+
 class LoadForgetsExamples(Kept):
     def load_state_dict(self, state: Any) -> None:
         super().load_state_dict({**state, "examples": torch.zeros(0, 2, dtype=torch.int64)})
@@ -365,6 +375,7 @@ WRONG: list[tuple[Probe, str, str]] = [
     (MergeReplaces(), "merge", "two merged halves have to give the result of the whole"),
     (CountsTwice(), "examples", "a batch given twice has to be refused; leave observe and examples to Probe"),
     (MergesTwice(), "examples", "a state merged twice has to be refused; let merge call super().merge(other)"),
+    (MergesOnceOnly(), "examples", "two parts are enough"),
     (LoadForgetsExamples(), "examples", "a loaded state has to know its examples; let state_dict and load_state_dict"),
     (FileForgetsExamples(), "state round trip", "save_state and load_state must preserve every bit of the state"),
     (StateLosesBits(), "state round trip", "state_dict and load_state_dict have to give the same result, but"),

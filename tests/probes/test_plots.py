@@ -90,6 +90,9 @@ def test_hook_points_of_another_kind_are_curves_of_their_own() -> None:
     axes = result.plot()
     drawn = {line.get_label(): (line.get_xdata().tolist(), line.get_ydata().tolist()) for line in axes.lines}
     assert drawn == {"tuned": ([0, 1], [0, 1]), "base": ([0], [2]), "tuned, hook_mlp_out": ([0], [3])}
+    of_one = [site.removeprefix("tuned/") for site in sites if site.startswith("tuned/")]
+    result = ProbeResult("Demo", {"x": torch.arange(3.0)}, {"x": ("site",)}, {"site": of_one}, dict.fromkeys(of_one, 0))
+    assert {line.get_label() for line in result.plot().lines} == {"residual stream", "hook_mlp_out"}
 
 
 def heads() -> ProbeResult:

@@ -167,6 +167,14 @@ def test_all_tokens_forgives_patterns_of_padded_queries_only() -> None:
     assert all_tokens().check(pattern, batch) == 40
 
 
+def test_all_tokens_forgives_outputs_of_heads_at_padding() -> None:
+    batch, z = batch_padded_on("right"), torch.zeros(4, LONGEST, 3, 2)  # [batch pos head d_head]
+    z[0, 4] = torch.nan
+    assert all_tokens().check(z, batch) is None
+    z[0, 2] = torch.nan
+    assert all_tokens().check(z, batch) == 40
+
+
 def test_all_tokens_checks_pooled_values_and_single_numbers() -> None:
     batch = Batch(torch.ones(2, 3).long(), torch.tensor([[1, 1, 1], [1, 1, 0]]), index=torch.tensor([7, 8]))
     for shape in ((2,), (2, 5), (2, 1, 5)):
