@@ -30,10 +30,10 @@ from mechclust.models import load_tokenizer
 from mechclust.models.chat_templates import templated_tokenizer
 from mechclust.models.instruction_format import InstructionFormat
 from mechclust.models.plain_model import plain_model
-from mechclust.models.tokenizers import tokenization_in_words, tokenization_of
+from mechclust.models.tokenizers import tokenization_in_words, tokenization_of, tokenizer_unknown_token_notes
 from mechclust.training import ProbeHook
 from probes import NDims, collect_rows, run, run_stores, save_rows
-from tasks import Corpus, InputError, LabelledPrompts
+from tasks import Batch, Corpus, InputError, LabelledPrompts
 
 WORDS = ("ab", "cd", "ef", "gh")
 SIDES = ("before", "after")
@@ -369,3 +369,17 @@ def read_tokenizer(folder):
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(("n_unknown", "noted"), [(0, False), (1, False), (2, True), (10, True)])
+def test_unknown_words_are_noted_above_a_tenth_of_the_tokens(n_unknown, noted):
+    tokens = torch.full((2, 6), 7)
+    tokens.view(-1)[:n_unknown] = 3
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[1, -2:] = False  # padding, 10 tokens are left
+    tokens[~mask] = 3
+    tokenizer = Mock(unk_token_id=3, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    notes = tokenizer_unknown_token_notes(tokenizer, [Batch(tokens, mask)])
+    assert [note.partition(":")[0] for note in notes] == [f"{n_unknown * 10}% of the tokens are <unk>"] * noted
+    tokenizer.eos_token = "<unk>"  # GPT-2's, which means nothing unknown
+    assert tokenizer_unknown_token_notes(tokenizer, [Batch(tokens, mask)]) == []

@@ -248,6 +248,7 @@ class TestPage:
         assert "earlier: seeds 0 to 2, 3 seeds: does not hold; more steps" in table
         assert "Not tested: E, F" in table
         assert "1 of 1 hold" in table
+        assert '<td class="n">0.3</td>' in checks  # the worst of 0.1 and 0.3
         assert "1 further finding, judged alike, in findings.csv" in checks
 
     def test_a_check_of_the_table_alone_is_counted_there(self):
