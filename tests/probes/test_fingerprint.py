@@ -292,8 +292,9 @@ def test_the_same_weights_with_another_number_of_heads() -> None:
         {"attn_scale": 3.0},  # not the root of d_head
         {"parallel_attn_mlp": True},
         {"window_size": 2, "use_local_attn": True, "attn_types": ["local"]},
+        {"act_fn": torch.float16},  # that JSON cannot hold
     ],
-    ids=["soft cap", "scale", "parallel", "window"],
+    ids=["soft cap", "scale", "parallel", "window", "no JSON"],
 )
 def test_settings_of_transformer_lens_that_weights_do_not_show_count(model: Any, setting: dict[str, Any]) -> None:
     other = copy.deepcopy(model)

@@ -533,6 +533,8 @@ def test_what_a_projection_refuses(fake_model: Any, batch: Batch) -> None:
         Projection(max_rows=3)
     with pytest.raises(InputError, match="3 examples cannot be projected; give at least 4"):
         run(fake_model(torch.randn(N, D)), batch.select(slice(0, 3)), Projection(readout=last_token()))
+    least = Projection(readout=last_token(), method="pca")
+    assert run(fake_model(torch.randn(N, D)), batch.select(slice(0, 4)), least)["xy"].shape == (1, 4, 2)
 
 
 class TestInterval:
