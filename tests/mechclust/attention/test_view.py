@@ -232,6 +232,7 @@ class TestFromModel:
                 r"heads is \[0, \(1, 1\)\]; expected head numbers, or \(layer, head\) pairs such as those of "
                 "result.top_heads",
             ),
+            ({"heads": [(0, 0.5)]}, r"heads is \[\(0, 0\.5\)\]; expected head numbers"),
             ({"heads": "L0H0"}, r"heads is \['L', '0', 'H', '0'\]; expected head numbers"),
             ({"str_tokens": ["a"]}, "str_tokens has 1 strings for 5 token ids; expected one per position"),
             ({"labels": ["a"]}, "labels has 1 labels for 5 tokens; expected one label per position, None where"),
