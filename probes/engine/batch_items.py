@@ -222,7 +222,7 @@ def _sequences(tokens: Shaped[Tensor, "..."] | Shaped[np.ndarray, "..."], rest: 
 
 
 def _example(field: str, main: Any, rest: Mapping[str, Any]) -> ExampleItem:
-    labels = {name: int(value) for name, value in rest.items() if _is_integer(value) and _fits(value)}
+    labels = {name: int(value) for name, value in rest.items() if _is_integer(value) and fits_int64(value)}
     string_columns = [name for name, value in rest.items() if _is_no_number(value)]
     if isinstance(main, str):
         return ExampleItem(main, labels=labels, string_columns=string_columns)
@@ -282,14 +282,14 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer, np.bool_))
 
 
-def _fits(value: Any) -> bool:
+def fits_int64(value: Any) -> bool:
     """Return whether a tensor of 64-bit integers can hold an integer."""
     return -(2**63) <= int(value) < 2**63
 
 
 def _is_no_number(value: Any) -> bool:
     """Return whether a value could only be a label if it were numbered."""
-    return isinstance(value, str) or (_is_integer(value) and not _fits(value))
+    return isinstance(value, str) or (_is_integer(value) and not fits_int64(value))
 
 
 def _has_no_numbers(value: Any) -> bool:
@@ -302,7 +302,9 @@ def _is_label(value: Any, n: int) -> bool:
         return value.shape == (n,) and value.dtype.kind in "iub"
     if isinstance(value, Tensor):
         return value.shape == (n,) and not value.is_floating_point() and not value.is_complex()
-    return isinstance(value, Sequence) and len(value) == n and all(_is_integer(one) and _fits(one) for one in value)
+    return (
+        isinstance(value, Sequence) and len(value) == n and all(_is_integer(one) and fits_int64(one) for one in value)
+    )
 
 
 def count_batch_examples(given: Any) -> int | None:

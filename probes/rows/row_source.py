@@ -53,9 +53,8 @@ class RowSource(ABC):
     classes: Mapping[str, list[str]] = MappingProxyType({})
 
     def __init__(self, columns: Columns, sites: Sequence[str], source: str) -> None:
-        index = columns["index"].long()
-        self._places = torch.argsort(index)  # where the subclass has each row
-        self._columns = {key: values[self._places] for key, values in {**columns, "index": index}.items()}
+        self._places = torch.argsort(columns["index"])  # where the subclass has each row
+        self._columns = {key: values[self._places] for key, values in columns.items()}
         self.sites = list(sites)
         self.source = source
 

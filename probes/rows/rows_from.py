@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int64, Integer, Shaped
 from torch import Tensor
 
+from probes.engine.batch_items import fits_int64
 from probes.engine.examples_digest import token_digests
 from probes.engine.readout import Readout, check_row_readout, given_position, last_token
 from probes.engine.sites import site_called
@@ -447,6 +448,6 @@ def _label(name: str, values: RowValues, n: int) -> tuple[Int64[Tensor, "example
     for value in listed:
         if not isinstance(value, (int, np.integer)):
             raise InputError(f"label {name!r} has {value!r}; expected integers only, or strings only")
-        if not -(2**63) <= int(value) < 2**63:
+        if not fits_int64(value):
             raise InputError(f"label {name!r} has {value!r}, too large for 64 bits; number the classes (0, 1, ...)")
     return torch.tensor([int(value) for value in listed]), []

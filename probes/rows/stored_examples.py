@@ -58,7 +58,6 @@ class StoredExamples:
         if not parts:
             return cls(folder, labels, position, {"index": torch.zeros(0, dtype=torch.int64)})
         joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-        joined["index"] = joined["index"].long()
         order = torch.argsort(joined["index"])
         return cls(folder, labels, position, {key: values[order] for key, values in joined.items()})
 

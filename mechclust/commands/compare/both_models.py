@@ -139,8 +139,7 @@ def _reason_before_loading(inputs: Inputs, config: CompareConfig) -> str:
     base, tuned = inputs.checkpoints
     if inputs.families:
         return "the models are of different families"
-    by_name = not base.model.in_memory and not tuned.model.in_memory
-    if by_name and base.dtype != tuned.dtype:
+    if inputs.has_different_dtypes:
         return _other_dtypes(base.dtype, tuned.dtype)
     if base.model.in_memory and tuned.model.in_memory and _weights(base) is _weights(tuned):
         return "base and tuned model are one model in memory, which cannot have and lack an adapter at once"

@@ -67,6 +67,12 @@ class Inputs:
         base, tuned = (self.sizes[checkpoint].family for checkpoint in self.checkpoints)
         return () if base is None or tuned is None or base == tuned else (base, tuned)
 
+    @property
+    def has_different_dtypes(self) -> bool:
+        """Whether base and tuned model are loaded with different dtypes. Models in memory keep their own."""
+        base, tuned = self.checkpoints
+        return not base.model.in_memory and not tuned.model.in_memory and base.dtype != tuned.dtype
+
     def of_task(self) -> dict[str, Int[Tensor, "_"]]:
         """Return the indices of each task's prompts."""
         labels = torch.cat([batch.labels["task"] for batch in self.batches])
@@ -77,8 +83,7 @@ class Inputs:
         """Return the number of each task's prompts that are measured in blocks, or none if blocks are not measured."""
         base, tuned = self.checkpoints
         same_width = self.sizes[base].d_model == self.sizes[tuned].d_model
-        by_name = not base.model.in_memory and not tuned.model.in_memory
-        if not config.blocks or self.families or not same_width or (by_name and base.dtype != tuned.dtype):
+        if not config.blocks or self.families or self.has_different_dtypes or not same_width:
             return []
         return [min(len(index), config.blocks_prompts or len(index)) for index in self.of_task().values()]
 

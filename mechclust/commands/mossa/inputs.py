@@ -101,13 +101,15 @@ def read_inputs(base: str, config: MossaConfig) -> Inputs:
         raise InputError(
             f"--cutoff is {config.cutoff}, but the model takes {sizes.n_ctx} tokens; give --cutoff {sizes.n_ctx}"
         )
-    unloaded = model_without_weights(resolved, trust_remote_code=config.trust_remote_code)
+    given = [model.given for model in models if model.given is not None]
+    adapters = [str(model.source) for model in given if model.is_adapter]
+    unloaded = None
+    if adapters or config.experimental is None:
+        unloaded = model_without_weights(resolved, trust_remote_code=config.trust_remote_code)
     if unloaded is not None and config.experimental is None:
         check_modules(unloaded, config.tuning.modules)
     text_format = format_of(tokenizer, config)
     notes = [*collection.notes, *left_out]
-    given = [model.given for model in models if model.given is not None]
-    adapters = [str(model.source) for model in given if model.is_adapter]
     for adapter in adapters:
         check_adapter(adapter)
     check_whole_weights([resolved, *given])
